@@ -1,0 +1,48 @@
+"""Honest confidence for trained classifiers.
+
+Start with `Views` (what a fit reads), `ReCal` (the method) and `Plan` (what a fit produces).
+Names load on first use, so that `import recal` costs little more than numpy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+# Public name -> the module that defines it. The one place to add a name.
+_HOME = {
+    "Views": "recal.views",
+    "read_views": "recal.view_files",
+    "Plan": "recal.plan",
+    "Step": "recal.plan",
+    "Group": "recal.grouping",
+    "group": "recal.grouping",
+    "pool": "recal.transforms",
+    "ReCal": "recal.calibrators",
+    "TemperatureScaling": "recal.calibrators",
+    "RecalError": "recal.errors",
+    "InputError": "recal.errors",
+    "evaluate": "recal.metrics",
+    "save": "recal.runtime",
+    "load": "recal.runtime",
+}
+_MODULES = ("calibrators", "metrics", "transforms")
+
+__all__ = ["__version__", *_HOME, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"recal.{name}")
+    else:
+        raise AttributeError(f"module 'recal' has no attribute {name!r}; its public names are {', '.join(__all__)}.")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,126 @@
+"""The contract of every calibrator. A new method is one file that fills three methods, and one line in the family.
+
+class MyMethod(Calibrator):
+    short_name = "mine"            # its name on the command line
+    keeps_accuracy = True          # whether predict() can never differ from the model's own answer
+
+    def __init__(self, penalty=1.0):      # stores, nothing else: scikit-learn's clone relies on it
+        self.penalty = penalty
+
+    def _fit(self, views, labels):        # set fitted state in attributes that end in "_"
+        ...
+
+    def _predict_proba(self, views):      # (n_samples, n_classes) float64, rows sum to 1, never exactly 0 or 1
+        ...
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+
+from recal.checks import Labels, check_classes, check_labels
+from recal.errors import InputError, NotFittedError
+from recal.views import Views
+
+# What fitted state may be made of: it is all that a file can hold.
+State = dict[str, Any]
+
+
+class Calibrator(BaseEstimator, ABC):
+    """Maps a classifier's logits to honest probabilities.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The columns' names; column indices where labels were integers.
+    """
+
+    short_name: ClassVar[str]
+    keeps_accuracy: ClassVar[bool]
+    needs_views: ClassVar[bool] = False
+
+    classes_: NDArray
+
+    def fit(self, X: Views | ArrayLike, y: ArrayLike | None = None, *, classes: Sequence[Any] | None = None) -> Self:
+        """Learn the map from held-out logits and their labels.
+
+        Parameters
+        ----------
+        X : Views, or logits of shape (n_samples, n_classes)
+        y : labels of shape (n_samples,), optional where the views hold them
+            Integers are column indices; anything else needs `classes`.
+        classes : sequence of length n_classes, optional
+            The columns' names, in the columns' order.
+        """
+        views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
+        names = classes if classes is not None else views.classes
+        if y is not None:
+            labels = check_labels(y, views.n_samples, views.n_classes, names)
+        elif views.labels is not None:
+            labels = views.labels
+        else:
+            raise InputError("Labels are needed to fit: pass them as `y`, or use views that hold them.")
+        columns = np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
+        self._fit(views, labels)
+        self.classes_ = columns
+        return self
+
+    def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
+        """Return calibrated probabilities, (n_samples, n_classes)."""
+        self._check_fitted()
+        views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
+        if views.n_classes != len(self.classes_):
+            raise InputError(
+                f"This {type(self).__name__} was fitted on {len(self.classes_)} classes, got {views.n_classes}."
+            )
+        return self._predict_proba(views)
+
+    def predict(self, X: Views | ArrayLike) -> NDArray:
+        """Return the most probable class of each sample."""
+        self._check_fitted()
+        if self.keeps_accuracy:
+            views = as_views(X, needs_views=False, method=type(self).__name__)
+            return self.classes_[np.argmax(views.logits, axis=1)]
+        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+
+    @abstractmethod
+    def _fit(self, views: Views, labels: Labels) -> None: ...
+
+    @abstractmethod
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]: ...
+
+    def state(self) -> State:
+        """Return the fitted state as arrays and plain JSON values, all that a file needs."""
+        self._check_fitted()
+        return {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
+
+    def set_state(self, state: State) -> Self:
+        """Take over what `state` returned."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        return self
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "classes_"):
+            raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit(X, y) first.")
+
+
+def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:
+    """Return X as Views; plain logits become views without transformations."""
+    if isinstance(X, Views):
+        if needs_views and not X.transforms:
+            raise InputError(
+                f"{method} needs logits of transformed inputs; these views hold none. Use `collect` with a pool."
+            )
+        return X
+    if needs_views:
+        raise InputError(
+            f"{method} needs Views, with logits of transformed inputs; got an array. Use `collect` with a pool."
+        )
+    return Views(X)

@@ -1,0 +1,142 @@
+"""The rules for what comes in, each written once. Every check returns the value in the form used inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.errors import InputError
+
+Floats = NDArray[np.floating[Any]]
+Labels = NDArray[np.intp]
+_FLOATS = (np.float16, np.float32, np.float64)
+# Rows of probabilities in float16 or float32 do not sum to one exactly.
+_SUM_TOLERANCE = 1e-3
+# A few rows of logits may sum to nearly 1 by chance; more rows than this may not.
+_FEW_ROWS = 8
+
+
+def check_matrix(values: ArrayLike, name: str) -> Floats:
+    """Return `values` as a finite (n_samples, n_classes) float array, without a copy where possible."""
+    array = np.asarray(values)
+    if array.dtype.kind in "iub":
+        array = array.astype(np.float64)
+    if array.dtype.type not in _FLOATS:
+        raise InputError(f"`{name}` must hold floats (float16, float32 or float64), got dtype {array.dtype}.")
+    if array.ndim != 2:
+        raise InputError(
+            f"`{name}` must have the shape (n_samples, n_classes), got {array.shape}. "
+            "For one sample pass a single row; for a binary score pass two columns."
+        )
+    if array.shape[0] == 0:
+        raise InputError(f"`{name}` has no rows; at least one sample is needed.")
+    if array.shape[1] < 2:
+        raise InputError(
+            f"`{name}` has {array.shape[1]} column; at least two classes are needed. "
+            "For a binary score s pass the two columns (0, s)."
+        )
+    # min and max propagate NaN and need no temporary of the array's size, unlike isfinite.
+    if not (np.isfinite(array.min()) and np.isfinite(array.max())):
+        row, column = np.argwhere(~np.isfinite(array))[0]
+        raise InputError(
+            f"`{name}` must be finite; row {row}, column {column} is {array[row, column]}. "
+            "Remove such rows, or mend the model that gave them."
+        )
+    return array
+
+
+def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
+    """Return finite logits; refuse what can only be probabilities."""
+    array = check_matrix(values, name)
+    if looks_like_probabilities(array):
+        raise InputError(
+            f"Every row of `{name}` lies in [0, 1] and sums to 1: these are probabilities, and logits are needed. "
+            f"Pass the model's outputs before the softmax, or np.log(np.clip({name}, 1e-12, None))."
+        )
+    return array
+
+
+def looks_like_probabilities(array: Floats) -> bool:
+    """Whether every row lies in [0, 1] and sums to 1, as no network's logits do."""
+    if array.min() < 0 or array.max() > 1:
+        return False
+    tolerance = _SUM_TOLERANCE if len(array) > _FEW_ROWS else 1e-6
+    return bool(np.allclose(array.sum(axis=1, dtype=np.float64), 1.0, rtol=0, atol=tolerance))
+
+
+def check_probs(values: ArrayLike, name: str = "probs") -> Floats:
+    """Return finite probabilities whose rows sum to 1; refuse logits."""
+    array = check_matrix(values, name)
+    if array.min() < 0 or array.max() > 1:
+        row = int(np.argwhere((array < 0) | (array > 1))[0][0])
+        worst = array[row].min() if array[row].min() < 0 else array[row].max()
+        raise InputError(
+            f"Values of `{name}` must lie in [0, 1]; row {row} holds {worst:.6g}. If these are logits, pass softmax(logits)."
+        )
+    sums = array.sum(axis=1, dtype=np.float64)
+    worst_row = int(np.argmax(np.abs(sums - 1)))
+    if abs(sums[worst_row] - 1) > _SUM_TOLERANCE:
+        raise InputError(
+            f"Rows of `{name}` must sum to 1; row {worst_row} sums to {sums[worst_row]:.4g}. "
+            "If these are logits, pass softmax(logits)."
+        )
+    return array
+
+
+def check_labels(
+    y: ArrayLike, n_samples: int, n_classes: int, classes: Sequence[Any] | NDArray | None = None
+) -> Labels:
+    """Return labels as column indices.
+
+    Integers are column indices; anything else is looked up in `classes`, whose order is the order of the columns.
+    A class that is missing from `y` therefore never shifts a column.
+    """
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise InputError(
+            f"Labels must be one per sample, got the shape {labels.shape}. For one-hot rows pass y.argmax(1)."
+        )
+    if len(labels) != n_samples:
+        raise InputError(f"There are {n_samples} samples but {len(labels)} labels.")
+    if classes is not None:
+        return _look_up(labels, check_classes(classes, n_classes))
+    if labels.dtype.kind not in "iu":
+        raise InputError(
+            f"Labels must be integers 0..{n_classes - 1} (column indices), got dtype {labels.dtype}. "
+            "For other labels pass classes=[...], one per column, in the columns' order."
+        )
+    outside = (labels < 0) | (labels >= n_classes)
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise InputError(
+            f"Labels must lie in 0..{n_classes - 1}, one for each column; row {row} has {labels[row]}. "
+            "If the labels are names that happen to be numbers, pass classes=[...] in the columns' order."
+        )
+    return labels.astype(np.intp)
+
+
+def check_classes(classes: Sequence[Any] | NDArray, n_classes: int) -> NDArray:
+    """Return `classes` as an array with one distinct value per column."""
+    names = np.asarray(classes)
+    if names.ndim != 1 or len(names) != n_classes:
+        raise InputError(f"`classes` must name each of the {n_classes} columns once, got the shape {names.shape}.")
+    if len(set(names.tolist())) != n_classes:
+        raise InputError("`classes` must not name a class twice.")
+    return names
+
+
+def _look_up(labels: NDArray, names: NDArray) -> Labels:
+    index = {name: column for column, name in enumerate(names.tolist())}
+    try:
+        return np.array([index[label] for label in labels.tolist()], dtype=np.intp)
+    except KeyError as missing:
+        row = labels.tolist().index(missing.args[0])
+        raise InputError(
+            f"Label {missing.args[0]!r} in row {row} is not in `classes`, which has {len(names)} values "
+            f"such as {names.tolist()[:3]}."
+        ) from None

@@ -1,0 +1,33 @@
+"""The error tree. Every message says the rule, what came instead, and what to do."""
+
+from __future__ import annotations
+
+
+class RecalError(Exception):
+    """Whatever recal refuses to do."""
+
+
+class InputError(RecalError, ValueError):
+    """The caller's values break a rule."""
+
+
+class NotFittedError(RecalError, ValueError, AttributeError):
+    """A calibrator was asked before it was fitted."""
+
+
+class FileError(RecalError):
+    """A file cannot be read or written as what it should be."""
+
+
+class MissingExtraError(RecalError, ImportError):
+    """An optional package is needed and not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package `{package}`, which is not installed. "
+            f"Install it with: pip install 'recal-calibration[{extra}]'"
+        )
+
+
+class ConvergenceWarning(UserWarning):
+    """A solver stopped before it met its tolerance."""

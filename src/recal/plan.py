@@ -1,0 +1,108 @@
+"""What a fit produces and every runtime replays: a small immutable list of steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from recal.errors import InputError
+from recal.transforms import Transform, as_transform
+
+ConfidenceAt = Literal["original", "own"]
+Ties = Literal["float32", "exact"]
+
+NEUTRAL = (1.0, 1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The readings of the method that a replay needs, so that it groups as the fit did.
+
+    Parameters
+    ----------
+    confidence_at : {"original", "own"}
+        Where a view's confidence is read: at the original's prediction, or at the view's own maximum.
+    ties : {"float32", "exact"}
+        How confidences are compared: as float32 softmax, where saturated ones are equal, or in log-odds.
+    floor : float or None
+        The smallest probability before a logarithm is taken; None for no floor.
+    """
+
+    confidence_at: ConfidenceAt = "original"
+    ties: Ties = "float32"
+    floor: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.confidence_at not in ("original", "own"):
+            raise InputError(f"`confidence_at` must be 'original' or 'own', got {self.confidence_at!r}.")
+        if self.ties not in ("float32", "exact"):
+            raise InputError(f"`ties` must be 'float32' or 'exact', got {self.ties!r}.")
+        if self.floor is not None and not 0.0 < self.floor < 0.5:
+            raise InputError(f"`floor` must lie in (0, 0.5) or be None, got {self.floor!r}.")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One transformation and one beta for each group, by `Group`: CHANGED_ROSE, CHANGED_FELL, KEPT_ROSE, KEPT_FELL."""
+
+    transform: Transform
+    betas: tuple[float, float, float, float]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "transform", as_transform(self.transform))
+        betas = tuple(float(beta) for beta in self.betas)
+        if len(betas) != 4 or not all(_is_beta(beta) for beta in betas):
+            raise InputError(f"A step needs four positive finite betas, one per group, got {self.betas!r}.")
+        object.__setattr__(self, "betas", betas)
+
+    @property
+    def is_neutral(self) -> bool:
+        """Whether the step changes nothing, so that a runtime needs no forward pass for it."""
+        return self.betas == NEUTRAL
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Scale all logits by `start`, replay `steps`, scale the original's logits by `finish`.
+
+    Plain temperature scaling is a plan with a start and no steps.
+
+    Examples
+    --------
+    >>> from recal import Plan, Step
+    >>> plan = Plan(steps=(Step("zoom:0.5", (1.0, 0.9, 0.8, 1.0)), Step("zoom:0.7", (1.0, 1.0, 1.0, 1.0))))
+    >>> [str(t) for t in plan.transforms]
+    ['zoom:0.5']
+    """
+
+    steps: tuple[Step, ...] = ()
+    start: float = 1.0
+    finish: float = 1.0
+    rule: Rule = Rule()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", tuple(self.steps))
+        for name in ("start", "finish"):
+            value = float(getattr(self, name))
+            if not _is_beta(value):
+                raise InputError(f"A plan's `{name}` must be a positive finite beta, got {value!r}.")
+            object.__setattr__(self, name, value)
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The distinct transformations that a runtime must compute, in the order of first use."""
+        return tuple(dict.fromkeys(step.transform for step in self.steps if not step.is_neutral))
+
+    def __str__(self) -> str:
+        lines = [f"Plan: start temperature {1 / self.start:.4g}, {len(self.steps)} steps, {len(self.transforms)} views"]
+        lines += [
+            f"  {number:>3}  {step.transform!s:<16} " + " ".join(f"{beta:.4f}" for beta in step.betas)
+            for number, step in enumerate(self.steps, 1)
+        ]
+        if self.finish != 1.0:
+            lines.append(f"  finish temperature {1 / self.finish:.4g}")
+        return "\n".join(lines)
+
+
+def _is_beta(value: float) -> bool:
+    return 0.0 < value < float("inf")

@@ -1,0 +1,167 @@
+"""Views: logits of a set of inputs, as they are and through each transformation. Start reading here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.checks import Floats, Labels, check_classes, check_labels, check_logits
+from recal.errors import InputError
+from recal.transforms import Transform, as_transform
+
+Rows = slice | NDArray[np.intp]
+
+
+class Views:
+    """Logits of the originals and of every transformed copy, with the labels if they are known.
+
+    Parameters
+    ----------
+    logits : array-like of shape (n_samples, n_classes)
+        The model's logits for the inputs as they are. Nothing is copied or changed.
+    transformed : mapping of transformation (or its spec, such as ``"zoom:0.37"``) to an (n_samples, n_classes) array
+        The same model's logits for the transformed inputs.
+    labels : array-like of shape (n_samples,), optional
+        The true classes: integers are column indices; anything else needs `classes`.
+    classes : sequence of length n_classes, optional
+        The columns' names, when labels are not column indices.
+
+    Examples
+    --------
+    >>> from recal import Views
+    >>> views = Views([[2.0, 0.5], [0.1, 0.3]], {"zoom:0.5": [[1.0, 0.5], [0.2, 0.3]]}, labels=[0, 1])
+    >>> views
+    Views: 2 samples, 2 classes, 1 transformation, labelled
+    >>> views[:1].transformed("zoom:0.5")
+    array([[1. , 0.5]])
+    """
+
+    def __init__(
+        self,
+        logits: ArrayLike,
+        transformed: Mapping[Transform | str, ArrayLike] | None = None,
+        labels: ArrayLike | None = None,
+        *,
+        classes: Sequence[Any] | NDArray | None = None,
+    ) -> None:
+        self._logits: Any = check_logits(logits)
+        n_samples, n_classes = self._logits.shape
+        self._transformed: dict[Transform, Any] = {}
+        for key, values in (transformed or {}).items():
+            transform = as_transform(key)
+            array = check_logits(values, f"transformed[{str(transform)!r}]")
+            if array.shape != (n_samples, n_classes):
+                raise InputError(
+                    f"Logits of {str(transform)!r} must have the originals' shape {(n_samples, n_classes)}, "
+                    f"got {array.shape}."
+                )
+            if transform in self._transformed:
+                raise InputError(f"The transformation {str(transform)!r} is given twice.")
+            self._transformed[transform] = array
+        self.classes = None if classes is None else check_classes(classes, n_classes)
+        self._labels = None if labels is None else check_labels(labels, n_samples, n_classes, self.classes)
+        self._rows: Rows | None = None
+        self._checked: set[Transform | None] = {None, *self._transformed}
+
+    @classmethod
+    def _from_arrays(
+        cls, logits: Any, transformed: dict[Transform, Any], labels: Labels | None, classes: NDArray | None
+    ) -> Views:
+        """Wrap arrays that may live on disk; each is read, and checked, when it is first asked for."""
+        views = cls.__new__(cls)
+        views._logits, views._transformed, views._labels, views.classes = logits, transformed, labels, classes
+        views._rows, views._checked = None, set()
+        return views
+
+    @property
+    def logits(self) -> Floats:
+        """Logits of the originals, (n_samples, n_classes)."""
+        return self._read(None)
+
+    def transformed(self, transform: Transform | str) -> Floats:
+        """Return the logits of the inputs seen through `transform`, (n_samples, n_classes)."""
+        key = as_transform(transform)
+        if key not in self._transformed:
+            known = ", ".join(str(t) for t in self.transforms) or "none"
+            raise InputError(f"These views hold no {str(key)!r}; they hold: {known}.")
+        return self._read(key)
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The transformations whose logits are held."""
+        return tuple(self._transformed)
+
+    @property
+    def labels(self) -> Labels | None:
+        """The true classes as column indices, (n_samples,), or None."""
+        return self._labels if self._labels is None or self._rows is None else self._labels[self._rows]
+
+    @property
+    def n_samples(self) -> int:
+        if self._rows is None:
+            return int(self._logits.shape[0])
+        return (
+            len(range(*self._rows.indices(self._logits.shape[0]))) if isinstance(self._rows, slice) else len(self._rows)
+        )
+
+    @property
+    def n_classes(self) -> int:
+        return int(self._logits.shape[1])
+
+    def __len__(self) -> int:
+        return self.n_samples
+
+    def __getitem__(self, rows: Any) -> Views:
+        """Select rows by slice, mask or indices. Logits are copied, if at all, when a view is asked for."""
+        if isinstance(rows, int | np.integer):
+            rows = [int(rows)]
+        index = np.arange(self._logits.shape[0]) if self._rows is None else self._rows
+        if isinstance(rows, slice) and not isinstance(index, slice):
+            chosen: Rows = rows if self._rows is None else index[rows]
+        else:
+            if isinstance(index, slice):
+                index = np.arange(self._logits.shape[0])[index]
+            try:
+                chosen = index[rows if isinstance(rows, slice) else np.asarray(rows)]
+            except IndexError as error:
+                raise InputError(f"Rows must select from {self.n_samples} samples: {error}.") from None
+        picked = Views._from_arrays(self._logits, self._transformed, self._labels, self.classes)
+        picked._rows, picked._checked = chosen, self._checked
+        if picked.n_samples == 0:
+            raise InputError("The selection holds no rows; at least one sample is needed.")
+        return picked
+
+    def _read(self, key: Transform | None) -> Floats:
+        stored = self._logits if key is None else self._transformed[key]
+        if isinstance(stored, np.ndarray):
+            array: Floats = stored if self._rows is None else stored[self._rows]
+        elif self._rows is None:
+            array = np.asarray(stored[:])
+        elif isinstance(self._rows, slice):
+            array = np.asarray(stored[self._rows])
+        else:
+            array = np.asarray(stored[int(self._rows.min()) : int(self._rows.max()) + 1])[self._rows - self._rows.min()]
+        if key not in self._checked:
+            array = check_logits(array, "logits" if key is None else f"transformed[{str(key)!r}]")
+            if self._rows is None:
+                self._checked.add(key)
+        return array
+
+    def __repr__(self) -> str:
+        count = len(self._transformed)
+        labelled = "labelled" if self._labels is not None else "without labels"
+        return (
+            f"Views: {self.n_samples:,} samples, {self.n_classes:,} classes, "
+            f"{count} transformation{'' if count == 1 else 's'}, {labelled}"
+        )
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write to one ``.npz`` file, or to a zarr folder where the name ends in ``.zarr``."""
+        from recal.view_files import write_views  # files know views, not the other way round
+
+        return write_views(self, Path(path))
