@@ -74,7 +74,8 @@ def check_probs(values: ArrayLike, name: str = "probs") -> Floats:
         row = int(np.argwhere((array < 0) | (array > 1))[0][0])
         worst = array[row].min() if array[row].min() < 0 else array[row].max()
         raise InputError(
-            f"Values of `{name}` must lie in [0, 1]; row {row} holds {worst:.6g}. If these are logits, pass softmax(logits)."
+            f"Values of `{name}` must lie in [0, 1]; row {row} holds {worst:.6g}. "
+            "If these are logits, pass softmax(logits)."
         )
     sums = array.sum(axis=1, dtype=np.float64)
     worst_row = int(np.argmax(np.abs(sums - 1)))

@@ -153,11 +153,11 @@ def _open_zarr(path: Path) -> Views:
     import zarr
 
     try:
-        root = zarr.open_group(str(path), mode="r")
+        root: Any = zarr.open_group(str(path), mode="r")
         header = dict(root.attrs["recal"])
         logits = root["logits"]
         labels = np.asarray(root["labels"][:]) if "labels" in root else None
-        stack = root["transformed"] if "transformed" in root else None
+        stack = root.get("transformed")
         names = root.attrs.get("classes")
     except Exception as error:
         raise FileError(f"{path} is not a zarr folder of views: {error}.") from error
