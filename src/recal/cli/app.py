@@ -1,0 +1,142 @@
+"""The group of commands, each loaded when it is used, and the one place where errors become exit codes.
+
+A new command `name` is a file `recal/cli/name.py` with a function `name`, whose docstring is its help, and one line in
+`COMMANDS`. The file imports at its top only typer and this folder's helpers, since `recal --help` reads every one; what
+does the work is imported inside the function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from recal.errors import InputError, RecalError
+
+# In the order in which they are listed.
+COMMANDS: tuple[str, ...] = (
+    "fit",
+    "apply",
+    "groups",
+)
+
+OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+
+
+class LazyGroup(TyperGroup):
+    """Commands by name; a command's file is imported when the command is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            near = get_close_matches(cmd_name, COMMANDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}."
+            raise InputError(f"There is no command {cmd_name!r}; {hint}")
+        module = import_module(f"recal.cli.{cmd_name.replace('-', '_')}")
+        argv: list[str] = ctx.obj or []
+        if hasattr(module, "build") and argv[:1] == [cmd_name]:
+            function = module.build(argv[1:])  # a command whose options depend on what was typed
+        else:
+            function = getattr(module, cmd_name.replace("-", "_"))
+        single = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+        needs_arguments = bool(getattr(module, "NEEDS_ARGUMENTS", True))  # where not, no arguments mean all defaults
+        single.command(cmd_name, no_args_is_help=needs_arguments, help=_reflow(function.__doc__))(function)
+        return typer.main.get_command(single)
+
+
+def _reflow(docstring: str | None) -> str:
+    """Join the lines of each paragraph: a terminal breaks them where it is wide enough."""
+    paragraphs = inspect.cleandoc(docstring or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from recal import __version__
+
+        typer.echo(f"recal {__version__}")
+        raise typer.Exit
+
+
+_app = typer.Typer(
+    cls=LazyGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _recal(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Make a trained classifier's confidence honest, without retraining and without changing a prediction.
+
+    Begin with [bold]recal demo[/bold]: the whole job on real images in a minute.
+
+    With your own model: collect its logits as a file of views, [bold]fit[/bold] a calibration on labelled ones,
+    [bold]apply[/bold] it to new ones, [bold]evaluate[/bold] what comes out.
+    """
+
+
+_app.callback(help=_reflow(_recal.__doc__))(_recal)
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 2 for bad input, 1 for what should never happen."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        group = typer.main.get_command(_app)
+        with group.make_context("recal", list(arguments), obj=arguments) as context:
+            group.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as done:
+        return int(done.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("Interrupted.", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader left, as `head` does. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return BROKEN_PIPE
+    except RecalError as error:
+        return _say(str(error), BAD_INPUT)
+    except Exception as error:
+        return _refuse(error)
+    return OK
+
+
+def _refuse(error: Exception) -> int:
+    """One sentence for what the parser refuses, what the system refuses, and what nobody expected."""
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # the parser's own errors share no public base
+        if message := error.format_message():
+            context = getattr(error, "ctx", None)
+            path = context.command_path if context is not None else "recal"
+            return _say(f"{message.rstrip('.')}. See: {path} --help", BAD_INPUT)
+        return BAD_INPUT  # no arguments at all: the help has been shown
+    if isinstance(error, OSError):
+        return _say(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), BAD_INPUT)
+    if isinstance(error, MemoryError):
+        return _say(f"There is not enough memory for this: {error}", UNEXPECTED)
+    if os.environ.get("RECAL_DEBUG"):
+        raise error
+    return _say(
+        f"Unexpected {type(error).__name__}: {error}. This is a fault in recal; "
+        "set RECAL_DEBUG=1 to see where it happened, and please report it.",
+        UNEXPECTED,
+    )
+
+
+def _say(sentence: str, code: int) -> int:
+    print(f"recal: {' '.join(sentence.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,70 @@
+"""`recal fit`: learn a calibration from views with labels."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from recal.cli.output import AsJson, print_json, say, working
+
+_DEFAULT_METHOD = "recal"
+
+
+def fit(
+    views: Annotated[Path, typer.Argument(help="Views with labels: an .npz file or a .zarr folder.")],
+    out: Annotated[Path, typer.Option("--out", help="Where to write the fitted calibration.")],
+    method: Annotated[str, typer.Option("--method", help="ts, recal, ... ; each has options of its own.")] = "recal",
+    seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
+    as_json: AsJson = False,
+    **options: Any,
+) -> None:
+    """Learn a calibration from views with labels.
+
+    Views hold a model's logits for held-out inputs, as they are and, where the method wants them, through
+    transformations. The method's own options, with their defaults, are shown by
+    [bold]recal fit --method NAME --help[/bold].
+
+    Example: [bold]recal fit held-out.npz --method recal --max-iter 50 --out calibration.recal[/bold]
+    """
+    from recal import read_views, save
+    from recal.cli.methods import given, make
+
+    calibrator = make(method, given(options), seed)
+    with working(f"Fitting {method}"):
+        calibrator.fit(read_views(views))
+    save(calibrator, out)
+    plan = getattr(calibrator, "plan_", None)
+    steps = None if plan is None else len(plan.steps)
+    if as_json:
+        print_json({"method": method, "parameters": calibrator.get_params(), "steps": steps, "file": out})
+        return
+    say(f"Fitted {calibrator} on {views}" + (f": a plan of {steps} steps." if steps else "."))
+    say(f"Written to {out}. Next: recal apply {out} NEW_VIEWS --out probs.npz")
+
+
+def build(argv: Sequence[str]) -> Callable[..., None]:
+    """Return `fit` with the options of the method that was typed, read from its signature."""
+    from recal.cli.methods import option_parameters
+
+    def command(**values: Any) -> None:
+        fit(**values)
+
+    own = [p for p in inspect.signature(fit, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in own] + option_parameters(_method(argv))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__doc__ = fit.__doc__
+    return command
+
+
+def _method(argv: Sequence[str]) -> str:
+    for index, argument in enumerate(argv):
+        if argument == "--method" and index + 1 < len(argv):
+            return argv[index + 1]
+        if argument.startswith("--method="):
+            return argument.removeprefix("--method=")
+    return _DEFAULT_METHOD

@@ -1,0 +1,89 @@
+"""How every command prints: a table for people, one JSON value for machines, and signs of life on a terminal only."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value for machines and nothing else.")]
+
+# Nothing is shown for what is over sooner than this.
+_PATIENCE_SECONDS = 2.0
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value; what JSON cannot say (NaN, infinity) becomes null."""
+    print(json.dumps(plain(value), indent=2, allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as JSON values: numpy numbers and arrays, tuples and paths become what they look like."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
+    """Print a table: first column to the left, numbers to the right; plain text when the output is not a terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    # A pipe has no width: give the table all it wants rather than cutting numbers off.
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 400)
+    console.print(table)
+    if note:
+        console.print(note)
+
+
+def say(sentence: str, *, quiet: bool = False) -> None:
+    """Print one line for people; `quiet` where machines listen."""
+    if not quiet:
+        print(sentence)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show on a terminal, after two seconds, that `what` is still going on and since when."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    started, done = time.monotonic(), threading.Event()
+
+    def show() -> None:
+        if done.wait(_PATIENCE_SECONDS):
+            return
+        with Console(stderr=True).status(what) as status:
+            while not done.wait(0.5):
+                status.update(f"{what} ... {time.monotonic() - started:.0f} s")
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,85 @@
+"""The shell of the command line: what loads when, and how every kind of failure leaves it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from recal.cli import app
+from recal.errors import InputError
+
+
+def failing(error: BaseException):
+    class Group:
+        def make_context(self, *args, **kwargs):
+            raise error
+
+    return lambda _: Group()
+
+
+def test_help_loads_none_of_the_heavy_packages():
+    code = (
+        "import json, sys\nfrom recal.cli.app import run\nassert run(['--help']) == 0\n"
+        "heavy = {'numba', 'sklearn', 'scipy', 'zarr', 'numpy', 'torch', 'matplotlib', 'pandas', 'ray'}\n"
+        "print(json.dumps(sorted(heavy & set(sys.modules))), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stderr) == []
+    for name in app.COMMANDS:
+        assert f" {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", [name for name in app.COMMANDS if name != "fit"])
+def test_every_command_has_a_help_that_teaches_by_example(name, capsys):
+    assert app.run([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Example" in shown
+    assert f"recal {name}" in shown
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (InputError("The rule is broken."), 2, "recal: The rule is broken."),
+        (KeyboardInterrupt(), 130, "recal: Interrupted."),
+        (FileNotFoundError(2, "No such file or directory", "x.npz"), 2, "recal: No such file or directory: x.npz"),
+        (ZeroDivisionError("division by zero"), 1, "recal: Unexpected ZeroDivisionError: division by zero."),
+        (InputError("two\n   lines"), 2, "recal: two lines"),
+    ],
+)
+def test_a_failure_is_one_sentence_and_its_exit_code(error, code, words, monkeypatch, capsys):
+    monkeypatch.delenv("RECAL_DEBUG", raising=False)
+    monkeypatch.setattr(app.typer.main, "get_command", failing(error))
+    assert app.run(["fit"]) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(words)
+    assert shown.err.count("\n") == 1
+
+
+def test_a_mistyped_command_is_refused_in_one_sentence(capsys):
+    assert app.run(["fti"]) == 2
+    shown = capsys.readouterr().err
+    assert "'fti'" in shown
+    assert "'fit'?" in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_reader_that_leaves_is_no_error():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "recal", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    with process.stderr as stderr:
+        assert stderr.read() == b""
+    assert process.wait() in (1, 141)  # rich leaves with 1, what is printed plainly with 141
+
+
+def test_version(capsys):
+    import recal
+
+    assert app.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"recal {recal.__version__}\n"
