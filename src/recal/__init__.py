@@ -22,6 +22,7 @@ _HOME = {
     "pool": "recal.transforms",
     "ReCal": "recal.calibrators",
     "TemperatureScaling": "recal.calibrators",
+    "ViewAveraging": "recal.calibrators",
     "RecalError": "recal.errors",
     "InputError": "recal.errors",
     "evaluate": "recal.metrics",

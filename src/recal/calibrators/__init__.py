@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from recal.calibrators._view_averaging import ViewAveraging
 from recal.calibrators.base import Calibrator
 
-CALIBRATORS: tuple[type[Calibrator], ...] = ()
+# One line per method, in alphabetical order.
+CALIBRATORS: tuple[type[Calibrator], ...] = (ViewAveraging,)
 
-__all__ = ["CALIBRATORS", "Calibrator"]
+__all__ = [
+    "CALIBRATORS",
+    "Calibrator",
+    "ViewAveraging",
+]

@@ -10,7 +10,7 @@ class MyMethod(Calibrator):
     def _fit(self, views, labels):        # set fitted state in attributes that end in "_"
         ...
 
-    def _predict_proba(self, views):      # (n_samples, n_classes) float64, rows sum to 1, never exactly 0 or 1
+    def _predict_proba(self, views):      # (n_samples, n_classes) float64, rows sum to 1; underflow is mended for it
         ...
 """
 
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 
+from recal.calibrators.probabilities import bounded_probs
 from recal.checks import Labels, check_classes, check_labels
 from recal.errors import InputError, NotFittedError
 from recal.views import Views
@@ -72,14 +73,15 @@ class Calibrator(BaseEstimator, ABC):
         return self
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
-        """Return calibrated probabilities, (n_samples, n_classes)."""
+        """Return calibrated probabilities, (n_samples, n_classes): strictly inside (0, 1), rows sum to 1."""
         self._check_fitted()
         views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
         if views.n_classes != len(self.classes_):
             raise InputError(
                 f"This {type(self).__name__} was fitted on {len(self.classes_)} classes, got {views.n_classes}."
             )
-        return self._predict_proba(views)
+        top = np.argmax(views.logits, axis=1) if self.keeps_accuracy else None
+        return bounded_probs(self._predict_proba(views), top)
 
     def predict(self, X: Views | ArrayLike) -> NDArray:
         """Return the most probable class of each sample."""

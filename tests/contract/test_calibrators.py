@@ -1,0 +1,381 @@
+"""What every calibrator promises. A class listed in CALIBRATORS is held to all of it without another line here."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import recal
+from recal.calibrators import CALIBRATORS, Calibrator
+from recal.errors import InputError, NotFittedError
+from recal.plan import Plan
+from recal.views import Views
+
+# Averaging over views learns nothing, and strong views make it worse than no calibration.
+LEARNS_NOTHING = {"tta"}
+
+every = pytest.mark.parametrize("method", CALIBRATORS, ids=lambda method: method.short_name)
+accuracy_keeping = pytest.mark.parametrize(
+    "method", [m for m in CALIBRATORS if m.keeps_accuracy], ids=lambda method: method.short_name
+)
+
+
+def make_views(logits: np.ndarray, labels: Any = None, classes: Any = None) -> Views:
+    """Views of any logits: each transformation blurs them in its own way, deterministically, row by row."""
+    logits = np.asarray(logits)
+    waves = np.sin(3 * np.tanh(logits) + np.arange(logits.shape[1]))
+    transformed = {
+        "zoom:0.5": 0.6 * logits + waves,
+        "zoom:0.8": 0.9 * logits + 0.3 * waves,
+        "brightness:0.5": 0.8 * logits - 0.5 * waves,
+    }
+    order = "F" if logits.flags.f_contiguous and not logits.flags.c_contiguous else "C"
+    frozen = {spec: np.asarray(values, dtype=logits.dtype, order=order) for spec, values in transformed.items()}
+    for array in (logits, *frozen.values()):
+        array.setflags(write=False)  # whoever writes into the caller's logits is caught
+    return Views(logits, frozen, labels, classes=classes)
+
+
+def draw(n: int, k: int, seed: int = 0, overconfidence: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
+    """Logits that are too sure by the given factor, and labels drawn from the honest ones."""
+    rng = np.random.default_rng(seed)
+    honest = rng.normal(scale=1.5, size=(n, k)).astype(np.float32).astype(np.float64)
+    labels = (honest + rng.gumbel(size=(n, k))).argmax(axis=1)
+    return overconfidence * honest, labels
+
+
+def make(method: type[Calibrator]) -> Calibrator:
+    return method(random_state=0) if "random_state" in inspect.signature(method).parameters else method()
+
+
+@cache
+def problem(n: int = 90, k: int = 4, seed: int = 0) -> Views:
+    logits, labels = draw(n, k, seed)
+    return make_views(logits, labels)
+
+
+@cache
+def fitted(method: type[Calibrator], k: int = 4) -> Calibrator:
+    return make(method).fit(problem(k=k))
+
+
+def nll(probs: np.ndarray, labels: np.ndarray) -> float:
+    return float(-np.log(probs[np.arange(len(labels)), labels]).mean())
+
+
+def assert_probabilities(probs: np.ndarray, shape: tuple[int, int]) -> None:
+    assert probs.shape == shape
+    assert probs.dtype == np.float64
+    assert np.isfinite(probs).all()
+    assert probs.min() > 0.0, "a zero at the truth is an infinite loss"
+    assert probs.max() < 1.0
+    np.testing.assert_allclose(probs.sum(axis=1), 1.0, rtol=0, atol=1e-9)
+
+
+SATURATED = np.array(
+    [
+        [3000.0, -2000.0, 0.0, 1.0],
+        [-1000.0, -1000.0, -1000.0, -999.0],
+        [0.0, 0.0, 1000.0, 999.9],
+        [5000.0, 5000.0, -5000.0, 5001.0],
+        [-1e4, 1e4, 0.0, -1e4],
+        [40.0, 0.0, 0.0, 0.0],
+        [1e30, -1e30, 0.0, 1e29],
+    ]
+)
+NEAR_TIES = np.array(
+    [
+        [0.0, 1e-20, 0.0, -1.0],
+        [1.0, np.nextafter(1.0, 2.0), 1.0, 0.0],
+        [0.0, -5e-324, 5e-324, 0.0],
+        [1000.0, 0.0, np.nextafter(1000.0, 2000.0), 0.0],
+        [0.3, 0.3, 0.3, np.nextafter(0.3, 1.0)],
+        [-7.0, -7.0, np.nextafter(-7.0, 0.0), -7.0],
+        [2.0, -1.0, 2.0, 2.0],
+        [0.0, 0.0, 0.0, 0.0],
+        [-700.0, -700.0 + 1e-13, -700.0, -700.0],
+    ]
+)
+
+
+@every
+def test_declares_itself(method):
+    assert isinstance(method.short_name, str)
+    assert isinstance(method.keeps_accuracy, bool)
+    assert isinstance(method.needs_views, bool)
+    assert [m.short_name for m in CALIBRATORS].count(method.short_name) == 1
+    assert getattr(recal, method.__name__) is method, "listed methods are public"
+    assert method.__name__ in recal.calibrators.__all__
+    assert ">>>" in (inspect.getdoc(method) or ""), "the docstring shows a runnable example"
+
+
+@every
+def test_init_only_stores(method):
+    defaults = {name: p.default for name, p in inspect.signature(method).parameters.items()}
+    assert inspect.Parameter.empty not in defaults.values(), "every parameter has a default"
+    marks = {name: object() for name in defaults}
+    stored = vars(method(**marks))
+    assert stored.keys() == marks.keys()
+    assert all(stored[name] is mark for name, mark in marks.items())
+
+
+@every
+def test_clone_and_params(method):
+    original = fitted(method)
+    copy = clone(original)
+    assert copy.get_params() == original.get_params()
+    assert not hasattr(copy, "classes_")
+    marks = {name: object() for name in copy.get_params(deep=False)}
+    copy.set_params(**marks)
+    assert copy.get_params(deep=False) == marks
+
+
+@every
+def test_fit_returns_self_and_keeps_parameters(method):
+    model = make(method)
+    before = dict(model.get_params())
+    assert model.fit(problem()) is model
+    assert model.get_params() == before
+    np.testing.assert_array_equal(model.classes_, np.arange(4))
+
+
+@every
+def test_same_seed_same_result(method):
+    again = make(method).fit(problem()).predict_proba(problem())
+    np.testing.assert_array_equal(again, fitted(method).predict_proba(problem()))
+
+
+@every
+def test_a_second_fit_forgets_the_first(method):
+    model = make(method).fit(problem(n=40, k=3, seed=5)).fit(problem())
+    np.testing.assert_array_equal(model.predict_proba(problem()), fitted(method).predict_proba(problem()))
+
+
+@every
+def test_answers_probabilities_and_its_own_prediction(method):
+    fresh = problem(seed=1)
+    probs = fitted(method).predict_proba(fresh)
+    assert_probabilities(probs, (90, 4))
+    np.testing.assert_array_equal(fitted(method).predict(fresh), probs.argmax(axis=1))
+
+
+@every
+def test_arrays_and_views_get_the_same(method):
+    logits, labels = problem().logits, problem().labels
+    if method.needs_views:
+        with pytest.raises(InputError, match="needs Views"):
+            make(method).fit(logits, labels)
+        with pytest.raises(InputError, match="hold none"):
+            fitted(method).predict_proba(Views(logits))
+    else:
+        model = make(method).fit(logits, labels)
+        np.testing.assert_array_equal(model.predict_proba(logits), fitted(method).predict_proba(problem()))
+
+
+@every
+def test_improves_the_likelihood_of_overconfident_logits(method):
+    if method.short_name in LEARNS_NOTHING:
+        return
+    logits, labels = draw(1500, 3, seed=2, overconfidence=3.0)
+    views = make_views(logits, labels)
+    fresh, truth = draw(1500, 3, seed=3, overconfidence=3.0)
+    after = nll(make(method).fit(views).predict_proba(make_views(fresh)), truth)
+    log_probs = fresh - np.logaddexp.reduce(fresh, axis=1, keepdims=True)
+    before = float(-log_probs[np.arange(1500), truth].mean())
+    assert after < 0.9 * before, (after, before)
+
+
+@accuracy_keeping
+@pytest.mark.parametrize("rows", [SATURATED, NEAR_TIES], ids=["saturated", "near-ties"])
+def test_the_prediction_is_kept(method, rows):
+    views = make_views(np.concatenate([rows, problem(seed=4).logits]))
+    probs = fitted(method).predict_proba(views)
+    np.testing.assert_array_equal(probs.argmax(axis=1), views.logits.argmax(axis=1))
+    np.testing.assert_array_equal(fitted(method).predict(views), views.logits.argmax(axis=1))
+
+
+@accuracy_keeping
+def test_the_method_itself_keeps_the_prediction(method):
+    """Lifting a tie by one unit in the last place is all that the base class may need to do."""
+    views = make_views(np.concatenate([SATURATED, NEAR_TIES, problem(seed=4).logits]))
+    probs = fitted(method)._predict_proba(views)
+    top = views.logits.argmax(axis=1)
+    assert (probs.max(axis=1) - probs[np.arange(len(top)), top]).max() <= 1e-12
+
+
+@every
+@pytest.mark.parametrize("rows", [SATURATED, NEAR_TIES], ids=["saturated", "near-ties"])
+def test_extreme_logits_at_predict(method, rows):
+    assert_probabilities(fitted(method).predict_proba(make_views(rows)), rows.shape)
+
+
+@every
+def test_extreme_logits_at_fit(method):
+    rows = np.concatenate([SATURATED[:6], NEAR_TIES, 300 * problem().logits])
+    labels = np.concatenate([np.arange(15) % 4, problem().labels])
+    views = make_views(rows, labels)
+    assert_probabilities(make(method).fit(views).predict_proba(views), rows.shape)
+
+
+@every
+def test_all_right_and_all_wrong(method):
+    logits = problem().logits
+    for labels in (logits.argmax(axis=1), logits.argmin(axis=1)):
+        assert_probabilities(make(method).fit(make_views(logits, labels)).predict_proba(problem()), (90, 4))
+
+
+@every
+def test_constant_logits(method):
+    views = make_views(np.zeros((12, 3)), np.arange(12) % 3)
+    assert_probabilities(make(method).fit(views).predict_proba(views), (12, 3))
+
+
+@every
+def test_two_classes(method):
+    views = problem(k=2)
+    assert_probabilities(fitted(method, 2).predict_proba(views), (90, 2))
+
+
+@every
+def test_one_sample_in_all(method):
+    views = make_views(np.array([[0.5, -1.0, 2.0]]), [2])
+    assert_probabilities(make(method).fit(views).predict_proba(views), (1, 3))
+    assert_probabilities(make(method).fit(make_views(views.logits, [0])).predict_proba(views), (1, 3))
+
+
+@every
+def test_one_sample_per_class(method):
+    logits, _ = draw(5, 5, seed=6)
+    views = make_views(logits, np.arange(5))
+    assert_probabilities(make(method).fit(views).predict_proba(problem(k=5)), (90, 5))
+
+
+@every
+def test_more_classes_than_samples(method):
+    logits, labels = draw(6, 30, seed=7)
+    assert_probabilities(make(method).fit(make_views(logits, labels)).predict_proba(problem(k=30)), (90, 30))
+
+
+@every
+def test_a_missing_class_keeps_its_column(method):
+    logits, labels = draw(120, 4, seed=8)
+    kept = np.isin(labels, (0, 2))
+    model = make(method).fit(make_views(logits[kept], labels[kept]))
+    np.testing.assert_array_equal(model.classes_, np.arange(4))
+    assert_probabilities(model.predict_proba(problem()), (90, 4))
+
+
+@every
+def test_float32_and_float64_agree(method):
+    logits, labels = problem().logits, problem().labels
+    single, double = make_views(logits.astype(np.float32), labels), problem()
+    # The views differ by their own rounding, so that only the originals' dtype is at stake.
+    transformed = {t: double.transformed(t).astype(np.float32) for t in double.transforms}
+    single = Views(single.logits, transformed, labels)
+    double = Views(logits, {t: values.astype(np.float64) for t, values in transformed.items()}, labels)
+    narrow = make(method).fit(single).predict_proba(single)
+    wide = make(method).fit(double).predict_proba(double)
+    np.testing.assert_allclose(narrow, wide, rtol=0, atol=1e-5)
+
+
+@every
+def test_string_labels(method):
+    names = ["dog", "ant", "cat", "bee"]
+    logits, labels = problem().logits, problem().labels
+    model = make(method).fit(make_views(logits), [names[label] for label in labels], classes=names)
+    assert model.classes_.tolist() == names, "the columns' order is the caller's"
+    np.testing.assert_array_equal(model.predict_proba(problem()), fitted(method).predict_proba(problem()))
+    assert model.predict(problem()).tolist() == [names[column] for column in fitted(method).predict(problem())]
+    with pytest.raises(InputError, match="'fox'"):
+        make(method).fit(make_views(logits[:2]), ["dog", "fox"], classes=names)
+
+
+@every
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused(method, bad):
+    logits = problem().logits.copy()
+    logits[17, 2] = bad
+    with pytest.raises(InputError, match="row 17, column 2"):
+        make(method).fit(logits if not method.needs_views else Views(logits), problem().labels)
+    with pytest.raises(InputError, match="row 17, column 2"):
+        fitted(method).predict_proba(logits if not method.needs_views else Views(logits))
+
+
+@every
+def test_another_number_of_classes_is_refused(method):
+    with pytest.raises(InputError, match=r"fitted on 4 classes, got 3"):
+        fitted(method).predict_proba(problem(k=3))
+
+
+@every
+def test_probabilities_are_refused(method):
+    probs = np.full((20, 4), 0.25)
+    with pytest.raises(InputError, match="these are probabilities"):
+        make(method).fit(probs if not method.needs_views else Views(probs), np.zeros(20, dtype=int))
+    with pytest.raises(InputError, match="these are probabilities"):
+        fitted(method).predict_proba(probs if not method.needs_views else Views(probs))
+
+
+@every
+def test_labels_are_needed_and_must_fit(method):
+    views = make_views(problem().logits)
+    with pytest.raises(InputError, match="Labels are needed"):
+        make(method).fit(views)
+    with pytest.raises(InputError, match="89 labels"):
+        make(method).fit(views, problem().labels[:89])
+    with pytest.raises(InputError, match=r"row 3 has 4"):
+        make(method).fit(views, [0, 1, 2, 4, *[0] * 86])
+
+
+@every
+def test_unfitted_is_refused(method):
+    for ask in ("predict_proba", "predict"):
+        with pytest.raises(NotFittedError, match=method.__name__):
+            getattr(make(method), ask)(problem())
+    with pytest.raises(NotFittedError, match=method.__name__):
+        make(method).state()
+
+
+@every
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_row_alone_gets_what_it_gets_in_a_batch(method, order, dtype):
+    # 37 columns and 23 rows leave a remainder for every vector width.
+    logits = np.concatenate([draw(20, 37, seed=9)[0], np.repeat(SATURATED[:3], 10, axis=1)[:, :37]])
+    views = make_views(np.asarray(logits, dtype=dtype, order=order))
+    batch = _fitted_wide(method).predict_proba(views)
+    for i in range(len(views)):
+        np.testing.assert_array_equal(_fitted_wide(method).predict_proba(views[i : i + 1]), batch[i : i + 1])
+    np.testing.assert_array_equal(_fitted_wide(method).predict_proba(views[::-2]), batch[::-2])
+
+
+@cache
+def _fitted_wide(method: type[Calibrator]) -> Calibrator:
+    logits, labels = draw(150, 37, seed=10)
+    return make(method).fit(make_views(logits, labels))
+
+
+@every
+def test_state_is_plain_data_and_survives_a_file(method):
+    state = fitted(method).state()
+    assert "classes_" in state
+    copy = clone(fitted(method)).set_state({name: _through_a_file(name, value) for name, value in state.items()})
+    np.testing.assert_array_equal(copy.predict_proba(problem()), fitted(method).predict_proba(problem()))
+    np.testing.assert_array_equal(copy.predict(problem()), fitted(method).predict(problem()))
+    assert copy.state().keys() == state.keys()
+
+
+def _through_a_file(name: str, value: Any) -> Any:
+    """What a file can hold: arrays that need no pickle, plans, and strict JSON."""
+    if isinstance(value, np.ndarray):
+        assert value.dtype.kind in "fiubU", f"{name} has dtype {value.dtype}"
+        return value.copy()
+    if isinstance(value, Plan):
+        return value
+    return json.loads(json.dumps(value, allow_nan=False))
