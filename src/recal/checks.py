@@ -19,8 +19,8 @@ _SUM_TOLERANCE = 1e-3
 _FEW_ROWS = 8
 
 
-def check_matrix(values: ArrayLike, name: str) -> Floats:
-    """Return `values` as a finite (n_samples, n_classes) float array, without a copy where possible."""
+def check_form(values: ArrayLike, name: str) -> Floats:
+    """Return `values` as an (n_samples, n_classes) float array, without a copy where possible; values not yet read."""
     array = np.asarray(values)
     if array.dtype.kind in "iub":
         array = array.astype(np.float64)
@@ -38,6 +38,12 @@ def check_matrix(values: ArrayLike, name: str) -> Floats:
             f"`{name}` has {array.shape[1]} column; at least two classes are needed. "
             "For a binary score s pass the two columns (0, s)."
         )
+    return array
+
+
+def check_matrix(values: ArrayLike, name: str) -> Floats:
+    """Return `values` as a finite (n_samples, n_classes) float array, without a copy where possible."""
+    array = check_form(values, name)
     # min and max propagate NaN and need no temporary of the array's size, unlike isfinite.
     if not (np.isfinite(array.min()) and np.isfinite(array.max())):
         row, column = np.argwhere(~np.isfinite(array))[0]

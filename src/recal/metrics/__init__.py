@@ -1,1 +1,42 @@
+"""How honest probabilities are: every metric is a function (probs, y) -> number.
 
+`METRICS` is the one list that `evaluate`, the comparison and the command line read.
+"""
+
+from __future__ import annotations
+
+from recal.metrics.binned import adaptive_ece, classwise_ece, debiased_ece, ece, mce
+from recal.metrics.proper import brier, error_rate, nll
+from recal.metrics.ranked import aurc, auroc, ks_error
+from recal.metrics.smooth import smooth_ece
+
+METRICS = (
+    ece,
+    mce,
+    adaptive_ece,
+    classwise_ece,
+    debiased_ece,
+    smooth_ece,
+    ks_error,
+    brier,
+    nll,
+    error_rate,
+    aurc,
+    auroc,
+)
+
+__all__ = [
+    "METRICS",
+    "adaptive_ece",
+    "aurc",
+    "auroc",
+    "brier",
+    "classwise_ece",
+    "debiased_ece",
+    "ece",
+    "error_rate",
+    "ks_error",
+    "mce",
+    "nll",
+    "smooth_ece",
+]

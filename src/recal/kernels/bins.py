@@ -1,0 +1,137 @@
+"""One pass over probabilities: checked, argmaxed and binned together. Arrays in, arrays out.
+
+Every pass returns the first row that breaks the rules for probabilities, or -1; saying why is not a kernel's job.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# Rows of probabilities in float16 or float32 do not sum to one exactly.
+SUM_TOLERANCE = 1e-3
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def find_bin(value: float, edges: Array) -> int:
+    """The b with edges[b] < value <= edges[b + 1]; what lies outside belongs to the first or last bin."""
+    n_bins = len(edges) - 1
+    b = min(max(int(np.ceil(value * n_bins)) - 1, 0), n_bins - 1)
+    # The guess rounds; the edges decide.
+    while b > 0 and value <= edges[b]:
+        b -= 1
+    while b < n_bins - 1 and value > edges[b + 1]:
+        b += 1
+    return b
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def bin_top_label(probs: Array, y: Array, edges: Array, counts: Array, confidences: Array, correct: Array) -> int:
+    """Add every row's confidence and correctness to its bin."""
+    n, k = probs.shape
+    for i in range(n):
+        total = 0.0
+        low = high = probs[i, 0]
+        best = 0
+        for j in range(k):
+            value = probs[i, j]
+            total += value
+            if value > high:
+                high = value
+                best = j
+            if value < low:
+                low = value
+        if not (low >= 0.0 and high <= 1.0 and abs(total - 1.0) <= SUM_TOLERANCE):
+            return i
+        confidence = np.float64(high)
+        b = find_bin(confidence, edges)
+        counts[b] += 1
+        confidences[b] += confidence
+        correct[b] += best == y[i]
+    return -1
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def score_rows(probs: Array, y: Array, confidence: Array, correct: Array, brier: Array, nll: Array) -> int:
+    """Write each row's confidence, correctness, squared error and negative log-likelihood."""
+    n, k = probs.shape
+    for i in range(n):
+        total = squares = 0.0
+        low = high = probs[i, 0]
+        best = 0
+        for j in range(k):
+            value = probs[i, j]
+            total += value
+            gap = np.float64(value) - (1.0 if j == y[i] else 0.0)
+            squares += gap * gap
+            if value > high:
+                high = value
+                best = j
+            if value < low:
+                low = value
+        if not (low >= 0.0 and high <= 1.0 and abs(total - 1.0) <= SUM_TOLERANCE):
+            return i
+        confidence[i] = high
+        correct[i] = best == y[i]
+        brier[i] = squares
+        nll[i] = -np.log(np.float64(probs[i, y[i]]))
+    return -1
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def bin_classwise(probs: Array, y: Array, edges: Array, block: Array, gaps: Array) -> int:
+    """Add probability minus outcome to gaps[block[i], class, bin] for each row and class."""
+    n, k = probs.shape
+    for i in range(n):
+        total = 0.0
+        row = gaps[block[i]]
+        for j in range(k):
+            value = np.float64(probs[i, j])
+            if not 0.0 <= value <= 1.0:
+                return i
+            total += value
+            row[j, find_bin(value, edges)] += value - (1.0 if j == y[i] else 0.0)
+        if not abs(total - 1.0) <= SUM_TOLERANCE:
+            return i
+    return -1
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def assign_bins(values: Array, edges: Array, bins: Array) -> None:
+    """Write the bin of each value."""
+    for i in range(len(values)):
+        b = 0
+        while b < len(edges) - 2 and values[i] > edges[b + 1]:
+            b += 1
+        bins[i] = b
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def spread_on_grid(positions: Array, weights: Array, grid: Array) -> None:
+    """Share each weight between the two grid points around its position in [0, 1], nearer gets more."""
+    last = len(grid) - 1
+    for i in range(len(positions)):
+        place = positions[i] * last
+        left = min(int(place), last - 1)
+        right_share = place - left
+        grid[left] += weights[i] * (1.0 - right_share)
+        grid[left + 1] += weights[i] * right_share
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def risk_coverage_area(sizes: Array, wrong: Array) -> float:
+    """Mean risk over all coverages; runs of equal confidence, most confident first, in expectation over their order."""
+    area = 0.0
+    seen = errors = 0.0
+    for g in range(len(sizes)):
+        rate = wrong[g] / sizes[g] if sizes[g] > 0 else 0.0
+        for j in range(1, int(sizes[g]) + 1):
+            area += (errors + rate * j) / (seen + j)
+        seen += sizes[g]
+        errors += wrong[g]
+    return area / seen

@@ -1,0 +1,96 @@
+"""Metrics of the rows' order by confidence. Equal confidences are never ordered: results do not depend on row order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.kernels import bins
+from recal.metrics.rows import Classes, score
+
+Vector = NDArray[np.float64]
+
+
+class Runs(NamedTuple):
+    """Rows of equal confidence, least confident first: how many, how many right, the confidence they share."""
+
+    sizes: Vector
+    correct: Vector
+    confidence: Vector
+
+
+def runs(confidence: Vector, correct: NDArray[np.bool_]) -> Runs:
+    """Gather rows of equal confidence."""
+    order = np.argsort(confidence, kind="stable")
+    ordered = confidence[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    sizes = np.diff(np.r_[starts, len(ordered)]).astype(np.float64)
+    return Runs(sizes, np.add.reduceat(correct[order].astype(np.float64), starts), ordered[starts])
+
+
+def ks_error(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+    """Kolmogorov-Smirnov calibration error (Gupta et al., 2021): no bins.
+
+    Rows are added up from the least to the most confident; the error is the largest distance between the running
+    share of right answers and the running mean of confidence, of all rows.
+
+    Examples
+    --------
+    >>> from recal.metrics import ks_error
+    >>> round(ks_error([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
+    0.4
+    """
+    rows = score(probs, y, classes)
+    return ks_of(runs(rows.confidence, rows.correct))
+
+
+def ks_of(gathered: Runs) -> float:
+    gaps = np.cumsum(gathered.sizes * gathered.confidence - gathered.correct)
+    return float(np.abs(gaps).max() / gathered.sizes.sum())
+
+
+def aurc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+    """Area under the risk-coverage curve: the error rate among the i most confident rows, averaged over i = 1..n.
+
+    Low when errors are made with low confidence. Rows of equal confidence count with the expectation over their
+    order. 0 when every row is right, 1 when every row is wrong.
+
+    Examples
+    --------
+    >>> from recal.metrics import aurc
+    >>> aurc([[0.9, 0.1], [0.8, 0.2]], [0, 1])  # risks 0 and 1/2
+    0.25
+    """
+    rows = score(probs, y, classes)
+    return aurc_of(runs(rows.confidence, rows.correct))
+
+
+def aurc_of(gathered: Runs) -> float:
+    wrong = gathered.sizes - gathered.correct
+    return float(bins.risk_coverage_area(gathered.sizes[::-1].copy(), wrong[::-1].copy()))
+
+
+def auroc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+    """How well confidence tells right from wrong answers: the chance that a right one has the higher confidence.
+
+    Equal confidences count one half. NaN when every row is right or every row is wrong, since there is no pair.
+
+    Examples
+    --------
+    >>> from recal.metrics import auroc
+    >>> auroc([[0.9, 0.1], [0.8, 0.2]], [0, 1])
+    1.0
+    """
+    rows = score(probs, y, classes)
+    return auroc_of(runs(rows.confidence, rows.correct))
+
+
+def auroc_of(gathered: Runs) -> float:
+    wrong = gathered.sizes - gathered.correct
+    pairs = gathered.correct.sum() * wrong.sum()
+    if pairs == 0:
+        return float("nan")
+    wrong_below = np.cumsum(wrong) - wrong / 2
+    return float(gathered.correct @ wrong_below / pairs)

@@ -1,0 +1,202 @@
+"""What every metric must do, and the edges of each."""
+
+import numpy as np
+import pytest
+
+from recal.errors import InputError
+from recal.metrics import (
+    METRICS,
+    adaptive_ece,
+    aurc,
+    auroc,
+    brier,
+    classwise_ece,
+    debiased_ece,
+    ece,
+    error_rate,
+    ks_error,
+    mce,
+    nll,
+    smooth_ece,
+)
+
+every_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
+
+
+@every_metric
+def test_the_order_of_rows_changes_nothing(metric, problem):
+    probs, y = problem
+    probs = np.round(probs, 1)  # many ties
+    probs /= probs.sum(1, keepdims=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    assert metric(probs[order], y[order]) == pytest.approx(metric(probs, y), rel=1e-12)
+
+
+@every_metric
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_narrow_floats_give_what_the_same_values_give_as_float64(metric, dtype, problem):
+    probs = problem[0].astype(dtype)
+    assert metric(probs, problem[1]) == pytest.approx(metric(probs.astype(np.float64), problem[1]), rel=1e-12)
+
+
+@every_metric
+def test_memory_layout_and_byte_order_change_nothing(metric, problem):
+    probs, y = problem
+    expected = metric(probs, y)
+    assert metric(np.asfortranarray(probs), y) == expected
+    assert metric(np.repeat(probs, 2, axis=0)[::2], y) == expected
+    assert metric(probs.astype(">f8"), y.astype(">i4")) == expected
+    assert metric(probs.tolist(), y.tolist()) == expected
+
+
+@every_metric
+def test_names_are_columns_in_the_order_of_classes(metric, problem):
+    probs, y = problem
+    names = np.array(["d", "a", "c", "b"])
+    assert metric(probs, names[y], classes=names) == metric(probs, y)
+
+
+@every_metric
+def test_a_class_missing_from_the_labels_shifts_no_column(metric, problem):
+    probs, y = problem
+    kept = y != 1
+    spread = np.insert(probs[kept], 0, 0.0, axis=1)  # a column that no label names
+    scale = 4 / 5 if metric in (brier, classwise_ece) else 1.0
+    assert metric(spread, y[kept] + 1) == pytest.approx(metric(probs[kept], y[kept]) * scale, rel=1e-9)
+
+
+@every_metric
+def test_bad_rows_are_refused_with_their_number(metric, problem):
+    probs, y = problem
+    for value, words in ((np.nan, "row 7"), (-0.2, "row 7 holds -0.2"), (1.5, "row 7 holds 1.5")):
+        bad = probs.copy()
+        bad[7, 2] = value
+        with pytest.raises(InputError, match=words):
+            metric(bad, y)
+    with pytest.raises(InputError, match=r"row 0 sums to 0\.5"):
+        metric(np.full((3, 2), 0.25), [0, 1, 0])
+
+
+@every_metric
+def test_one_row_gives_a_number(metric):
+    value = metric([[0.7, 0.3]], [0])
+    assert isinstance(value, float)
+    assert np.isnan(value) == (metric is auroc)
+
+
+@every_metric
+def test_the_input_is_left_as_it_was(metric, problem):
+    probs, y = problem[0].copy(), problem[1].copy()
+    metric(probs, y)
+    assert np.array_equal(probs, problem[0])
+    assert np.array_equal(y, problem[1])
+
+
+@pytest.mark.parametrize("metric", [ece, mce, adaptive_ece, classwise_ece, debiased_ece])
+@pytest.mark.parametrize("n_bins", [0, -1, 2.5, True])
+def test_a_senseless_number_of_bins_is_refused(metric, n_bins):
+    with pytest.raises(InputError, match="n_bins"):
+        metric([[0.7, 0.3]], [0], n_bins=n_bins)
+
+
+def top(confidences):
+    """Rows of eleven classes whose top class has the confidences given."""
+    confidences = np.asarray(confidences)
+    return np.column_stack([confidences, *[(1 - confidences) / 10] * 10])
+
+
+@pytest.mark.parametrize("n_bins", [1, 3, 10, 15, 49, 100])
+def test_a_confidence_on_an_edge_belongs_to_the_bin_below(n_bins):
+    for b in range(max(1, n_bins // 5), n_bins):
+        edge = b / n_bins
+        # In one bin the two gaps add up; in two bins they would each count alone with the same sum, so look at mce.
+        inside = np.nextafter(edge, 0)
+        together = mce(top([edge, inside]), [0, 1], n_bins=n_bins)
+        assert together == pytest.approx(abs(edge + inside - 1) / 2, abs=1e-12), b
+        above = np.nextafter(edge, 1)
+        apart = mce(top([edge, above]), [0, 1], n_bins=n_bins)
+        assert apart == pytest.approx(max(1 - edge, above), abs=1e-12), b
+
+
+def test_confidence_of_exactly_one_shares_the_last_bin():
+    probs = [[1.0, 0.0], [0.95, 0.05]]
+    assert mce(probs, [0, 1], n_bins=10) == pytest.approx(0.475)
+    assert ece(probs, [0, 1], n_bins=10) == pytest.approx(0.475)
+
+
+def test_a_probability_of_exactly_zero_shares_the_first_bin():
+    # Class 1 holds 0 and 0.01; one of the two happens. Together |0.01 - 1| / 2, apart (0 + 0.99) / 2: so make 0 happen.
+    value = classwise_ece([[1.0, 0.0], [0.99, 0.01]], [1, 0], n_bins=10)
+    assert value == pytest.approx((abs(0.01 - 1) / 2 + abs(1.99 - 1) / 2) / 2)
+
+
+def test_float32_confidences_meet_edges_as_the_numbers_they_are():
+    above = np.float32(0.6)  # 0.60000002...: in (0.6, 0.7]
+    below = np.float32(0.7)  # 0.69999998...: in (0.6, 0.7]
+    probs = np.array([[above, 1 - above], [below, 1 - below]], dtype=np.float32)
+    assert mce(probs, [0, 1], n_bins=10) == pytest.approx(abs(float(above) + float(below) - 1) / 2, abs=1e-9)
+
+
+def test_adaptive_bins_hold_equal_numbers_of_rows():
+    probs = top([0.5, 0.6, 0.7, 0.8, 0.9])
+    # Bins {0.5, 0.6, 0.7} and {0.8, 0.9}, as numpy.array_split cuts.
+    assert adaptive_ece(probs, [1, 0, 0, 0, 1], n_bins=2) == pytest.approx(abs(1.8 - 2) / 5 + abs(1.7 - 1) / 5)
+
+
+def test_adaptive_bins_keep_equal_confidences_together():
+    probs = top([0.6, 0.6, 0.6, 0.9])
+    for y in ([0, 1, 1, 0], [1, 1, 0, 0]):
+        assert adaptive_ece(probs, y, n_bins=4) == pytest.approx((abs(1.8 - 1) + abs(0.9 - 1)) / 4)
+
+
+def test_debiased_error_of_a_bin_of_one_row_counts_nothing():
+    assert debiased_ece([[0.9, 0.1]], [1]) == 0.0
+
+
+def test_debiasing_brings_a_perfect_model_nearer_to_zero():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.5, 1, 3000)
+    y = (rng.random(3000) > confidence).astype(int)
+    probs = np.column_stack([confidence, 1 - confidence])
+    assert debiased_ece(probs, y) < ece(probs, y)
+    assert debiased_ece(probs, y, norm=1) < ece(probs, y)
+
+
+def test_an_unknown_norm_is_refused():
+    with pytest.raises(InputError, match="got 3"):
+        debiased_ece([[0.9, 0.1]], [0], norm=3)
+
+
+def test_scores_when_every_answer_is_right_or_wrong():
+    probs = [[0.9, 0.1], [0.8, 0.2], [0.8, 0.2]]
+    right, wrong = [0, 0, 0], [1, 1, 1]
+    assert (error_rate(probs, right), error_rate(probs, wrong)) == (0.0, 1.0)
+    assert (aurc(probs, right), aurc(probs, wrong)) == (0.0, 1.0)
+    assert np.isnan(auroc(probs, right))
+    assert np.isnan(auroc(probs, wrong))
+
+
+def test_certain_and_right_is_perfect_and_certain_and_wrong_is_the_worst():
+    probs = np.array([[1.0, 0.0], [0.0, 1.0]])
+    for metric in (ece, mce, adaptive_ece, classwise_ece, debiased_ece, smooth_ece, ks_error, brier, nll):
+        assert metric(probs, [0, 1]) == 0.0
+    for metric in (ece, mce, adaptive_ece, classwise_ece, debiased_ece, ks_error, brier):
+        assert metric(probs, [1, 0]) == pytest.approx(1.0)
+    assert smooth_ece(probs, [1, 0]) == pytest.approx(1.0, abs=1e-6)
+    assert nll(probs, [1, 0]) == np.inf
+
+
+def test_rows_of_equal_confidence_count_in_expectation_over_their_order():
+    probs = [[0.8, 0.2], [0.8, 0.2], [0.6, 0.4]]
+    either = [aurc([[0.8, 0.2], [0.79, 0.21], [0.6, 0.4]], y) for y in ([0, 1, 0], [1, 0, 0])]
+    assert aurc(probs, [0, 1, 0]) == pytest.approx(np.mean(either))
+    assert auroc(probs, [0, 1, 1]) == pytest.approx(0.75)
+
+
+def test_plain_brier_is_the_normalised_times_the_number_of_classes(problem):
+    assert brier(*problem, normalized=False) == pytest.approx(4 * brier(*problem))
+
+
+def test_equal_tops_predict_the_first_of_them():
+    assert error_rate([[0.5, 0.5]], [0]) == 0.0
+    assert error_rate([[0.5, 0.5]], [1]) == 1.0
