@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from recal.errors import InputError
 
@@ -22,8 +23,98 @@ class Transform(Protocol):
 
 
 def format_strength(value: float) -> str:
-    """Write a strength so that it reads back as the same number: 0.5, not 0.50."""
-    return format(float(value), ".12g")
+    """Write a number so that it reads back as the same: 0.5, not 0.50. Never holds a '+', which joins specs."""
+    return format(float(value) + 0.0, ".12g").replace("e+", "e")
+
+
+class BuiltIn:
+    """The base of the transformations that come with recal.
+
+    A new one is a frozen dataclass whose first field is its strength and whose other fields, all with defaults, are
+    its options; the class variables below; `__call__`; and its line in `TRANSFORMS`. The spec
+    ``kind:strength[:option=value]...`` follows from the fields; options at their defaults are left out.
+    """
+
+    __slots__ = ()
+
+    kind: ClassVar[str]
+    identity: ClassVar[float]
+    """The strength that changes nothing."""
+    strengths: ClassVar[tuple[float, float]]
+    """The useful range, from the weakest to the strongest."""
+    domain: ClassVar[tuple[float, float]]
+    """What is accepted, both ends included; an end of 0 is excluded where `positive` is set."""
+    positive: ClassVar[bool] = False
+    step: ClassVar[float] = 0.01
+    """The grid from which pools draw. A step of 1 means whole numbers only."""
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """The values that an option may take, for options that are words."""
+
+    @property
+    def strength(self) -> float:
+        """The first field, under the name that all transformations share."""
+        return float(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
+
+    @property
+    def is_identity(self) -> bool:
+        return self.strength == self.identity
+
+    def __str__(self) -> str:
+        own = fields(self)  # type: ignore[arg-type]
+        options = [(f.name, getattr(self, f.name)) for f in own[1:] if getattr(self, f.name) != f.default]
+        return ":".join([self.kind, format_strength(self.strength), *(f"{n}={_format_option(v)}" for n, v in options)])
+
+    def __post_init__(self) -> None:
+        own = fields(self)  # type: ignore[arg-type]
+        object.__setattr__(self, own[0].name, self._check_strength(own[0].name, getattr(self, own[0].name)))
+        for option in own[1:]:
+            value = _check_option(self.kind, option.name, getattr(self, option.name), option.default)
+            allowed = self.choices.get(option.name)
+            if allowed is not None and value not in allowed:
+                raise InputError(f"{self.kind}'s `{option.name}` must be one of {', '.join(allowed)}, got {value!r}.")
+            object.__setattr__(self, option.name, value)
+
+    def _check_strength(self, name: str, value: Any) -> float:
+        low, high = self.domain
+        bounds = f"{'(' if self.positive else '['}{low:g}, {high:g}]"
+        rule = f"{self.kind}'s {name} must be a {'whole ' if self.step == 1 else ''}number in {bounds}"
+        hint = f"{self.identity:g} changes nothing."
+        try:
+            number = math.nan if isinstance(value, bool | str) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        inside = low <= number <= high and not (self.positive and number == low)
+        if not inside or (self.step == 1 and number != round(number)):
+            raise InputError(f"{rule}, got {value!r}; {hint}")
+        # Rounded to what the spec shows, so that a value equals what its spec reads back as.
+        return float(format_strength(number))
+
+
+def _check_option(kind: str, name: str, value: Any, default: Any) -> Any:
+    """Return the option in the type of its default, so that equal specs and equal values are the same thing."""
+    try:
+        if isinstance(default, tuple):
+            return tuple(float(format(float(v), ".9g")) + 0.0 for v in value)
+        if isinstance(default, float) and not isinstance(value, bool):
+            number = float(format_strength(value))
+            if math.isfinite(number):
+                return number
+        elif isinstance(default, int) and not isinstance(value, bool) and value == int(value):
+            return int(value)
+        elif isinstance(default, str) and isinstance(value, str) and value and not set(value) & set("+,:=;\n"):
+            return value
+    except (TypeError, ValueError, OverflowError):
+        pass
+    wanted = {tuple: "numbers", float: "a finite number", int: "a whole number"}.get(
+        type(default), "a word without any of + , : = ;"
+    )
+    raise InputError(f"{kind}'s option `{name}` must be {wanted}, got {value!r}.")
+
+
+def _format_option(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ";".join(format(v, ".9g").replace("e+", "e") for v in value)
+    return format_strength(value) if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -32,6 +123,13 @@ class Named:
 
     The name survives a save and the callable does not, since code is never stored in a file. A loaded one must be
     given its callable again before it can be applied; two are equal when their names are.
+
+    Examples
+    --------
+    >>> from recal.transforms import Named
+    >>> flip = Named("flip", lambda images: images[..., ::-1])
+    >>> flip == Named("flip")
+    True
     """
 
     name: str

@@ -2,19 +2,97 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from recal.errors import InputError
-from recal.transforms.base import Named, Transform
+from recal.transforms.base import BuiltIn, Named, Transform
+from recal.transforms.image import Brightness, ZoomOut
 
-# The one list of the built-in kinds, filled by one line per file.
-TRANSFORMS: tuple[type, ...] = ()
+# The one list of the built-in kinds. The command line, the loader and the contract tests read it.
+TRANSFORMS: tuple[type[BuiltIn], ...] = (ZoomOut, Brightness)
+KINDS: dict[str, type[BuiltIn]] = {transform.kind: transform for transform in TRANSFORMS}
 
 
 def as_transform(value: Any) -> Transform:
-    """Return the transformation that a spec, a transformation or a named callable stands for."""
+    """Return the transformation that a spec, a transformation or a named callable stands for.
+
+    A spec whose kind is not built in, or that has no strength, is the name of someone's own transformation: views
+    from elsewhere may hold any name.
+
+    Examples
+    --------
+    >>> from recal.transforms import as_transform
+    >>> as_transform("zoom:0.50")
+    ZoomOut(scale=0.5, layout='auto')
+    >>> as_transform("rotated by 90")
+    Named(name='rotated by 90')
+    """
+    if isinstance(value, BuiltIn):
+        return value  # type: ignore[return-value]
     if isinstance(value, str):
-        return Named(value)
-    if isinstance(value, Transform):
-        return value
-    raise InputError(f"A transformation is a spec such as 'zoom:0.37' or a callable value, got {value!r}.")
+        kind, colon, rest = value.strip().partition(":")
+        return parse(kind, rest) if colon and kind in KINDS else Named(value.strip())
+    named = value if isinstance(value, Named) else _name_callable(value)
+    kind, colon, _ = named.name.partition(":")
+    if colon and kind in KINDS:
+        raise InputError(f"The name {named.name!r} means recal's own {kind}; give your transformation another name.")
+    return named
+
+
+def _name_callable(value: Any) -> Named:
+    if not callable(value) or isinstance(value, type):
+        raise InputError(f"A transformation is a spec such as 'zoom:0.37' or a callable value, got {value!r}.")
+    name = getattr(value, "__name__", None) or getattr(value, "name", None)
+    if not isinstance(name, str) or name == "<lambda>":
+        raise InputError(
+            f"A transformation needs a name under which its logits are stored; {value!r} has none. "
+            "Give it one: recal.transforms.Named('my-name', function)."
+        )
+    return Named(name, value)
+
+
+def parse(kind: str, rest: str) -> Transform:
+    """Return the built-in transformation of `kind`; `rest` is ``strength[:option=value]...``."""
+    strength, *options = rest.split(":")
+    number = read_strength(kind, strength)
+    return build(kind, number, parse_options(kind, options))
+
+
+def build(kind: str, strength: float, options: dict[str, Any]) -> Transform:
+    """Return the transformation of a known kind."""
+    return KINDS[kind](strength, **options)  # type: ignore[call-arg, return-value]
+
+
+def read_strength(kind: str, text: str) -> float:
+    """Return the number that a spec gives after its kind."""
+    try:
+        return float(text)
+    except ValueError:
+        low, high = KINDS[kind].domain
+        raise InputError(
+            f"A {kind} is written '{kind}:strength', a number from {low:g} to {high:g}, got '{kind}:{text}'. "
+            "Ranges such as 0.1-0.9 belong in pool(...)."
+        ) from None
+
+
+def parse_options(kind: str, options: list[str]) -> dict[str, Any]:
+    """Read ``option=value`` parts by the type of the option's default."""
+    own = {field.name: field.default for field in fields(KINDS[kind])[1:]}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for option in options:
+        name, equals, text = (part.strip() for part in option.partition("="))
+        if not equals or name not in own or name in values:
+            known = ", ".join(own) or "none"
+            raise InputError(f"{kind}'s options are written option=value, each once: {known}; got {option!r}.")
+        values[name] = _read_option(text, own[name])
+    return values
+
+
+def _read_option(text: str, default: Any) -> Any:
+    try:
+        if isinstance(default, tuple):
+            return tuple(float(part) for part in text.split(";")) if text else ()
+        return text if isinstance(default, str) else float(text)
+    except ValueError:
+        return text  # the transformation's own check words the error

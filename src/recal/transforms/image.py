@@ -1,0 +1,156 @@
+"""Images: detail lost, the object kept. All work before the model's normalisation.
+
+Shapes are read by `layout.image_layout`; every transformation takes ``layout=`` where that rule is not wanted. Whole
+numbers are rounded to nearest and clipped to their dtype. Floats run from 0 (black) to 1 (white) unless ``white=``
+says otherwise, for instance 255; it matters only where a result is clipped or drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.errors import InputError
+from recal.transforms import arrays
+from recal.transforms.arrays import Array
+from recal.transforms.base import BuiltIn
+from recal.transforms.layout import LAYOUTS, from_planes, image_layout, to_planes
+
+
+class ImageTransform(BuiltIn):
+    """Finds the layout, hands (n, channels, height, width) floats to `_planes`, and returns to shape and dtype."""
+
+    __slots__ = ()
+
+    layout: str
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"layout": LAYOUTS}
+    traceable: ClassVar[bool] = True
+
+    def __call__(self, images: Array, /) -> Array:
+        return arrays.apply(self._images, images, traceable=self.traceable)
+
+    def _images(self, images: Array) -> Array:
+        arrays.check_numeric(images, "Images")
+        layout = image_layout(images.shape, self.layout)
+        if self.is_identity:
+            return arrays.copy(images)
+        dtype = arrays.dtype_name(images)
+        planes = self._planes(arrays.to_working(to_planes(images, layout)), dtype)
+        return from_planes(arrays.from_working(planes, dtype), layout, images.shape)
+
+    def _planes(self, x: Array, dtype: str) -> Array:
+        """Transform float planes; `dtype` is that of the user's images, which tells the value of white."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class ZoomOut(ImageTransform):
+    """Shrink to `scale` of the side and pad back with black: the object stays whole, detail is lost.
+
+    The image is padded with black by ``int(W * (1 - scale) / scale)`` pixels in all, the odd one right and below, and
+    resized back with an antialiased bilinear filter. Each step is linear and separable, so the whole is A x B^T with
+    two fixed matrices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.transforms import ZoomOut
+    >>> ZoomOut(0.5)(np.full((1, 4, 4), 200, dtype=np.uint8))[0]
+    array([[  4,  25,  25,   4],
+           [ 25, 153, 153,  25],
+           [ 25, 153, 153,  25],
+           [  4,  25,  25,   4]], dtype=uint8)
+    """
+
+    kind: ClassVar[str] = "zoom"
+    identity: ClassVar[float] = 1.0
+    strengths: ClassVar[tuple[float, float]] = (0.9, 0.1)
+    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    positive: ClassVar[bool] = True
+
+    scale: float
+    layout: str = "auto"
+
+    def _planes(self, x: Array, dtype: str) -> Array:
+        height, width = x.shape[-2:]
+        return along_both(x, _zoom_matrix(height, self.scale), _zoom_matrix(width, self.scale))
+
+
+@dataclass(frozen=True, slots=True)
+class Brightness(ImageTransform):
+    """Multiply every value by `factor` and clip: below 1 darkens, above 1 brightens until highlights are lost.
+
+    Float images are clipped only where `factor` exceeds 1, at `white`; values above `white` are then refused, since
+    white is never guessed from a batch.
+    """
+
+    kind: ClassVar[str] = "brightness"
+    identity: ClassVar[float] = 1.0
+    strengths: ClassVar[tuple[float, float]] = (0.9, 0.1)
+    domain: ClassVar[tuple[float, float]] = (0.0, 10.0)
+    positive: ClassVar[bool] = True
+
+    factor: float
+    white: float = 1.0
+    layout: str = "auto"
+
+    def _planes(self, x: Array, dtype: str) -> Array:
+        if self.factor <= 1:
+            return x * self.factor
+        white = check_white(x, dtype, self.white, self.kind)
+        return (x * self.factor).clip(None, white)
+
+
+def check_white(x: Array, dtype: str, white: float, kind: str) -> float:
+    """Return the value of white; refuse float images that exceed it."""
+    limit = arrays.white_of(dtype, white)
+    traced = arrays.is_tensor(x) and not arrays.is_plain(x)
+    if not traced and 0 not in x.shape and float(x.max()) > limit * 1.001:
+        raise InputError(
+            f"{kind} takes float images from 0 to white={limit:g}, got {float(x.max()):.6g}. For values from 0 to 255 "
+            f"use '{kind}:...:white=255', and transform before normalising."
+        )
+    return limit
+
+
+def along_both(x: Array, rows: NDArray[np.float64], columns: NDArray[np.float64]) -> Array:
+    """Return rows @ x @ columns.T for each plane.
+
+    numpy multiplies plane by plane, so a plane's result cannot depend on how many there are. Rows of zeros, the black
+    border, are not computed.
+    """
+    if arrays.is_tensor(x):
+        return arrays.constant(rows, x) @ x @ arrays.constant(columns.T, x)
+    top, bottom = _filled(rows)
+    left, right = _filled(columns)
+    out = np.zeros((*x.shape[:-2], len(rows), len(columns)), x.dtype)
+    a, b = arrays.constant(rows[top:bottom], x), arrays.constant(columns[left:right].T, x)
+    out[..., top:bottom, left:right] = a @ x @ b
+    return out
+
+
+def _filled(matrix: NDArray[np.float64]) -> tuple[int, int]:
+    rows = np.flatnonzero(matrix.any(axis=1))
+    return (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+
+
+@lru_cache(maxsize=256)
+def _zoom_matrix(size: int, scale: float) -> NDArray[np.float64]:
+    """Pad with black, then resize back: (size, size)."""
+    border = int(size * (1 - scale) / scale)
+    before = border // 2
+    return resize_matrix(size + border, size)[:, before : before + size]
+
+
+def resize_matrix(source: int, target: int) -> NDArray[np.float64]:
+    """Antialiased bilinear resize along one axis: a triangle as wide as a target pixel, its weights summing to 1."""
+    ratio = source / target
+    centres = (np.arange(target) + 0.5) * ratio
+    distance = np.abs(np.arange(source) + 0.5 - centres[:, None])
+    weights = np.maximum(0.0, 1.0 - distance / max(ratio, 1.0))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return weights

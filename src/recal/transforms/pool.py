@@ -1,0 +1,139 @@
+"""A pool: the distinct transformations from which a fit draws."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from recal.errors import InputError
+from recal.transforms.base import BuiltIn, Transform, format_strength
+from recal.transforms.parse import KINDS, as_transform, build, parse_options, read_strength
+
+_NUMBER = r"\d+\.?\d*(?:e-?\d+)?|\.\d+(?:e-?\d+)?"
+_RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})\s*")
+_USUAL_COUNT = 10
+
+
+class _Range(NamedTuple):
+    """`count` strengths to be drawn from a grid."""
+
+    kind: str
+    low: float
+    high: float
+    n: int
+    options: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.low:g}-{self.high:g}"
+
+
+def pool(spec: Any, seed: int = 0) -> tuple[Transform, ...]:
+    """Return distinct transformations, drawn from ranges or given one by one.
+
+    Parameters
+    ----------
+    spec : str, transformation, callable, or a sequence of these
+        Text joins parts with ``+``; a part is ``kind:low-high:count`` (a grid of step 0.01, or 1 for kinds of whole
+        strengths; the upper end excluded; drawn without replacement), ``kind:strength``, or a bare ``kind`` for 10
+        strengths from its declared range. Options follow: ``zoom:0.1-0.9:20:layout=NHWC``. Callables are known by
+        their name.
+    seed : int
+        The same seed draws the same pool; a part draws the same strengths whatever other kinds stand beside it.
+
+    Examples
+    --------
+    >>> from recal import pool
+    >>> [str(t) for t in pool("zoom:0.1-0.9:3+brightness:0.5", seed=0)]
+    ['zoom:0.28', 'zoom:0.86', 'zoom:0.88', 'brightness:0.5']
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise InputError(f"`seed` must be a whole number from 0 on, got {seed!r}.")
+    parts = [part for item in _items(spec) for part in _parts(item)]
+    if not parts:
+        raise InputError("A pool needs at least one transformation, such as pool('zoom:0.5-0.9:10').")
+    # Single ones first, so that a range never draws what is already given.
+    taken: set[Transform] = set()
+    for part in parts:
+        if not isinstance(part, _Range):
+            if part in taken:
+                raise InputError(f"The transformation {str(part)!r} is in the pool twice; each must be distinct.")
+            taken.add(part)
+    result: list[Transform] = []
+    for part in parts:
+        drawn = _draw(part, int(seed), taken) if isinstance(part, _Range) else [part]
+        taken.update(drawn)
+        result += drawn
+    return tuple(result)
+
+
+def _items(spec: Any) -> Iterable[Any]:
+    if isinstance(spec, str) or callable(spec):
+        return [spec]
+    if isinstance(spec, Iterable):
+        return spec
+    raise InputError(f"A pool is text such as 'zoom:0.1-0.9:20', or a sequence of transformations, got {spec!r}.")
+
+
+def _parts(item: Any) -> list[_Range | Transform]:
+    return [_part(text) for text in item.split("+")] if isinstance(item, str) else [as_transform(item)]
+
+
+def _part(text: str) -> _Range | Transform:
+    kind, *rest = text.strip().split(":")
+    if kind not in KINDS:
+        near = get_close_matches(kind, KINDS, n=1, cutoff=0.4)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(
+            f"There is no transformation {kind!r} in {text!r}; there are: {', '.join(KINDS)}.{hint} "
+            "Your own are passed as callables: pool([your_function, 'zoom:0.5'])."
+        )
+    plain = [part for part in rest if "=" not in part]
+    if rest[: len(plain)] != plain:
+        raise InputError(f"Options come last, got {text!r}; write for instance 'zoom:0.1-0.9:20:layout=NHWC'.")
+    options = parse_options(kind, rest[len(plain) :])
+    if not plain:
+        low, high = sorted(KINDS[kind].strengths)
+        return _Range(kind, low, high, min(_USUAL_COUNT, len(_grid(KINDS[kind], low, high))), options)
+    span = _RANGE.fullmatch(plain[0])
+    if span is None and len(plain) == 1:
+        return build(kind, read_strength(kind, plain[0]), options)
+    if span is None or len(plain) != 2 or not plain[1].strip().isdecimal() or int(plain[1]) == 0:
+        raise InputError(
+            f"A part of a pool is '{kind}:low-high:count', '{kind}:strength' or '{kind}', got {text!r}; "
+            f"for instance '{kind}:{'-'.join(f'{s:g}' for s in sorted(KINDS[kind].strengths))}:5'."
+        )
+    return _checked(_Range(kind, float(span[1]), float(span[2]), int(plain[1]), options))
+
+
+def _checked(part: _Range) -> _Range:
+    if part.low >= part.high:
+        raise InputError(f"A range goes from low to high, got {part!s}.")
+    held = len(_grid(KINDS[part.kind], part.low, part.high))
+    if part.n > held:
+        step = format_strength(KINDS[part.kind].step)
+        raise InputError(
+            f"{part!s} holds {held} strengths (step {step}, upper end excluded), but {part.n} are asked for."
+        )
+    return part
+
+
+def _grid(kind: type[BuiltIn], low: float, high: float) -> list[float]:
+    # Whole steps are counted, since 0.1 + 79 * 0.01 is not 0.89.
+    count = int(np.ceil((high - low) / kind.step - 1e-9))
+    return [round(low + index * kind.step, 10) for index in range(count)]
+
+
+def _draw(part: _Range, seed: int, taken: set[Transform]) -> list[Transform]:
+    grid = [build(part.kind, strength, part.options) for strength in _grid(KINDS[part.kind], part.low, part.high)]
+    free = [transform for transform in grid if transform not in taken]
+    if part.n > len(free):
+        raise InputError(
+            f"{part!s} has {len(free)} strengths left that are not in the pool already, but {part.n} are asked for."
+        )
+    rng = np.random.default_rng([seed, crc32(part.kind.encode())])
+    return [free[index] for index in np.sort(rng.choice(len(free), part.n, replace=False))]

@@ -1,0 +1,98 @@
+"""Zoom and brightness to the pixel, beside Pillow and torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from recal.errors import InputError
+from recal.transforms import Brightness, ZoomOut
+
+SIZES = [(28, 28), (32, 32), (17, 41), (90, 64), (1, 1), (5, 3)]
+SCALES = [0.1, 0.13, 0.37, 0.5, 0.8, 0.89, 0.99]
+
+
+def padded(plane: np.ndarray, scale: float) -> np.ndarray:
+    height, width = plane.shape
+    down, across = int(height * (1 - scale) / scale), int(width * (1 - scale) / scale)
+    return np.pad(plane, ((down // 2, down - down // 2), (across // 2, across - across // 2)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_zoom_is_pad_and_antialiased_resize(size: tuple[int, int], scale: float) -> None:
+    plane = np.random.default_rng(0).random(size)
+    ours = ZoomOut(scale, layout="HW")(plane)
+    border = padded(plane, scale)
+    pillow = Image.fromarray(border.astype(np.float32)).resize(size[::-1], Image.Resampling.BILINEAR)
+    theirs = torch.nn.functional.interpolate(
+        torch.from_numpy(border)[None, None], size, mode="bilinear", antialias=True, align_corners=False
+    )
+    np.testing.assert_allclose(ours, np.asarray(pillow), atol=1e-6)
+    np.testing.assert_allclose(ours, theirs[0, 0].numpy(), atol=1e-12)
+
+
+def test_odd_border_pixel_goes_right_and_below() -> None:
+    # 3 pixels at 0.75 get one pixel of border: it must be the last row and column, so the first ones stay brighter.
+    zoomed = ZoomOut(0.7, layout="HW")(np.ones((3, 3)))
+    assert zoomed[0, 0] > zoomed[2, 2]
+
+
+def test_uint8_is_rounded_to_nearest_of_the_exact_result() -> None:
+    images = np.random.default_rng(1).integers(0, 256, (4, 3, 19, 23), dtype=np.uint8)
+    exact = ZoomOut(0.61)(images.astype(np.float64))
+    np.testing.assert_array_equal(ZoomOut(0.61)(images), np.rint(exact).astype(np.uint8))
+
+
+def test_brightness_rounds_and_clips_uint8() -> None:
+    image = np.array([[[0, 101, 200, 255]]], dtype=np.uint8)
+    np.testing.assert_array_equal(Brightness(0.37)(image)[0, 0], [0, 37, 74, 94])
+    np.testing.assert_array_equal(Brightness(1.5)(image)[0, 0], [0, 152, 255, 255])
+
+
+def test_bright_floats_are_clipped_at_white_and_never_guessed() -> None:
+    image = np.array([[[0.2, 0.9]]])
+    np.testing.assert_allclose(Brightness(1.5)(image), [[[0.3, 1.0]]])
+    np.testing.assert_allclose(Brightness(1.5, white=255)(image * 255), [[[76.5, 255.0]]])
+    with pytest.raises(InputError, match=r"white=1, got 229.5.*white=255"):
+        Brightness(1.5)(image * 255)
+
+
+def test_channels_last_gives_the_same_picture() -> None:
+    images = np.random.default_rng(2).random((2, 3, 20, 30), dtype=np.float32)
+    last = np.moveaxis(images, 1, -1)
+    np.testing.assert_array_equal(np.moveaxis(ZoomOut(0.4)(last), -1, 1), ZoomOut(0.4)(images))
+    np.testing.assert_array_equal(ZoomOut(0.4)(last[0]), ZoomOut(0.4)(last)[0])
+
+
+def test_frames_are_zoomed_one_by_one() -> None:
+    video = np.random.default_rng(3).random((2, 5, 3, 8, 9))
+    np.testing.assert_array_equal(ZoomOut(0.5)(video)[1, 4], ZoomOut(0.5)(video[1, 4:])[0])
+
+
+def test_flat_rows_are_refused_with_the_remedy() -> None:
+    with pytest.raises(InputError, match=r"got \(5, 784\).*Reshape flat rows"):
+        ZoomOut(0.5)(np.zeros((5, 784)))
+
+
+def test_wrong_dtype_is_named() -> None:
+    with pytest.raises(InputError, match=r"dtype int64.*astype"):
+        ZoomOut(0.5)(np.zeros((1, 4, 4), dtype=np.int64))
+
+
+@pytest.mark.parametrize("scale", [0, -0.1, 1.01, float("nan"), "0.5", None, True])
+def test_a_bad_scale_is_refused_with_its_value(scale: object) -> None:
+    with pytest.raises(InputError, match=rf"zoom's scale must be a number in \(0, 1\], got {scale!r}"):
+        ZoomOut(scale)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("transform", [ZoomOut(0.37), Brightness(0.6)])
+def test_torch_operations_agree_with_numpy(transform: ZoomOut) -> None:
+    images = np.random.default_rng(4).random((2, 3, 31, 17), dtype=np.float32)
+    # A tensor whose gradient is wanted goes through torch's own operations, as one on another device does.
+    native = transform(torch.from_numpy(images).requires_grad_())
+    assert native.requires_grad
+    np.testing.assert_allclose(native.detach().numpy(), transform(images), atol=1e-6)
+    assert torch.equal(transform(torch.from_numpy(images)), torch.from_numpy(transform(images)))

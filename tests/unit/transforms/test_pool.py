@@ -1,0 +1,118 @@
+"""Pools and specs: what is drawn, what is refused and with which words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import pytest
+
+from recal.errors import InputError
+from recal.transforms import Brightness, Named, ZoomOut, as_transform, pool
+
+
+def flip(images: Any) -> Any:
+    return images[..., ::-1]
+
+
+def test_ranges_draw_the_asked_number_from_the_grid_without_its_upper_end() -> None:
+    drawn = pool("zoom:0.1-0.9:80")
+    assert [str(t) for t in drawn] == [f"zoom:{n / 100:g}" for n in range(10, 90)]
+
+
+def test_one_more_than_the_grid_holds_is_refused_with_the_number() -> None:
+    with pytest.raises(InputError, match=r"zoom:0.1-0.9 holds 80 strengths.*81 are asked"):
+        pool("zoom:0.1-0.9:81")
+
+
+def test_same_seed_same_pool_other_seed_other_pool() -> None:
+    spec = "zoom:0.1-0.9:20+brightness:0.1-0.9:10"
+    assert pool(spec, seed=3) == pool(spec, seed=3)
+    assert pool(spec, seed=3) != pool(spec, seed=4)
+    assert len(set(pool(spec))) == 30
+    assert pool(spec)[:20] == pool("zoom:0.1-0.9:20"), "a kind beside it must not change what a part draws"
+
+
+def test_parts_of_one_kind_stay_distinct() -> None:
+    drawn = pool("zoom:0.5-0.6:5+zoom:0.5-0.6:4+zoom:0.55")
+    assert len(set(drawn)) == 10
+    with pytest.raises(InputError, match="has 9 strengths left"):
+        pool("zoom:0.5-0.6:10+zoom:0.55")
+    with pytest.raises(InputError, match=r"'zoom:0.5' is in the pool twice"):
+        pool("zoom:0.5+zoom:0.50")
+
+
+def test_everything_can_be_mixed() -> None:
+    mixed = pool([flip, "zoom:0.5-0.9:2", Brightness(0.3), Named("mine", lambda x: x), "zoom:0.3+brightness:0.4"])
+    assert str(mixed[0]) == "flip"
+    assert len(mixed) == 7
+    assert pool(flip) == (Named("flip"),)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("zom:0.5", r"no transformation 'zom'.*zoom, brightness.*mean 'zoom'"),
+        ("", r"no transformation ''"),
+        ([], r"at least one"),
+        (7, r"got 7"),
+        ("zoom:0.1-0.9", r"'zoom:low-high:count'.*'zoom:0.1-0.9'"),
+        ("zoom:0.1-0.9:0", r"'zoom:low-high:count'"),
+        ("zoom:0.9-0.1:3", r"from low to high, got zoom:0.9-0.1"),
+        ("zoom:0.5-1.5:60", r"\(0, 1\], got 1.01"),
+        ("zoom:high", r"got 'zoom:high'"),
+        ("zoom:0.5:size=3", r"options.*layout; got 'size=3'"),
+        ("zoom:layout=NCHW:0.5", r"Options come last"),
+        (lambda x: x, r"Named\('my-name', function\)"),
+        (partial(flip), r"Named\('my-name', function\)"),
+        ([ZoomOut], r"got <class"),
+    ],
+)
+def test_rubbish_is_refused_with_the_remedy(spec: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        pool(spec)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, None, True])
+def test_seed_must_be_a_whole_number(seed: Any) -> None:
+    with pytest.raises(InputError, match="`seed`"):
+        pool("zoom:0.5", seed=seed)
+
+
+def test_bare_kind_draws_from_its_declared_range() -> None:
+    drawn = pool("zoom")
+    assert len(set(drawn)) == 10
+    assert all(0.1 <= t.strength < 0.9 for t in drawn)  # type: ignore[attr-defined]
+
+
+def test_specs_and_values_are_the_same_thing() -> None:
+    assert as_transform("zoom:0.50") == as_transform(" zoom:0.5 ") == ZoomOut(0.5)
+    assert hash(as_transform("zoom:0.50")) == hash(ZoomOut(0.5))
+    third = ZoomOut(1 / 3)
+    assert as_transform(str(third)) == third
+    option = ZoomOut(0.5, layout="NHWC")
+    assert str(option) == "zoom:0.5:layout=NHWC"
+    assert as_transform(str(option)) == option != ZoomOut(0.5)
+
+
+def test_foreign_names_stay_names_and_known_kinds_are_checked() -> None:
+    assert as_transform("rotate:90") == Named("rotate:90")
+    assert as_transform("zoom") == Named("zoom"), "a user's own function may be called zoom"
+    with pytest.raises(InputError, match=r"got 1.5"):
+        as_transform("zoom:1.5")
+    with pytest.raises(InputError, match=r"Ranges.*pool"):
+        as_transform("zoom:0.1-0.9:20")
+    with pytest.raises(InputError, match=r"means recal's own zoom"):
+        as_transform(Named("zoom:0.5", flip))
+    with pytest.raises(InputError, match=r"got 3"):
+        as_transform(3)
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, recal.transforms; "
+        "heavy = {'scipy', 'PIL', 'torch', 'sklearn', 'numba', 'pandas'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
