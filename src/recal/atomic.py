@@ -1,0 +1,65 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from recal.errors import FileError
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Write a file beside its final name and move it there when the block ends well.
+
+    Whoever reads `path` meets the old content or the new, also after a kill, a full disk or a power cut. What a kill
+    leaves behind is a hidden file ending in ``.part``, which nothing reads.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "note.txt"
+    >>> with replacing(path) as file:
+    ...     count = file.write(b"whole")
+    >>> path.read_bytes()
+    b'whole'
+    """
+    target = Path(os.path.realpath(path))  # through a link, to the file it names
+    partial = partial_name(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_dir():
+            raise IsADirectoryError(21, "it is a folder")
+        with partial.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise FileError(f"Cannot write {path}: {error.strerror or error}. Nothing was changed.") from error
+    finally:
+        partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
+
+
+def partial_name(target: Path) -> Path:
+    """Return a name beside `target` that nobody else uses."""
+    return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut, where the system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # some systems open no folders
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)

@@ -1,0 +1,257 @@
+"""Values as JSON and back, with arrays set aside: all that a fitted calibrator may be made of, and nothing that runs.
+
+Plain JSON values stand for themselves. Everything else is an object with the key ``$`` that says what it is. Decoding
+knows a closed list of such tags; it never imports, calls or names anything by what a file says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.errors import FileError, InputError
+from recal.plan import Plan, Rule, Step
+from recal.transforms import Named, Transform, as_transform
+
+_TAG = "$"
+_MAX_DEPTH = 40
+# What safetensors can hold and every numpy can read.
+_ARRAY_DTYPES = frozenset(
+    ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
+)
+
+
+class Encoder:
+    """Turns values into JSON; arrays go to `arrays`, under the names that the JSON refers to."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, NDArray] = {}
+
+    def encode(self, value: Any, where: str, depth: int = 0) -> Any:
+        """Return `value` as JSON. `where` names it in messages."""
+        if depth > _MAX_DEPTH:
+            raise InputError(f"{where} is nested more than {_MAX_DEPTH} deep and cannot be stored.")
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if type(value) is float:
+            return value if math.isfinite(value) else {_TAG: "float", "value": repr(value)}
+        if isinstance(value, np.ndarray):
+            return self._array(value, where)
+        if isinstance(value, np.generic):
+            return {_TAG: "scalar", "array": self._keep(np.asarray(value), where)}
+        if type(value) is list:
+            return [self.encode(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+        if type(value) is tuple:
+            return {_TAG: "tuple", "items": self.encode(list(value), where, depth)}
+        if type(value) is dict:
+            return self._mapping(value, where, depth)
+        if isinstance(value, Plan):
+            return {_TAG: "plan", **encode_plan(value)}
+        if isinstance(value, Transform) and type(value).__str__ is not object.__str__:  # a mere function has no spec
+            return {_TAG: "transform", "spec": spec_of(value)}
+        raise InputError(
+            f"{where} is a {type(value).__name__}, which a file cannot hold: only numbers, text, lists, tuples, dicts, "
+            "arrays, plans and transformations are stored. For a random generator pass an integer seed instead."
+        )
+
+    def _mapping(self, value: dict[Any, Any], where: str, depth: int) -> Any:
+        if all(type(key) is str for key in value) and _TAG not in value:
+            return {key: self.encode(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
+        pairs = [
+            [self.encode(key, f"a key of {where}", depth + 1), self.encode(item, f"{where}[{key!r}]", depth + 1)]
+            for key, item in value.items()
+        ]
+        return {_TAG: "dict", "items": pairs}
+
+    def _array(self, array: NDArray, where: str) -> Any:
+        if array.dtype.kind == "U":
+            return {
+                _TAG: "text",
+                "width": array.dtype.itemsize // 4,
+                "shape": list(array.shape),
+                "values": _flat(array),
+            }
+        if array.dtype.kind == "O":
+            items = _flat(array)
+            if not all(item is None or type(item) in (bool, int, float, str) for item in items):
+                raise InputError(f"{where} holds objects that are not text or numbers and cannot be stored.")
+            return {_TAG: "objects", "shape": list(array.shape), "values": [self.encode(i, where) for i in items]}
+        return {_TAG: "array", "array": self._keep(array, where)}
+
+    def _keep(self, array: NDArray, where: str) -> str:
+        if array.dtype.name not in _ARRAY_DTYPES:
+            raise InputError(f"{where} is an array of {array.dtype}, which cannot be stored.")
+        name = f"a{len(self.arrays)}"
+        # safetensors wants rows in order and the least byte first; a 0-d array must stay 0-d.
+        self.arrays[name] = np.array(array, dtype=array.dtype.newbyteorder("<"), order="C", copy=True)
+        return name
+
+
+def _flat(array: NDArray) -> list[Any]:
+    return array.ravel(order="C").tolist()
+
+
+def encode_plan(plan: Plan) -> dict[str, Any]:
+    """Return a plan as plain JSON: floats are written so that they read back as the same bits."""
+    rule = plan.rule
+    return {
+        "start": plan.start,
+        "finish": plan.finish,
+        "rule": {"confidence_at": rule.confidence_at, "ties": rule.ties, "floor": rule.floor},
+        "steps": [{"transform": spec_of(step.transform), "betas": list(step.betas)} for step in plan.steps],
+    }
+
+
+def spec_of(transform: Transform) -> str:
+    """Return the spec that stands for a transformation in a file; refuse one that would come back as another."""
+    spec = str(transform)
+    again = as_transform(spec)
+    if (not isinstance(again, Named) and again != transform) or spec.startswith("<"):
+        raise InputError(
+            f"The transformation {transform!r} cannot be stored: its spec {spec!r} does not name it. "
+            "Wrap it as Named('a name of its own', function)."
+        )
+    return spec
+
+
+@dataclass
+class Decoder:
+    """Turns JSON back into values, with the file's arrays and the callables that the caller gives back by name."""
+
+    arrays: Mapping[str, NDArray]
+    transforms: Mapping[str, Callable[[Any], Any]]
+    used_arrays: set[str] = field(default_factory=set)
+    named: dict[str, Transform] = field(default_factory=dict)
+
+    def decode(self, value: Any, depth: int = 0) -> Any:
+        if depth > _MAX_DEPTH:
+            raise FileError(f"values are nested more than {_MAX_DEPTH} deep")
+        if isinstance(value, list):
+            return [self.decode(item, depth + 1) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if _TAG not in value:
+            return {key: self.decode(item, depth + 1) for key, item in value.items()}
+        tag, body = value[_TAG], {key: item for key, item in value.items() if key != _TAG}
+        read = _READERS.get(tag) if isinstance(tag, str) else None
+        if read is None:
+            raise FileError(f"a value is marked as {tag!r}, which is unknown")
+        if set(body) != set(read.fields):
+            raise FileError(f"a value marked as {tag!r} must have the fields {read.fields}, got {sorted(body)}")
+        return read.function(self, body, depth + 1)
+
+    def array(self, name: Any) -> NDArray:
+        if not isinstance(name, str) or name not in self.arrays:
+            raise FileError(f"it refers to an array {name!r} that is not there")
+        self.used_arrays.add(name)
+        return self.arrays[name]
+
+    def plan(self, body: dict[str, Any]) -> Plan:
+        """Return the plan that `encode_plan` wrote; Plan itself refuses what no plan may hold."""
+        rule, steps = body["rule"], body["steps"]
+        if not isinstance(rule, dict) or set(rule) != {"confidence_at", "ties", "floor"} or not isinstance(steps, list):
+            raise FileError("a plan must have a rule of confidence_at, ties and floor, and a list of steps")
+        numbers = [body["start"], body["finish"], *([] if rule["floor"] is None else [rule["floor"]])]
+        made = []
+        for step in steps:
+            if not isinstance(step, dict) or set(step) != {"transform", "betas"} or not isinstance(step["betas"], list):
+                raise FileError("a plan's step must have a transform and a list of betas")
+            numbers += step["betas"]
+            made.append(Step(self.transform(step["transform"]), tuple(step["betas"])))
+        if not all(type(number) in (int, float) for number in numbers):
+            raise FileError("a plan's betas and floor must be numbers")
+        return Plan(tuple(made), start=body["start"], finish=body["finish"], rule=Rule(**rule))
+
+    def transform(self, spec: Any) -> Transform:
+        if not isinstance(spec, str):
+            raise FileError(f"a transformation must be a spec, got {spec!r}")
+        transform = as_transform(spec)
+        if isinstance(transform, Named) and spec in self.transforms:
+            given = self.transforms[spec]
+            transform = given if isinstance(given, Transform) and str(given) == spec else Named(spec, given)
+        self.named[spec] = transform
+        return transform
+
+
+def _read_text(decoder: Decoder, body: dict[str, Any], depth: int) -> NDArray:
+    width = body["width"]
+    if type(width) is not int or not 0 <= width <= 10_000:
+        raise FileError(f"the width of text must lie in 0..10000, got {width!r}")
+    values = _values(body, str)
+    if any(len(value) > width for value in values):
+        raise FileError("text is longer than its width")
+    return np.array(values, dtype=f"<U{width}").reshape(_shape(body, len(values)))
+
+
+def _read_objects(decoder: Decoder, body: dict[str, Any], depth: int) -> NDArray:
+    values = [decoder.decode(value, depth) for value in _values(body, object)]
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array.reshape(_shape(body, len(values)))
+
+
+def _values(body: dict[str, Any], kind: type) -> list[Any]:
+    values = body["values"]
+    if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+        raise FileError(f"`values` must be a list of {kind.__name__}")
+    return values
+
+
+def _shape(body: dict[str, Any], size: int) -> tuple[int, ...]:
+    shape = body["shape"]
+    if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and 0 <= n <= size for n in shape):
+        raise FileError(f"`shape` must be a list of sizes, got {shape!r}")
+    if math.prod(shape) != size:
+        raise FileError(f"the shape {shape} does not hold {size} values")
+    return tuple(shape)
+
+
+def _read_float(decoder: Decoder, body: dict[str, Any], depth: int) -> float:
+    if body["value"] not in ("nan", "inf", "-inf"):
+        raise FileError(f"a special float must be nan, inf or -inf, got {body['value']!r}")
+    return float(body["value"])
+
+
+def _read_scalar(decoder: Decoder, body: dict[str, Any], depth: int) -> Any:
+    array = decoder.array(body["array"])
+    if array.shape != ():
+        raise FileError(f"a scalar must have no dimensions, got the shape {array.shape}")
+    return array[()]
+
+
+def _read_items(decoder: Decoder, body: dict[str, Any], depth: int) -> list[Any]:
+    if not isinstance(body["items"], list):
+        raise FileError("`items` must be a list")
+    items: list[Any] = decoder.decode(body["items"], depth)
+    return items
+
+
+def _read_dict(decoder: Decoder, body: dict[str, Any], depth: int) -> dict[Any, Any]:
+    pairs = _read_items(decoder, body, depth)
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise FileError("the items of a dict must be pairs")
+    return dict(pairs)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    fields: list[str]
+    function: Callable[[Decoder, dict[str, Any], int], Any]
+
+
+_READERS = {
+    "array": _Reader(["array"], lambda decoder, body, _: decoder.array(body["array"])),
+    "scalar": _Reader(["array"], _read_scalar),
+    "text": _Reader(["shape", "values", "width"], _read_text),
+    "objects": _Reader(["shape", "values"], _read_objects),
+    "float": _Reader(["value"], _read_float),
+    "tuple": _Reader(["items"], lambda decoder, body, depth: tuple(_read_items(decoder, body, depth))),
+    "dict": _Reader(["items"], _read_dict),
+    "plan": _Reader(["finish", "rule", "start", "steps"], lambda decoder, body, _: decoder.plan(body)),
+    "transform": _Reader(["spec"], lambda decoder, body, _: decoder.transform(body["spec"])),
+}
