@@ -20,6 +20,7 @@ from recal.calibrators import Calibrator
 from recal.errors import FileError, NotFittedError
 from recal.plan import Rule
 from recal.transforms import Named
+from recal.transforms.image import ZoomOut
 
 
 class Toy(Calibrator):
@@ -184,13 +185,13 @@ def test_named_transformations_get_their_code_back(tmp_path):
         load(path, transforms={"other": abs})
 
 
-def test_a_transformation_without_a_name_of_its_own_is_refused(tmp_path):
-    class Nameless:
-        def __call__(self, inputs):
-            return inputs
+def test_a_transformation_whose_spec_names_another_is_refused(tmp_path):
+    class Sly(ZoomOut):
+        def __str__(self):
+            return "zoom:0.9"
 
-    with pytest.raises(InputError, match="does not name it"):
-        save(Plan((Step(Nameless(), (1, 1, 1, 2)),)), tmp_path / "plan")
+    with pytest.raises(InputError, match=r"its spec 'zoom:0\.9' does not name it"):
+        save(Plan((Step(Sly(0.5), (1, 1, 1, 2)),)), tmp_path / "plan")
 
 
 def test_missing_files_and_folders_are_refused(tmp_path):
