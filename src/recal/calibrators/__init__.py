@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from recal.calibrators._compile import Iteration
+from recal.calibrators._recal import ReCal
+from recal.calibrators._temperature import TemperatureScaling
 from recal.calibrators._view_averaging import ViewAveraging
 from recal.calibrators.base import Calibrator
 
 # One line per method, in alphabetical order.
-CALIBRATORS: tuple[type[Calibrator], ...] = (ViewAveraging,)
+CALIBRATORS: tuple[type[Calibrator], ...] = (
+    ReCal,
+    TemperatureScaling,
+    ViewAveraging,
+)
 
 __all__ = [
     "CALIBRATORS",
     "Calibrator",
+    "Iteration",
+    "ReCal",
+    "TemperatureScaling",
     "ViewAveraging",
 ]

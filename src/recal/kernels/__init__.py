@@ -1,1 +1,1 @@
-
+"""Compiled loops: arrays in, arrays out; no classes, no checks, no files, no randomness."""

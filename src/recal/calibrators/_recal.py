@@ -1,0 +1,159 @@
+"""ReCal: confidence corrected by how a sample reacts to losing information (Jang, Lee, Weimer, 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.calibrators._compile import Iteration, Reading, compile_plan
+from recal.calibrators.base import Calibrator, State
+from recal.checks import Labels
+from recal.errors import InputError
+from recal.plan import ConfidenceAt, Rule, Ties
+from recal.replay import calibrated_probs
+from recal.transforms import Transform, as_transform
+from recal.views import Views
+
+
+class ReCal(Calibrator):
+    """Correct confidence by how each sample reacts to transformations that keep its label and lose information.
+
+    Each iteration draws one transformation, sorts the samples into four groups by their reaction to it (`Group`), and
+    scales each group's logits by a temperature of its own, shrunk towards 1 by the group's share. Predictions never
+    change.
+
+    Parameters
+    ----------
+    max_iter : int
+        The most iterations.
+    tol : float
+        Stop when the expected calibration error changes by less; 0 never stops early.
+    confidence_at : {"original", "own"}
+        Where a transformed copy's confidence is read: at the original's prediction, or at the copy's own.
+    shrink : {"beta", "temperature"}
+        Whether 1/T or T is shrunk towards 1.
+    guard : {None, "ece"}
+        "ece" undoes an iteration, or a group's part in it, that would raise the calibration error.
+    start : {"raw", "temperature"}
+        Begin with the logits as they are, or after one temperature scaling.
+    finish : {None, "temperature"}
+        End with one more temperature scaling, or not.
+    floor : float or None
+        Keep probabilities above this before taking logarithms. Needs a dense copy of every view.
+    ties : {"float32", "exact"}
+        Compare confidences as float32 softmax values, or exactly, in log-odds.
+    n_bins : int
+        Bins of the calibration error that `tol` and `guard` look at.
+    sequence : sequence of transformations, specs or indices, optional
+        The transformation of each iteration, instead of random draws.
+    random_state : int, Generator or None
+        Seeds the draws.
+
+    Attributes
+    ----------
+    plan_ : Plan
+        What the fit produced.
+    history_ : tuple of Iteration
+        Per iteration: transformation, group sizes, raw and shrunk betas, ECE before and after, accepted or not.
+    n_iter_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import ReCal, Views
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 300)
+    >>> logits = 4 * (np.eye(3)[y] + rng.normal(0, 0.6, (300, 3)))
+    >>> views = Views(logits, {"zoom:0.5": logits * 0.5 + rng.normal(0, 1, (300, 3))}, y)
+    >>> recal = ReCal(random_state=0).fit(views)
+    >>> probs = recal.predict_proba(views)
+    >>> bool((probs.argmax(1) == logits.argmax(1)).all())
+    True
+    """
+
+    short_name: ClassVar[str] = "recal"
+    keeps_accuracy: ClassVar[bool] = True
+    needs_views: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        max_iter: int = 200,
+        tol: float = 1e-6,
+        confidence_at: ConfidenceAt = "original",
+        shrink: Literal["beta", "temperature"] = "beta",
+        guard: Literal["ece"] | None = None,
+        start: Literal["raw", "temperature"] = "raw",
+        finish: Literal["temperature"] | None = None,
+        floor: float | None = None,
+        ties: Ties = "float32",
+        n_bins: int = 15,
+        sequence: Sequence[Transform | str | int] | NDArray[np.integer[Any]] | None = None,
+        random_state: int | np.random.Generator | None = None,
+    ) -> None:
+        self.max_iter = max_iter
+        self.tol = tol
+        self.confidence_at = confidence_at
+        self.shrink = shrink
+        self.guard = guard
+        self.start = start
+        self.finish = finish
+        self.floor = floor
+        self.ties = ties
+        self.n_bins = n_bins
+        self.sequence = sequence
+        self.random_state = random_state
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        reading = Reading(
+            rule=Rule(confidence_at=self.confidence_at, ties=self.ties, floor=self.floor),
+            shrink=self.shrink,
+            guard=self.guard,
+            start=self.start,
+            finish=self.finish,
+            tol=self.tol,
+            n_bins=self.n_bins,
+        )
+        self.plan_, self.history_ = compile_plan(views, labels, reading, self._draws(views))
+        self.n_iter_ = len(self.history_)
+
+    def _draws(self, views: Views) -> Iterator[Transform]:
+        """Yield the transformation of each iteration."""
+        if self.max_iter < 0 or int(self.max_iter) != self.max_iter:
+            raise InputError(f"`max_iter` must be a whole number of at least 0, got {self.max_iter!r}.")
+        candidates = views.transforms
+        if self.sequence is not None:
+            chosen = [_find(item, candidates) for item in self.sequence]
+            return iter(chosen[: self.max_iter])
+        rng = np.random.default_rng(self.random_state)
+        return (candidates[rng.integers(len(candidates))] for _ in range(self.max_iter))
+
+    def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
+        """Return calibrated probabilities; the views need hold only `plan_.transforms`, and plain logits do if none."""
+        self._check_fitted()
+        if not self.plan_.transforms and not isinstance(X, Views):
+            X = Views(X)
+        return super().predict_proba(X)
+
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        return calibrated_probs(self.plan_, views)
+
+    def state(self) -> State:
+        return {**super().state(), "history_": [iteration.to_json() for iteration in self.history_]}
+
+    def set_state(self, state: State) -> Self:
+        history = tuple(Iteration.from_json(record) for record in state.get("history_", ()))
+        return super().set_state({**state, "history_": history})
+
+
+def _find(item: Transform | str | int | np.integer[Any], candidates: tuple[Transform, ...]) -> Transform:
+    if isinstance(item, int | np.integer):
+        if not 0 <= item < len(candidates):
+            raise InputError(f"`sequence` holds the index {item}, but there are {len(candidates)} transformations.")
+        return candidates[int(item)]
+    transform = as_transform(item)
+    if transform not in candidates:
+        raise InputError(f"`sequence` names {str(transform)!r}, which the views do not hold.")
+    return transform

@@ -1,0 +1,68 @@
+"""Temperature scaling: one number for all samples (Guo et al., 2017)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator
+from recal.checks import Labels
+from recal.plan import Plan
+from recal.replay import calibrated_probs
+from recal.scaled import ScaledLogits, Vector
+from recal.temperature import Betas, solve_betas
+from recal.views import Views
+
+
+class TemperatureScaling(Calibrator):
+    """Divide all logits by one temperature, the one that minimises the negative log-likelihood.
+
+    Exact to 1e-8 in beta = 1/T and always positive. Where no finite temperature is best the answer is bounded:
+    T = 0.01 if every sample is right with room to spare, T = 1000 if chance would do better than the model.
+
+    Attributes
+    ----------
+    plan_ : Plan
+        A start beta and no steps.
+    temperature_, beta_ : float
+        The temperature T, and 1/T.
+    converged_ : bool
+        Whether the solver met its tolerance.
+
+    Examples
+    --------
+    >>> from recal import TemperatureScaling
+    >>> logits = [[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]]
+    >>> round(TemperatureScaling().fit(logits, [0, 0, 1, 1]).temperature_, 3)
+    3.641
+    """
+
+    short_name: ClassVar[str] = "ts"
+    keeps_accuracy: ClassVar[bool] = True
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        answer = fit_betas(ScaledLogits(views.logits), labels)
+        self.beta_ = answer.values[0]
+        self.temperature_ = 1.0 / self.beta_
+        self.converged_ = answer.converged
+        self.plan_ = Plan(start=self.beta_)
+
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        return calibrated_probs(self.plan_, views)
+
+
+def fit_betas(state: ScaledLogits, labels: Labels, groups: NDArray[np.int8] | None = None, n_groups: int = 1) -> Betas:
+    """Return the beta of each group that minimises its negative log-likelihood, relative to the present scales."""
+    members = np.zeros(len(labels), dtype=np.int8) if groups is None else groups
+    pull = state.scales * state.drop_at(labels)
+
+    def by_group(values: Vector) -> Vector:
+        return np.bincount(members, weights=values, minlength=n_groups).astype(np.float64)
+
+    def derivatives(log_betas: Vector) -> tuple[Vector, Vector]:
+        first, second = state.slopes(np.exp(log_betas)[members])
+        return by_group(state.scales * first - pull), by_group(state.scales**2 * second)
+
+    return solve_betas(derivatives, n_groups)

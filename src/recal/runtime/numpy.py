@@ -1,0 +1,7 @@
+"""The reference runtime: numpy and compiled loops. Every other runtime must agree with it."""
+
+from __future__ import annotations
+
+from recal.replay import calibrated_probs, calibrated_scales, replay
+
+__all__ = ["calibrated_probs", "calibrated_scales", "replay"]
