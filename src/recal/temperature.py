@@ -28,6 +28,8 @@ LEAST_BETA, LARGEST_BETA = 1e-3, 100.0
 _LOWER, _UPPER = float(np.log(LEAST_BETA)), float(np.log(LARGEST_BETA))
 # A Newton step this small leaves an error of about its square: far below the promised 1e-8.
 _LAST_STEP = 1e-6
+# Rounding can keep a slope from ever being small; a bracket this narrow says as much.
+_NARROW = 1e-9
 _MOST_PASSES = 100
 
 
@@ -69,7 +71,7 @@ def solve_betas(derivatives: Derivatives, n_groups: int, start: Vector | None = 
                 else np.copysign(np.inf, -slope[k])
             )
             target = log_beta[k] + step
-            if abs(step) < _LAST_STEP:
+            if abs(step) < _LAST_STEP or upper[k] - lower[k] < _NARROW:
                 open_groups[k] = False
             elif not lower[k] < target < upper[k]:
                 # Beyond a bound that was never tried: try the bound. Beyond one that was: halve the bracket.

@@ -19,7 +19,7 @@ LAYERS = (
     {"kernels"},
     {"errors", "checks", "atomic"},
     {"transforms"},
-    {"views", "view_files", "prob_files", "plan", "grouping"},
+    {"views", "view_files", "prob_files", "plan", "scaled", "grouping", "replay", "temperature"},
     {"metrics"},
     {"calibrators"},
     {"collect", "runtime"},

@@ -38,8 +38,9 @@ def _float(typing_context: Any, value: Any) -> Any:
     return types.float64(types.int64), generate
 
 
-# No fastmath here: reassociation would fold `x + _ROUND - _ROUND` to x.
-@njit(cache=True, nogil=True)
+# Reassociation would fold `x + _ROUND - _ROUND` to x. The False must be written out: a function without the option
+# inherits it from whichever caller happens to compile it first.
+@njit(cache=True, nogil=True, fastmath=False)
 def exp(x: float) -> float:
     """Return e**x for x <= 0 to one unit in the last place of float64; exp(0) is exactly 1, below -708 it is 0."""
     shifted = max(x, _SMALLEST) * _LOG2_E + _ROUND
