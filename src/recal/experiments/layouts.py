@@ -55,16 +55,16 @@ class ImageFolder:
 
     def _decode(self, path: Path) -> NDArray[np.uint8]:
         try:
-            with Image.open(path) as picture:
-                picture = picture.convert("RGB")
-                width, height = picture.size
-                scale = self.resize / min(width, height)
-                size = (max(self.resize, round(width * scale)), max(self.resize, round(height * scale)))
-                picture = picture.resize(size, Image.Resampling.BILINEAR)
-                left, top = round((size[0] - self.crop) / 2), round((size[1] - self.crop) / 2)
-                return np.asarray(picture.crop((left, top, left + self.crop, top + self.crop)))
+            with Image.open(path) as file:
+                picture = file.convert("RGB")
         except OSError as error:
             raise FileError(f"{path} cannot be read as a picture: {error}.") from error
+        width, height = picture.size
+        scale = self.resize / min(width, height)
+        size = (max(self.resize, int(width * scale)), max(self.resize, int(height * scale)))
+        left, top = round((size[0] - self.crop) / 2), round((size[1] - self.crop) / 2)
+        square = picture.resize(size, Image.Resampling.BILINEAR).crop((left, top, left + self.crop, top + self.crop))
+        return np.asarray(square)
 
 
 Images = NDArray[np.uint8] | ImageFolder
@@ -94,6 +94,7 @@ class CifarBinary:
     folder: str
     train: tuple[str, ...]
     test: str
+    n_classes: int
     label_bytes: int  # CIFAR-100 has a coarse label before the fine one
 
     def found(self, folder: Path) -> bool:
@@ -140,7 +141,8 @@ class CifarBinary:
             raise FileError(f"{name} must hold rows of {width} bytes, got {len(blob)} bytes: it is damaged or another.")
         rows = np.frombuffer(blob, np.uint8).reshape(-1, width)
         planes = rows[:, self.label_bytes :].reshape(-1, 3, 32, 32)
-        return np.ascontiguousarray(np.moveaxis(planes, 1, -1)), rows[:, self.label_bytes - 1].astype(np.intp)
+        labels = _checked_labels(rows[:, self.label_bytes - 1], len(rows), self.n_classes, Path(name))
+        return np.ascontiguousarray(np.moveaxis(planes, 1, -1)), labels
 
 
 def _check_md5(path: Path, expected: str) -> None:
@@ -157,6 +159,7 @@ _CIFAR10 = CifarBinary(
     folder="cifar-10-batches-bin",
     train=tuple(f"{batch}.bin" for batch in _BATCHES),
     test="test_batch.bin",
+    n_classes=10,
     label_bytes=1,
 )
 _CIFAR100 = CifarBinary(
@@ -165,6 +168,7 @@ _CIFAR100 = CifarBinary(
     folder="cifar-100-binary",
     train=("train.bin",),
     test="test.bin",
+    n_classes=100,
     label_bytes=2,
 )
 

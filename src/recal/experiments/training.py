@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.atomic import replacing
 from recal.errors import FileError, InputError
 from recal.experiments.data import Preprocess
 from recal.experiments.networks import build  # first: where torch is missing it says what to install
@@ -120,7 +120,7 @@ def _one_epoch(
     std = torch.tensor(preprocess.std, device=device)[:, None, None] * 255
     state.network.train()
     began, loss_sum, right = time.perf_counter(), 0.0, 0
-    for rows in torch.randperm(len(pixels)).split(recipe.batch_size):
+    for rows in torch.split(torch.randperm(len(pixels)), recipe.batch_size):
         batch = augment(pixels[rows], crop=recipe.crop, flip=recipe.flip).to(device)
         inputs = ((batch.float() - mean) / std).contiguous(memory_format=torch.channels_last)
         wanted = targets[rows].to(device)
@@ -131,7 +131,7 @@ def _one_epoch(
                 f"Training broke down in epoch {state.epoch + 1}: the loss is {loss.item()}. Lower the learning rate."
             )
         state.optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         state.optimizer.step()
         loss_sum += loss.item() * len(rows)
         right += int((logits.argmax(1) == wanted).sum())
@@ -179,18 +179,8 @@ def _write(state: TrainingState, path: Path, identity: dict[str, Any]) -> None:
         tensors["random/cuda"] = torch.cuda.get_rng_state()
     packed = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     about = {"identity": identity, "epoch": state.epoch, "history": state.history}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as file:
-            file.write(save(packed, metadata={"recal": json.dumps(about)}))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)  # a reader meets the old checkpoint or the new one, never half of one
-    except OSError as error:
-        raise FileError(f"Cannot write {path}: {error.strerror or error}. The epoch before it is kept.") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as file:  # a kill leaves the epoch before
+        file.write(save(packed, metadata={"recal": json.dumps(about)}))
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import gzip
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from recal.errors import FileError, InputError
+from recal.experiments import data
+from recal.experiments.layouts import ImageFolder, read_idx
+
+
+def same(one: data.Dataset, other: data.Dataset) -> bool:
+    parts = ("train_images", "train_labels", "test_images", "test_labels")
+    return all(np.array_equal(getattr(one, part), getattr(other, part)) for part in parts)
+
+
+def test_the_binary_and_the_png_layout_of_cifar10_give_the_same_images(tmp_path, pictures):
+    pictures.cifar10(tmp_path / "binary")
+    pictures.cifar10_png(tmp_path / "png" / "cifar10")
+    binary, png = data.load("cifar10", tmp_path / "binary"), data.load("cifar10", tmp_path / "png")
+    assert same(binary, png)
+    images, labels = pictures.coloured(40, 10, seed=1)
+    np.testing.assert_array_equal(binary.train_images[:40], images)
+    np.testing.assert_array_equal(binary.train_labels[:40], labels)
+    assert binary.train_images.shape == (200, 32, 32, 3)
+    assert binary.n_classes == 10
+
+
+def test_cifar100_takes_the_fine_label(tmp_path, pictures):
+    pictures.cifar100(tmp_path)
+    loaded = data.load("cifar100", tmp_path, verify=False)
+    np.testing.assert_array_equal(loaded.test_labels, pictures.coloured(120, 100, seed=2)[1])
+    assert loaded.n_classes == 100
+
+
+def test_an_archive_with_another_checksum_is_refused(tmp_path, pictures):
+    pictures.cifar100(tmp_path)
+    with pytest.raises(FileError, match="03b5dce01913d631647c71ecec9e9cb8"):
+        data.load("cifar100", tmp_path)
+
+
+def test_an_archive_without_the_binary_files_is_refused(tmp_path):
+    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz"):
+        pass
+    with pytest.raises(FileError, match="not the official binary archive"):
+        data.load("cifar10", tmp_path, verify=False)
+
+
+def test_a_cut_batch_is_refused_with_its_size(tmp_path, pictures):
+    pictures.cifar10(tmp_path)
+    path = tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(FileError, match=r"data_batch_3\.bin must hold rows of 3073 bytes, got 122919"):
+        data.load("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_labels_outside_the_classes_are_refused(tmp_path, pictures, name):
+    home = tmp_path / ("cifar-10-batches-bin" if name == "cifar10" else "cifar-100-binary")
+    home.mkdir()
+    row = bytes([200] * (1 if name == "cifar10" else 2)) + bytes(3072)
+    for file in [f"data_batch_{n}.bin" for n in range(1, 6)] + ["test_batch.bin", "train.bin", "test.bin"]:
+        (home / file).write_bytes(row)
+    with pytest.raises(FileError, match=r"200\.\.200"):
+        data.load(name, tmp_path)
+
+
+def test_pickled_archives_are_not_a_layout(tmp_path):
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"")
+    with pytest.raises(FileError, match=r"(?s)holds no cifar10.*binary version.*PNG batches"):
+        data.load("cifar10", tmp_path)
+
+
+def test_mnist_is_read_from_plain_and_gzipped_idx_files(tmp_path, pictures):
+    pictures.mnist(tmp_path / "fashion-mnist")
+    loaded = data.load("fashion-mnist", tmp_path)
+    images, labels = pictures.coloured(60, 10, side=28, channels=1, seed=2)
+    np.testing.assert_array_equal(loaded.test_images, images)
+    np.testing.assert_array_equal(loaded.test_labels, labels)
+
+
+@pytest.mark.parametrize(
+    ("blob", "message"),
+    [
+        (b"", "not an IDX file"),
+        (b"\x00\x00\x0d\x01\x00\x00\x00\x01abcd", "not an IDX file of bytes"),
+        (b"\x00\x00\x08\x03\x00\x00", "ends within its header"),
+        (b"\x00\x00\x08\x01\x00\x00\x00\x05abc", r"promises the shape \(5,\) but holds 3"),
+        (b"\x00\x00\x08\x02\xff\xff\xff\xff\xff\xff\xff\xffabc", "but holds 3"),
+    ],
+)
+def test_rubbish_is_not_read_as_idx(tmp_path, blob, message):
+    path = tmp_path / "rubbish"
+    path.write_bytes(blob)
+    with pytest.raises(FileError, match=message):
+        read_idx(path)
+
+
+def test_a_damaged_gzip_file_is_refused(tmp_path):
+    path = tmp_path / "images.gz"
+    path.write_bytes(gzip.compress(b"\x00\x00\x08\x01")[:-6])
+    with pytest.raises(FileError, match="cannot be read"):
+        read_idx(path)
+
+
+def test_an_image_folder_is_decoded_when_asked_with_the_usual_crop(tmp_path, pictures):
+    pictures.imagenet(tmp_path)
+    loaded = data.load("imagenet", tmp_path)
+    assert len(loaded.train_labels) == 0
+    assert loaded.n_classes == 3
+    np.testing.assert_array_equal(loaded.test_labels, np.repeat([0, 1, 2], 8))
+    folder = loaded.test_images
+    assert isinstance(folder, ImageFolder)
+    assert folder[2:5].shape == (3, 224, 224, 3)
+    np.testing.assert_array_equal(folder[np.array([7, 3])][0:1][0], folder[7])
+
+
+def test_the_central_square_of_the_resized_picture_is_kept(tmp_path):
+    picture = np.zeros((256, 400, 3), np.uint8)
+    picture[:, 200:] = 255  # the right half is white, so the border runs through the middle of the crop
+    Image.fromarray(picture).save(tmp_path / "half.png")
+    pixels = ImageFolder([tmp_path / "half.png"])[0]
+    assert pixels[:, :112].max() == 0
+    assert pixels[:, 112:].min() == 255
+
+
+def test_a_picture_that_is_none_is_named(tmp_path):
+    (tmp_path / "broken.jpeg").write_bytes(b"no picture")
+    with pytest.raises(FileError, match=r"broken\.jpeg cannot be read"):
+        ImageFolder([tmp_path / "broken.jpeg"])[0]
+
+
+def test_the_split_is_disjoint_complete_and_seeded(tmp_path, pictures):
+    pictures.cifar10(tmp_path)
+    loaded = data.load("cifar10", tmp_path)
+    split = data.split(loaded, seed=3)
+    np.testing.assert_array_equal(np.sort(np.concatenate([split.train, split.validation])), np.arange(200))
+    assert len(split.validation) == 20
+    np.testing.assert_array_equal(split.validation, data.split(loaded, seed=3).validation)
+    assert not np.array_equal(split.validation, data.split(loaded, seed=4).validation)
+
+
+def test_the_paper_keeps_five_thousand_of_fifty():
+    labels = np.zeros(50_000, np.intp)
+    pixels = np.zeros((50_000, 1, 1, 1), np.uint8)
+    split = data.split(data.Dataset("cifar10", "made up", pixels, labels, pixels, labels, 10))
+    assert (len(split.train), len(split.validation)) == (45_000, 5_000)
+
+
+def test_halves_share_no_row_and_lose_none():
+    one, other = data.halves(25, seed=0)
+    assert (len(one), len(other)) == (12, 13)
+    np.testing.assert_array_equal(np.sort(np.concatenate([one, other])), np.arange(25))
+
+
+def test_preprocessing_centres_and_scales_each_channel(pictures):
+    images, _ = pictures.coloured(50, 10)
+    inputs = data.Preprocess.of(images)(images)
+    assert inputs.shape == (50, 3, 32, 32)
+    assert inputs.dtype == np.float32
+    np.testing.assert_allclose(inputs.mean(axis=(0, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(inputs.std(axis=(0, 2, 3)), 1, atol=1e-5)
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"no data set 'cifar'.*cifar10"):
+        data.load("cifar", tmp_path)
+    with pytest.raises(FileError, match="Nothing is downloaded"):
+        data.load("cifar10", tmp_path / "nowhere")

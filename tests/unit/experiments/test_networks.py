@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from recal.errors import InputError
+from recal.experiments.networks import NETWORKS, ResidualBlock, ResNet, build, count_parameters
+
+# Published, in millions, to the digits that the papers print; LeNet-5's follows from its layers.
+PUBLISHED = {
+    "resnet20": 0.27,
+    "resnet110": 1.7,
+    "resnet110-sd": 1.7,
+    "wrn28-10": 36.5,
+    "wrn16-2": 0.7,
+    "densenet40": 1.0,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_as_many_as_published(name):
+    digits = len(str(PUBLISHED[name]).split(".")[1])
+    with torch.device("meta"):  # counting needs no memory for the weights
+        assert round(count_parameters(build(name, 10)) / 1e6, digits) == PUBLISHED[name]
+
+
+def test_lenet5_has_the_parameters_of_its_layers():
+    grey = (25 + 1) * 6 + (6 * 25 + 1) * 16 + (400 + 1) * 120 + (120 + 1) * 84 + (84 + 1) * 10
+    assert count_parameters(build("lenet5", 10, 1, 28)) == grey == 61_706
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "wrn28-10"])
+def test_a_training_step_lowers_the_loss_and_reaches_every_weight(name):
+    torch.manual_seed(0)
+    network = build(name, 7)
+    if name == "resnet110-sd":
+        for block in network.blocks:
+            block.survive = 0.999999  # a dropped branch rightly gets no gradient
+    images, labels = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 6])
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01 if name == "lenet5" else 0.001)
+    logits = network(images)
+    assert logits.shape == (4, 7)
+    before = torch.nn.functional.cross_entropy(logits, labels)
+    before.backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
+    optimizer.step()
+    assert torch.nn.functional.cross_entropy(network(images), labels) < before
+
+
+@pytest.mark.slow
+def test_a_training_step_of_the_widest_network():
+    network = build("wrn28-10", 10)
+    network(torch.randn(2, 3, 32, 32)).sum().backward()
+    assert all(p.grad is not None for p in network.parameters())
+
+
+def test_the_widest_network_runs_forward():
+    with torch.no_grad():
+        assert build("wrn28-10", 10).eval()(torch.randn(1, 3, 32, 32)).shape == (1, 10)
+
+
+def test_grey_small_pictures_fit_lenet5():
+    assert build("lenet5", 10, 1, 28)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_survival_falls_in_a_line_to_the_last_block():
+    rates = [block.survive for block in ResNet(110, 10, last_survival=0.5).blocks]
+    assert len(rates) == 54
+    assert rates[0] == pytest.approx(1 - 0.5 / 54)
+    assert rates[-1] == pytest.approx(0.5)
+    steps = {round(a - b, 9) for a, b in pairwise(rates)}
+    assert len(steps) == 1
+
+
+def test_a_block_predicts_with_the_mean_of_what_it_did_in_training():
+    """The branch is dropped with probability 1 - survive, so its mean share over training is what prediction uses."""
+    torch.manual_seed(0)
+    block = ResidualBlock(4, 4, 1, survive=0.7)
+    block.branch.eval()  # the statistics of normalisation must not move between the draws
+    images = torch.rand(2, 4, 6, 6) + 10.0  # far from the ReLU's corner, so that the mean passes through it
+    with torch.no_grad():
+        expected = block.eval()(images)
+        block.training = True
+        draws = torch.stack([block(images) for _ in range(4000)])
+    kept = (draws != images).flatten(1).any(1).float().mean()
+    assert kept == pytest.approx(0.7, abs=0.03)
+    share = ((draws.mean(0) - images) / (expected - images)).median()
+    assert share == pytest.approx(1.0, abs=0.05)
+
+
+def test_prediction_does_not_depend_on_chance():
+    network = build("resnet110-sd", 10).eval()
+    images = torch.randn(1, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(network(images), network(images))
+
+
+@pytest.mark.parametrize(("depth", "message"), [(21, "6n \\+ 2"), (2, "got 2")])
+def test_impossible_depths_are_refused(depth, message):
+    with pytest.raises(InputError, match=message):
+        ResNet(depth, 10)
+
+
+def test_an_unknown_network_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match=r"'resnet21'.*resnet20"):
+        build("resnet21", 10)
