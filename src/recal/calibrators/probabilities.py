@@ -15,16 +15,17 @@ SMALLEST = float(np.finfo(np.float64).tiny)
 LARGEST = float(np.nextafter(1.0, 0.0))
 
 
-def log_softmax(logits: ArrayLike) -> NDArray[np.float64]:
-    """Return log-probabilities, (n_samples, n_classes) float64; finite for any finite logits."""
+def log_softmax(logits: ArrayLike, beta: float = 1.0) -> NDArray[np.float64]:
+    """Return the logarithm of softmax(beta * logits), (n_samples, n_classes) float64; large and negative, not -inf."""
     shifted = np.array(logits, dtype=np.float64, order="C")
     shifted -= shifted.max(axis=1, keepdims=True)
+    shifted *= beta
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return shifted
 
 
-def softmax(logits: ArrayLike) -> NDArray[np.float64]:
-    """Return probabilities, (n_samples, n_classes) float64. Far-off classes may underflow: see `bounded_probs`.
+def softmax(logits: ArrayLike, beta: float = 1.0) -> NDArray[np.float64]:
+    """Return softmax(beta * logits), (n_samples, n_classes) float64. Far-off classes may underflow to 0.
 
     Examples
     --------
@@ -35,6 +36,7 @@ def softmax(logits: ArrayLike) -> NDArray[np.float64]:
     """
     probs = np.array(logits, dtype=np.float64, order="C")
     probs -= probs.max(axis=1, keepdims=True)
+    probs *= beta
     np.exp(probs, out=probs)
     probs /= probs.sum(axis=1, keepdims=True)
     return probs
