@@ -31,3 +31,7 @@ class MissingExtraError(RecalError, ImportError):
 
 class ConvergenceWarning(UserWarning):
     """A solver stopped before it met its tolerance."""
+
+
+class FewSamplesWarning(UserWarning):
+    """There are too few samples for what a method has to learn."""

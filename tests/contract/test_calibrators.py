@@ -20,6 +20,9 @@ from recal.views import Views
 # Averaging over views learns nothing, and strong views make it worse than no calibration.
 LEARNS_NOTHING = {"tta"}
 
+# The smallest problems are meant to be too small; that a method says so is its own test.
+pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+
 every = pytest.mark.parametrize("method", CALIBRATORS, ids=lambda method: method.short_name)
 accuracy_keeping = pytest.mark.parametrize(
     "method", [m for m in CALIBRATORS if m.keeps_accuracy], ids=lambda method: method.short_name

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators._isotonic import IsotonicCalibration
 from recal.calibrators.beta import fit_beta
+from recal.calibrators.parameters import warn_if_few
 from recal.calibrators.probabilities import softmax
 from recal.checks import Labels
 from recal.views import Views
@@ -50,6 +51,7 @@ class IsotonicOneVsAll(IsotonicCalibration):
         self.smoothing = smoothing
 
     def _fit(self, views: Views, labels: Labels) -> None:
+        warn_if_few(self, len(labels), views.n_classes)
         self.beta_ = fit_beta(views.logits, labels) if self.temperature else 1.0
         self._fit_columns(softmax(views.logits, self.beta_), labels)
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.monotone import evaluate_columns, fit_increasing, pack, smooth
+from recal.calibrators.parameters import warn_if_few
 from recal.calibrators.probabilities import normalise, softmax
 from recal.checks import Labels
 from recal.views import Views
@@ -52,6 +53,7 @@ class IsotonicCalibration(Calibrator):
         self.smoothing = smoothing
 
     def _fit(self, views: Views, labels: Labels) -> None:
+        warn_if_few(self, len(labels), views.n_classes)
         self._fit_columns(softmax(views.logits), labels)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:

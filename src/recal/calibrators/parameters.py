@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 
-from recal.errors import InputError
+from recal.errors import FewSamplesWarning, InputError
+
+# A curve learned from fewer samples of its class than this follows noise.
+_SAMPLES_PER_CLASS = 10
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
@@ -28,3 +32,15 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise InputError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}.")
     return value
+
+
+def warn_if_few(method: object, n_samples: int, n_classes: int) -> None:
+    """Say clearly that a method with parameters of its own for every class has too few samples for them."""
+    if n_samples < _SAMPLES_PER_CLASS * n_classes:
+        warnings.warn(
+            f"{type(method).__name__} learns from each class alone, and {n_samples} samples of {n_classes} classes are "
+            f"fewer than {_SAMPLES_PER_CLASS} per class: expect worse probabilities than the model's own. "
+            "Use a method that shares its parameters, such as TemperatureScaling or IsotonicMulticlass.",
+            FewSamplesWarning,
+            stacklevel=4,
+        )

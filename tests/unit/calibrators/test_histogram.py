@@ -1,0 +1,78 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from recal import HistogramBinning, InputError
+from recal.calibrators.binning import equal_mass_edges
+from recal.calibrators.probabilities import softmax
+
+
+def draw(n=300, k=3, seed=0):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=2.0, size=(n, k))
+    return logits, (0.5 * logits + rng.gumbel(size=(n, k))).argmax(axis=1)
+
+
+def reference(probs, labels, fresh, edges_of, n_classes, smoothing):
+    """Bin by bin, sample by sample."""
+    raw = np.empty_like(fresh)
+    for k in range(n_classes):
+        edges = [-np.inf, *edges_of(probs[:, k]), np.inf]
+        for low, high in pairwise(edges):
+            inside = (probs[:, k] > low) & (probs[:, k] <= high)
+            if inside.any():
+                value = ((labels[inside] == k).sum() + smoothing / n_classes) / (inside.sum() + smoothing)
+            else:
+                value = (max(low, 0) + min(high, 1)) / 2
+            raw[(fresh[:, k] > low) & (fresh[:, k] <= high), k] = value
+    return raw / raw.sum(axis=1, keepdims=True)
+
+
+def quantile_edges(n_bins):
+    def edges(scores):
+        chunks = np.array_split(np.sort(scores), n_bins)  # 300 samples in 6 or 10 bins: equal chunks
+        return [(before[-1] + after[0]) / 2 for before, after in pairwise(chunks)]
+
+    return edges
+
+
+@pytest.mark.parametrize(
+    ("strategy", "edges_of"),
+    [("width", lambda scores: np.arange(1, 10) / 10), ("mass", quantile_edges(10))],
+    ids=["width", "mass"],
+)
+def test_values_are_the_bins_smoothed_shares(strategy, edges_of):
+    logits, labels = draw()
+    fresh, _ = draw(seed=1)
+    model = HistogramBinning(n_bins=10, strategy=strategy, smoothing=2.0).fit(logits, labels)
+    expected = reference(softmax(logits), labels, softmax(fresh), edges_of, 3, 2.0)
+    np.testing.assert_allclose(model.predict_proba(fresh), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+def test_a_bin_holds_its_upper_edge():
+    logits = np.log([[0.5, 0.5], [0.2, 0.8]])
+    model = HistogramBinning(n_bins=2, strategy="width", smoothing=0).fit(logits, [0, 1])
+    assert model.values_.tolist() == [[0.5, 0.75], [0.0, 1.0]]  # 0.5 lies in the first; an empty bin has its middle
+
+
+def test_equal_mass_bins_hold_equally_many():
+    scores = np.random.default_rng(0).random(100)
+    counts = np.bincount(np.searchsorted(equal_mass_edges(scores, 7), scores))
+    assert set(counts) <= {14, 15}
+
+
+def test_the_number_of_bins_follows_the_classes():
+    logits, labels = draw(n=1000, k=8)
+    assert HistogramBinning().fit(logits, labels).values_.shape == (8, 24)
+    assert HistogramBinning().fit(logits[:100], labels[:100]).values_.shape == (8, 10)
+    assert HistogramBinning(strategy="width").fit(logits, labels).values_.shape == (8, 15)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"), [({"n_bins": 0}, "`n_bins`.*0"), ({"strategy": "equal"}, "'mass', 'width'.*'equal'")]
+)
+def test_bad_parameters_are_refused(parameters, message):
+    with pytest.raises(InputError, match=message):
+        HistogramBinning(**parameters).fit(*draw())

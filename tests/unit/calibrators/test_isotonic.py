@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+from sklearn.isotonic import IsotonicRegression
+
+from recal import InputError, IsotonicCalibration, IsotonicMulticlass, IsotonicOneVsAll
+from recal.calibrators.monotone import fit_increasing
+from recal.calibrators.probabilities import softmax
+from recal.errors import FewSamplesWarning
+
+
+def draw(n=400, k=4, seed=0, decimals=None):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=2.0, size=(n, k))
+    labels = (0.5 * logits + rng.gumbel(size=(n, k))).argmax(axis=1)
+    return (logits if decimals is None else logits.round(decimals)), labels
+
+
+def reference_curve(scores, hits):
+    return IsotonicRegression(out_of_bounds="clip", y_min=0, y_max=1).fit(scores, hits)
+
+
+@pytest.mark.parametrize("decimals", [None, 1], ids=["distinct", "with ties"])
+def test_a_curve_is_scikit_learns(decimals):
+    logits, labels = draw(decimals=decimals)
+    scores = softmax(logits)[:, 1].round(12)
+    knots, values = fit_increasing(scores, labels == 1)
+    grid = np.linspace(0, 1, 1001)
+    np.testing.assert_allclose(
+        np.interp(grid, knots, values), reference_curve(scores, labels == 1).predict(grid), rtol=0, atol=1e-12
+    )
+    assert (np.diff(knots) > 0).all()
+
+
+@pytest.mark.parametrize("hits", [[0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [0, 1, 0, 1]])
+def test_a_curve_of_few_samples_is_scikit_learns(hits):
+    scores, hits = np.array([0.2, 0.2, 0.5, 0.9]), np.array(hits, dtype=bool)
+    knots, values = fit_increasing(scores, hits)
+    grid = np.linspace(0, 1, 101)
+    np.testing.assert_allclose(np.interp(grid, knots, values), reference_curve(scores, hits).predict(grid), atol=1e-12)
+
+
+def test_one_vs_rest_without_smoothing_is_scikit_learns_normalised():
+    logits, labels = draw()
+    fresh, _ = draw(seed=1)
+    raw = np.stack(
+        [
+            reference_curve(softmax(logits)[:, k], labels == k).predict(softmax(fresh)[:, k])
+            for k in range(logits.shape[1])
+        ],
+        axis=1,
+    )
+    answer = IsotonicCalibration(smoothing=0).fit(logits, labels).predict_proba(fresh)
+    np.testing.assert_allclose(answer, raw / raw.sum(axis=1, keepdims=True), rtol=0, atol=1e-12)
+
+
+def test_smoothing_adds_one_sample_spread_over_the_classes():
+    logits, labels = draw(n=40)
+    plain = IsotonicCalibration(smoothing=0).fit(logits, labels)
+    model = IsotonicCalibration(smoothing=1).fit(logits, labels)
+    np.testing.assert_allclose(model.values_, (40 * plain.values_ + 0.25) / 41)
+    with pytest.raises(InputError, match=r"`smoothing`.*-1"):
+        IsotonicCalibration(smoothing=-1).fit(logits, labels)
+
+
+def test_one_vs_all_without_temperature_is_plain_isotonic():
+    logits, labels = draw()
+    plain = IsotonicOneVsAll(temperature=False).fit(logits, labels)
+    assert plain.beta_ == 1.0
+    np.testing.assert_array_equal(
+        plain.predict_proba(logits), IsotonicCalibration().fit(logits, labels).predict_proba(logits)
+    )
+
+
+def test_one_vs_all_with_temperature_is_isotonic_on_scaled_logits():
+    logits, labels = draw(n=2000)
+    model = IsotonicOneVsAll().fit(logits, labels)
+    assert model.beta_ == pytest.approx(0.5, abs=0.05)  # the labels were drawn at half the logits
+    scaled = IsotonicCalibration().fit(model.beta_ * logits, labels)
+    np.testing.assert_allclose(model.predict_proba(logits), scaled.predict_proba(model.beta_ * logits), atol=1e-9)
+
+
+def test_multiclass_pools_all_pairs():
+    logits, labels = draw()
+    probs, hits = softmax(logits), np.eye(4)[labels]
+    curve = reference_curve(probs.ravel(), hits.ravel())
+    raw = curve.predict(probs.ravel()).reshape(probs.shape) + 1e-9 * probs
+    answer = IsotonicMulticlass(smoothing=0).fit(logits, labels).predict_proba(logits)
+    np.testing.assert_allclose(answer, raw / raw.sum(axis=1, keepdims=True), rtol=0, atol=1e-12)
+
+
+def test_multiclass_is_strictly_increasing():
+    logits, labels = draw(n=60)
+    model = IsotonicMulticlass().fit(logits, labels)
+    grid = np.linspace(0, 1, 10_001)
+    flat = np.interp(grid, model.knots_, model.values_)
+    assert (np.diff(flat) == 0).any(), "the plain curve has flat parts"
+    assert (np.diff(model._map(grid)) > 0).all()
+    with pytest.raises(InputError, match="`slope`"):
+        IsotonicMulticlass(slope=0).fit(logits, labels)
+
+
+def test_multiclass_keeps_the_order_of_all_classes():
+    logits, labels = draw()
+    fresh, _ = draw(seed=2)
+    probs = IsotonicMulticlass().fit(logits, labels).predict_proba(fresh)
+    np.testing.assert_array_equal(np.argsort(probs, axis=1), np.argsort(fresh, axis=1))
+
+
+def test_too_few_samples_per_class_are_told():
+    logits, labels = draw(n=39)
+    with pytest.warns(FewSamplesWarning, match=r"39 samples of 4 classes") as caught:
+        IsotonicCalibration().fit(logits, labels)
+    assert caught[0].filename == __file__
