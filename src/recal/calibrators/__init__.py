@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from recal.calibrators._compile import Iteration
+from recal.calibrators._histogram import HistogramBinning
+from recal.calibrators._irm import IsotonicMulticlass
+from recal.calibrators._irova import IsotonicOneVsAll
+from recal.calibrators._isotonic import IsotonicCalibration
 from recal.calibrators._recal import ReCal
 from recal.calibrators._temperature import TemperatureScaling
 from recal.calibrators._view_averaging import ViewAveraging
@@ -10,6 +14,10 @@ from recal.calibrators.base import Calibrator
 
 # One line per method, in alphabetical order.
 CALIBRATORS: tuple[type[Calibrator], ...] = (
+    HistogramBinning,
+    IsotonicCalibration,
+    IsotonicMulticlass,
+    IsotonicOneVsAll,
     ReCal,
     TemperatureScaling,
     ViewAveraging,
@@ -18,6 +26,10 @@ CALIBRATORS: tuple[type[Calibrator], ...] = (
 __all__ = [
     "CALIBRATORS",
     "Calibrator",
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "IsotonicMulticlass",
+    "IsotonicOneVsAll",
     "Iteration",
     "ReCal",
     "TemperatureScaling",
