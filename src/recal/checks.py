@@ -21,9 +21,16 @@ _FEW_ROWS = 8
 
 def check_form(values: ArrayLike, name: str) -> Floats:
     """Return `values` as an (n_samples, n_classes) float array, without a copy where possible; values not yet read."""
-    array = np.asarray(values)
+    if isinstance(values, np.ma.MaskedArray):
+        raise InputError(f"`{name}` is a masked array; drop or fill the masked values, and pass a plain array.")
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors that track gradients
+        raise InputError(f"`{name}` cannot be read as an array: {error}") from None
     if array.dtype.kind in "iub":
         array = array.astype(np.float64)
+    if not array.dtype.isnative:  # compiled code reads the machine's own byte order only
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.type not in _FLOATS:
         raise InputError(f"`{name}` must hold floats (float16, float32 or float64), got dtype {array.dtype}.")
     if array.ndim != 2:
@@ -98,10 +105,13 @@ def check_labels(
 ) -> Labels:
     """Return labels as column indices.
 
-    Integers are column indices; anything else is looked up in `classes`, whose order is the order of the columns.
-    A class that is missing from `y` therefore never shifts a column.
+    Integers are column indices, unless `classes` are numbers too; anything else is looked up in `classes`, whose order
+    is the order of the columns. A class that is missing from `y` therefore never shifts a column.
     """
-    labels = np.asarray(y)
+    try:
+        labels = np.asarray(y)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"Labels cannot be read as an array: {error}") from None
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
@@ -111,7 +121,10 @@ def check_labels(
     if len(labels) != n_samples:
         raise InputError(f"There are {n_samples} samples but {len(labels)} labels.")
     if classes is not None:
-        return _look_up(labels, check_classes(classes, n_classes))
+        names = check_classes(classes, n_classes)
+        # Whole numbers beside classes that are words can only be column indices.
+        if labels.dtype.kind not in "iu" or names.dtype.kind not in "US":
+            return _look_up(labels, names)
     if labels.dtype.kind not in "iu":
         raise InputError(
             f"Labels must be integers 0..{n_classes - 1} (column indices), got dtype {labels.dtype}. "
@@ -130,6 +143,10 @@ def check_labels(
 def check_classes(classes: Sequence[Any] | NDArray, n_classes: int) -> NDArray:
     """Return `classes` as an array with one distinct value per column."""
     names = np.asarray(classes)
+    if names.dtype.kind in "OT" and all(isinstance(name, str) for name in names.ravel().tolist()):
+        names = names.astype(np.str_)  # words from pandas and the like, in the form that files can hold
+    if names.dtype.kind not in "USiufb":
+        raise InputError(f"`classes` must be words or numbers, one for each column, got dtype {names.dtype}.")
     if names.ndim != 1 or len(names) != n_classes:
         raise InputError(f"`classes` must name each of the {n_classes} columns once, got the shape {names.shape}.")
     if len(set(names.tolist())) != n_classes:
@@ -139,6 +156,8 @@ def check_classes(classes: Sequence[Any] | NDArray, n_classes: int) -> NDArray:
 
 def _look_up(labels: NDArray, names: NDArray) -> Labels:
     index = {name: column for column, name in enumerate(names.tolist())}
+    if labels.dtype.kind == "O" and any(isinstance(label, list | dict | set | np.ndarray) for label in labels):
+        raise InputError("Labels must be one word or number per sample, got a list or the like.")
     try:
         return np.array([index[label] for label in labels.tolist()], dtype=np.intp)
     except KeyError as missing:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Real
+from typing import Any, Literal
 
 from recal.errors import InputError
 from recal.transforms import Transform, as_transform
@@ -37,7 +39,7 @@ class Rule:
             raise InputError(f"`confidence_at` must be 'original' or 'own', got {self.confidence_at!r}.")
         if self.ties not in ("float32", "exact"):
             raise InputError(f"`ties` must be 'float32' or 'exact', got {self.ties!r}.")
-        if self.floor is not None and not 0.0 < self.floor < 0.5:
+        if self.floor is not None and not (_is_number(self.floor) and 0.0 < self.floor < 0.5):
             raise InputError(f"`floor` must lie in (0, 0.5) or be None, got {self.floor!r}.")
 
 
@@ -50,10 +52,10 @@ class Step:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "transform", as_transform(self.transform))
-        betas = tuple(float(beta) for beta in self.betas)
+        betas = tuple(self.betas) if isinstance(self.betas, Iterable) else ()
         if len(betas) != 4 or not all(_is_beta(beta) for beta in betas):
             raise InputError(f"A step needs four positive finite betas, one per group, got {self.betas!r}.")
-        object.__setattr__(self, "betas", betas)
+        object.__setattr__(self, "betas", tuple(float(beta) for beta in betas))
 
     @property
     def is_neutral(self) -> bool:
@@ -81,12 +83,17 @@ class Plan:
     rule: Rule = Rule()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", tuple(self.steps))
+        steps = tuple(self.steps) if isinstance(self.steps, Iterable) else (self.steps,)
+        if not all(isinstance(step, Step) for step in steps):
+            raise InputError(f"A plan's `steps` must be Step(transform, betas), got {self.steps!r}.")
+        object.__setattr__(self, "steps", steps)
         for name in ("start", "finish"):
-            value = float(getattr(self, name))
+            value = getattr(self, name)
             if not _is_beta(value):
                 raise InputError(f"A plan's `{name}` must be a positive finite beta, got {value!r}.")
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, float(value))
+        if not isinstance(self.rule, Rule):
+            raise InputError(f"A plan's `rule` must be a Rule, got {self.rule!r}.")
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
@@ -94,7 +101,9 @@ class Plan:
         return tuple(dict.fromkeys(step.transform for step in self.steps if not step.is_neutral))
 
     def __str__(self) -> str:
-        lines = [f"Plan: start temperature {1 / self.start:.4g}, {len(self.steps)} steps, {len(self.transforms)} views"]
+        views = f"{len(self.transforms)} view{'' if len(self.transforms) == 1 else 's'} to compute"
+        steps = f"{len(self.steps)} step{'' if len(self.steps) == 1 else 's'}, {views}" if self.steps else "no steps"
+        lines = [f"Plan: start temperature {1 / self.start:.4g}, {steps}"]
         lines += [
             f"  {number:>3}  {step.transform!s:<16} " + " ".join(f"{beta:.4f}" for beta in step.betas)
             for number, step in enumerate(self.steps, 1)
@@ -104,5 +113,9 @@ class Plan:
         return "\n".join(lines)
 
 
-def _is_beta(value: float) -> bool:
-    return 0.0 < value < float("inf")
+def _is_beta(value: Any) -> bool:
+    return _is_number(value) and 0.0 < value < float("inf")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

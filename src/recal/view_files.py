@@ -1,169 +1,116 @@
 """Views on disk: one `.npz` file, or a `.zarr` folder for what outgrows memory.
 
 Both hold `logits` (n, K), optional `labels` (n,), optional `classes` (K,), `transforms` (m,) specs and
-`transformed` (m, n, K). A file is written beside its final name and moved there, so a reader never meets half of one.
+`transformed` (m, n, K). They are written beside their final name and moved there, so a reader never meets half of one.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import check_classes, check_labels
 from recal.errors import FileError, InputError
-from recal.transforms import as_transform
+from recal.npz import Parts, read_npz, write_npz
 from recal.views import Views
 
-# About 4 MB of float32 a chunk: large enough to read fast, small enough to hold many.
-_CHUNK_VALUES = 1_000_000
+# About 4 MB of float32 at once: large enough to be fast, small enough to hold many.
+_PART_VALUES = 1_000_000
+_NAMES = ("logits", "labels", "classes", "transforms", "transformed")
 
 
 def read_views(path: str | os.PathLike[str]) -> Views:
-    """Read views from an ``.npz`` file into memory, or open a ``.zarr`` folder lazily."""
+    """Read views from an ``.npz`` file into memory, or open a ``.zarr`` folder lazily.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from recal import Views, read_views
+    >>> views = Views([[2.0, 0.5], [0.1, 0.3]], {"zoom:0.5": [[1.0, 0.5], [0.2, 0.3]]}, labels=[0, 1])
+    >>> read_views(views.write(tempfile.mkdtemp() + "/views.npz"))
+    Views: 2 samples, 2 classes, 1 transformation, labelled
+    """
     source = Path(path)
     if not source.exists():
         raise FileError(f"There is no file or folder {source}.")
-    return _open_zarr(source) if source.is_dir() else _read_npz(source)
+    if source.is_dir():
+        from recal.view_folders import open_folder
+
+        return open_folder(source)
+    return _read_file(source)
 
 
 def write_views(views: Views, target: Path) -> Path:
     """Write to a ``.npz`` file or a ``.zarr`` folder, as the name says, replacing what was there only when done."""
-    if target.suffix not in (".npz", ".zarr"):
+    if target.suffix == ".npz":
+        _write_file(views, target)
+    elif target.suffix == ".zarr":
+        from recal.view_folders import write_folder
+
+        write_folder(views, target)
+    else:
         raise InputError(f"Views are written to a name ending in .npz or .zarr, got {target.name!r}.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part{target.suffix}")
-    try:
-        if target.suffix == ".npz":
-            _write_npz(views, partial)
-        else:
-            _write_zarr(views, partial)
-        _move(partial, target)
-    except OSError as error:
-        raise FileError(f"Cannot write {target}: {error.strerror or error}. Nothing was changed.") from error
-    finally:
-        _remove(partial)
     return target
 
 
-def _move(partial: Path, target: Path) -> None:
-    if target.is_dir():  # a folder cannot be replaced in one step
-        shutil.rmtree(target)
-    os.replace(partial, target)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _write_npz(views: Views, path: Path) -> None:
-    arrays: dict[str, Any] = {"logits": views.logits, "transforms": _specs(views)}
-    if views.transforms:
-        arrays["transformed"] = np.stack([views.transformed(t) for t in views.transforms])
-    if views.labels is not None:
-        arrays["labels"] = views.labels
-    if views.classes is not None:
-        arrays["classes"] = views.classes
-    with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _specs(views: Views) -> NDArray[np.str_]:
+def specs(views: Views) -> NDArray[np.str_]:
+    """Return the transformations as they are named in files."""
     return np.array([str(transform) for transform in views.transforms], dtype=np.str_)
 
 
-def _read_npz(path: Path) -> Views:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError, NotImplementedError) as error:
-        raise FileError(f"{path} is not a readable .npz file of views: {error}.") from error
-    if "logits" not in arrays:
-        raise FileError(f"{path} holds no array `logits`; it holds: {', '.join(arrays) or 'nothing'}.")
-    specs = arrays.get("transforms", np.array([], dtype=np.str_))
-    transformed = arrays.get("transformed", np.empty((0, *arrays["logits"].shape)))
-    _check_layout(path, arrays["logits"].shape, specs, transformed.shape)
-    try:
-        return Views(
-            arrays["logits"],
-            dict(zip(specs.tolist(), transformed)),
-            _decode_labels(arrays.get("labels"), arrays.get("classes")),
-            classes=arrays.get("classes"),
+def row_parts(n_samples: int, n_classes: int) -> Iterator[slice]:
+    """Return slices that cover all rows, each of a size that is quick to write."""
+    step = max(1, min(n_samples, _PART_VALUES // n_classes))
+    return (slice(start, start + step) for start in range(0, n_samples, step))
+
+
+def transformed_dtype(views: Views) -> np.dtype[Any]:
+    """Return the dtype that holds every transformation's logits without loss."""
+    return np.result_type(*(views[:1].transformed(transform).dtype for transform in views.transforms))
+
+
+def _write_file(views: Views, path: Path) -> None:
+    shape = (views.n_samples, views.n_classes)
+    slices = list(row_parts(*shape))
+    arrays: dict[str, NDArray | Parts] = {
+        "logits": Parts(shape, views[:1].logits.dtype, (views[rows].logits for rows in slices)),
+        "transforms": specs(views),
+    }
+    if views.transforms:
+        arrays["transformed"] = Parts(
+            (len(views.transforms), *shape),
+            transformed_dtype(views),
+            (views[rows].transformed(transform) for transform in views.transforms for rows in slices),
         )
+    if views.labels is not None:
+        # With classes the labels' own names are written: a number among numbers would be read as a name.
+        arrays["labels"] = views.labels if views.classes is None else views.classes[views.labels]
+    if views.classes is not None:
+        arrays["classes"] = views.classes
+    write_npz(path, arrays)
+
+
+def _read_file(path: Path) -> Views:
+    arrays = read_npz(path, _NAMES, required="logits")
+    logits, names = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
+    transformed = arrays.get("transformed", np.empty((0, *logits.shape)))
+    check_layout(path, logits.shape, names, transformed.shape)
+    try:
+        pairs = dict(zip(names.tolist(), transformed))
+        return Views(logits, pairs, arrays.get("labels"), classes=arrays.get("classes"))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def _decode_labels(labels: NDArray | None, classes: NDArray | None) -> NDArray | None:
-    """A file written by recal holds column indices; one made by hand may hold names."""
-    if labels is None or classes is None or labels.dtype.kind not in "iu" or classes.dtype.kind in "iu":
-        return labels
-    return classes[check_labels(labels, len(labels), len(classes))]
-
-
-def _check_layout(path: Path, shape: tuple[int, ...], specs: NDArray, transformed: tuple[int, ...]) -> None:
-    if specs.ndim != 1 or (len(specs) and specs.dtype.kind != "U"):
-        raise FileError(f"{path}: `transforms` must be a list of specs, got dtype {specs.dtype}, shape {specs.shape}.")
-    if transformed != (len(specs), *shape):
-        raise FileError(f"{path}: `transformed` must have the shape {(len(specs), *shape)}, got {transformed}.")
-
-
-def _write_zarr(views: Views, path: Path) -> None:
-    import zarr
-
-    n, k = views.n_samples, views.n_classes
-    rows = max(1, min(n, _CHUNK_VALUES // k))
-    root = zarr.open_group(str(path), mode="w")
-    root.attrs["recal"] = {"kind": "views", "version": 1, "transforms": _specs(views).tolist()}
-    logits = views.logits
-    root.create_array("logits", data=logits, chunks=(rows, k))
-    if views.labels is not None:
-        root.create_array("labels", data=views.labels.astype(np.int64), chunks=(n,))
-    if views.classes is not None:
-        root.attrs["classes"] = views.classes.tolist()
-    if views.transforms:
-        dtype = np.result_type(*(views.transformed(t)[:1].dtype for t in views.transforms))
-        stack = root.create_array("transformed", shape=(len(views.transforms), n, k), chunks=(1, rows, k), dtype=dtype)
-        for index, transform in enumerate(views.transforms):
-            stack[index] = views.transformed(transform)
-
-
-class _Layer:
-    """One view inside a stored (m, n, K) stack: read only when sliced."""
-
-    def __init__(self, stack: Any, index: int) -> None:
-        self._stack, self._index = stack, index
-        self.shape, self.dtype = stack.shape[1:], stack.dtype
-
-    def __getitem__(self, rows: slice) -> NDArray:
-        return np.asarray(self._stack[self._index, rows])
-
-
-def _open_zarr(path: Path) -> Views:
-    import zarr
-
-    try:
-        root: Any = zarr.open_group(str(path), mode="r")
-        header = dict(root.attrs["recal"])
-        logits = root["logits"]
-        labels = np.asarray(root["labels"][:]) if "labels" in root else None
-        stack = root.get("transformed")
-        names = root.attrs.get("classes")
-    except Exception as error:
-        raise FileError(f"{path} is not a zarr folder of views: {error}.") from error
-    specs = np.array(header.get("transforms", []), dtype=np.str_)
-    _check_layout(path, logits.shape, specs, stack.shape if stack is not None else (0, *logits.shape))
-    classes = None if names is None else check_classes(names, logits.shape[1])
-    layers = {as_transform(spec): _Layer(stack, index) for index, spec in enumerate(specs.tolist())}
-    checked = None if labels is None else check_labels(labels, logits.shape[0], logits.shape[1])
-    return Views._from_arrays(logits, layers, checked, classes)
+def check_layout(path: Path, shape: tuple[int, ...], names: NDArray, transformed: tuple[int, ...]) -> None:
+    """Refuse a file whose arrays do not belong together."""
+    if names.ndim != 1 or (len(names) and names.dtype.kind != "U"):
+        raise FileError(f"{path}: `transforms` must be a list of specs, got dtype {names.dtype}, shape {names.shape}.")
+    if len(set(names.tolist())) != len(names):
+        raise FileError(f"{path}: `transforms` names a transformation twice.")
+    if transformed != (len(names), *shape):
+        raise FileError(f"{path}: `transformed` must have the shape {(len(names), *shape)}, got {transformed}.")

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels, check_classes, check_labels, check_logits
+from recal.checks import Floats, Labels, check_classes, check_labels, check_logits, check_matrix
 from recal.errors import InputError
 from recal.transforms import Transform, as_transform
 
-Rows = slice | NDArray[np.intp]
+# Which rows of the stored arrays are meant: a range costs nothing, and numpy reads it without a copy.
+Rows = range | NDArray[np.intp]
 
 
 class Views:
@@ -65,17 +66,20 @@ class Views:
             self._transformed[transform] = array
         self.classes = None if classes is None else check_classes(classes, n_classes)
         self._labels = None if labels is None else check_labels(labels, n_samples, n_classes, self.classes)
-        self._rows: Rows | None = None
+        self._rows: Rows = range(n_samples)
         self._checked: set[Transform | None] = {None, *self._transformed}
 
     @classmethod
     def _from_arrays(
         cls, logits: Any, transformed: dict[Transform, Any], labels: Labels | None, classes: NDArray | None
     ) -> Views:
-        """Wrap arrays that may live on disk; each is read, and checked, when it is first asked for."""
+        """Wrap arrays that may live on disk; each is read, and checked, when it is asked for.
+
+        One that is no numpy array has a `shape` and gives rows when indexed by a slice or by an array of indices.
+        """
         views = cls.__new__(cls)
         views._logits, views._transformed, views._labels, views.classes = logits, transformed, labels, classes
-        views._rows, views._checked = None, set()
+        views._rows, views._checked = range(logits.shape[0]), set()
         return views
 
     @property
@@ -99,15 +103,11 @@ class Views:
     @property
     def labels(self) -> Labels | None:
         """The true classes as column indices, (n_samples,), or None."""
-        return self._labels if self._labels is None or self._rows is None else self._labels[self._rows]
+        return None if self._labels is None else self._labels[_index(self._rows)]
 
     @property
     def n_samples(self) -> int:
-        if self._rows is None:
-            return int(self._logits.shape[0])
-        return (
-            len(range(*self._rows.indices(self._logits.shape[0]))) if isinstance(self._rows, slice) else len(self._rows)
-        )
+        return len(self._rows)
 
     @property
     def n_classes(self) -> int:
@@ -117,38 +117,43 @@ class Views:
         return self.n_samples
 
     def __getitem__(self, rows: Any) -> Views:
-        """Select rows by slice, mask or indices. Logits are copied, if at all, when a view is asked for."""
-        if isinstance(rows, int | np.integer):
-            rows = [int(rows)]
-        index = np.arange(self._logits.shape[0]) if self._rows is None else self._rows
-        if isinstance(rows, slice) and not isinstance(index, slice):
-            chosen: Rows = rows if self._rows is None else index[rows]
-        else:
-            if isinstance(index, slice):
-                index = np.arange(self._logits.shape[0])[index]
-            try:
-                chosen = index[rows if isinstance(rows, slice) else np.asarray(rows)]
-            except IndexError as error:
-                raise InputError(f"Rows must select from {self.n_samples} samples: {error}.") from None
+        """Select rows by number, slice, mask or indices, as numpy does.
+
+        Nothing is read or copied until logits are asked for; a slice of arrays in memory is never copied.
+        """
         picked = Views._from_arrays(self._logits, self._transformed, self._labels, self.classes)
-        picked._rows, picked._checked = chosen, self._checked
+        picked._rows, picked._checked = self._select(rows), self._checked
         if picked.n_samples == 0:
             raise InputError("The selection holds no rows; at least one sample is needed.")
         return picked
 
+    def _select(self, rows: Any) -> Rows:
+        if isinstance(rows, slice):
+            return self._rows[rows]
+        index = np.asarray(rows)
+        if index.size == 0 and index.ndim == 1:
+            return range(0)
+        kept = (
+            np.arange(self._rows.start, self._rows.stop, self._rows.step)
+            if isinstance(self._rows, range)
+            else self._rows
+        )
+        if index.ndim > 1 or index.dtype.kind not in "iub" or (index.ndim == 0 and index.dtype.kind == "b"):
+            raise InputError(f"Rows are a number, a slice, a mask or a list of numbers, got {rows!r}.")
+        try:
+            return np.atleast_1d(kept[index])
+        except IndexError as error:
+            raise InputError(f"Rows must select from {self.n_samples} samples: {error}.") from None
+
     def _read(self, key: Transform | None) -> Floats:
         stored = self._logits if key is None else self._transformed[key]
-        if isinstance(stored, np.ndarray):
-            array: Floats = stored if self._rows is None else stored[self._rows]
-        elif self._rows is None:
-            array = np.asarray(stored[:])
-        elif isinstance(self._rows, slice):
-            array = np.asarray(stored[self._rows])
-        else:
-            array = np.asarray(stored[int(self._rows.min()) : int(self._rows.max()) + 1])[self._rows - self._rows.min()]
+        whole = isinstance(self._rows, range) and self._rows == range(stored.shape[0])
+        array: Floats = stored if whole and isinstance(stored, np.ndarray) else stored[_index(self._rows)]
         if key not in self._checked:
-            array = check_logits(array, "logits" if key is None else f"transformed[{str(key)!r}]")
-            if self._rows is None:
+            # Part of the rows may look like probabilities by chance; all of them may not.
+            check = check_logits if whole else check_matrix
+            array = check(array, "logits" if key is None else f"transformed[{str(key)!r}]")
+            if whole:
                 self._checked.add(key)
         return array
 
@@ -165,3 +170,11 @@ class Views:
         from recal.view_files import write_views  # files know views, not the other way round
 
         return write_views(self, Path(path))
+
+
+def _index(rows: Rows) -> slice | NDArray[np.intp]:
+    """Return what numpy is to be indexed with."""
+    if not isinstance(rows, range):
+        return rows
+    # Going down to row 0 ends at -1, which a slice would read as the last row.
+    return slice(rows.start, None if rows.stop < 0 else rows.stop, rows.step)

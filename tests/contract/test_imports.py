@@ -17,9 +17,9 @@ SOURCE = Path(recal.__file__).parent
 # Each layer may import from itself and from those before it.
 LAYERS = (
     {"kernels"},
-    {"errors", "checks", "atomic"},
+    {"errors", "checks", "atomic", "npz"},
     {"transforms"},
-    {"views", "view_files", "prob_files", "plan", "scaled", "grouping", "replay", "temperature"},
+    {"views", "view_files", "view_folders", "prob_files", "plan", "scaled", "grouping", "replay", "temperature"},
     {"metrics"},
     {"calibrators"},
     {"collect", "runtime"},

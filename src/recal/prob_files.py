@@ -1,0 +1,52 @@
+"""Probabilities on disk: one .npz file with `probs` (n, K), optional `labels` (n,) and `classes` (K,)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike, NDArray
+
+from recal.checks import Floats, Labels, check_classes, check_labels, check_probs
+from recal.errors import InputError
+from recal.npz import read_npz, write_npz
+
+
+@dataclass(frozen=True)
+class Probabilities:
+    """What a file of probabilities holds; labels are column indices."""
+
+    probs: Floats
+    labels: Labels | None
+    classes: NDArray[Any] | None
+
+
+def write_probs(
+    path: str | os.PathLike[str], probs: ArrayLike, labels: Labels | None = None, classes: NDArray | None = None
+) -> Path:
+    """Write probabilities, whole or not at all."""
+    target = Path(path)
+    if target.suffix != ".npz":
+        raise InputError(f"Probabilities are written to a name ending in .npz, got {target.name!r}.")
+    arrays: dict[str, Any] = {"probs": check_probs(probs)}
+    if labels is not None:
+        arrays["labels"] = labels if classes is None else classes[labels]
+    if classes is not None:
+        arrays["classes"] = classes
+    write_npz(target, arrays)
+    return target
+
+
+def read_probs(path: str | os.PathLike[str]) -> Probabilities:
+    """Read what `write_probs` wrote, or an .npz file made by hand with the same names."""
+    source = Path(path)
+    arrays = read_npz(source, ("probs", "labels", "classes"), required="probs")
+    try:
+        probs = check_probs(arrays["probs"])
+        classes = check_classes(arrays["classes"], probs.shape[1]) if "classes" in arrays else None
+        labels = check_labels(arrays["labels"], len(probs), probs.shape[1], classes) if "labels" in arrays else None
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    return Probabilities(probs, labels, classes)

@@ -1,0 +1,128 @@
+"""The rules for what comes in: each refusal names the rule and the value that broke it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recal.checks import check_classes, check_labels, check_logits, check_matrix, check_probs
+from recal.errors import InputError
+
+LOGITS = np.random.default_rng(0).normal(size=(20, 4))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([1.0, 2.0], r"got \(2,\)"),
+        (np.zeros((2, 3, 4)), r"got \(2, 3, 4\)"),
+        (np.zeros((0, 3)), "has no rows"),
+        (np.zeros((3, 1)), "has 1 column; at least two"),
+        (np.zeros((3, 0)), "has 0 column"),
+        ([["a", "b"]], "dtype <U1"),
+        (np.zeros((2, 2), dtype=complex), "dtype complex128"),
+        (np.zeros((2, 2), dtype=np.longdouble), "float16, float32 or float64"),
+        ([[1.0, 2.0], [3.0]], "cannot be read as an array"),
+        ([[0.0, np.nan], [0.0, 1.0]], "row 0, column 1 is nan"),
+        ([[0.0, 1.0], [-np.inf, 1.0]], "row 1, column 0 is -inf"),
+        (np.ma.masked_array(np.zeros((2, 2)), mask=[[0, 1], [0, 0]]), "masked array"),
+        (None, "dtype object"),
+    ],
+)
+def test_what_is_no_matrix_is_refused(values, words):
+    with pytest.raises(InputError, match=rf"`scores`.*{words}|{words}.*`scores`"):
+        check_matrix(values, "scores")
+
+
+def test_integers_become_floats_and_floats_stay_the_same_object():
+    assert check_matrix([[1, 2]], "x").dtype == np.float64
+    assert check_matrix(LOGITS, "x") is LOGITS
+
+
+def test_a_tensor_that_tracks_gradients_is_refused_with_its_own_advice():
+    class Tensor:
+        def __array__(self, *args, **kwargs):
+            raise RuntimeError("Use tensor.detach().numpy() instead.")
+
+    with pytest.raises(InputError, match=r"detach\(\)"):
+        check_matrix(Tensor(), "logits")
+
+
+def test_probabilities_given_as_logits_are_refused():
+    probs = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
+    for dtype in (np.float64, np.float32, np.float16):
+        with pytest.raises(InputError, match="these are probabilities, and logits are needed"):
+            check_logits(probs.astype(dtype))
+    with pytest.raises(InputError, match="these are probabilities"):
+        check_logits([[0.0, 1.0]])
+    check_logits(probs * 1.01)
+    check_logits(np.log(probs))
+    check_logits([[0.25, 0.7505]])  # one row may come near by chance
+
+
+def test_logits_given_as_probabilities_are_refused_with_the_row():
+    with pytest.raises(InputError, match=r"row 1 holds 1\.5"):
+        check_probs([[0.5, 0.5], [1.5, -0.5 + 1e-9 + 0.5]])
+    with pytest.raises(InputError, match=r"row 0 holds -0\.1"):
+        check_probs([[-0.1, 1.1]])
+    with pytest.raises(InputError, match=r"row 1 sums to 0\.9"):
+        check_probs([[0.5, 0.5], [0.5, 0.4]])
+
+
+def test_one_hot_rows_and_float16_rows_are_probabilities():
+    check_probs(np.eye(3))
+    check_probs(np.full((2, 3), 1 / 3, dtype=np.float16))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64])
+def test_integers_are_column_indices(dtype):
+    labels = check_labels(np.array([0, 2], dtype=dtype), 2, 3)
+    assert labels.tolist() == [0, 2]
+    assert labels.dtype == np.intp
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "words"),
+    [
+        ([0, 3], None, r"0\.\.2, one for each column; row 1 has 3"),
+        ([-1, 0], None, "row 0 has -1"),
+        ([0.0, 1.0], None, "got dtype float64"),
+        (["a", "b"], None, "got dtype <U1"),
+        ([True, False], None, "got dtype bool"),
+        ([[0, 1], [1, 0]], None, r"the shape \(2, 2\)"),
+        ([0], None, "2 samples but 1 labels"),
+        ([[0], [1, 2]], None, "cannot be read"),
+        (["a", "d"], ["a", "b", "c"], "Label 'd' in row 1"),
+        ([1, 4], [1, 2, 3], "Label 4 in row 1"),
+        ([0, 3], ["a", "b", "c"], "row 1 has 3"),
+        ([None, "a"], ["a", "b", "c"], "Label None in row 0"),
+        ([0, 1], ["a", "b"], r"3 columns once, got the shape \(2,\)"),
+        ([0, 1], ["a", "b", "a"], "name a class twice"),
+        ([0, 1], [object(), None, 3], "words or numbers"),
+    ],
+)
+def test_labels_that_fit_no_column_are_refused_with_the_value(y, classes, words):
+    with pytest.raises(InputError, match=words):
+        check_labels(y, 2, 3, classes)
+
+
+def test_a_list_as_a_label_is_refused():
+    labels = np.empty(2, dtype=object)
+    labels[:] = [["a"], "b"]
+    with pytest.raises(InputError, match="one word or number per sample"):
+        check_labels(labels, 2, 3, ["a", "b", "c"])
+
+
+def test_a_class_that_is_missing_never_shifts_a_column():
+    assert check_labels(["c", "c"], 2, 3, ["a", "b", "c"]).tolist() == [2, 2]
+    assert check_labels([7, 7], 2, 3, [5, 6, 7]).tolist() == [2, 2]
+    assert check_labels([False, True], 2, 2, [True, False]).tolist() == [1, 0]
+
+
+def test_a_column_of_labels_is_one_label_per_row():
+    assert check_labels([[0], [1]], 2, 3).tolist() == [0, 1]
+
+
+def test_words_of_any_kind_become_plain_words():
+    assert check_classes(np.array(["a", "b"], dtype=object), 2).dtype.kind == "U"
+    assert check_classes(("a", "b"), 2).tolist() == ["a", "b"]

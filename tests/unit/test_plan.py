@@ -1,0 +1,130 @@
+"""The plan: immutable data that prints, compares and knows what a runtime must compute."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from recal import InputError, Plan, Step
+from recal.plan import Rule
+from recal.transforms import Named
+from recal.transforms.image import ZoomOut
+
+NEUTRAL = (1.0, 1.0, 1.0, 1.0)
+
+
+def test_a_plan_cannot_be_changed():
+    plan = Plan((Step("zoom:0.5", (1, 2, 3, 4)),))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.start = 2.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.steps[0].betas = NEUTRAL
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.rule.ties = "exact"
+    with pytest.raises(TypeError):
+        plan.steps[0].betas[0] = 2.0
+
+
+def test_lists_and_numpy_numbers_become_tuples_of_floats():
+    step = Step("zoom:0.5", np.array([1, 2, 3, 4], dtype=np.float32))
+    plan = Plan([step], start=np.float64(0.5), finish=2)
+    assert step.betas == (1.0, 2.0, 3.0, 4.0)
+    assert {type(beta) for beta in step.betas} == {float}
+    assert type(plan.steps) is tuple
+    assert (type(plan.start), type(plan.finish)) == (float, float)
+
+
+def test_equal_plans_are_equal_and_hash_alike():
+    def make(**changes):
+        return Plan(**{"steps": (Step("zoom:0.50", (1, 2, 3, 4)),), "start": 0.5, "finish": 1.5, **changes})
+
+    assert make() == make(steps=[Step(ZoomOut(0.5), [1, 2, 3, 4])])
+    assert hash(make()) == hash(make())
+    assert len({make(), make()}) == 1
+    others = [
+        make(start=0.6),
+        make(finish=1.0),
+        make(steps=()),
+        make(steps=(Step("zoom:0.6", (1, 2, 3, 4)),)),
+        make(steps=(Step("zoom:0.5", (1, 2, 3, 5)),)),
+        make(rule=Rule(ties="exact")),
+    ]
+    assert all(other != make() for other in others)
+
+
+def test_only_transformations_that_change_something_must_be_computed_each_once():
+    steps = [
+        Step("zoom:0.9", NEUTRAL),
+        Step("zoom:0.5", (1, 1, 1, 0.9)),
+        Step("mine", (1, 1.1, 1, 1)),
+        Step("zoom:0.5", (0.8, 1, 1, 1)),
+        Step("zoom:0.7", NEUTRAL),
+        Step("zoom:0.9", NEUTRAL),
+    ]
+    assert Plan(steps).transforms == (ZoomOut(0.5), Named("mine"))
+    assert [step.is_neutral for step in steps] == [True, False, False, False, True, True]
+    assert Plan().transforms == ()
+
+
+@pytest.mark.parametrize(
+    "betas",
+    [
+        (1, 1, 1),
+        (1, 1, 1, 1, 1),
+        (),
+        (1, 1, 1, 0),
+        (1, 1, 1, -0.5),
+        (1, 1, 1, np.nan),
+        (1, np.inf, 1, 1),
+        ("a", 1, 1, 1),
+        None,
+        1.0,
+        (1, 1, 1, None),
+    ],
+    ids=repr,
+)
+def test_betas_must_be_four_positive_finite_numbers(betas):
+    with pytest.raises(InputError, match="four positive finite betas"):
+        Step("zoom:0.5", betas)
+
+
+@pytest.mark.parametrize("name", ["start", "finish"])
+@pytest.mark.parametrize("value", [0, -1.0, np.nan, np.inf, "a", None], ids=repr)
+def test_start_and_finish_must_be_positive_finite_numbers(name, value):
+    with pytest.raises(InputError, match=f"`{name}` must be a positive finite beta"):
+        Plan(**{name: value})
+
+
+@pytest.mark.parametrize("steps", [None, 3, ["zoom:0.5"], [("zoom:0.5", NEUTRAL)]], ids=repr)
+def test_steps_must_be_steps(steps):
+    with pytest.raises(InputError, match="steps"):
+        Plan(steps)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"confidence_at": "mine"}, {"ties": "float64"}, {"floor": 0.0}, {"floor": 0.5}, {"floor": np.nan}, {"floor": "a"}],
+)
+def test_a_rule_has_known_values_only(bad):
+    (name, value), *_ = bad.items()
+    with pytest.raises(InputError, match=rf"`{name}`.*{value}"):
+        Rule(**bad)
+
+
+@pytest.mark.parametrize("rule", ["exact", None, {}])
+def test_the_rule_must_be_a_rule(rule):
+    with pytest.raises(InputError, match="`rule`"):
+        Plan(rule=rule)
+
+
+def test_a_plan_prints_what_a_person_wants_to_know():
+    plan = Plan((Step("zoom:0.5", (1, 0.9, 0.8, 1)), Step("zoom:0.7", NEUTRAL)), start=0.5, finish=0.8)
+    assert str(plan).splitlines() == [
+        "Plan: start temperature 2, 2 steps, 1 view to compute",
+        "    1  zoom:0.5         1.0000 0.9000 0.8000 1.0000",
+        "    2  zoom:0.7         1.0000 1.0000 1.0000 1.0000",
+        "  finish temperature 1.25",
+    ]
+    assert str(Plan(start=0.5)) == "Plan: start temperature 2, no steps"

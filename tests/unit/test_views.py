@@ -1,0 +1,150 @@
+"""Views: rows are selected as numpy does, and nothing is copied or read that was not asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recal import InputError, Views, read_views
+from recal.transforms.image import ZoomOut
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(7, 3))
+ZOOMED = RNG.normal(size=(7, 3))
+LABELS = [0, 1, 2, 0, 1, 2, 0]
+
+
+@pytest.fixture(params=["memory", "npz", "zarr"])
+def views(request, tmp_path) -> Views:
+    made = Views(LOGITS, {"zoom:0.5": ZOOMED}, LABELS)
+    return made if request.param == "memory" else read_views(made.write(tmp_path / f"views.{request.param}"))
+
+
+SELECTIONS = [
+    slice(None),
+    slice(2, 5),
+    slice(None, None, 2),
+    slice(None, None, -1),
+    slice(5, 1, -2),
+    slice(-3, None),
+    slice(4, 100),
+    [3],
+    [6, 0, 3],
+    [2, 2, -1, 2],
+    np.array([-7, 6]),
+    np.array([1, 2], dtype=np.uint8),
+    [True, False, True, False, False, True, False],
+    np.arange(7) > 3,
+    (4, 1),
+]
+
+
+@pytest.mark.parametrize("rows", SELECTIONS, ids=repr)
+def test_rows_are_selected_as_numpy_does(views, rows):
+    index = rows if isinstance(rows, slice) else np.asarray(rows)
+    picked = views[rows]
+    np.testing.assert_array_equal(picked.logits, LOGITS[index])
+    np.testing.assert_array_equal(picked.transformed("zoom:0.5"), ZOOMED[index])
+    np.testing.assert_array_equal(picked.labels, np.array(LABELS)[index])
+    assert len(picked) == picked.n_samples == len(LOGITS[index])
+
+
+@pytest.mark.parametrize("first", SELECTIONS, ids=repr)
+@pytest.mark.parametrize("second", [slice(None, None, -1), slice(0, 1), [0, -1, 0], 0, -1], ids=repr)
+def test_a_selection_of_a_selection(views, first, second):
+    index = first if isinstance(first, slice) else np.asarray(first)
+    rows = np.arange(7)[index]
+    expected = np.atleast_1d(rows[second])
+    np.testing.assert_array_equal(views[first][second].logits, LOGITS[expected])
+    np.testing.assert_array_equal(views[first][second].labels, np.array(LABELS)[expected])
+
+
+def test_one_row_keeps_two_dimensions(views):
+    assert views[3].logits.shape == (1, 3)
+    np.testing.assert_array_equal(views[np.int64(-1)].logits, LOGITS[-1:])
+
+
+@pytest.mark.parametrize("rows", [[], slice(3, 3), slice(100, None), np.zeros(7, bool), np.array([], int)], ids=repr)
+def test_an_empty_selection_is_refused(views, rows):
+    with pytest.raises(InputError, match="holds no rows"):
+        views[rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([7], "7 samples"),
+        ([-8], "7 samples"),
+        (7, "7 samples"),
+        ([True, False], "7 samples"),
+        (True, "got True"),
+        ([0.5], r"got \[0.5\]"),
+        ("abc", "'abc'"),
+        ([[0, 1], [1, 2]], r"\[\[0, 1\]"),
+        (None, "None"),
+    ],
+)
+def test_rows_that_select_nothing_sensible_are_refused(views, rows, words):
+    with pytest.raises(InputError, match=words):
+        views[rows]
+
+
+def test_slices_share_memory_and_nothing_is_copied():
+    views = Views(LOGITS, {"zoom:0.5": ZOOMED})
+    assert views.logits is LOGITS
+    assert np.shares_memory(views[1:5][::2].logits, LOGITS)
+    assert np.shares_memory(views[::-1].transformed("zoom:0.5"), ZOOMED)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_floats_are_kept_as_they_come(dtype):
+    assert Views(LOGITS.astype(dtype)).logits.dtype == dtype
+
+
+def test_bytes_in_another_order_become_the_machines_own():
+    views = Views(LOGITS.astype(">f4"))
+    assert views.logits.dtype.isnative
+    np.testing.assert_array_equal(views.logits, LOGITS.astype(np.float32))
+
+
+def test_views_are_found_by_spec_or_by_value():
+    views = Views(LOGITS, {ZoomOut(0.5): ZOOMED})
+    assert views.transforms == (ZoomOut(0.5),)
+    assert views.transformed("zoom:0.50") is ZOOMED
+    with pytest.raises(InputError, match=r"no 'zoom:0\.6'; they hold: zoom:0\.5"):
+        views.transformed("zoom:0.6")
+
+
+def test_a_transformation_given_twice_is_refused():
+    with pytest.raises(InputError, match=r"'zoom:0\.5' is given twice"):
+        Views(LOGITS, {"zoom:0.5": ZOOMED, "zoom:0.50": ZOOMED})
+
+
+def test_views_of_another_shape_are_refused_by_name():
+    with pytest.raises(InputError, match=r"'zoom:0\.5' must have the originals' shape \(7, 3\), got \(6, 3\)"):
+        Views(LOGITS, {"zoom:0.5": ZOOMED[:6]})
+
+
+def test_values_that_are_not_finite_are_refused_by_name():
+    spoiled = ZOOMED.copy()
+    spoiled[4, 1] = np.inf
+    with pytest.raises(InputError, match=r"transformed\['zoom:0\.5'\]. must be finite; row 4, column 1 is inf"):
+        Views(LOGITS, {"zoom:0.5": spoiled})
+
+
+def test_labels_are_column_indices_or_names():
+    names = ["cat", "ant", "bee"]
+    by_name = Views(LOGITS[:3], labels=["bee", "cat", "bee"], classes=names)
+    by_column = Views(LOGITS[:3], labels=[2, 0, 2], classes=names)
+    assert by_name.labels.tolist() == by_column.labels.tolist() == [2, 0, 2]
+    by_number = Views(LOGITS[:3], labels=[30, 10, 30], classes=[10, 20, 30])
+    assert by_number.labels.tolist() == [2, 0, 2]
+    with pytest.raises(InputError, match="row 1 has 3"):
+        Views(LOGITS[:2], labels=[0, 3], classes=names)
+    with pytest.raises(InputError, match=r"Label 2 in row 0 is not in `classes`"):
+        Views(LOGITS[:1], labels=[2], classes=[10, 20, 30])
+
+
+def test_repr_tells_what_is_held():
+    assert repr(Views(LOGITS)) == "Views: 7 samples, 3 classes, 0 transformations, without labels"
+    assert repr(Views(LOGITS, {"a": ZOOMED}, LABELS)[:2]) == "Views: 2 samples, 3 classes, 1 transformation, labelled"
