@@ -8,7 +8,10 @@ from recal.calibrators._irm import IsotonicMulticlass
 from recal.calibrators._irova import IsotonicOneVsAll
 from recal.calibrators._isotonic import IsotonicCalibration
 from recal.calibrators._recal import ReCal
+from recal.calibrators._structured_matrix import StructuredMatrixScaling
+from recal.calibrators._structured_vector import StructuredVectorScaling
 from recal.calibrators._temperature import TemperatureScaling
+from recal.calibrators._vector import VectorScaling
 from recal.calibrators._view_averaging import ViewAveraging
 from recal.calibrators.base import Calibrator
 
@@ -19,7 +22,10 @@ CALIBRATORS: tuple[type[Calibrator], ...] = (
     IsotonicMulticlass,
     IsotonicOneVsAll,
     ReCal,
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
     TemperatureScaling,
+    VectorScaling,
     ViewAveraging,
 )
 
@@ -32,6 +38,9 @@ __all__ = [
     "IsotonicOneVsAll",
     "Iteration",
     "ReCal",
+    "StructuredMatrixScaling",
+    "StructuredVectorScaling",
     "TemperatureScaling",
+    "VectorScaling",
     "ViewAveraging",
 ]

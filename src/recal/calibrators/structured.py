@@ -1,0 +1,27 @@
+"""What structured vector and matrix scaling share: robust features, and strengths that follow the data's size."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from recal.calibrators.probabilities import softmax
+from recal.errors import InputError
+
+
+def robust_log_probs(logits: np.ndarray, beta: float, n_fitted: int) -> np.ndarray:
+    """Return log-probabilities at the fitted temperature, mixed with 1 part in n + 1 of the uniform answer.
+
+    The mixture bounds them by -log((n + 1) K): no outlier can pull on the weights harder than that.
+    """
+    probs = softmax(np.multiply(logits, beta, dtype=np.float64))
+    share = 1.0 / (n_fitted + 1.0)
+    probs *= 1.0 - share
+    probs += share / probs.shape[1]
+    return np.log(probs, out=probs)
+
+
+def check_strength(name: str, value: float) -> float:
+    """Return a penalty's strength, which must be positive for the answer to be finite and unique."""
+    if not 0.0 < value < np.inf:
+        raise InputError(f"`{name}` must be a positive number, got {value!r}; 1.0 is what the authors propose.")
+    return float(value)

@@ -1,0 +1,80 @@
+"""The solver on problems whose minimum is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recal.calibrators.newton import minimise
+from recal.errors import ConvergenceWarning
+
+
+class Quadratic:
+    """0.5 x'Ax - b'x, without a preconditioner."""
+
+    def __init__(self, matrix, linear):
+        self.matrix, self.linear = matrix, linear
+
+    def evaluate(self, point):
+        self.point = point
+        return float(0.5 * point @ self.matrix @ point - self.linear @ point)
+
+    def gradient(self):
+        return self.matrix @ self.point - self.linear
+
+    def hessian_times(self, direction):
+        return self.matrix @ direction
+
+    def precondition(self, residual):
+        return residual.copy()
+
+
+class Steep(Quadratic):
+    """log(1 + e^-x) + 1e-3 x^2, where a full Newton step from far left overshoots."""
+
+    def __init__(self):
+        pass
+
+    def evaluate(self, point):
+        self.point = point
+        return float(np.logaddexp(0.0, -point[0]) + 1e-3 * point[0] ** 2)
+
+    def gradient(self):
+        return -1.0 / (1.0 + np.exp(self.point)) + 2e-3 * self.point
+
+    def hessian_times(self, direction):
+        p = 1.0 / (1.0 + np.exp(-self.point))
+        return (p * (1.0 - p) + 2e-3) * direction
+
+
+def test_an_ill_conditioned_quadratic_is_solved():
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.normal(size=(12, 12)))[0]
+    matrix = basis * np.geomspace(1e-3, 1e3, 12) @ basis.T
+    linear = matrix @ np.arange(12.0)
+    found = minimise(Quadratic(matrix, linear), np.zeros(12), tol=1e-12)
+    np.testing.assert_allclose(found.point, np.arange(12.0), rtol=1e-6, atol=1e-6)
+    assert found.gap < 1e-10
+
+
+@pytest.mark.parametrize("start", [-30.0, 0.0, 40.0])
+def test_a_step_that_overshoots_is_shortened(start):
+    found = minimise(Steep(), np.array([start]), tol=1e-12)
+    assert Steep.gradient(found_at(found.point)) == pytest.approx(0.0, abs=1e-8)
+
+
+def found_at(point):
+    problem = Steep()
+    problem.evaluate(point)
+    return problem
+
+
+def test_running_out_of_steps_is_said():
+    with pytest.warns(ConvergenceWarning, match="after 1 steps"):
+        minimise(Steep(), np.array([-30.0]), max_iter=1)
+
+
+def test_a_start_at_the_minimum_stays():
+    found = minimise(Quadratic(np.eye(2), np.zeros(2)), np.zeros(2))
+    assert found.point.tolist() == [0.0, 0.0]
+    assert found.n_steps == 1
