@@ -124,14 +124,21 @@ def spread_on_grid(positions: Array, weights: Array, grid: Array) -> None:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def risk_coverage_area(sizes: Array, wrong: Array) -> float:
-    """Mean risk over all coverages; runs of equal confidence, most confident first, in expectation over their order."""
+def risk_coverage_area(sizes: Array, correct: Array, harmonic: Array) -> float:
+    """Mean risk over all coverages, from runs of equal confidence, least confident first.
+
+    Within a run errors are spread evenly, which is the expectation over the order of its rows: the risks at its
+    m coverages after s rows with e errors, (e + r j) / (s + j) for j = 1..m, add up to r m + (e - r s)(H(s+m) - H(s)).
+    """
     area = 0.0
-    seen = errors = 0.0
-    for g in range(len(sizes)):
-        rate = wrong[g] / sizes[g] if sizes[g] > 0 else 0.0
-        for j in range(1, int(sizes[g]) + 1):
-            area += (errors + rate * j) / (seen + j)
-        seen += sizes[g]
-        errors += wrong[g]
+    seen = 0
+    errors = 0.0
+    for g in range(len(sizes) - 1, -1, -1):
+        size = int(sizes[g])
+        if size == 0:
+            continue
+        rate = (sizes[g] - correct[g]) / sizes[g]
+        area += rate * size + (errors - rate * seen) * (harmonic[seen + size] - harmonic[seen])
+        seen += size
+        errors += sizes[g] - correct[g]
     return area / seen

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 from recal.metrics.binned import adaptive_ece, classwise_ece, debiased_ece, ece, mce
+from recal.metrics.consistency import CalibrationTest, calibration_test
+from recal.metrics.evaluation import LABELS, Evaluation, evaluate
 from recal.metrics.proper import brier, error_rate, nll
 from recal.metrics.ranked import aurc, auroc, ks_error
 from recal.metrics.smooth import smooth_ece
+from recal.metrics.streaming import StreamingMetrics
 
 METRICS = (
     ece,
@@ -26,15 +29,21 @@ METRICS = (
 )
 
 __all__ = [
+    "LABELS",
     "METRICS",
+    "CalibrationTest",
+    "Evaluation",
+    "StreamingMetrics",
     "adaptive_ece",
     "aurc",
     "auroc",
     "brier",
+    "calibration_test",
     "classwise_ece",
     "debiased_ece",
     "ece",
     "error_rate",
+    "evaluate",
     "ks_error",
     "mce",
     "nll",

@@ -160,18 +160,15 @@ def equal_mass_edges(confidence: Vector, n_bins: int) -> Vector:
     return np.concatenate([[0.0], inner[:-1], [1.0]])
 
 
-def equal_mass_table(confidence: Vector, correct: NDArray[np.bool_], n_bins: int) -> BinTable:
-    """Bin rows in `n_bins` bins of nearly equal size; fewer where confidences repeat."""
-    edges = equal_mass_edges(confidence, n_bins)
+def table_of(confidence: Vector, correct: NDArray[np.bool_], edges: Vector) -> BinTable:
+    """Bin rows whose confidence is already known, between any edges."""
     bin_of = np.empty(len(confidence), np.intp)
     bins.assign_bins(confidence, edges, bin_of)
-    size = len(edges) - 1
-    return BinTable(
-        edges,
-        np.bincount(bin_of, minlength=size).astype(np.float64),
-        np.bincount(bin_of, weights=confidence, minlength=size).astype(np.float64),
-        np.bincount(bin_of, weights=correct, minlength=size).astype(np.float64),
-    )
+
+    def total(weights: NDArray | None) -> Vector:
+        return np.bincount(bin_of, weights=weights, minlength=len(edges) - 1).astype(np.float64)
+
+    return BinTable(edges, total(None), total(confidence), total(correct))
 
 
 def adaptive_ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
@@ -186,7 +183,7 @@ def adaptive_ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: C
     0.15
     """
     rows = score(probs, y, classes)
-    return equal_mass_table(rows.confidence, rows.correct, n_bins).ece()
+    return table_of(rows.confidence, rows.correct, equal_mass_edges(rows.confidence, n_bins)).ece()
 
 
 def classwise_ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:

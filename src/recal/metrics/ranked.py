@@ -67,9 +67,15 @@ def aurc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
     return aurc_of(runs(rows.confidence, rows.correct))
 
 
-def aurc_of(gathered: Runs) -> float:
-    wrong = gathered.sizes - gathered.correct
-    return float(bins.risk_coverage_area(gathered.sizes[::-1].copy(), wrong[::-1].copy()))
+def aurc_of(gathered: Runs, harmonic: Vector | None = None) -> float:
+    if harmonic is None:
+        harmonic = harmonic_numbers(int(gathered.sizes.sum()))
+    return float(bins.risk_coverage_area(gathered.sizes, gathered.correct, harmonic))
+
+
+def harmonic_numbers(n: int) -> Vector:
+    """H(0), ..., H(n), with H(i) = 1 + 1/2 + ... + 1/i."""
+    return np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n + 1))])
 
 
 def auroc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:

@@ -50,15 +50,19 @@ def transform_grid(grid: Vector) -> Vector:
     return dct(mirrored, type=1, axis=-1)
 
 
-def error_at(coefficients: Vector, bandwidth: float | Vector) -> Vector:
-    """The smooth error at a bandwidth; over the last axis, so many curves may be given at once."""
+def blur(coefficients: Vector, bandwidth: float) -> Vector:
+    """The blurred residuals at the grid's points, times their spacing."""
     from scipy.fft import dct
 
     size = coefficients.shape[-1] - 1
     waves = np.pi * np.arange(size + 1)
-    blurred = coefficients * np.exp(-0.5 * (np.asarray(bandwidth)[..., None] * waves) ** 2)
-    field = np.abs(dct(blurred, type=1, axis=-1)) / (2 * size)
-    return field.sum(axis=-1) - 0.5 * (field[..., 0] + field[..., -1])
+    return dct(coefficients * np.exp(-0.5 * (bandwidth * waves) ** 2), type=1, axis=-1) / (2 * size)
+
+
+def error_at(coefficients: Vector, bandwidth: float) -> float:
+    """The smooth error at a bandwidth: the integral of the absolute blurred residuals."""
+    field = np.abs(blur(coefficients, bandwidth))
+    return float(field.sum() - 0.5 * (field[0] + field[-1]))
 
 
 def fixed_point(coefficients: Vector, tolerance: float = _BANDWIDTH_TOLERANCE) -> float:

@@ -1,0 +1,243 @@
+"""Bootstrap intervals for every metric, from resampled cells.
+
+Means and ranks (error rate, Brier, NLL, AURC, AUROC) get percentile intervals. A calibration error is a norm of gaps,
+and noise can only raise a norm: the error of a resample lies above that of the sample, as that lies above the truth,
+so percentiles would miss the truth. Its interval is found the other way round: it holds the sizes c of the observed
+pattern of gaps for which the error that was observed is not among the 2.5 % lowest or highest that resampling noise
+around c x pattern gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.checks import Floats, Labels
+from recal.kernels import bins
+from recal.metrics.binned import BinTable
+from recal.metrics.cells import Cells
+from recal.metrics.ranked import Runs, aurc_of, auroc_of, harmonic_numbers
+from recal.metrics.rows import RowScores
+from recal.metrics.smooth import blur, cosine_coefficients, fixed_point, transform_grid
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Starts = NDArray[np.intp]
+Interval = tuple[float, float]
+
+LEVEL = 0.95
+_STEPS = 40
+# Points at which the running gap and the blurred gap are followed in a draw.
+_POINTS = 512
+# Class-wise errors resample blocks of rows, since each row touches every class.
+_BLOCKS = 500
+_CLASSWISE_NUMBERS = 4_000_000
+
+
+@dataclass
+class Field:
+    """Gaps as observed, the resampling noise around them, and the norm that makes an error of them."""
+
+    observed: Vector
+    norm: Callable[[Matrix], Vector]
+    noise: list[Matrix] = field(default_factory=list)
+
+    def add(self, drawn: Matrix) -> None:
+        self.noise.append(drawn - self.observed)
+
+    def factors(self) -> Interval:
+        """The smallest and largest factor on the observed pattern that agree with the observed error."""
+        noise = np.concatenate(self.noise)
+        seen = float(self.norm(self.observed[None])[0])
+        tail = (1 - LEVEL) / 2
+        return (
+            _solve(lambda c: float(np.quantile(self.norm(c * self.observed + noise), 1 - tail)) - seen),
+            _solve(lambda c: float(np.quantile(self.norm(c * self.observed + noise), tail)) - seen),
+        )
+
+
+def _solve(rising: Callable[[float], float]) -> float:
+    """The c >= 0 at which a rising function becomes positive; 0 where it is positive from the start."""
+    if rising(0.0) >= 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    while rising(high) < 0 and high < 64:
+        low, high = high, 2 * high
+    for _ in range(_STEPS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if rising(middle) < 0 else (low, middle)
+        if high - low < 1e-6 * high:
+            break
+    return 0.5 * (low + high)
+
+
+@dataclass
+class Watched:
+    """A calibration error that is followed through the draws.
+
+    `starts` groups the cells, `field_of` makes gaps of the groups' sums of gaps and sizes, and `error` says which
+    error a factor on the observed gaps stands for.
+    """
+
+    starts: Starts
+    field_of: Callable[[Matrix, Matrix], Matrix]
+    norm: Callable[[Matrix], Vector]
+    error: Callable[[float], float]
+    hidden: Vector | None = None  # deviation of noise that resampling cannot show, for each gap
+
+
+def watch(cells: Cells, values: dict[str, float], width: BinTable, mass: BinTable) -> dict[str, Watched]:
+    """All calibration errors of the top class, as norms of gaps. `width`, `mass`: the bins of `ece`, `adaptive_ece`."""
+    n = cells.n_samples
+    by_width, by_mass = (_first_cells(cells.confidence, table.edges) for table in (width, mass))
+    held = width.counts > 0
+    shares, gaps, accuracy = width.shares[held], width.gaps[held], width.accuracy[held]
+    chance = float(shares @ (accuracy * (1 - accuracy) / np.maximum(width.counts[held] - 1, 1)))
+    plain_l2 = float(np.sqrt(shares @ gaps**2))
+    nearest = (cells.confidence * _POINTS + 0.5).astype(np.intp)
+    by_point = _firsts(nearest)
+    bandwidth = max(values["smooth_ece"], 1e-3)
+    coefficients = cosine_coefficients(cells.confidence, cells.counts * cells.means["gap"] / n)
+
+    # Resampling a bin of few rows, all right or all wrong, shows less noise than there is.
+    cautious = (width.correct[held] + 1) / (width.counts[held] + 2)
+    unseen = np.maximum(cautious * (1 - cautious) - accuracy * (1 - accuracy), 0.0) / width.counts[held]
+
+    def share(sums: Matrix, sizes: Matrix) -> Matrix:
+        return sums / n
+
+    def mean(sums: Matrix, sizes: Matrix) -> Matrix:
+        # A bin that a draw leaves empty says nothing: its noise is taken as none.
+        return np.where(sizes > 0, sums / np.maximum(sizes, 1), gaps)
+
+    def running(sums: Matrix, sizes: Matrix) -> Matrix:
+        return np.cumsum(sums, axis=1) / n
+
+    def blurred(sums: Matrix, sizes: Matrix) -> Matrix:
+        grid = np.zeros((len(sums), _POINTS + 1))
+        grid[:, nearest[by_point]] = sums / n
+        return blur(transform_grid(grid), bandwidth)
+
+    def times(value: float) -> Callable[[float], float]:
+        return lambda factor: min(factor * value, 1.0)
+
+    return {
+        "ece": Watched(by_width, share, _absolute_sum, times(values["ece"])),
+        "mce": Watched(by_width, mean, _largest, times(values["mce"]), np.sqrt(unseen)),
+        "adaptive_ece": Watched(by_mass, share, _absolute_sum, times(values["adaptive_ece"])),
+        "debiased_ece": Watched(by_width, mean, lambda field: field**2 @ shares - chance, times(plain_l2)),
+        "smooth_ece": Watched(by_point, blurred, _absolute_sum, lambda factor: fixed_point(factor * coefficients)),
+        "ks_error": Watched(_thin(_firsts(cells.run), _POINTS), running, _largest, times(values["ks_error"])),
+    }
+
+
+def bootstrap(
+    cells: Cells, values: dict[str, float], width: BinTable, mass: BinTable, draws: int, rng: np.random.Generator
+) -> dict[str, Interval]:
+    """Intervals for all metrics but the class-wise one, which `classwise_interval` finds."""
+    watched = watch(cells, values, width, mass)
+    observed = cells.counts.astype(np.float64)[None]
+    fields = {
+        name: Field(one.field_of(*_grouped(cells, observed, one.starts, None))[0], one.norm)
+        for name, one in watched.items()
+    }
+    plain: dict[str, list[Vector]] = {}
+    for drawn in cells.draw(draws, rng):
+        for name, one in watched.items():
+            gaps = one.field_of(*_grouped(cells, drawn, one.starts, rng))
+            if one.hidden is not None:
+                gaps = gaps + one.hidden * rng.standard_normal(gaps.shape)
+            fields[name].add(gaps)
+        for name, spread in _plain_metrics(cells, drawn, rng).items():
+            plain.setdefault(name, []).append(spread)
+    found = {}
+    for name, one in watched.items():
+        low, high = fields[name].factors()
+        found[name] = (one.error(low), one.error(high))
+    # Cells count near confidences as equal, which moves a rank metric by a hair; its draws are moved back.
+    centre = _plain_metrics(cells, observed, None)
+    for name, parts in plain.items():
+        moved = values[name] - centre[name][0] if name in ("aurc", "auroc") else 0.0
+        found[name] = percentile_interval(np.concatenate(parts) + moved)
+    return found
+
+
+def _grouped(cells: Cells, drawn: Matrix, starts: Starts, rng: np.random.Generator | None) -> tuple[Matrix, Matrix]:
+    return cells.sums("gap", drawn, starts, rng), np.add.reduceat(drawn, starts, axis=1)
+
+
+def _plain_metrics(cells: Cells, drawn: Matrix, rng: np.random.Generator | None) -> dict[str, Vector]:
+    """Metrics that are means or ranks, one value for each draw."""
+    n, everything, by_run = cells.n_samples, np.zeros(1, np.intp), _firsts(cells.run)
+    sizes = np.add.reduceat(drawn, by_run, axis=1)
+    right = np.add.reduceat(drawn * cells.correct, by_run, axis=1)
+    harmonic = harmonic_numbers(n)
+    nll = cells.sums("nll", drawn, everything, rng)[:, 0] / n
+    return {
+        "brier": cells.sums("brier", drawn, everything, rng)[:, 0] / n,
+        "nll": np.where(drawn @ cells.infinite > 0, np.inf, nll),
+        "error_rate": 1.0 - (drawn @ cells.correct) / n,
+        "aurc": np.array([aurc_of(Runs(s, r, s), harmonic) for s, r in zip(sizes, right)]),
+        "auroc": np.array([auroc_of(Runs(s, r, s)) for s, r in zip(sizes, right)]),
+    }
+
+
+def percentile_interval(draws: Vector) -> Interval:
+    """The middle 95 % of the draws; NaN ones, where a metric is undefined, are left out."""
+    kept = draws[~np.isnan(draws)]
+    if len(kept) == 0:
+        return (float("nan"), float("nan"))
+    tail = (1 - LEVEL) / 2
+    # Infinite draws cannot be interpolated.
+    low, high = np.quantile(kept, [tail, 1 - tail], method="linear" if np.isfinite(kept).all() else "inverted_cdf")
+    return float(low), float(high)
+
+
+def _first_cells(confidence: Vector, edges: Vector) -> Starts:
+    """The first cell of each bin that holds one."""
+    bin_of = np.empty(len(confidence), np.intp)
+    bins.assign_bins(confidence, edges, bin_of)
+    return _firsts(bin_of)
+
+
+def _firsts(numbers: NDArray[np.intp]) -> Starts:
+    """Where each run of equal numbers begins."""
+    return np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
+
+
+def _thin(starts: Starts, most: int) -> Starts:
+    """At most `most` of the starts, evenly spread, with the first."""
+    return starts[np.unique(np.linspace(0, len(starts) - 1, min(most, len(starts))).astype(np.intp))]
+
+
+def _absolute_sum(gaps: Matrix) -> Vector:
+    return np.abs(gaps).sum(axis=-1)
+
+
+def _largest(gaps: Matrix) -> Vector:
+    return np.abs(gaps).max(axis=-1)
+
+
+def classwise_interval(
+    probs: Floats, labels: Labels, rows: RowScores, edges: Vector, draws: int, rng: np.random.Generator
+) -> tuple[Interval, int]:
+    """The class-wise error's interval and the draws it used: fewer for many classes."""
+    n, k = probs.shape
+    size = k * (len(edges) - 1)
+    blocks = min(n, _BLOCKS)
+    draws = max(min(draws, 100), min(draws, _CLASSWISE_NUMBERS // size))
+    block = np.empty(n, np.intp)
+    # Blocks are dealt to rows sorted by content, so that the order of rows in the data does not matter.
+    block[np.lexsort((rows.brier, rows.confidence))] = rng.permutation(n) % blocks
+    gaps = np.zeros((blocks, k, len(edges) - 1))
+    bins.bin_classwise(probs, labels, edges, block, gaps)
+    flat = gaps.reshape(blocks, size) / (n * k)
+    flat = flat[:, np.any(flat != 0, axis=0)]
+    pattern = Field(flat.sum(axis=0), _absolute_sum)
+    pattern.add(rng.multinomial(blocks, np.full(blocks, 1 / blocks), size=draws).astype(np.float64) @ flat)
+    value = float(np.abs(pattern.observed).sum())
+    low, high = pattern.factors()
+    return (min(low * value, 1.0), min(high * value, 1.0)), draws

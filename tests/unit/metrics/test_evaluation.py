@@ -1,0 +1,180 @@
+import json
+
+import numpy as np
+import pytest
+
+from recal import evaluate
+from recal.errors import InputError
+from recal.metrics import LABELS, METRICS, StreamingMetrics, calibration_test
+from recal.metrics import cells as cells_module
+
+
+def make_problem(n, k=4, sharpness=2.0, seed=3):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, k)) * 1.5
+    truth = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    y = (truth.cumsum(1) > rng.random((n, 1))).argmax(1)
+    probs = np.exp(sharpness * logits)
+    return probs / probs.sum(1, keepdims=True), y
+
+
+@pytest.mark.parametrize("n", [1, 3, 400, 20_000])
+def test_evaluate_gives_what_each_metric_gives(n):
+    probs, y = make_problem(n)
+    found = evaluate(probs, y)
+    assert list(found) == [metric.__name__ for metric in METRICS] == list(LABELS)
+    for metric in METRICS:
+        assert found[metric.__name__] == pytest.approx(metric(probs, y), abs=1e-12, nan_ok=True)
+    assert found.intervals == {}
+
+
+def test_the_number_of_bins_reaches_the_binned_errors():
+    probs, y = make_problem(400)
+    assert evaluate(probs, y, n_bins=5)["ece"] == pytest.approx(METRICS[0](probs, y, n_bins=5))
+    assert evaluate(probs, y, n_bins=5)["ece"] != evaluate(probs, y)["ece"]
+
+
+@pytest.mark.parametrize("n", [300, 20_000])
+def test_intervals_hold_the_value_and_repeat_with_the_seed(n):
+    probs, y = make_problem(n)
+    found = evaluate(probs, y, bootstrap=100, random_state=1)
+    for name, (low, high) in found.intervals.items():
+        assert low <= found[name] <= high, name
+        assert low < high, name
+    assert evaluate(probs, y, bootstrap=100, random_state=1).intervals == found.intervals
+    assert evaluate(probs, y, bootstrap=100, random_state=2).intervals != found.intervals
+
+
+def test_intervals_do_not_depend_on_the_order_of_rows():
+    probs, y = make_problem(300)
+    order = np.random.default_rng(0).permutation(300)
+    one = evaluate(probs, y, bootstrap=50).intervals
+    other = evaluate(probs[order], y[order], bootstrap=50).intervals
+    for name in LABELS:
+        assert one[name] == pytest.approx(other[name], rel=1e-9), name
+
+
+def test_cells_give_the_intervals_that_rows_give(monkeypatch):
+    probs, y = make_problem(5_000, sharpness=1.5)
+    by_row = evaluate(probs, y, bootstrap=1500)
+    monkeypatch.setattr(cells_module, "EXACT_ROWS", 100)
+    by_cell = evaluate(probs, y, bootstrap=1500)
+    for name in LABELS:
+        if name != "mce":
+            width = np.diff(by_row.intervals[name])[0]
+            assert by_cell.intervals[name] == pytest.approx(by_row.intervals[name], abs=0.2 * width), name
+
+
+def test_a_plain_bootstrap_of_rows_agrees_for_means_and_ranks():
+    probs, y = make_problem(400)
+    found = evaluate(probs, y, bootstrap=3000)
+    rng = np.random.default_rng(5)
+    rows = rng.integers(400, size=(600, 400))
+    for metric in METRICS:
+        if metric.__name__ in ("brier", "nll", "error_rate", "aurc", "auroc"):
+            slow = np.quantile([metric(probs[r], y[r]) for r in rows], [0.025, 0.975])
+            width = slow[1] - slow[0]
+            assert found.intervals[metric.__name__] == pytest.approx(slow, abs=0.2 * width), metric.__name__
+
+
+def test_the_interval_of_an_honest_model_reaches_zero_and_of_a_dishonest_one_does_not():
+    honest = evaluate(*make_problem(4000, sharpness=1.0), bootstrap=300).intervals
+    dishonest = evaluate(*make_problem(4000, sharpness=2.0), bootstrap=300).intervals
+    for name in ("ece", "adaptive_ece", "classwise_ece", "debiased_ece", "smooth_ece", "ks_error"):
+        assert honest[name][0] == 0.0, name
+        assert dishonest[name][0] > 0.01, name
+
+
+def test_infinite_and_undefined_values_are_said_and_survive_json():
+    found = evaluate([[1.0, 0.0]] * 4, [1, 1, 1, 1], bootstrap=20)
+    assert found["nll"] == np.inf
+    assert found.intervals["nll"] == (np.inf, np.inf)
+    assert np.isnan(found["auroc"])
+    back = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert float(back["metrics"]["nll"]["value"]) == np.inf
+    assert back["metrics"]["ece"]["draws"] == 20
+    assert back["n_samples"] == 4
+
+
+def test_many_classes_use_fewer_draws_and_say_so():
+    found = evaluate(*make_problem(300, k=600), bootstrap=1000)
+    assert found.draws["classwise_ece"] < 1000
+    assert f"class-wise ECE: {found.draws['classwise_ece']}" in str(found)
+    assert "1,000 bootstrap draws" in str(found)
+
+
+@pytest.mark.parametrize("draws", [-1, 2.5, True, None])
+def test_a_senseless_number_of_draws_is_refused(draws):
+    with pytest.raises(InputError, match="bootstrap"):
+        evaluate([[0.9, 0.1]], [0], bootstrap=draws)
+
+
+def test_an_unknown_metric_is_named():
+    with pytest.raises(KeyError, match="no metric 'ecce'"):
+        evaluate([[0.9, 0.1]], [0])["ecce"]
+
+
+def test_a_stream_gives_what_the_whole_gives():
+    probs, y = make_problem(500)
+    stream = StreamingMetrics()
+    for first in range(0, 500, 77):
+        stream.update(probs[first : first + 77], y[first : first + 77])
+    whole = evaluate(probs, y)
+    for name, value in stream.result().items():
+        assert value == pytest.approx(whole[name], abs=1e-12), name
+    assert stream.n_samples == 500
+
+
+def test_streams_merge():
+    probs, y = make_problem(500)
+    one = StreamingMetrics().update(probs[:200], y[:200])
+    two = StreamingMetrics().update(probs[200:], y[200:])
+    merged = StreamingMetrics().merge(one).merge(StreamingMetrics()).merge(two)
+    assert dict(merged.result()) == pytest.approx(dict(StreamingMetrics().update(probs, y).result()))
+    with pytest.raises(InputError, match="15 and 10 bins"):
+        one.merge(StreamingMetrics(n_bins=10))
+
+
+def test_a_refused_batch_leaves_a_stream_as_it_was():
+    probs, y = make_problem(50)
+    stream = StreamingMetrics().update(probs, y)
+    before = dict(stream.result())
+    bad = probs.copy()
+    bad[40] = 2.0
+    with pytest.raises(InputError, match="row 40"):
+        stream.update(bad, y)
+    with pytest.raises(InputError, match="4 classes"):
+        stream.update([[0.5, 0.5]], [0])
+    assert dict(stream.result()) == before
+
+
+def test_an_empty_stream_has_no_result():
+    with pytest.raises(InputError, match="No rows"):
+        StreamingMetrics().result()
+
+
+def test_the_test_of_calibration_tells_honest_from_dishonest():
+    assert calibration_test(*make_problem(3000, sharpness=1.0)).p_value > 0.05
+    found = calibration_test(*make_problem(3000, sharpness=1.5))
+    assert found.p_value == pytest.approx(1 / 1001)
+    assert found.mean_gap > 0
+    assert "above accuracy" in str(found)
+
+
+def test_certain_and_right_is_honest_and_one_certain_error_is_not():
+    probs = np.array([[1.0, 0.0]] * 50)
+    assert calibration_test(probs, [0] * 50).p_value == 1.0
+    assert calibration_test(probs, [0] * 49 + [1]).p_value < 0.01
+
+
+@pytest.mark.parametrize("n", [40, 20_000])
+@pytest.mark.slow
+def test_the_test_of_calibration_keeps_its_level(n):
+    repeats = 1000 if n == 40 else 200
+    p_values = [
+        calibration_test(*make_problem(n, sharpness=1.0, seed=seed), draws=199, random_state=seed).p_value
+        for seed in range(repeats)
+    ]
+    for level in (0.05, 0.2):
+        error = 4 * (level * (1 - level) / repeats) ** 0.5
+        assert np.mean(np.array(p_values) <= level) == pytest.approx(level, abs=error)
