@@ -6,7 +6,9 @@ Names load on first use, so that `import recal` costs little more than numpy.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -24,6 +26,7 @@ _HOME = {
     "IsotonicCalibration": "recal.calibrators",
     "IsotonicMulticlass": "recal.calibrators",
     "IsotonicOneVsAll": "recal.calibrators",
+    "collect": "recal.collect",
     "ReCal": "recal.calibrators",
     "StructuredMatrixScaling": "recal.calibrators",
     "StructuredVectorScaling": "recal.calibrators",
@@ -54,3 +57,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """`recal.collect` is the function, also after the folder of that name was imported, which would take its place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -96,7 +96,7 @@ DESIGN = [
     "compare",
 ]
 # Promised and not there yet: a name leaves this line when it lands.
-PENDING = set(DESIGN) - {"Views", "read_views", "Plan", "ViewAveraging", "metrics", "save", "load"}
+PENDING = set(DESIGN) - {"Views", "read_views", "Plan", "ViewAveraging", "metrics", "save", "load", "collect"}
 
 
 def imported(path: Path) -> list[tuple[str, int]]:
