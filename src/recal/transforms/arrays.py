@@ -16,7 +16,7 @@ import numpy as np
 from recal.errors import InputError
 
 Array = Any  # numpy.ndarray or torch.Tensor
-_INTEGERS = ("uint8", "uint16", "int16")
+_INTEGERS = ("uint8", "uint16", "int8", "int16", "int32")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -62,14 +62,23 @@ def dtype_name(array: Array) -> str:
     return str(array.dtype).removeprefix("torch.")
 
 
-def check_numeric(array: Array, what: str) -> None:
+def check_numeric(array: Array, what: str, integers: tuple[str, ...] = _INTEGERS) -> None:
     """Refuse the dtypes for which 'the same dtype back' would have no clear meaning."""
     name = dtype_name(array)
-    if name not in _INTEGERS + _FLOATS:
+    if name not in integers + _FLOATS:
         raise InputError(
-            f"{what} must be floats or one of {', '.join(_INTEGERS)}, got dtype {name}. "
-            "Convert them first, for instance with .astype('uint8') or .astype('float32')."
+            f"{what} must be floats or one of {', '.join(integers)}, got dtype {name}. "
+            f"Convert them first, for instance with .astype('{integers[0]}') or .astype('float32')."
         )
+
+
+def check_full_scale(x: Array, full: float, spec: str, remedy: str) -> None:
+    """Refuse floats beyond full scale: the scale is stated, never guessed from a batch. A trace holds no values."""
+    if (is_tensor(x) and not is_plain(x)) or 0 in x.shape:
+        return
+    largest = float(np.abs(x).max()) if not is_tensor(x) else float(x.abs().max())
+    if largest > full * 1.001:
+        raise InputError(f"{spec} takes floats up to {full:g}, got {largest:.6g}. {remedy}")
 
 
 def to_working(array: Array) -> Array:

@@ -38,6 +38,8 @@ class BuiltIn:
     __slots__ = ()
 
     kind: ClassVar[str]
+    modality: ClassVar[str]
+    """What it is made for: image, video, series, audio, text or tabular."""
     identity: ClassVar[float]
     """The strength that changes nothing."""
     strengths: ClassVar[tuple[float, float]]
@@ -49,6 +51,13 @@ class BuiltIn:
     """The grid from which pools draw. A step of 1 means whole numbers only."""
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}
     """The values that an option may take, for options that are words."""
+    traceable: ClassVar[bool] = True
+    """Whether it consists of tensor operations, so that it runs on any device and can be exported."""
+
+    @classmethod
+    def options_from(cls, data: Any) -> dict[str, Any]:
+        """Return the options that are learned from inputs; most kinds have none."""
+        return {}
 
     @property
     def strength(self) -> float:
@@ -58,6 +67,10 @@ class BuiltIn:
     @property
     def is_identity(self) -> bool:
         return self.strength == self.identity
+
+    def __call__(self, inputs: Any, /) -> Any:
+        """Return the transformed copy of a batch: same shape, same dtype, the input untouched."""
+        raise NotImplementedError
 
     def __str__(self) -> str:
         own = fields(self)  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
 from recal.transforms.base import BuiltIn
@@ -27,14 +26,14 @@ class ImageTransform(BuiltIn):
     __slots__ = ()
 
     layout: str
+    modality: ClassVar[str] = "image"
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"layout": LAYOUTS}
-    traceable: ClassVar[bool] = True
 
     def __call__(self, images: Array, /) -> Array:
         return arrays.apply(self._images, images, traceable=self.traceable)
 
     def _images(self, images: Array) -> Array:
-        arrays.check_numeric(images, "Images")
+        arrays.check_numeric(images, "Images", ("uint8", "uint16"))
         layout = image_layout(images.shape, self.layout)
         if self.is_identity:
             return arrays.copy(images)
@@ -105,15 +104,64 @@ class Brightness(ImageTransform):
         return (x * self.factor).clip(None, white)
 
 
+@dataclass(frozen=True, slots=True)
+class Contrast(ImageTransform):
+    """Draw every value towards the image's mean: `factor` of the distance remains."""
+
+    kind: ClassVar[str] = "contrast"
+    identity: ClassVar[float] = 1.0
+    strengths: ClassVar[tuple[float, float]] = (0.9, 0.1)
+    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    positive: ClassVar[bool] = True
+
+    factor: float
+    layout: str = "auto"
+
+    def _planes(self, x: Array, dtype: str) -> Array:
+        mean = x.reshape((x.shape[0], -1)).mean(-1)[:, None, None, None]
+        return mean + (x - mean) * self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class Blur(ImageTransform):
+    """Smooth with a Gaussian of `sigma` pixels; pixels at the edge are taken to go on beyond it."""
+
+    kind: ClassVar[str] = "blur"
+    identity: ClassVar[float] = 0.0
+    strengths: ClassVar[tuple[float, float]] = (0.3, 3.0)
+    domain: ClassVar[tuple[float, float]] = (0.0, 100.0)
+
+    sigma: float
+    layout: str = "auto"
+
+    def _planes(self, x: Array, dtype: str) -> Array:
+        height, width = x.shape[-2:]
+        return along_both(x, _blur_matrix(height, self.sigma), _blur_matrix(width, self.sigma))
+
+
+@dataclass(frozen=True, slots=True)
+class Pixelate(ImageTransform):
+    """Keep `scale` of the resolution: the image becomes ``round(scale * size)`` blocks a side, each its own mean."""
+
+    kind: ClassVar[str] = "pixelate"
+    identity: ClassVar[float] = 1.0
+    strengths: ClassVar[tuple[float, float]] = (0.9, 0.1)
+    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    positive: ClassVar[bool] = True
+
+    scale: float
+    layout: str = "auto"
+
+    def _planes(self, x: Array, dtype: str) -> Array:
+        height, width = x.shape[-2:]
+        return along_both(x, _block_matrix(height, self.scale), _block_matrix(width, self.scale))
+
+
 def check_white(x: Array, dtype: str, white: float, kind: str) -> float:
     """Return the value of white; refuse float images that exceed it."""
     limit = arrays.white_of(dtype, white)
-    traced = arrays.is_tensor(x) and not arrays.is_plain(x)
-    if not traced and 0 not in x.shape and float(x.max()) > limit * 1.001:
-        raise InputError(
-            f"{kind} takes float images from 0 to white={limit:g}, got {float(x.max()):.6g}. For values from 0 to 255 "
-            f"use '{kind}:...:white=255', and transform before normalising."
-        )
+    remedy = f"For values from 0 to 255 write '{kind}:...:white=255', and transform before normalising."
+    arrays.check_full_scale(x, limit, kind, remedy)
     return limit
 
 
@@ -142,15 +190,46 @@ def _filled(matrix: NDArray[np.float64]) -> tuple[int, int]:
 def _zoom_matrix(size: int, scale: float) -> NDArray[np.float64]:
     """Pad with black, then resize back: (size, size)."""
     border = int(size * (1 - scale) / scale)
-    before = border // 2
-    return resize_matrix(size + border, size)[:, before : before + size]
+    return resize_matrix(size, size, border // 2, border - border // 2)
 
 
-def resize_matrix(source: int, target: int) -> NDArray[np.float64]:
-    """Antialiased bilinear resize along one axis: a triangle as wide as a target pixel, its weights summing to 1."""
-    ratio = source / target
+def resize_matrix(source: int, target: int, before: int = 0, after: int = 0) -> NDArray[np.float64]:
+    """Pad with zeros, then resize with antialiasing, along one axis: (target, source).
+
+    A triangle as wide as a target pixel, or as a source pixel when enlarging; the weights of a target pixel sum to 1
+    over the padded axis. Only the pixels under the triangle are visited, since the padding may be huge.
+    """
+    padded = source + before + after
+    ratio = padded / target
+    reach = max(ratio, 1.0)
     centres = (np.arange(target) + 0.5) * ratio
-    distance = np.abs(np.arange(source) + 0.5 - centres[:, None])
-    weights = np.maximum(0.0, 1.0 - distance / max(ratio, 1.0))
+    pixels = np.floor(centres - reach).astype(np.intp)[:, None] + np.arange(int(2 * reach) + 3)
+    weights = np.maximum(0.0, 1.0 - np.abs(pixels + 0.5 - centres[:, None]) / reach)
+    weights *= (pixels >= 0) & (pixels < padded)
     weights /= weights.sum(axis=1, keepdims=True)
-    return weights
+    matrix = np.zeros((target, source))
+    inside = (pixels >= before) & (pixels < before + source)
+    rows = np.broadcast_to(np.arange(target)[:, None], pixels.shape)
+    matrix[rows[inside], pixels[inside] - before] = weights[inside]
+    return matrix
+
+
+@lru_cache(maxsize=256)
+def _blur_matrix(size: int, sigma: float) -> NDArray[np.float64]:
+    reach = int(np.ceil(4 * sigma))
+    offsets = np.arange(-reach, reach + 1)
+    weights = np.exp(-0.5 * (offsets / sigma) ** 2)
+    weights /= weights.sum()
+    matrix = np.zeros((size, size))
+    pixels = np.arange(size)
+    for offset, weight in zip(offsets, weights):
+        matrix[pixels, np.clip(pixels + offset, 0, size - 1)] += weight
+    return matrix
+
+
+@lru_cache(maxsize=256)
+def _block_matrix(size: int, scale: float) -> NDArray[np.float64]:
+    blocks = max(1, round(scale * size))
+    block = np.arange(size) * blocks // size
+    same = (block[:, None] == block).astype(np.float64)
+    return same / same.sum(axis=1, keepdims=True)

@@ -6,11 +6,33 @@ from dataclasses import fields
 from typing import Any
 
 from recal.errors import InputError
+from recal.transforms.audio import Bits, LowPass
 from recal.transforms.base import BuiltIn, Named, Transform
-from recal.transforms.image import Brightness, ZoomOut
+from recal.transforms.image import Blur, Brightness, Contrast, Pixelate, ZoomOut
+from recal.transforms.image_coding import Jpeg, RandomPixels
+from recal.transforms.series import Coarse, DropFrames, DropSamples, Quantise
+from recal.transforms.tabular import MedianFill
+from recal.transforms.text import DropTokens, MaskTokens
 
 # The one list of the built-in kinds. The command line, the loader and the contract tests read it.
-TRANSFORMS: tuple[type[BuiltIn], ...] = (ZoomOut, Brightness)
+TRANSFORMS: tuple[type[BuiltIn], ...] = (
+    ZoomOut,
+    Brightness,
+    Contrast,
+    Blur,
+    Pixelate,
+    Jpeg,
+    RandomPixels,
+    DropFrames,
+    DropSamples,
+    Coarse,
+    Quantise,
+    LowPass,
+    Bits,
+    DropTokens,
+    MaskTokens,
+    MedianFill,
+)
 KINDS: dict[str, type[BuiltIn]] = {transform.kind: transform for transform in TRANSFORMS}
 
 
@@ -29,7 +51,7 @@ def as_transform(value: Any) -> Transform:
     Named(name='rotated by 90')
     """
     if isinstance(value, BuiltIn):
-        return value  # type: ignore[return-value]
+        return value
     if isinstance(value, str):
         kind, colon, rest = value.strip().partition(":")
         return parse(kind, rest) if colon and kind in KINDS else Named(value.strip())
@@ -61,7 +83,7 @@ def parse(kind: str, rest: str) -> Transform:
 
 def build(kind: str, strength: float, options: dict[str, Any]) -> Transform:
     """Return the transformation of a known kind."""
-    return KINDS[kind](strength, **options)  # type: ignore[call-arg, return-value]
+    return KINDS[kind](strength, **options)  # type: ignore[call-arg]
 
 
 def read_strength(kind: str, text: str) -> float:

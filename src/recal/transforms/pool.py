@@ -32,7 +32,7 @@ class _Range(NamedTuple):
         return f"{self.kind}:{self.low:g}-{self.high:g}"
 
 
-def pool(spec: Any, seed: int = 0) -> tuple[Transform, ...]:
+def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]:
     """Return distinct transformations, drawn from ranges or given one by one.
 
     Parameters
@@ -44,6 +44,8 @@ def pool(spec: Any, seed: int = 0) -> tuple[Transform, ...]:
         their name.
     seed : int
         The same seed draws the same pool; a part draws the same strengths whatever other kinds stand beside it.
+    data : array-like of shape (n_samples, n_features), optional
+        Training inputs, for kinds that learn from them: ``median`` takes the medians.
 
     Examples
     --------
@@ -53,7 +55,7 @@ def pool(spec: Any, seed: int = 0) -> tuple[Transform, ...]:
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(f"`seed` must be a whole number from 0 on, got {seed!r}.")
-    parts = [part for item in _items(spec) for part in _parts(item)]
+    parts = [part for item in _items(spec) for part in _parts(item, data)]
     if not parts:
         raise InputError("A pool needs at least one transformation, such as pool('zoom:0.5-0.9:10').")
     # Single ones first, so that a range never draws what is already given.
@@ -79,11 +81,11 @@ def _items(spec: Any) -> Iterable[Any]:
     raise InputError(f"A pool is text such as 'zoom:0.1-0.9:20', or a sequence of transformations, got {spec!r}.")
 
 
-def _parts(item: Any) -> list[_Range | Transform]:
-    return [_part(text) for text in item.split("+")] if isinstance(item, str) else [as_transform(item)]
+def _parts(item: Any, data: Any) -> list[_Range | Transform]:
+    return [_part(text, data) for text in item.split("+")] if isinstance(item, str) else [as_transform(item)]
 
 
-def _part(text: str) -> _Range | Transform:
+def _part(text: str, data: Any) -> _Range | Transform:
     kind, *rest = text.strip().split(":")
     if kind not in KINDS:
         near = get_close_matches(kind, KINDS, n=1, cutoff=0.4)
@@ -95,7 +97,8 @@ def _part(text: str) -> _Range | Transform:
     plain = [part for part in rest if "=" not in part]
     if rest[: len(plain)] != plain:
         raise InputError(f"Options come last, got {text!r}; write for instance 'zoom:0.1-0.9:20:layout=NHWC'.")
-    options = parse_options(kind, rest[len(plain) :])
+    learned = KINDS[kind].options_from(data) if data is not None else {}
+    options = {**learned, **parse_options(kind, rest[len(plain) :])}
     if not plain:
         low, high = sorted(KINDS[kind].strengths)
         return _Range(kind, low, high, min(_USUAL_COUNT, len(_grid(KINDS[kind], low, high))), options)

@@ -56,7 +56,7 @@ def test_bright_floats_are_clipped_at_white_and_never_guessed() -> None:
     image = np.array([[[0.2, 0.9]]])
     np.testing.assert_allclose(Brightness(1.5)(image), [[[0.3, 1.0]]])
     np.testing.assert_allclose(Brightness(1.5, white=255)(image * 255), [[[76.5, 255.0]]])
-    with pytest.raises(InputError, match=r"white=1, got 229.5.*white=255"):
+    with pytest.raises(InputError, match=r"up to 1, got 229.5.*white=255"):
         Brightness(1.5)(image * 255)
 
 

@@ -1,0 +1,169 @@
+"""Time series, video and audio: time axis lost in part, values made coarser.
+
+The first axis counts samples. Time is the last axis, (n, time) or (n, channels, time), unless ``axis=`` says otherwise
+(1 for arrays of the shape (n, time, channels)); frames of a video lie along axis 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.errors import InputError
+from recal.transforms import arrays
+from recal.transforms.arrays import Array
+from recal.transforms.base import BuiltIn
+from recal.transforms.content import choose, content_keys
+
+
+class SeriesTransform(BuiltIn):
+    """Hands floats with time along axis 1 to `_series`, and returns to shape and dtype."""
+
+    __slots__ = ()
+
+    axis: int
+    modality: ClassVar[str] = "series"
+
+    def __call__(self, series: Array, /) -> Array:
+        return arrays.apply(self._values, series, traceable=self.traceable)
+
+    def _values(self, series: Array) -> Array:
+        arrays.check_numeric(series, "Series")
+        if series.ndim < 2 or not (1 <= self.axis < series.ndim or 1 - series.ndim <= self.axis < 0):
+            raise InputError(
+                f"{self.kind} needs samples along the first axis and time along axis {self.axis}, got the shape "
+                f"{tuple(series.shape)}. For a single series pass series[None]; for another time axis pass axis=."
+            )
+        if self.is_identity or 0 in series.shape:
+            return arrays.copy(series)
+        xp, dtype = arrays.namespace(series), arrays.dtype_name(series)
+        timed = arrays.contiguous(xp.moveaxis(series, self.axis, 1))
+        result = arrays.from_working(self._series(arrays.to_working(timed), dtype), dtype)
+        return arrays.contiguous(xp.moveaxis(result, 1, self.axis))
+
+    def _series(self, x: Array, dtype: str) -> Array:
+        """Transform floats of the shape (n, time, ...); `dtype` is that of the user's series."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class DropSamples(SeriesTransform):
+    """Lose ``round(share * time)`` samples of each series (at least one, never all), in all channels at once.
+
+    What is lost becomes zero, or holds the last value kept, or is interpolated between its neighbours. Which are lost
+    follows from `seed` and the series' own content.
+    """
+
+    kind: ClassVar[str] = "drop"
+    identity: ClassVar[float] = 0.0
+    strengths: ClassVar[tuple[float, float]] = (0.05, 0.9)
+    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"fill": ("zero", "hold", "interpolate")}
+    traceable: ClassVar[bool] = False
+
+    share: float
+    fill: str = "interpolate"
+    seed: int = 0
+    axis: int = -1
+
+    def _series(self, x: NDArray, dtype: str) -> NDArray:
+        lost = choose(content_keys(x, self.kind, self.seed), x.shape[1], self.share)
+        return _fill(x, lost, self.fill)
+
+
+@dataclass(frozen=True, slots=True)
+class DropFrames(SeriesTransform):
+    """Lose ``round(share * frames)`` frames of each video: the last one kept stays on, or the screen goes black."""
+
+    kind: ClassVar[str] = "frames"
+    modality: ClassVar[str] = "video"
+    identity: ClassVar[float] = 0.0
+    strengths: ClassVar[tuple[float, float]] = (0.1, 0.9)
+    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"fill": ("hold", "zero", "interpolate")}
+    traceable: ClassVar[bool] = False
+
+    share: float
+    fill: str = "hold"
+    seed: int = 0
+    axis: int = 1
+
+    def _series(self, x: NDArray, dtype: str) -> NDArray:
+        lost = choose(content_keys(x, self.kind, self.seed), x.shape[1], self.share)
+        return _fill(x, lost, self.fill)
+
+
+@dataclass(frozen=True, slots=True)
+class Coarse(SeriesTransform):
+    """Sample at `rate` of the original rate; what lies between is interpolated, or held."""
+
+    kind: ClassVar[str] = "coarse"
+    identity: ClassVar[float] = 1.0
+    strengths: ClassVar[tuple[float, float]] = (0.9, 0.05)
+    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    positive: ClassVar[bool] = True
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"fill": ("interpolate", "hold")}
+
+    rate: float
+    fill: str = "interpolate"
+    axis: int = -1
+
+    def _series(self, x: Array, dtype: str) -> Array:
+        length = x.shape[1]
+        lost = np.ones((1, length), dtype=bool)
+        lost[0, np.unique((np.arange(0, length, 1 / self.rate)).astype(np.intp))] = False
+        before, after, weight = (part[0] for part in _neighbours(lost))
+        if self.fill == "hold":
+            return x[:, before]
+        blend = arrays.constant(weight.reshape((1, -1) + (1,) * (x.ndim - 2)), x)
+        return x[:, before] * (1 - blend) + x[:, after] * blend
+
+
+@dataclass(frozen=True, slots=True)
+class Quantise(SeriesTransform):
+    """Round values to multiples of `share` of the range that the sample's channel spans, counted from its least."""
+
+    kind: ClassVar[str] = "quantise"
+    identity: ClassVar[float] = 0.0
+    strengths: ClassVar[tuple[float, float]] = (0.02, 0.5)
+    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    share: float
+    axis: int = -1
+
+    def _series(self, x: Array, dtype: str) -> Array:
+        xp = arrays.namespace(x)
+        least, most = xp.amin(x, 1)[:, None], xp.amax(x, 1)[:, None]
+        step = (most - least) * self.share
+        step = xp.where(step > 0, step, xp.ones_like(step))
+        rounded = least + ((x - least) / step).round() * step
+        return xp.minimum(rounded, most + xp.zeros_like(x))
+
+
+def _neighbours(lost: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+    """Return for each place the kept one before it, the kept one after it, and the weight of the latter.
+
+    A kept place is its own neighbour; beyond the first or last kept one there is only that one.
+    """
+    length = lost.shape[1]
+    places = np.arange(length)
+    before = np.maximum.accumulate(np.where(lost, -1, places), axis=1)
+    after = np.minimum.accumulate(np.where(lost, length, places)[:, ::-1], axis=1)[:, ::-1]
+    before, after = np.where(before < 0, after, before), np.where(after == length, before, after)
+    gap = after - before
+    return before, after, np.where(gap > 0, (places - before) / np.maximum(gap, 1), 0.0)
+
+
+def _fill(x: NDArray, lost: NDArray[np.bool_], fill: str) -> NDArray:
+    inner = (1,) * (x.ndim - 2)
+    if fill == "zero":
+        return np.where(lost.reshape(lost.shape + inner), x.dtype.type(0), x)
+    before, after, weight = _neighbours(lost)
+    rows = np.arange(len(x))[:, None]
+    if fill == "hold":
+        return x[rows, before]
+    blend = weight.reshape(weight.shape + inner).astype(x.dtype)
+    return x[rows, before] * (1 - blend) + x[rows, after] * blend

@@ -1,0 +1,140 @@
+"""Text: tokens dropped or masked, in strings (words between blanks) or in arrays of token ids.
+
+Token ids have the shape (n, tokens); `pad` marks what is no token, and ids in `special` (such as a separator) are never
+touched. Which tokens are hit follows from `seed` and the text itself. At least one token of a text remains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.errors import InputError
+from recal.transforms import arrays
+from recal.transforms.base import BuiltIn
+from recal.transforms.content import choose, content_keys, key_of
+
+
+class TokenTransform(BuiltIn):
+    """Tells strings from ids, chooses tokens, and leaves to subclasses what happens to them."""
+
+    __slots__ = ()
+
+    share: float
+    seed: int
+    pad: int
+    special: tuple[float, ...]
+    modality: ClassVar[str] = "text"
+    identity: ClassVar[float] = 0.0
+    strengths: ClassVar[tuple[float, float]] = (0.05, 0.7)
+    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    traceable: ClassVar[bool] = False
+
+    def __call__(self, texts: Any, /) -> Any:
+        if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
+            return [self._text(text) for text in texts]
+        if isinstance(texts, np.ndarray) and texts.dtype.kind in "UO" and texts.ndim == 1:
+            wrong = [text for text in texts.tolist() if not isinstance(text, str)]
+            if wrong:
+                raise InputError(f"{self.kind} needs an array of strings, but it holds {wrong[0]!r}.")
+            changed = [self._text(text) for text in texts.tolist()]
+            return (
+                np.array(changed, dtype=texts.dtype if texts.dtype.kind == "O" else None) if changed else texts.copy()
+            )
+        if isinstance(texts, np.ndarray) or arrays.is_tensor(texts):
+            return arrays.apply(self._ids, texts, traceable=False)
+        raise InputError(
+            f"{self.kind} needs a list of strings or an array of token ids (n, tokens), got {type(texts).__name__}. "
+            "For a single text pass [text]."
+        )
+
+    def _text(self, text: str) -> str:
+        words = text.split()
+        if self.is_identity or not words:
+            return text
+        key = np.array([key_of(text.encode(), f"{self.kind}:{self.seed}".encode())], dtype=np.uint64)
+        hit = choose(key, len(words), self.share)[0]
+        return " ".join(self._words(words, hit)) if hit.any() else text
+
+    def _ids(self, ids: NDArray) -> NDArray:
+        if ids.dtype.kind not in "iu" or ids.ndim != 2:
+            raise InputError(
+                f"Token ids are whole numbers of the shape (n, tokens), got dtype {ids.dtype}, shape {ids.shape}."
+            )
+        result = ids.copy()
+        if self.is_identity:
+            return result
+        fixed = np.isin(ids, np.array([self.pad, *self.special], dtype=np.int64))
+        keys = content_keys(ids, self.kind, self.seed)
+        for row, key in enumerate(keys):
+            free = np.flatnonzero(~fixed[row])
+            if len(free):
+                self._row(result[row], free[choose(key[None], len(free), self.share)[0]])
+        return result
+
+    def _words(self, words: list[str], hit: NDArray[np.bool_]) -> list[str]:
+        raise NotImplementedError
+
+    def _row(self, row: NDArray, hit: NDArray[np.intp]) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class DropTokens(TokenTransform):
+    """Drop `share` of the tokens; ids close up and the row is filled with `pad` on the side where it is padded.
+
+    A model that takes an attention mask must get a new one, for instance ``ids != pad`` in `preprocess`.
+
+    Examples
+    --------
+    >>> from recal.transforms import DropTokens
+    >>> DropTokens(0.4)(["a small cat on the mat"])
+    ['a small cat mat']
+    """
+
+    kind: ClassVar[str] = "tokendrop"
+
+    share: float
+    seed: int = 0
+    pad: int = 0
+    special: tuple[float, ...] = ()
+
+    def _words(self, words: list[str], hit: NDArray[np.bool_]) -> list[str]:
+        return [word for word, lost in zip(words, hit) if not lost]
+
+    def _row(self, row: NDArray, hit: NDArray[np.intp]) -> None:
+        kept = np.delete(row, hit)
+        padded_left = row[0] == self.pad
+        row[:] = self.pad
+        if padded_left:
+            row[len(row) - len(kept) :] = kept
+        else:
+            row[: len(kept)] = kept
+
+
+@dataclass(frozen=True, slots=True)
+class MaskTokens(TokenTransform):
+    """Replace `share` of the tokens by `mask`, or by `mask_id` in arrays of ids."""
+
+    kind: ClassVar[str] = "tokenmask"
+
+    share: float
+    seed: int = 0
+    pad: int = 0
+    special: tuple[float, ...] = ()
+    mask: str = "[MASK]"
+    mask_id: int = -1
+
+    def _words(self, words: list[str], hit: NDArray[np.bool_]) -> list[str]:
+        return [self.mask if lost else word for word, lost in zip(words, hit)]
+
+    def _row(self, row: NDArray, hit: NDArray[np.intp]) -> None:
+        if self.mask_id < 0:
+            raise InputError(
+                "Masking token ids needs the mask's id, which depends on the tokenizer: "
+                "write for instance 'tokenmask:0.2:mask_id=103'."
+            )
+        row[hit] = self.mask_id
