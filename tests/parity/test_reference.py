@@ -1,0 +1,106 @@
+"""The package against the slow reference: groups, temperatures, fit, replay."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recal import ReCal, TemperatureScaling, Views, group
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reference, problem = load("reference"), load("problems").problem
+SIZES = [(400, 2), (400, 3), (300, 10), (200, 128), (150, 1000)]
+
+
+def as_views(z, views, y=None):
+    return Views(z, {f"zoom:0.{i + 1}": view for i, view in enumerate(views)}, y)
+
+
+@pytest.mark.parametrize("ties", ["float32", "exact"])
+@pytest.mark.parametrize("confidence_at", ["original", "own"])
+@pytest.mark.parametrize("sharpness", [1.0, 12.0])
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_groups(n, k, sharpness, confidence_at, ties):
+    z, views, _ = problem(n, k, sharpness=sharpness, seed=k)
+    rule = {"confidence_at": confidence_at, "ties": ties}
+    for view in views:
+        np.testing.assert_array_equal(
+            group(z, view, **rule), reference.group(z.astype(float), view.astype(float), **rule)
+        )
+
+
+def test_identical_logits_did_not_rise_and_were_kept():
+    z, _, _ = problem(100, 7)
+    assert set(group(z, z)) == {4}
+    assert set(group(z, z, ties="exact")) == {4}
+
+
+def test_saturated_confidences_are_equal_in_float32_and_told_apart_exactly():
+    sure, surer = [[60.0, 0.0]], [[70.0, 0.0]]
+    assert group(sure, surer).tolist() == [4]
+    assert group(sure, surer, ties="exact").tolist() == [3]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("sharpness", [0.3, 3.0, 12.0])
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_one_temperature(n, k, sharpness, dtype):
+    z, _, y = problem(n, k, sharpness=sharpness, seed=n, dtype=dtype)
+    expected = reference.beta(z.astype(np.float64), y)
+    assert TemperatureScaling().fit(z, y).beta_ == pytest.approx(expected, abs=1e-8)
+
+
+READINGS = [
+    {},
+    {"confidence_at": "own"},
+    {"ties": "exact"},
+    {"shrink": "temperature"},
+    {"guard": "ece"},
+    {"start": "temperature"},
+    {"finish": "temperature"},
+    {"start": "temperature", "finish": "temperature", "guard": "ece", "ties": "exact", "confidence_at": "own"},
+]
+
+
+@pytest.mark.parametrize("reading", READINGS, ids=lambda reading: "+".join(reading) or "default")
+@pytest.mark.parametrize(("n", "k"), [(300, 2), (200, 10)])
+def test_fit_and_replay(n, k, reading):
+    z, views, y = problem(2 * n, k, seed=k)
+    sequence = np.random.default_rng(k).integers(0, len(views), 12)
+    steps, start, finish = reference.fit(z[:n], [v[:n] for v in views], y[:n], sequence, **reading)
+    everything = as_views(z, views, y)
+    recal = ReCal(sequence=sequence, **reading).fit(everything[:n])
+    assert recal.n_iter_ == len(steps)
+    np.testing.assert_allclose([s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6)
+    assert (recal.plan_.start, recal.plan_.finish) == pytest.approx((start, finish), abs=1e-6)
+    rule = {name: reading[name] for name in ("confidence_at", "ties") if name in reading}
+    expected = reference.replay(z[n:], [v[n:] for v in views], steps, start, finish, **rule)
+    np.testing.assert_allclose(recal.predict_proba(everything[n:]), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("sharpness", [12.0, 40.0])
+def test_saturated_fit(sharpness):
+    z, views, y = problem(500, 10, sharpness=sharpness, seed=3)
+    sequence = np.random.default_rng(1).integers(0, len(views), 20)
+    steps, start, finish = reference.fit(z, views, y, sequence)
+    recal = ReCal(sequence=sequence).fit(as_views(z, views, y))
+    np.testing.assert_allclose([s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "k"), [(300, 100), (300, 1000)])
+def test_many_classes_most_of_them_missing_from_the_labels(n, k):
+    z, views, y = problem(n, k, sharpness=1.0, seed=9)
+    sequence = [0, 3, 1, 2, 0, 3]
+    steps, _, _ = reference.fit(z, views, y, sequence)
+    recal = ReCal(sequence=sequence).fit(as_views(z, views, y))
+    np.testing.assert_allclose([s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6)
