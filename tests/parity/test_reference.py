@@ -92,7 +92,7 @@ def test_fit_and_replay(n, k, reading):
 def test_saturated_fit(sharpness):
     z, views, y = problem(500, 10, sharpness=sharpness, seed=3)
     sequence = np.random.default_rng(1).integers(0, len(views), 20)
-    steps, start, finish = reference.fit(z, views, y, sequence)
+    steps, _, _ = reference.fit(z, views, y, sequence)
     recal = ReCal(sequence=sequence).fit(as_views(z, views, y))
     np.testing.assert_allclose([s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6)
 
