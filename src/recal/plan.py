@@ -114,7 +114,10 @@ class Plan:
 
 
 def _is_beta(value: Any) -> bool:
-    return _is_number(value) and 0.0 < value < float("inf")
+    try:
+        return _is_number(value) and 0.0 < float(value) < float("inf")
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def _is_number(value: Any) -> bool:

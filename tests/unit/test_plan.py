@@ -91,7 +91,7 @@ def test_betas_must_be_four_positive_finite_numbers(betas):
 
 
 @pytest.mark.parametrize("name", ["start", "finish"])
-@pytest.mark.parametrize("value", [0, -1.0, np.nan, np.inf, "a", None], ids=repr)
+@pytest.mark.parametrize("value", [0, -1.0, np.nan, np.inf, 10**400, "a", None], ids=repr)
 def test_start_and_finish_must_be_positive_finite_numbers(name, value):
     with pytest.raises(InputError, match=f"`{name}` must be a positive finite beta"):
         Plan(**{name: value})

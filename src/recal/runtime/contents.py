@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import numpy as np
 
 from recal.errors import FileError
+from recal.plan import Plan
 
 if TYPE_CHECKING:
     from recal.calibrators import Calibrator
@@ -34,6 +35,8 @@ def check_state(family: type[Calibrator], state: dict[str, Any]) -> None:
     for key in state:
         if key not in known:
             raise FileError(f"{family.__name__} has no fitted attribute {key!r}")
+    if not isinstance(state.get("plan_", Plan()), Plan):
+        raise FileError("`plan_` must be a plan")
     classes = state.get("classes_")
     if not isinstance(classes, np.ndarray) or classes.ndim != 1 or len(set(classes.tolist())) != len(classes):
         raise FileError("`classes_` must be a list of distinct classes")

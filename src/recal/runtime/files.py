@@ -105,7 +105,7 @@ def load(path: str | os.PathLike[str], transforms: Mapping[str, Callable[[Any], 
         raise FileError(f"Cannot read {source}: {error.strerror or error}.") from error
     except MemoryError as error:
         raise FileError(f"Cannot read {source}: there is not enough memory.") from error
-    except (FileError, InputError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except Exception as error:  # whatever a constructor makes of values that no honest file holds
         reason = "values are nested too deep" if isinstance(error, RecursionError) else str(error)
         raise FileError(f"{source} is not a file that recal can use: {reason.rstrip('.')}.") from error
     if strangers := set(given) - set(decoder.named):

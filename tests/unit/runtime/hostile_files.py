@@ -1,0 +1,229 @@
+"""Files that try to break the loader, built from one honest file. Run as a script it writes the folder beside it.
+
+Each case is a name, how to build its bytes, and the words with which it must be refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "hostile"
+
+PLAN = {
+    "$": "plan",
+    "start": 0.5,
+    "finish": 1.0,
+    "rule": {"confidence_at": "original", "ties": "float32", "floor": None},
+    "steps": [{"transform": "zoom:0.5", "betas": [1.0, 0.9, 0.8, 1.1]}],
+}
+TEMPERATURE = {
+    "version": 1,
+    "written_by": "recal 0.1.0",
+    "kind": "calibrator",
+    "class": "TemperatureScaling",
+    "params": {},
+    "state": {
+        "beta_": 0.5,
+        "temperature_": 2.0,
+        "converged_": True,
+        "plan_": {**PLAN, "steps": []},
+        "classes_": {"$": "array", "array": "a0"},
+    },
+}
+RECAL = {
+    **TEMPERATURE,
+    "class": "ReCal",
+    "params": {"max_iter": 10, "guard": None},
+    "state": {"plan_": PLAN, "history_": [], "n_iter_": 0, "classes_": {"$": "array", "array": "a0"}},
+}
+CLASSES = struct.pack("<2q", 0, 1)
+ARRAYS = {"a0": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}
+
+
+def pack(header: Any, arrays: Any = None, data: bytes = CLASSES, text: bytes | None = None) -> bytes:
+    """Return a safetensors file, as honest as its parts."""
+    arrays = ARRAYS if arrays is None else arrays
+    inner = header if isinstance(header, str) else json.dumps(header)
+    outer = json.dumps({"__metadata__": {"recal": inner}, **arrays}).encode() if text is None else text
+    outer += b" " * (-len(outer) % 8)
+    return struct.pack("<Q", len(outer)) + outer + data
+
+
+def changed(base: dict[str, Any], *path: str | int, to: Any) -> bytes:
+    """Return the file with one value of its header changed."""
+    header = copy.deepcopy(base)
+    place: Any = header
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = to
+    return pack(header)
+
+
+def _state(name: str, value: Any) -> bytes:
+    return changed(TEMPERATURE, "state", name, to=value)
+
+
+def _array(**entry: Any) -> bytes:
+    return pack(TEMPERATURE, {"a0": {**ARRAYS["a0"], **entry}})
+
+
+HONEST = pack(TEMPERATURE)
+_deep = "[" * 5_000 + "]" * 5_000
+_nested: Any = 1
+for _ in range(60):
+    _nested = [_nested]
+
+CASES: dict[str, tuple[Callable[[], bytes], str]] = {
+    # not a file of ours at all
+    "empty": (lambda: b"", "it is empty"),
+    "text": (lambda: b"temperature = 2.0\n", "does not begin as one"),
+    "short": (lambda: HONEST[:5], "does not begin as one"),
+    "png": (lambda: b"\x89PNG\r\n\x1a\n" + bytes(64), "PNG image"),
+    "npz": (lambda: b"PK\x03\x04" + bytes(64), "views are read with read_views"),
+    "pickle": (lambda: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94.", "never opens"),
+    "other-safetensors": (
+        lambda: pack("", text=b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'),
+        "something else",
+    ),
+    # sizes that lie
+    "cut-in-header": (lambda: HONEST[:100], "cut short"),
+    "cut-in-arrays": (lambda: HONEST[:-1], "cut short"),
+    "too-long": (lambda: HONEST + bytes(1), "longer than it says"),
+    "huge-header": (lambda: struct.pack("<Q", 2**40) + HONEST[8:], "declares 1,099,511,627,776 bytes"),
+    "negative-header": (lambda: struct.pack("<q", -1) + HONEST[8:], "declares 18,446,744,073,709,551,615 bytes"),
+    "huge-offsets": (lambda: _array(data_offsets=[0, 2**62], shape=[2**59]), "cut short"),
+    "overflowing-shape": (lambda: _array(shape=[2**63, 2**63]), "damaged"),
+    "negative-shape": (lambda: _array(shape=[-2]), "damaged"),
+    "negative-offsets": (lambda: _array(data_offsets=[-16, 16]), "damaged"),
+    "backwards-offsets": (lambda: _array(data_offsets=[16, 0]), "damaged"),
+    "shape-and-offsets-differ": (lambda: _array(shape=[3]), "damaged"),
+    "overlapping-arrays": (
+        lambda: pack(TEMPERATURE, {"a0": ARRAYS["a0"], "a1": ARRAYS["a0"]}),
+        "damaged|nothing refers",
+    ),
+    # dtypes
+    "unknown-dtype": (lambda: _array(dtype="PICKLE"), "no dtype that recal reads"),
+    "bfloat16": (lambda: _array(dtype="BF16", shape=[8]), "no dtype that recal reads"),
+    "float-classes-as-text": (lambda: _array(dtype=7), "no dtype that recal reads"),
+    "bool-of-seven": (
+        lambda: pack(TEMPERATURE, {"a0": {**ARRAYS["a0"], "dtype": "BOOL", "shape": [16]}}, b"\x07" * 16),
+        "neither true nor false",
+    ),
+    # headers that are no headers
+    "header-is-a-list": (lambda: pack("", text=b"[1, 2]"), "does not begin as one"),
+    "header-not-json": (lambda: pack("", text=b'{"__metadata__": '), "not a file that recal can use"),
+    "header-not-utf8": (lambda: pack("", text=b'{"\xff\xfe": 1}'), "not a file that recal can use"),
+    "inner-not-json": (lambda: pack("{"), "not a file that recal can use"),
+    "inner-is-a-list": (lambda: pack("[]"), "not an object"),
+    "inner-nan": (lambda: pack(json.dumps(TEMPERATURE).replace("0.5", "NaN", 1)), "holds NaN"),
+    "said-twice": (lambda: pack(json.dumps(TEMPERATURE)[:-1] + ', "version": 1}'), "names a thing twice"),
+    "deep-header": (lambda: pack("", text=f'{{"__metadata__": {_deep}}}'.encode()), "nested too deep"),
+    "deep-inner": (lambda: pack(f'{{"version": 1, "kind": "plan", "plan": {_deep}}}'), "nested too deep"),
+    "deep-value": (lambda: _state("beta_", _nested), "more than 40 deep"),
+    "endless-number": (
+        lambda: pack(json.dumps(TEMPERATURE).replace("0.5", "9" * 5_000, 1)),
+        "not a file that recal can use",
+    ),
+    # versions and kinds
+    "future": (lambda: changed(TEMPERATURE, "version", to=2), "format 2 and this recal reads up to 1"),
+    "version-text": (lambda: changed(TEMPERATURE, "version", to="1"), "whole number from 1 on, got '1'"),
+    "version-zero": (lambda: changed(TEMPERATURE, "version", to=0), "got 0"),
+    "version-true": (lambda: changed(TEMPERATURE, "version", to=True), "got True"),
+    "unknown-kind": (lambda: changed(TEMPERATURE, "kind", to="model"), "holds a 'model'"),
+    "kind-is-a-list": (lambda: changed(TEMPERATURE, "kind", to=["plan"]), "holds a"),
+    "plan-without-plan": (lambda: changed(TEMPERATURE, "kind", to="plan"), "says it holds a plan"),
+    # classes, parameters, attributes
+    "unknown-class": (lambda: changed(TEMPERATURE, "class", to="os.system"), "a calibrator 'os.system'"),
+    "abstract-class": (lambda: changed(TEMPERATURE, "class", to="Calibrator"), "a calibrator 'Calibrator'"),
+    "class-is-a-list": (lambda: changed(TEMPERATURE, "class", to=[]), "a calibrator"),
+    "unknown-parameter": (lambda: changed(RECAL, "params", "code", to="x"), "no parameter 'code'"),
+    "parameter-self": (lambda: changed(RECAL, "params", "self", to=1), "no parameter 'self'"),
+    "parameter-of-wrong-type": (
+        lambda: changed(RECAL, "params", "max_iter", to="many"),
+        "ReCal.max_iter cannot be 'many'",
+    ),
+    "parameter-not-a-choice": (lambda: changed(RECAL, "params", "guard", to="all"), "ReCal.guard cannot be 'all'"),
+    "parameters-are-a-list": (lambda: changed(RECAL, "params", to=[1]), "must be objects"),
+    "state-is-null": (lambda: changed(RECAL, "state", to=None), "must be objects"),
+    "attribute-method": (lambda: _state("predict_proba", 1), "no fitted attribute 'predict_proba'"),
+    "attribute-dunder": (lambda: _state("__class__", 1), "no fitted attribute '__class__'"),
+    "attribute-private": (lambda: _state("_hidden_", 1), "no fitted attribute '_hidden_'"),
+    "attribute-unknown": (lambda: _state("evil_", 1), "no fitted attribute 'evil_'"),
+    "no-classes": (lambda: _state("classes_", None), "list of distinct classes"),
+    "one-class": (lambda: _array(shape=[1], data_offsets=[0, 8])[:-8], "at least two classes"),
+    "same-class-twice": (lambda: pack(TEMPERATURE, data=bytes(16)), "distinct classes"),
+    "plan-is-a-number": (lambda: _state("plan_", 3), "must be a plan"),
+    "history-of-nonsense": (
+        lambda: changed(RECAL, "state", "history_", to=[{"a": 1}]),
+        "not a file that recal can use",
+    ),
+    # tagged values
+    "unknown-tag": (lambda: _state("beta_", {"$": "call", "function": "os.system"}), "marked as 'call'"),
+    "tag-is-a-list": (lambda: _state("beta_", {"$": []}), "marked as"),
+    "tag-with-extras": (lambda: _state("beta_", {"$": "float", "value": "nan", "x": 1}), "must have the fields"),
+    "float-of-words": (lambda: _state("beta_", {"$": "float", "value": "1e999"}), "nan, inf or -inf"),
+    "array-not-there": (lambda: _state("classes_", {"$": "array", "array": "a9"}), "array 'a9' that is not there"),
+    "array-nobody-wants": (
+        lambda: pack(
+            TEMPERATURE,
+            {"a0": ARRAYS["a0"], "a1": {"dtype": "U8", "shape": [4], "data_offsets": [16, 20]}},
+            CLASSES + bytes(4),
+        ),
+        "nothing refers to: a1",
+    ),
+    "text-too-wide": (
+        lambda: _state("classes_", {"$": "text", "shape": [1], "values": ["a"], "width": 10**9}),
+        "width of text",
+    ),
+    "text-of-numbers": (
+        lambda: _state("classes_", {"$": "text", "shape": [1], "values": [1], "width": 1}),
+        "list of str",
+    ),
+    "shape-of-nothing": (
+        lambda: _state("classes_", {"$": "text", "shape": [10**12, 0], "values": [], "width": 1}),
+        "shape",
+    ),
+    "dict-with-unhashable-key": (
+        lambda: _state("beta_", {"$": "dict", "items": [[[1], 2]]}),
+        "not a file that recal can use",
+    ),
+    # plans
+    "negative-beta": (
+        lambda: changed(RECAL, "state", "plan_", "steps", 0, "betas", 1, to=-0.9),
+        "positive finite betas",
+    ),
+    "five-betas": (lambda: changed(RECAL, "state", "plan_", "steps", 0, "betas", to=[1, 1, 1, 1, 1]), "four positive"),
+    "beta-as-text": (lambda: changed(RECAL, "state", "plan_", "steps", 0, "betas", 0, to="1.0"), "betas"),
+    "beta-true": (lambda: changed(RECAL, "state", "plan_", "steps", 0, "betas", 0, to=True), "betas"),
+    "huge-beta": (lambda: changed(RECAL, "state", "plan_", "start", to=10**400), "not a file that recal can use"),
+    "zero-start": (lambda: changed(RECAL, "state", "plan_", "start", to=0), "`start` must be a positive finite beta"),
+    "unknown-ties": (lambda: changed(RECAL, "state", "plan_", "rule", "ties", to="random"), "`ties` must be"),
+    "floor-above-half": (lambda: changed(RECAL, "state", "plan_", "rule", "floor", to=0.9), "`floor` must lie"),
+    "step-without-betas": (
+        lambda: changed(RECAL, "state", "plan_", "steps", to=[{"transform": "zoom:0.5"}]),
+        "a plan's step",
+    ),
+    "transform-out-of-range": (lambda: changed(RECAL, "state", "plan_", "steps", 0, "transform", to="zoom:7"), "zoom"),
+    "transform-is-code": (
+        lambda: changed(RECAL, "state", "plan_", "steps", 0, "transform", to={"call": "x"}),
+        "must be a spec",
+    ),
+    "transform-without-name": (lambda: changed(RECAL, "state", "plan_", "steps", 0, "transform", to=""), "name"),
+}
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for old in FOLDER.iterdir():
+        old.unlink()
+    for name, (build, _) in CASES.items():
+        (FOLDER / f"{name}.recal").write_bytes(build())
+
+
+if __name__ == "__main__":
+    main()
