@@ -36,6 +36,8 @@ _HOME = {
     "RecalError": "recal.errors",
     "InputError": "recal.errors",
     "evaluate": "recal.metrics",
+    "compare": "recal.comparison",
+    "Comparison": "recal.comparison",
     "save": "recal.runtime",
     "load": "recal.runtime",
 }

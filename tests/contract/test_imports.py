@@ -23,7 +23,7 @@ LAYERS = (
     {"metrics"},
     {"calibrators"},
     {"collect", "runtime"},
-    {"compare"},
+    {"comparison"},
     {"report", "experiments"},
     {"cli", "__main__"},
 )

@@ -36,6 +36,8 @@ class Cells:
     means: dict[str, Vector]
     deviations: dict[str, Vector]
     infinite: Vector
+    order: NDArray[np.intp]  # rows in the order of their cells
+    starts: NDArray[np.intp]  # where in `order` each cell begins
 
     @property
     def n_samples(self) -> int:
@@ -47,6 +49,10 @@ class Cells:
         block = max(1, min(draws, _BLOCK // len(self.counts)))
         for first in range(0, draws, block):
             yield rng.multinomial(n, self.counts / n, size=min(block, draws - first)).astype(np.float64)
+
+    def count(self, row_counts: Matrix) -> Matrix:
+        """How often each cell was drawn, (draws, n_cells), from how often each row was, (draws, n_samples)."""
+        return np.add.reduceat(row_counts[:, self.order], self.starts, axis=1)
 
     def sums(self, score: str, drawn: Matrix, starts: NDArray[np.intp], rng: np.random.Generator | None) -> Matrix:
         """Resampled sums of a score over consecutive groups of cells, (draws, groups); `starts` is each group's first.
@@ -99,6 +105,8 @@ def gather(rows: RowScores, edges: Vector) -> Cells:
         means,
         deviations,
         np.add.reduceat(infinite.astype(np.float64), starts) / counts,
+        order,
+        starts,
     )
 
 

@@ -99,8 +99,8 @@ def watch(cells: Cells, values: dict[str, float], width: BinTable, mass: BinTabl
     plain_l2 = float(np.sqrt(shares @ gaps**2))
     nearest = (cells.confidence * _POINTS + 0.5).astype(np.intp)
     by_point = _firsts(nearest)
-    bandwidth = max(values["smooth_ece"], 1e-3)
     coefficients = cosine_coefficients(cells.confidence, cells.counts * cells.means["gap"] / n)
+    bandwidth = max(values["smooth_ece"], 1e-3)
 
     # Resampling a bin of few rows, all right or all wrong, shows less noise than there is.
     cautious = (width.correct[held] + 1) / (width.counts[held] + 2)
@@ -141,35 +141,35 @@ def bootstrap(
     watched = watch(cells, values, width, mass)
     observed = cells.counts.astype(np.float64)[None]
     fields = {
-        name: Field(one.field_of(*_grouped(cells, observed, one.starts, None))[0], one.norm)
+        name: Field(one.field_of(*grouped(cells, observed, one.starts, None))[0], one.norm)
         for name, one in watched.items()
     }
     plain: dict[str, list[Vector]] = {}
     for drawn in cells.draw(draws, rng):
         for name, one in watched.items():
-            gaps = one.field_of(*_grouped(cells, drawn, one.starts, rng))
+            gaps = one.field_of(*grouped(cells, drawn, one.starts, rng))
             if one.hidden is not None:
                 gaps = gaps + one.hidden * rng.standard_normal(gaps.shape)
             fields[name].add(gaps)
-        for name, spread in _plain_metrics(cells, drawn, rng).items():
+        for name, spread in plain_metrics(cells, drawn, rng).items():
             plain.setdefault(name, []).append(spread)
     found = {}
     for name, one in watched.items():
         low, high = fields[name].factors()
         found[name] = (one.error(low), one.error(high))
     # Cells count near confidences as equal, which moves a rank metric by a hair; its draws are moved back.
-    centre = _plain_metrics(cells, observed, None)
+    centre = plain_metrics(cells, observed, None)
     for name, parts in plain.items():
         moved = values[name] - centre[name][0] if name in ("aurc", "auroc") else 0.0
         found[name] = percentile_interval(np.concatenate(parts) + moved)
     return found
 
 
-def _grouped(cells: Cells, drawn: Matrix, starts: Starts, rng: np.random.Generator | None) -> tuple[Matrix, Matrix]:
+def grouped(cells: Cells, drawn: Matrix, starts: Starts, rng: np.random.Generator | None) -> tuple[Matrix, Matrix]:
     return cells.sums("gap", drawn, starts, rng), np.add.reduceat(drawn, starts, axis=1)
 
 
-def _plain_metrics(cells: Cells, drawn: Matrix, rng: np.random.Generator | None) -> dict[str, Vector]:
+def plain_metrics(cells: Cells, drawn: Matrix, rng: np.random.Generator | None) -> dict[str, Vector]:
     """Metrics that are means or ranks, one value for each draw."""
     n, everything, by_run = cells.n_samples, np.zeros(1, np.intp), _firsts(cells.run)
     sizes = np.add.reduceat(drawn, by_run, axis=1)

@@ -1,0 +1,11 @@
+"""Calibrators on the same data, with paired differences: which is best, and is the difference real?
+
+The folder is not called `compare`, since a module of that name would hide the function `recal.compare`.
+"""
+
+from __future__ import annotations
+
+from recal.comparison.results import Comparison, Row
+from recal.comparison.run import compare
+
+__all__ = ["Comparison", "Row", "compare"]

@@ -1,0 +1,205 @@
+"""What a comparison found, and the numbers people read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.errors import InputError
+from recal.metrics import LABELS
+from recal.metrics.evaluation import HIGHER_IS_BETTER
+from recal.metrics.intervals import percentile_interval
+from recal.metrics.rows import RowScores
+
+if TYPE_CHECKING:
+    from recal.calibrators import Calibrator
+
+UNCALIBRATED = "uncalibrated"
+# What the paper's tables show, and what decides beside them.
+MAIN_METRICS = ("ece", "brier", "nll", "error_rate", "aurc")
+Interval = tuple[float, float]
+_NO_INTERVAL = (float("nan"), float("nan"))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method's line for one metric; the differences are to the baseline, negative is lower."""
+
+    method: str
+    value: float
+    interval: Interval
+    difference: float
+    difference_interval: Interval
+    mark: str  # "best", "second" or ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval of the difference excludes zero."""
+        low, high = self.difference_interval
+        return low > 0 or high < 0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the comparison was made, so that it can be repeated."""
+
+    n_fit: int
+    n_test: int
+    n_classes: int
+    n_bins: int
+    splits: int
+    random_halves: bool
+    draws: int
+    random_state: int
+    fingerprints: Mapping[str, str]
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Every method's metrics on the same test rows, with intervals and paired differences to a baseline.
+
+    Attributes
+    ----------
+    methods : names, "uncalibrated" first
+    values : mapping of metric to an array (n_splits, n_methods)
+    fit_seconds : array (n_splits, n_methods), CPU seconds
+    passes : forward passes of the model that each method needs for one new input
+    samples : mapping of method to the first split's test rows, their confidence and correctness
+    calibrators : mapping of method to the calibrator fitted on the first split
+    failures : mapping of method to why it could not be fitted
+    """
+
+    methods: Sequence[str]
+    baseline: str
+    values: Mapping[str, NDArray[np.float64]]
+    fit_seconds: NDArray[np.float64]
+    passes: Sequence[int]
+    keeps_accuracy: Sequence[bool]
+    setup: Setup
+    samples: Mapping[str, RowScores] = field(default_factory=dict)
+    calibrators: Mapping[str, Calibrator] = field(default_factory=dict)
+    intervals: Mapping[str, Sequence[Interval]] = field(default_factory=dict)
+    paired: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
+    groups: Any = None
+
+    def rows(self, metric: str) -> list[Row]:
+        """One line for each method, in the order of `methods`."""
+        if metric not in self.values:
+            raise InputError(f"There is no metric {metric!r}; there are {', '.join(self.values)}.")
+        values = self.values[metric]
+        base = list(self.methods).index(self.baseline)
+        marks = self._marks(metric)
+        return [
+            Row(
+                method,
+                float(values[:, index].mean()),
+                self._interval(metric, index),
+                float((values[:, index] - values[:, base]).mean()),
+                self._difference_interval(metric, index, base),
+                marks[index],
+            )
+            for index, method in enumerate(self.methods)
+        ]
+
+    def row(self, metric: str, method: str) -> Row:
+        """One method's line for one metric."""
+        if method not in self.methods:
+            raise InputError(f"There is no method {method!r}; there are {', '.join(self.methods)}.")
+        return self.rows(metric)[list(self.methods).index(method)]
+
+    def best(self, metric: str = "nll") -> str:
+        """The method with the best mean of a metric."""
+        return next((row.method for row in self.rows(metric) if row.mark == "best"), self.baseline)
+
+    def _interval(self, metric: str, index: int) -> Interval:
+        if self.setup.splits > 1:
+            return corrected_interval(self.values[metric][:, index], self.setup.n_test / self.setup.n_fit)
+        return self.intervals[metric][index] if self.intervals else _NO_INTERVAL
+
+    def _difference_interval(self, metric: str, index: int, base: int) -> Interval:
+        if index == base:
+            return (0.0, 0.0)
+        if self.setup.splits > 1:
+            differences = self.values[metric][:, index] - self.values[metric][:, base]
+            return corrected_interval(differences, self.setup.n_test / self.setup.n_fit)
+        if metric not in self.paired:
+            return _NO_INTERVAL
+        return percentile_interval(self.paired[metric][index] - self.paired[metric][base])
+
+    def _marks(self, metric: str) -> list[str]:
+        means = self.values[metric].mean(axis=0)
+        losses = np.where(np.isnan(means), np.inf, -means if metric in HIGHER_IS_BETTER else means)
+        # Equal to the last digit shown is equal: no mark where everybody shares the first place, as for error rates.
+        levels = np.unique(np.round(losses[np.isfinite(losses)], 10))
+        if len(levels) < 2:
+            return [""] * len(means)
+        names = {levels[0]: "best", levels[1]: "second"}
+        return [names.get(level, "") for level in np.round(losses, 10)]
+
+    def __str__(self) -> str:
+        from recal.comparison.tables import as_text
+
+        return as_text(self)
+
+    __repr__ = __str__
+
+    def to_markdown(self, metrics: Sequence[str] = MAIN_METRICS) -> str:
+        """A table for people: best in bold, second best in italics."""
+        from recal.comparison.tables import as_markdown
+
+        return as_markdown(self, metrics)
+
+    def to_latex(self, metrics: Sequence[str] = MAIN_METRICS) -> str:
+        """The same table for a paper: best in bold, second best underlined; needs the package booktabs."""
+        from recal.comparison.tables import as_latex
+
+        return as_latex(self, metrics)
+
+    def to_csv(self) -> str:
+        """One line for each method and metric, all metrics."""
+        from recal.comparison.tables import as_csv
+
+        return as_csv(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers as plain values for JSON; what is not finite becomes None."""
+        from recal.comparison.tables import as_dict
+
+        return as_dict(self)
+
+    def report(self, path: str | PathLike[str]) -> Path:
+        """Write the report: one HTML file that needs no network."""
+        # By name, since the report reads comparisons and imports go one way.
+        written: Path = import_module("recal.report").write_comparison(self, path)
+        return written
+
+
+def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Interval:
+    """A 95 % t-interval for a mean over random splits, with Nadeau and Bengio's correction.
+
+    Splits of one data set overlap, so their spread divided by their number promises too much: the variance is
+    multiplied by (1 / splits + n_test / n_fit) instead of 1 / splits.
+    """
+    from scipy.stats import t
+
+    n = len(values)
+    if n < 2 or not np.isfinite(values).all():
+        return _NO_INTERVAL
+    half = t.ppf(0.975, n - 1) * values.std(ddof=1) * np.sqrt(1 / n + test_to_fit)
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+def check_metrics(metrics: Sequence[str]) -> Sequence[str]:
+    unknown = [name for name in metrics if name not in LABELS]
+    if unknown:
+        raise InputError(f"There is no metric {unknown[0]!r}; there are {', '.join(LABELS)}.")
+    return metrics

@@ -1,0 +1,268 @@
+"""Fit every method on the same rows, test it on the same other rows, as often as asked."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from recal import __version__
+from recal.calibrators import CALIBRATORS, Calibrator, TemperatureScaling
+from recal.comparison.results import UNCALIBRATED, Comparison, Setup
+from recal.errors import InputError, RecalError
+from recal.metrics import LABELS, evaluate
+from recal.metrics.paired import paired_draws
+from recal.metrics.rows import RowScores, score
+from recal.views import Views
+
+Methods = Sequence[Calibrator | str] | Mapping[str, Calibrator | str]
+# Random halves when no test set is given: fewer tell little, since one split proves nothing.
+_HALVES = 10
+
+
+def compare(
+    methods: Methods,
+    fit: Views,
+    test: Views | None = None,
+    *,
+    splits: int | None = None,
+    baseline: str = TemperatureScaling.short_name,
+    bootstrap: int = 500,
+    n_bins: int = 15,
+    random_state: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Compare calibrators on the same data.
+
+    Parameters
+    ----------
+    methods : sequence of calibrators or their short names, or a mapping of your names to them
+        The uncalibrated model, and the baseline where it is missing, are added.
+    fit, test : Views with labels
+        Without `test`, `fit` is cut into random halves.
+    splits : int, optional
+        How many random splits. By default one, the given one, with `test`, and 10 halves without; with both, all
+        rows are pooled and split anew into sets of the two sizes.
+    baseline : str
+        The method to which differences are taken, by its name in the comparison.
+    bootstrap : int
+        Draws for the intervals of a single split. Several splits have a corrected t-interval instead, see
+        `corrected_interval`.
+    n_bins : int
+    random_state : int
+        Seeds the splits, the draws, and every method that draws at random.
+    progress : callable, optional
+        Is told, in a few words, what comes next.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import Views, compare
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 400)
+    >>> views = Views(6 * (np.eye(3)[y] + rng.normal(0, 0.6, (400, 3))), labels=y)
+    >>> found = compare(["ts", "vs"], views, splits=3)
+    >>> found.methods
+    ('uncalibrated', 'ts', 'vs')
+    >>> found.row("nll", "uncalibrated").difference > 0
+    True
+    """
+    named = _named(methods, baseline)
+    pooled, cuts, random_halves = _cuts(fit, test, splits, random_state)
+    names = (UNCALIBRATED, *named)
+    n_splits = len(cuts)
+    values = {metric: np.full((n_splits, len(names)), np.nan) for metric in LABELS}
+    seconds = np.zeros((n_splits, len(names)))
+    first: dict[str, _Fitted] = {}
+    failures: dict[str, str] = {}
+    for split, (fit_views, test_views) in enumerate(cuts):
+        for index, name in enumerate(names):
+            if name in failures:
+                continue
+            if progress is not None:
+                progress(f"split {split + 1} of {n_splits}: {name}")
+            try:
+                fitted = _run(named.get(name), fit_views, test_views, random_state + split)
+            except RecalError as error:
+                failures[name] = str(error)
+                continue
+            found = evaluate(fitted.probs, _labels(test_views), n_bins=n_bins)
+            for metric, value in found.items():
+                values[metric][split, index] = value
+            seconds[split, index] = fitted.seconds
+            if split == 0:
+                first[name] = fitted
+    if baseline in failures:
+        raise InputError(f"The baseline {baseline!r} cannot be fitted: {failures[baseline]}")
+    kept = [index for index, name in enumerate(names) if name not in failures]
+    names = tuple(names[index] for index in kept)
+    labels = _labels(cuts[0][1])
+    samples = {name: score(first[name].probs, labels) for name in names}
+    draws = bootstrap if n_splits == 1 else 0
+    intervals, paired = _resampled(names, first, samples, labels, draws, n_bins, random_state)
+    return Comparison(
+        methods=names,
+        baseline=baseline,
+        values={metric: array[:, kept] for metric, array in values.items()},
+        fit_seconds=seconds[:, kept],
+        passes=tuple(first[name].passes for name in names),
+        keeps_accuracy=tuple(first[name].keeps_accuracy for name in names),
+        setup=Setup(
+            n_fit=cuts[0][0].n_samples,
+            n_test=cuts[0][1].n_samples,
+            n_classes=pooled.n_classes,
+            n_bins=n_bins,
+            splits=n_splits,
+            random_halves=random_halves,
+            draws=draws,
+            random_state=random_state,
+            fingerprints={"fit": fingerprint(fit), **({} if test is None else {"test": fingerprint(test)})},
+            versions={"recal": __version__, "python": platform.python_version(), "numpy": np.__version__},
+        ),
+        samples=samples,
+        calibrators={name: fitted.calibrator for name, fitted in first.items() if fitted.calibrator is not None},
+        intervals=intervals,
+        paired=paired,
+        failures=failures,
+    )
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    calibrator: Calibrator | None
+    probs: NDArray[np.float64]
+    seconds: float
+    passes: int
+    keeps_accuracy: bool
+
+
+def _run(calibrator: Calibrator | None, fit: Views, test: Views, seed: int) -> _Fitted:
+    if calibrator is None:
+        return _Fitted(None, softmax(test.logits), 0.0, 1, True)
+    fresh: Calibrator = clone(calibrator)
+    if "random_state" in inspect.signature(type(fresh)).parameters and fresh.get_params()["random_state"] is None:
+        fresh.set_params(random_state=seed)
+    began = time.process_time()
+    fresh.fit(fit)
+    seconds = time.process_time() - began
+    return _Fitted(fresh, fresh.predict_proba(test), seconds, forward_passes(fresh, fit), fresh.keeps_accuracy)
+
+
+def forward_passes(calibrator: Calibrator, views: Views) -> int:
+    """How many forward passes of the model a fitted calibrator needs for one new input."""
+    plan = getattr(calibrator, "plan_", None)
+    if plan is not None:
+        return 1 + len(plan.transforms)
+    if not calibrator.needs_views:
+        return 1
+    return 1 + len(getattr(calibrator, "transforms_", views.transforms))
+
+
+def softmax(logits: NDArray) -> NDArray[np.float64]:
+    """The probabilities that the uncalibrated model claims."""
+    exponents = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    probs: NDArray[np.float64] = exponents / exponents.sum(axis=1, keepdims=True)
+    return probs
+
+
+def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:
+    if isinstance(methods, str):
+        raise InputError(f"`methods` must be several: a list such as [{methods!r}].")
+    pairs = methods.items() if isinstance(methods, Mapping) else [(_name(m), m) for m in methods]
+    named: dict[str, Calibrator] = {}
+    for name, method in pairs:
+        if name in named or name == UNCALIBRATED:
+            raise InputError(f"The method {name!r} is given twice; give a mapping of your own names to methods.")
+        named[name] = find_method(method) if isinstance(method, str) else method
+    if not all(isinstance(method, Calibrator) for method in named.values()):
+        raise InputError("Methods must be calibrators, such as ReCal(), or their short names, such as 'recal'.")
+    if baseline not in named and baseline != UNCALIBRATED:
+        named = {baseline: find_method(baseline), **named}
+    return named
+
+
+def _name(method: Any) -> str:
+    return method if isinstance(method, str) else getattr(method, "short_name", str(method))
+
+
+def find_method(name: str) -> Calibrator:
+    """A calibrator with its defaults, by its short name."""
+    by_name = {calibrator.short_name: calibrator for calibrator in CALIBRATORS}
+    if name not in by_name:
+        raise InputError(f"There is no method {name!r}; the methods are {', '.join(by_name)}.")
+    return by_name[name]()
+
+
+def _cuts(
+    fit: Views, test: Views | None, splits: int | None, seed: int
+) -> tuple[Views, list[tuple[Views, Views]], bool]:
+    if splits is not None and (isinstance(splits, bool) or not isinstance(splits, int) or splits < 1):
+        raise InputError(f"`splits` must be a whole number of at least 1, got {splits!r}.")
+    for views in (fit, test):
+        if views is not None and not isinstance(views, Views):
+            raise InputError(f"`fit` and `test` must be Views, got {type(views).__name__}.")
+        if views is not None:
+            _labels(views)
+    if test is not None and fit.n_classes != test.n_classes:
+        raise InputError(f"`fit` has {fit.n_classes} classes and `test` has {test.n_classes}; they must be the same.")
+    if test is not None and splits is None:
+        return fit, [(fit, test)], False
+    pooled = fit if test is None else pool_views(fit, test)
+    size = pooled.n_samples // 2 if test is None else fit.n_samples
+    if pooled.n_samples < 2:
+        raise InputError("At least two samples are needed, to fit on one and test on the other.")
+    rng = np.random.default_rng(seed)
+    orders = [rng.permutation(pooled.n_samples) for _ in range(splits or _HALVES)]
+    return pooled, [(pooled[np.sort(order[:size])], pooled[np.sort(order[size:])]) for order in orders], True
+
+
+def pool_views(one: Views, other: Views) -> Views:
+    """Both sets of rows as one, with the transformations that both hold."""
+    shared = [transform for transform in one.transforms if transform in other.transforms]
+    joined: dict[Any, NDArray] = {t: np.concatenate([one.transformed(t), other.transformed(t)]) for t in shared}
+    labels = np.concatenate([_labels(one), _labels(other)])
+    names = one.classes
+    return Views(
+        np.concatenate([one.logits, other.logits]), joined, labels if names is None else names[labels], classes=names
+    )
+
+
+def _labels(views: Views) -> NDArray[np.intp]:
+    if views.labels is None:
+        raise InputError("Labels are needed to compare methods: use views that hold them.")
+    return views.labels
+
+
+def _resampled(
+    names: Sequence[str],
+    first: Mapping[str, _Fitted],
+    samples: Mapping[str, RowScores],
+    labels: NDArray[np.intp],
+    draws: int,
+    n_bins: int,
+    seed: int,
+) -> tuple[dict[str, list[tuple[float, float]]], dict[str, NDArray[np.float64]]]:
+    if not draws:
+        return {}, {}
+    evaluated = [
+        evaluate(first[name].probs, labels, bootstrap=draws, n_bins=n_bins, random_state=seed) for name in names
+    ]
+    intervals = {metric: [one.intervals[metric] for one in evaluated] for metric in LABELS}
+    return intervals, paired_draws([samples[name] for name in names], draws, n_bins, seed)
+
+
+def fingerprint(views: Views) -> str:
+    """A short name for the data, the same wherever the same numbers are."""
+    digest = hashlib.sha256(repr((views.logits.shape, sorted(map(str, views.transforms)))).encode())
+    digest.update(np.ascontiguousarray(views.logits, dtype=np.float64).tobytes())
+    if views.labels is not None:
+        digest.update(np.ascontiguousarray(views.labels, dtype=np.int64).tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,187 @@
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from recal import ReCal, TemperatureScaling, Views, compare
+from recal.comparison.results import corrected_interval
+from recal.errors import InputError
+from recal.metrics import METRICS, evaluate
+
+
+def make_views(n, seed=0, k=4, transforms=("zoom:0.5", "zoom:0.7"), classes=None):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    logits = 5 * (np.eye(k)[y] + rng.normal(0, 0.7, (n, k)))
+    copies = {t: 0.7 * logits + rng.normal(0, 1.5, (n, k)) for t in transforms}
+    return Views(logits, copies, y if classes is None else np.array(classes)[y], classes=classes)
+
+
+@pytest.fixture(scope="module")
+def single():
+    return compare(["ts", "vs", "recal"], make_views(800), make_views(700, seed=1), bootstrap=200)
+
+
+@pytest.fixture(scope="module")
+def halves():
+    return compare(
+        {"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)}, make_views(600), splits=4, baseline="plain"
+    )
+
+
+def test_given_sets_are_used_as_they_are(single):
+    test = make_views(700, seed=1)
+    fitted = TemperatureScaling().fit(make_views(800))
+    for metric in METRICS:
+        expected = metric(fitted.predict_proba(test), test.labels)
+        assert single.row(metric.__name__, "ts").value == pytest.approx(expected)
+    assert (single.setup.n_fit, single.setup.n_test, single.setup.splits) == (800, 700, 1)
+
+
+def test_methods_stand_in_the_order_given_after_the_uncalibrated_model(single):
+    assert single.methods == ("uncalibrated", "ts", "vs", "recal")
+    assert single.keeps_accuracy == (True, True, False, True)
+
+
+def test_a_single_split_has_the_intervals_of_evaluate(single):
+    test = make_views(700, seed=1)
+    probs = TemperatureScaling().fit(make_views(800)).predict_proba(test)
+    expected = evaluate(probs, test.labels, bootstrap=200).intervals
+    assert single.row("ece", "ts").interval == expected["ece"]
+
+
+def test_differences_are_paired(single):
+    row = single.row("nll", "vs")
+    truth = single.values["nll"][0]
+    assert row.difference == pytest.approx(truth[2] - truth[1])
+    low, high = row.difference_interval
+    assert low < row.difference < high
+    # The two share their rows, so the difference is known far better than either value.
+    assert high - low < 0.6 * (row.interval[1] - row.interval[0])
+    assert single.row("nll", "ts").difference_interval == (0.0, 0.0)
+    assert not single.row("nll", "ts").differs
+
+
+def test_forward_passes_are_those_of_the_plan(single):
+    plan = single.calibrators["recal"].plan_
+    assert single.passes == (1, 1, 1, 1 + len(plan.transforms))
+
+
+def test_best_and_second_best_are_marked_and_shared_error_rates_are_not(single, halves):
+    marks = {row.method: row.mark for row in single.rows("nll")}
+    values = {row.method: row.value for row in single.rows("nll")}
+    ordered = sorted(values, key=values.get)
+    assert marks[ordered[0]] == "best"
+    assert marks[ordered[1]] == "second"
+    assert single.best("nll") == ordered[0]
+    assert {row.mark for row in halves.rows("error_rate")} == {""}
+
+
+def test_higher_auroc_is_better(single):
+    best = single.best("auroc")
+    assert single.row("auroc", best).value == single.values["auroc"].max()
+
+
+def test_halves_are_random_disjoint_and_repeat_with_the_seed(halves):
+    again = compare(
+        {"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)}, make_views(600), splits=4, baseline="plain"
+    )
+    assert halves.setup.n_fit == halves.setup.n_test == 300
+    for metric in halves.values:
+        assert np.array_equal(halves.values[metric], again.values[metric], equal_nan=True)
+    assert len(np.unique(halves.values["nll"][:, 0])) == 4
+
+
+def test_splits_of_given_sets_pool_and_keep_their_sizes():
+    found = compare(["ts"], make_views(300), make_views(100, seed=1), splits=3)
+    assert (found.setup.n_fit, found.setup.n_test, found.setup.splits) == (300, 100, 3)
+
+
+def test_the_corrected_interval_counts_the_overlap_of_splits():
+    values = np.array([1.0, 2.0, 3.0])
+    low, high = corrected_interval(values, 1.0)
+    assert (low + high) / 2 == pytest.approx(2.0)
+    assert (high - low) / 2 == pytest.approx(4.302652729911275 * 1.0 * np.sqrt(1 / 3 + 1))
+
+
+def test_names_as_labels():
+    names = ["d", "c", "b", "a"]
+    plain, named = (compare(["ts"], make_views(400, classes=c), splits=2) for c in (None, names))
+    assert np.array_equal(plain.values["nll"], named.values["nll"])
+    pooled = compare(["ts"], make_views(200, classes=names), make_views(200, seed=1, classes=names), splits=2)
+    assert pooled.setup.n_fit == 200
+
+
+def test_a_method_that_cannot_be_fitted_is_left_out_with_the_reason():
+    found = compare(["ts", "recal"], make_views(200, transforms=()), splits=2)
+    assert found.methods == ("uncalibrated", "ts")
+    assert "transformed inputs" in found.failures["recal"]
+    assert "recal was left out" in str(found)
+
+
+def test_the_baseline_is_added_where_it_is_missing():
+    assert compare(["vs"], make_views(200), splits=2).methods == ("uncalibrated", "ts", "vs")
+    assert compare(["vs"], make_views(200), splits=2, baseline="uncalibrated").methods == ("uncalibrated", "vs")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((["nosuch"], make_views(50)), "nosuch"),
+        (("ts", make_views(50)), "list such as"),
+        ((["ts", "ts"], make_views(50)), "'ts' is given twice"),
+        (([3], make_views(50)), "must be calibrators"),
+        ((["ts"], make_views(50), make_views(50, k=5)), "4 classes and `test` has 5"),
+        ((["ts"], Views([[1.0, 2.0], [3.0, 1.0]])), "Labels are needed"),
+        ((["ts"], np.zeros((4, 2))), "must be Views, got ndarray"),
+        ((["ts"], make_views(1)), "At least two samples"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments, words):
+    with pytest.raises(InputError, match=words):
+        compare(*arguments)
+
+
+@pytest.mark.parametrize("splits", [0, -2, 1.5, True])
+def test_a_senseless_number_of_splits_is_refused(splits):
+    with pytest.raises(InputError, match="splits"):
+        compare(["ts"], make_views(50), splits=splits)
+
+
+def test_tables_hold_the_same_numbers(single):
+    value = f"{single.row('nll', 'vs').value:.4f}"
+    assert value in str(single)
+    assert value in single.to_markdown()
+    assert value in single.to_latex()
+    lines = list(csv.DictReader(io.StringIO(single.to_csv())))
+    assert len(lines) == len(METRICS) * 4
+    line = next(line for line in lines if line["method"] == "vs" and line["metric"] == "nll")
+    assert float(line["value"]) == single.row("nll", "vs").value
+    back = json.loads(json.dumps(single.to_dict(), allow_nan=False))
+    assert back["methods"]["vs"]["metrics"]["nll"]["value"] == single.row("nll", "vs").value
+    assert back["setup"]["n_fit"] == 800
+
+
+def test_marks_in_each_format(single):
+    best = single.best("nll")
+    value = f"{single.row('nll', best).value:.4f}"
+    assert f"**{value}**" in single.to_markdown()
+    assert rf"\textbf{{{value}}}" in single.to_latex()
+    assert f"{value}*" in str(single)
+
+
+def test_unknown_metrics_and_methods_are_refused(single):
+    with pytest.raises(InputError, match="'ecce'"):
+        single.rows("ecce")
+    with pytest.raises(InputError, match="'ecce'"):
+        single.to_markdown(["ecce"])
+    with pytest.raises(InputError, match="'nosuch'"):
+        single.row("ece", "nosuch")
+
+
+def test_progress_is_told_each_fit():
+    told = []
+    compare(["ts"], make_views(100), splits=2, progress=told.append)
+    assert told == [f"split {s} of 2: {m}" for s in (1, 2) for m in ("uncalibrated", "ts")]
