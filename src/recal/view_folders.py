@@ -19,6 +19,8 @@ from recal.view_files import check_layout, row_parts, specs, transformed_dtype
 from recal.views import Views
 
 VERSION = 1
+# A folder that `collect` is still writing holds this file.
+JOURNAL = "journal.jsonl"
 _FLOATS = ("float16", "float32", "float64")
 # Plain bytes and ways to pack them. A codec that is not listed might run something; pickle is one.
 _CODECS = frozenset(["bytes", "zstd", "blosc", "gzip", "crc32c", "transpose", "sharding_indexed"])
@@ -88,6 +90,12 @@ def _write(views: Views, path: Path) -> None:
 def open_folder(path: Path) -> Views:
     """Open views without reading their logits."""
     import zarr
+
+    if (path / JOURNAL).exists():
+        raise FileError(
+            f"{path} is unfinished: collect was interrupted. Run the same collect again with resume=True "
+            "(the default), and it goes on where it stopped."
+        )
 
     try:
         root: Any = zarr.open_group(str(path), mode="r", zarr_format=3)

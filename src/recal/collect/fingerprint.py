@@ -53,8 +53,7 @@ def digest_texts(texts: Iterable[str]) -> str:
 def digest(value: Any) -> str:
     """Return a digest of a value's contents: the same in another process, and for an equal value.
 
-    Functions count by name only, since their code may differ in nothing but its place; what they do is seen
-    in what they return.
+    Functions count by name only: what they do is seen in what they return, and a script may be run or imported.
     """
     state = _new()
     for part in _parts(value, 0, {}):
@@ -79,7 +78,7 @@ def _parts(value: Any, depth: int, seen: dict[int, Any]) -> Iterable[bytes]:
     elif isinstance(value, np.ndarray):
         yield digest_array(value).encode()
     elif hasattr(value, "__qualname__"):
-        yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}".encode()
+        yield str(value.__qualname__).encode()
     elif id(value) in seen or depth > _DEPTH:
         yield b"again"
     else:

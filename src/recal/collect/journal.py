@@ -1,0 +1,93 @@
+"""An append-only list of what is finished: a torn last line is as if it had never been written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from recal.errors import FileError
+
+Record = dict[str, Any]
+
+
+class Journal:
+    """One JSON line per finished block. The file is locked, so that two runs never write one store.
+
+    Attributes
+    ----------
+    records : dict of int to record
+    """
+
+    def __init__(self, path: Path, *, finished: bool = False) -> None:
+        self.path = path
+        self.records: dict[int, Record] = {}
+        self._file = None
+        if finished:
+            path.unlink(missing_ok=True)  # killed between the manifest and this
+            return
+        self._file = path.open("a+b")
+        _lock(self._file, path)
+        self._file.seek(0)
+        whole = 0
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                break
+            try:
+                record: Record = json.loads(line)
+                self.records[int(record["chunk"])] = record
+            except (ValueError, KeyError, TypeError):
+                break
+            whole += len(line)
+        self._file.truncate(whole)
+
+    def add(self, chunk: int, record: Record) -> None:
+        """Write one line, in one piece."""
+        assert self._file is not None
+        entry = {"chunk": chunk, **record}
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            self._file.write(json.dumps(entry).encode() + b"\n")
+            self._file.flush()
+        except OSError:
+            self._file = self.path.open("r+b")  # what is still in the old one's buffer must not follow later
+            self._file.truncate(end)
+            raise
+        self.records[chunk] = entry
+
+    def forget(self, chunks: Iterable[int]) -> None:
+        """Write the list anew without `chunks`."""
+        gone = set(chunks)
+        if not gone:
+            return
+        assert self._file is not None
+        self.records = {index: record for index, record in self.records.items() if index not in gone}
+        self._file.truncate(0)
+        for index, record in list(self.records.items()):
+            self.add(index, record)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        self.close()
+        self.path.unlink()
+
+
+def _lock(file: Any, path: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise FileError(
+            f"Another collect is writing {path.parent} now; wait for it, or choose another name."
+        ) from error
+    except OSError:  # some network file systems have no locks
+        return

@@ -1,0 +1,341 @@
+"""The store survives what happens on the way: kills, full disks, damage, and jobs that are not its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch.utils.data import DataLoader, TensorDataset
+
+from recal import InputError, collect, read_views
+from recal.errors import FileError
+
+POOL = "zoom:0.5-0.9:3"
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Stop(Exception):
+    pass
+
+
+def as_if_the_same(function):
+    """Functions are known by their names."""
+    function.__name__ = function.__qualname__ = "three_logits"
+
+
+class Interrupted:
+    """A model that gives up at its n-th call; before that it is `model`."""
+
+    def __init__(self, model, calls):
+        as_if_the_same(self)
+        self.model, self.calls = model, calls
+
+    def __call__(self, batch):
+        self.calls -= 1
+        if self.calls < 0:
+            raise Stop
+        return self.model(batch)
+
+
+@pytest.fixture
+def job(images, labels, model):
+    def run(out, model=model, inputs=images, pool=POOL, **options):
+        options = {"labels": labels, "batch_size": 4, **options}
+        return collect(model, inputs, pool, out=out, **options)
+
+    return run
+
+
+@pytest.fixture
+def whole(tmp_path, job):
+    job(tmp_path / "whole.zarr")
+    return contents(tmp_path / "whole.zarr")
+
+
+def test_a_store_holds_what_memory_would(tmp_path, job, images, labels, model):
+    stored = job(tmp_path / "v.zarr")
+    memory = collect(model, images, POOL, labels=labels, batch_size=4)
+    again = read_views(tmp_path / "v.zarr")
+    for views in (stored, again):
+        np.testing.assert_array_equal(views.logits, memory.logits)
+        assert views.transforms == memory.transforms
+        for transform in memory.transforms:
+            np.testing.assert_array_equal(views.transformed(transform), memory.transformed(transform))
+        np.testing.assert_array_equal(views.labels, labels)
+
+
+def test_the_manifest_tells_the_job_and_a_checksum_per_block(tmp_path, whole):
+    manifest = json.loads(whole["manifest.json"])
+    assert manifest["complete"]
+    assert len(manifest["pool"]) == 3
+    assert [chunk["rows"] for chunk in manifest["chunks"]] == [4, 4, 4, 4, 4]
+    assert all(len(chunk[key]) == 32 for chunk in manifest["chunks"] for key in ("inputs", "logits", "transformed"))
+    assert manifest["versions"]["numpy"] == np.__version__
+    assert "journal.jsonl" not in whole
+
+
+@pytest.mark.parametrize("calls", [0, 3, 4, 9, 16, 19])
+def test_an_interrupted_store_goes_on_bit_for_bit(tmp_path, job, model, whole, calls):
+    with pytest.raises(Stop):
+        job(tmp_path / "v.zarr", model=Interrupted(model, calls))
+    with pytest.raises(FileError, match=r"v\.zarr is unfinished.*resume=True"):
+        read_views(tmp_path / "v.zarr")
+    counted = Interrupted(model, 1000)
+    job(tmp_path / "v.zarr", model=counted)
+    assert contents(tmp_path / "v.zarr") == whole
+    finished = calls // 4
+    probe = 4 if finished else 0  # one block is computed again, to know the model by its answers
+    assert 1000 - counted.calls == 20 - 4 * finished + probe
+
+
+def test_nothing_is_computed_twice_but_one_block(tmp_path, job, model, whole):
+    counted = Interrupted(model, 1000)
+    job(tmp_path / "whole.zarr", model=counted)
+    assert 1000 - counted.calls == 4
+    assert contents(tmp_path / "whole.zarr") == whole
+
+
+def test_a_loader_goes_on_too(tmp_path, job, images, labels, model):
+    loader = DataLoader(TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)), batch_size=3)
+    memory = job(None, inputs=loader, labels=None)
+    with pytest.raises(Stop):
+        job(tmp_path / "v.zarr", inputs=loader, labels=None, model=Interrupted(model, 9))
+    views = job(tmp_path / "v.zarr", inputs=loader, labels=None)
+    np.testing.assert_array_equal(views.logits, memory.logits)
+    np.testing.assert_array_equal(views.labels, labels)
+
+
+def test_a_source_of_unknown_length(tmp_path, job, images, labels, model):
+    def batches():
+        return ((images[i : i + 3], labels[i : i + 3]) for i in range(0, 20, 3))
+
+    with pytest.raises(Stop):
+        job(tmp_path / "v.zarr", inputs=batches(), labels=None, model=Interrupted(model, 9))
+    views = job(tmp_path / "v.zarr", inputs=batches(), labels=None)
+    np.testing.assert_array_equal(views.logits, model(images))
+    np.testing.assert_array_equal(views.labels, labels)
+    longer = [(images[:16], labels[:16]), (images, labels)].__iter__()
+    with pytest.raises(InputError, match="other inputs"):
+        job(tmp_path / "v.zarr", inputs=longer, labels=None)
+
+
+def test_a_shuffled_loader_is_noticed(tmp_path, job, images, labels, model):
+    torch.manual_seed(0)
+    loader = DataLoader(TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)), shuffle=True)
+    with pytest.raises(Stop):
+        job(tmp_path / "v.zarr", inputs=loader, labels=None, model=Interrupted(model, 9))
+    with pytest.raises(InputError, match=r"other inputs: batch 0 differs.*shuffle=False"):
+        job(tmp_path / "v.zarr", inputs=loader, labels=None)
+
+
+def other_logits(batch):
+    return -np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)[:, :3]
+
+
+as_if_the_same(other_logits)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pool": "zoom:0.5-0.9:4"}, "another pool"),
+        ({"inputs": np.zeros((20, 8, 8), np.uint8)}, "made with other inputs"),
+        ({"batch_size": 5}, "another batch_size"),
+        ({"labels": np.zeros(20, int)}, "other labels"),
+        ({"model": LogisticRegression().fit(np.eye(64)[:3], [0, 1, 2])}, "another model;"),
+        ({"model": other_logits}, "another model or another preprocess: computed again, its block 0 differs"),
+        ({"preprocess": lambda x: x}, "another preprocess"),
+        ({"outputs": "probabilities"}, "another kind of outputs"),
+        ({"pool": None, "labels": None}, "another pool of transformations and other labels"),
+    ],
+)
+def test_a_store_of_another_job_is_refused_and_left_alone(tmp_path, job, model, change, message, finished):
+    path = tmp_path / "v.zarr"
+    if finished:
+        job(path)
+    else:
+        with pytest.raises(Stop):
+            job(path, model=Interrupted(model, 9))
+    before = contents(path)
+    with pytest.raises(InputError, match=message):
+        job(path, **change)
+    assert contents(path) == before
+
+
+def test_beginning_again_replaces_the_store(tmp_path, job, whole):
+    job(tmp_path / "v.zarr", pool="zoom:0.5")
+    job(tmp_path / "v.zarr", resume=False)
+    assert contents(tmp_path / "v.zarr") == whole
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_what_collect_did_not_make_is_never_touched(tmp_path, job, resume):
+    folder = tmp_path / "mine.zarr"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    with pytest.raises(FileError, match=r"mine\.zarr is there already and was not made by collect"):
+        job(folder, resume=resume)
+    assert (folder / "thesis.txt").read_text() == "years of work"
+    job(None).write(tmp_path / "views.zarr")
+    with pytest.raises(FileError, match="was not made by collect"):
+        job(tmp_path / "views.zarr", resume=resume)
+
+
+@pytest.mark.parametrize("file", ["logits/c/1/0", "transformed/c/0/1/0", "journal.jsonl"])
+def test_damage_is_found_and_mended(tmp_path, job, model, whole, file):
+    path = tmp_path / "v.zarr"
+    with pytest.raises(Stop):
+        job(path, model=Interrupted(model, 13))
+    data = (path / file).read_bytes()
+    (path / file).write_bytes(data[: len(data) // 2] if file == "journal.jsonl" else bytes(len(data)))
+    (path / "logits" / "c" / "0" / "0.abc.partial").touch()
+    job(path)
+    assert contents(path) == whole
+
+
+def test_a_torn_last_line_is_written_anew(tmp_path, job, model, whole):
+    path = tmp_path / "v.zarr"
+    with pytest.raises(Stop):
+        job(path, model=Interrupted(model, 13))
+    journal = path / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-1])  # whole JSON, but its end of line is missing
+    with pytest.raises(Stop):
+        job(path, model=Interrupted(model, 9))
+    assert len(journal.read_text().splitlines()) == 3
+    job(path)
+    assert contents(path) == whole
+
+
+def test_two_runs_do_not_write_one_store(tmp_path, job, model):
+    def nested(batch):
+        job(tmp_path / "v.zarr")
+
+    as_if_the_same(nested)
+    with pytest.raises(FileError, match="Another collect is writing"):
+        job(tmp_path / "v.zarr", model=nested)
+
+
+def test_a_nan_stops_and_loses_nothing(tmp_path, job, images, model, whole):
+    def broken(batch):
+        return np.where((batch == images[9]).all((1, 2))[:, None], np.nan, model(batch))
+
+    as_if_the_same(broken)
+    with pytest.raises(InputError, match="gave nan for sample 9, class 0, in the original"):
+        job(tmp_path / "v.zarr", model=broken)
+    assert len((tmp_path / "v.zarr" / "journal.jsonl").read_text().splitlines()) == 2
+    job(tmp_path / "v.zarr")
+    assert contents(tmp_path / "v.zarr") == whole
+
+
+def test_another_number_of_classes_stops_and_loses_nothing(tmp_path, job, images, model, whole):
+    def growing(batch):
+        logits = model(batch)
+        return np.concatenate([logits, logits], axis=1) if (batch[0] == images[8]).all() else logits
+
+    as_if_the_same(growing)
+    with pytest.raises(InputError, match="three_logits gave 6 for the originals and 3 through"):
+        job(tmp_path / "v.zarr", model=growing)
+    job(tmp_path / "v.zarr")
+    assert contents(tmp_path / "v.zarr") == whole
+
+
+def test_a_full_disk_stops_and_loses_nothing(tmp_path, job, model):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (60, 8, 8), dtype=np.uint8)
+    options = {"inputs": images, "labels": None, "batch_size": 20}
+    job(tmp_path / "whole.zarr", **options)
+    size = max(len(data) for data in contents(tmp_path / "whole.zarr").values())
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def filling(batch):  # the disk is full from the second block on
+        if (batch[0] == images[20]).all():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
+        return model(batch)
+
+    as_if_the_same(filling)
+    try:
+        with pytest.raises(FileError, match=r"Cannot write .*v\.zarr: File too large.*is kept.*run the same again"):
+            job(tmp_path / "v.zarr", model=filling, **options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert size > 200
+    assert len((tmp_path / "v.zarr" / "journal.jsonl").read_text().splitlines()) == 1
+    job(tmp_path / "v.zarr", **options)
+    assert contents(tmp_path / "v.zarr") == contents(tmp_path / "whole.zarr")
+
+
+KILLED = """
+import sys, time
+import numpy as np
+from recal import collect
+
+images = np.random.default_rng(0).integers(0, 256, (400, 8, 8), dtype=np.uint8)
+
+def model(batch):
+    time.sleep(0.001)
+    return np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)[:, :5] / 20 - 3
+
+def run(out):
+    return collect(model, images, "zoom:0.5-0.9:5", labels=np.arange(400) % 5, batch_size=8, out=out)
+
+if __name__ == "__main__":
+    run(sys.argv[1])
+"""
+
+
+def kill_and_resume(tmp_path, moments):
+    """Kill a collect at each moment (a share of its time), resume it, and compare every byte."""
+    script = tmp_path / "job.py"
+    script.write_text(KILLED)
+    started = time.monotonic()
+    command = [sys.executable, str(script)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([*command, str(tmp_path / "whole.zarr")], check=True, env=environment)
+    seconds = time.monotonic() - started
+    whole = contents(tmp_path / "whole.zarr")
+    unfinished = 0
+    for number, moment in enumerate(moments):
+        path = tmp_path / f"{number}.zarr"
+        process = subprocess.Popen([*command, str(path)], env=environment)
+        time.sleep(seconds * 0.2)
+        while not path.exists() and process.poll() is None:  # the program's own start does not count
+            time.sleep(0.001)
+        time.sleep(moment * seconds)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        unfinished += (path / "journal.jsonl").exists()
+        subprocess.run([*command, str(path)], check=True, env=environment)
+        assert contents(path) == whole, f"killed at {moment}"
+    return unfinished
+
+
+def test_killed_and_resumed_the_bytes_are_the_same(tmp_path):
+    assert kill_and_resume(tmp_path, [0.0, 0.1]) > 0
+
+
+@pytest.mark.slow
+def test_killed_at_ten_random_moments_and_resumed_the_bytes_are_the_same(tmp_path):
+    moments = [random.Random(0).uniform(0, 0.4) for _ in range(9)]
+    assert kill_and_resume(tmp_path, [0.0, *moments]) > 3
+
+
+def test_paths_may_be_text(tmp_path, job):
+    job(str(tmp_path / "v.zarr"))
+    assert Path(tmp_path / "v.zarr" / "manifest.json").exists()
