@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from recal import StructuredMatrixScaling, StructuredVectorScaling, VectorScaling
+from recal import DirichletCalibration, MatrixScaling, StructuredMatrixScaling, StructuredVectorScaling, VectorScaling
 
 
 def problem(n: int = 300, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
@@ -87,6 +87,31 @@ def test_structured_matrix_scaling_finds_the_minimum_that_scipy_finds():
     assert model.loss_ == pytest.approx(loss, abs=1e-8)
     np.testing.assert_allclose(model.weights_, theta[:, :-1], atol=1e-4)
     np.testing.assert_allclose(model.intercept_, theta[:, -1], atol=1e-4)
+
+
+@pytest.mark.parametrize(("lam", "mu"), [(0.01, 0.01), (1.0, 100.0), (300.0, 0.1), (1e4, 1e4)])
+@pytest.mark.parametrize("method", [MatrixScaling, DirichletCalibration], ids=lambda method: method.short_name)
+def test_odir_finds_the_minimum_that_scipy_finds(method, lam, mu):
+    """Mean NLL + lambda * mean of squared off-diagonal weights + mu * mean of squared intercepts."""
+    logits, labels = problem(300, 4)
+    k = 4
+    features = logits if method is MatrixScaling else log_softmax(logits, axis=1)
+    off = ~np.eye(k, dtype=bool)
+
+    def objective(weights, intercept):
+        logs = log_softmax(features @ weights.T + intercept, axis=1)
+        fit = -logs[np.arange(len(labels)), labels].mean()
+        return fit + lam * (weights[off] ** 2).mean() + mu * (intercept**2).mean()
+
+    ridge = np.full((k, k + 1), lam / off.sum())
+    np.fill_diagonal(ridge, 0.0)
+    ridge[:, -1] = mu / k
+    least, theta = scipy_minimum(features, labels, ridge, 0.0)
+    assert objective(theta[:, :-1], theta[:, -1]) == pytest.approx(least, abs=1e-12)
+    model = method(lambdas=lam, mus=mu).fit(logits, labels)
+    assert objective(model.weights_[0], model.intercepts_[0]) == pytest.approx(least, abs=1e-7)
+    expected = softmax(features @ theta[:, :-1].T + theta[:, -1], axis=1)
+    np.testing.assert_allclose(model.predict_proba(logits), expected, atol=2e-3)
 
 
 # Mean NLL on the fitted half and on the other half, by probmetrics 1.3.0 (float32 features, its default solver).

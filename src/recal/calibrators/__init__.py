@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from recal.calibrators._compile import Iteration
+from recal.calibrators._dirichlet import DirichletCalibration
 from recal.calibrators._histogram import HistogramBinning
 from recal.calibrators._irm import IsotonicMulticlass
 from recal.calibrators._irova import IsotonicOneVsAll
 from recal.calibrators._isotonic import IsotonicCalibration
+from recal.calibrators._matrix import MatrixScaling
 from recal.calibrators._recal import ReCal
 from recal.calibrators._structured_matrix import StructuredMatrixScaling
 from recal.calibrators._structured_vector import StructuredVectorScaling
@@ -17,10 +19,12 @@ from recal.calibrators.base import Calibrator
 
 # One line per method, in alphabetical order.
 CALIBRATORS: tuple[type[Calibrator], ...] = (
+    DirichletCalibration,
     HistogramBinning,
     IsotonicCalibration,
     IsotonicMulticlass,
     IsotonicOneVsAll,
+    MatrixScaling,
     ReCal,
     StructuredMatrixScaling,
     StructuredVectorScaling,
@@ -32,11 +36,13 @@ CALIBRATORS: tuple[type[Calibrator], ...] = (
 __all__ = [
     "CALIBRATORS",
     "Calibrator",
+    "DirichletCalibration",
     "HistogramBinning",
     "IsotonicCalibration",
     "IsotonicMulticlass",
     "IsotonicOneVsAll",
     "Iteration",
+    "MatrixScaling",
     "ReCal",
     "StructuredMatrixScaling",
     "StructuredVectorScaling",

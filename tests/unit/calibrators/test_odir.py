@@ -1,0 +1,119 @@
+"""The search over lambda and mu of matrix scaling and Dirichlet calibration, and the folds it stands on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from recal import DirichletCalibration, MatrixScaling
+from recal.calibrators.folds import stratified_folds
+from recal.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(1)
+    honest = rng.normal(scale=1.5, size=(240, 3))
+    labels = (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
+    return 2.0 * honest, labels
+
+
+def mean_nll(probs, labels):
+    return -np.log(probs[np.arange(len(labels)), labels]).mean()
+
+
+def test_the_grid_holds_the_held_out_loss_of_each_pair(data):
+    logits, labels = data
+    model = MatrixScaling(lambdas=[1.0, 100.0], mus=[0.1, 10.0], random_state=3).fit(logits, labels)
+    assert model.search_["lambdas"] == [100.0, 1.0]
+    assert model.search_["mus"] == [10.0, 0.1]
+    fold = stratified_folds(labels, 5, np.random.default_rng(3))
+    for i, lam in enumerate(model.search_["lambdas"]):
+        for j, mu in enumerate(model.search_["mus"]):
+            held = np.empty(len(labels))
+            for number in range(5):
+                out = fold == number
+                plain = MatrixScaling(lambdas=lam, mus=mu).fit(logits[~out], labels[~out])
+                held[out] = -np.log(plain.predict_proba(logits[out])[np.arange(out.sum()), labels[out]])
+            assert model.search_["nll"][i][j] == pytest.approx(held.mean(), abs=2e-4)
+
+
+def test_the_best_pair_is_taken(data):
+    model = MatrixScaling(random_state=0).fit(*data)
+    scores = np.array(model.search_["nll"], dtype=float)
+    row, column = np.unravel_index(np.nanargmin(scores), scores.shape)
+    assert (model.lambda_, model.mu_) == (model.search_["lambdas"][row], model.search_["mus"][column])
+
+
+def test_the_default_grid_spans_six_decades_and_more(data):
+    search = MatrixScaling(random_state=0).fit(*data).search_
+    for values in (search["lambdas"], search["mus"]):
+        assert len(values) >= 5
+        assert values[0] / values[-1] >= 0.999e6
+
+
+def test_average_is_the_mean_of_the_folds_answers(data):
+    logits, labels = data
+    model = MatrixScaling(lambdas=[1.0, 2.0], mus=1.0, random_state=0).fit(logits, labels)
+    assert model.weights_.shape == (5, 3, 3)
+    answers = [softmax(logits @ w.T + b, axis=1) for w, b in zip(model.weights_, model.intercepts_)]
+    np.testing.assert_allclose(model.predict_proba(logits), np.mean(answers, axis=0), atol=1e-12)
+
+
+def test_refit_is_one_map_of_all_samples(data):
+    logits, labels = data
+    model = DirichletCalibration(final="refit", random_state=0).fit(logits, labels)
+    plain = DirichletCalibration(lambdas=model.lambda_, mus=model.mu_).fit(logits, labels)
+    assert model.weights_.shape == (1, 3, 3)
+    np.testing.assert_array_equal(model.predict_proba(logits), plain.predict_proba(logits))
+    assert plain.search_ == {}
+
+
+def test_a_path_that_only_gets_worse_is_left():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(60, 20)), rng.integers(0, 20, 60)
+    search = MatrixScaling(random_state=0).fit(logits, labels).search_
+    first, *_, last = search["nll"]
+    assert all(score is not None for score in first)
+    assert all(score is None for score in last)
+
+
+def test_a_strong_lambda_leaves_one_scale_per_class(data):
+    model = MatrixScaling(lambdas=1e9, mus=1e9).fit(*data)
+    off = model.weights_[0][~np.eye(3, dtype=bool)]
+    assert np.abs(off).max() < 1e-6
+    assert np.diag(model.weights_[0]).min() > 0.2
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"lambdas": -1.0}, "`lambdas` must hold positive numbers, got -1.0"),
+        ({"mus": []}, r"`mus` must hold positive numbers, got \[\]"),
+        ({"mus": [1.0, np.nan]}, "`mus` must hold positive numbers"),
+        ({"n_folds": 1}, "at least 2, got 1"),
+        ({"final": "median"}, "'average' or 'refit', got 'median'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(data, bad, message):
+    with pytest.raises(InputError, match=message):
+        MatrixScaling(**bad).fit(*data)
+
+
+@pytest.mark.parametrize("counts", [[50, 50], [1, 1, 1], [7, 3, 1, 0, 30], [4]])
+def test_folds_are_even_in_all_and_within_each_class(counts):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    fold = stratified_folds(labels, 5, np.random.default_rng(0))
+    sizes = np.bincount(fold, minlength=5)
+    assert sizes.max() - sizes.min() <= 1
+    for label in np.unique(labels):
+        within = np.bincount(fold[labels == label], minlength=5)
+        assert within.max() - within.min() <= 1
+
+
+def test_folds_are_shuffled_by_the_seed_alone():
+    labels = np.zeros(50, dtype=int)
+    first, again, other = (stratified_folds(labels, 5, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    assert (first == again).all()
+    assert (first != other).any()
