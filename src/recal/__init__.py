@@ -40,6 +40,7 @@ _HOME = {
     "evaluate": "recal.metrics",
     "compare": "recal.comparison",
     "Comparison": "recal.comparison",
+    "CalibratedModule": "recal.runtime.torch",
     "save": "recal.runtime",
     "load": "recal.runtime",
 }

@@ -1,0 +1,279 @@
+"""The torch runtime: a model and its plan as one module, on any device, ready for export.
+
+Arithmetic follows the reference step by step, in float64, so that both sort samples into the same groups. Only the
+comparison of confidences is in float32, because the rule says so, and its sum in numpy's order, for the same reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.checks import looks_like_probabilities
+from recal.errors import InputError, MissingExtraError, NotFittedError
+from recal.plan import Plan, Rule
+from recal.transforms import Named
+
+try:
+    import torch
+except ImportError:
+    raise MissingExtraError("torch", "torch", "CalibratedModule") from None
+
+Tensor = torch.Tensor
+# As in the reference: no sequence of betas takes a scale out of this range.
+_LEAST_SCALE, _LARGEST_SCALE = 1e-100, 1e100
+
+
+class CalibratedModule(torch.nn.Module):
+    """A model that answers with calibrated logits: softmax of what it returns are honest probabilities.
+
+    Only the transformations that the plan needs are computed, together with the originals in one batch. The largest
+    logit of each row is shifted to 0, which softmax does not see, so that rounding can never change a prediction.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Gives logits of shape (n, n_classes), or an object with such `logits`. It is put into eval mode and stays there.
+    plan : Plan, or a fitted calibrator that has one
+        What `ReCal` or `TemperatureScaling` fitted on this model's logits.
+    preprocess : callable, optional
+        Runs after the transformation and before the model, as in `collect`: normalisation, for instance.
+    max_batch : int
+        At most so many rows go through the model at once, or as many as the caller passes if that is more.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from recal import Plan, Step
+    >>> from recal.runtime.torch import CalibratedModule
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    >>> calibrated = CalibratedModule(model, Plan((Step("zoom:0.5", (1.0, 0.9, 0.8, 0.7)),)))
+    >>> calibrated(torch.rand(2, 1, 8, 8)).softmax(1).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        plan: Plan | Any,
+        preprocess: Callable[[Tensor], Tensor] | None = None,
+        max_batch: int = 256,
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, torch.nn.Module):
+            raise InputError(f"CalibratedModule wraps a torch.nn.Module, got {type(model).__name__}.")
+        if isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1:
+            raise InputError(f"`max_batch` must be a whole number from 1 on, got {max_batch!r}.")
+        self.model = model
+        self.preprocess = preprocess
+        self.max_batch = max_batch
+        self.replay = Replay(plan)
+        for transform in self.replay.plan.transforms:
+            if isinstance(transform, Named) and transform.function is None:
+                raise InputError(
+                    f"The plan needs your transformation {transform.name!r}, of which only the name is known. "
+                    f"Give its code when loading: load(path, transforms={{{transform.name!r}: your_function}})."
+                )
+        self._outputs_checked = False
+        self.train(False)
+
+    @property
+    def plan(self) -> Plan:
+        return self.replay.plan
+
+    def train(self, mode: bool = True) -> CalibratedModule:
+        """Stay in eval mode: a calibrated model is a finished one."""
+        super().train(False)
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return calibrated logits, (n, n_classes)."""
+        inputs = torch.as_tensor(inputs)
+        n = inputs.shape[0]
+        rows = torch.cat([inputs, *(transform(inputs) for transform in self.plan.transforms)])
+        if torch.compiler.is_compiling():
+            logits = self._logits(rows)  # a graph knows no sizes to split by
+        else:
+            logits = torch.cat([self._logits(part) for part in torch.split(rows, max(self.max_batch, n, 1))])
+            self._check_once(logits)
+        logits = logits.reshape((len(self.plan.transforms) + 1, n, logits.shape[-1]))
+        return self.replay(logits[0], logits[1:])
+
+    def _logits(self, rows: Tensor) -> Tensor:
+        outputs = self.model(rows if self.preprocess is None else self.preprocess(rows))
+        logits = getattr(outputs, "logits", outputs)
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != rows.shape[0]:
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise InputError(f"The model must give logits of the shape (n, n_classes), got {got}.")
+        return logits
+
+    def _check_once(self, logits: Tensor) -> None:
+        if self._outputs_checked or not len(logits):
+            return
+        if looks_like_probabilities(logits.detach().cpu().float().numpy()):
+            raise InputError(
+                "The model's outputs lie in [0, 1] and sum to 1: these are probabilities, and logits are needed. "
+                "Wrap the model without its softmax."
+            )
+        self._outputs_checked = True
+
+
+class Replay(torch.nn.Module):
+    """Replays a plan on logits: the numpy reference, in torch operations that can be exported."""
+
+    def __init__(self, plan: Plan | Any) -> None:
+        super().__init__()
+        self.plan = plan_of(plan)
+
+    def forward(self, logits: Tensor, transformed: Tensor) -> Tensor:
+        """Return calibrated logits, (n, n_classes), the largest of each row at 0.
+
+        Parameters
+        ----------
+        logits : (n, n_classes)
+        transformed : (m, n, n_classes), the logits through each of `plan.transforms`
+        """
+        plan = self.plan
+        wide = torch.float32 if logits.device.type == "mps" else torch.float64
+        original = _start(logits.to(wide), plan)
+        column = logits.argmax(1, keepdim=True)
+        views = {t: _start(transformed[index].to(wide), plan) for index, t in enumerate(plan.transforms)}
+        own = {t: transformed[index].argmax(1, keepdim=True) for index, t in enumerate(plan.transforms)}
+        for step in plan.steps:
+            if step.is_neutral:
+                continue
+            view, view_column = views[step.transform], own[step.transform]
+            at = view_column if plan.rule.confidence_at == "own" else column
+            fell = _did_not_rise(original.now(), column, view.now(), at, plan.rule)
+            kept = column == view_column
+            group = 2 * kept.to(torch.int64) + fell.to(torch.int64)
+            factors = torch.tensor(step.betas, dtype=wide, device=logits.device)[group]
+            original.rescale(factors)
+            view.rescale(factors)
+        original.rescale(plan.finish)
+        return original.now().to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
+
+
+class _Scaled:
+    """Rows of logits below their largest, each with a scale of its own."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.drop = logits - logits.amax(1, keepdim=True)
+        self.scale = torch.ones_like(self.drop[:, :1])
+
+    def rescale(self, factors: Tensor | float) -> None:
+        self.scale = (self.scale * factors).clamp(_LEAST_SCALE, _LARGEST_SCALE)
+
+    def now(self) -> Tensor:
+        return self.scale * self.drop
+
+
+class _Floored(_Scaled):
+    """Log-probabilities that never fall below log(floor): written anew at each rescaling."""
+
+    def __init__(self, logits: Tensor, floor: float) -> None:
+        super().__init__(logits)
+        self.least = math.log(floor)
+        self.rescale(1.0)
+
+    def rescale(self, factors: Tensor | float) -> None:
+        logs = (self.drop * factors).log_softmax(1).clamp(min=self.least)
+        self.drop = logs - logs.amax(1, keepdim=True)
+
+
+def _start(logits: Tensor, plan: Plan) -> _Scaled:
+    state = _Scaled(logits) if plan.rule.floor is None else _Floored(logits, plan.rule.floor)
+    state.rescale(plan.start)
+    return state
+
+
+def _did_not_rise(original: Tensor, column: Tensor, view: Tensor, at: Tensor, rule: Rule) -> Tensor:
+    """Whether p >= p_t, by the rule for ties: (n, 1)."""
+    confidence = _log_odds if rule.ties == "exact" else _confidence32
+    return confidence(original, column) >= confidence(view, at)
+
+
+def _confidence32(rows: Tensor, column: Tensor) -> Tensor:
+    """Return a float32 softmax at `column`: each exp rounded to float32, divided in float32 by their float32 sum."""
+    weights = rows.exp().to(torch.float32)
+    return weights.gather(1, column) / _sum32(weights)
+
+
+def _log_odds(rows: Tensor, column: Tensor) -> Tensor:
+    """Return log(p / (1 - p)) at `column` without ever forming p, so that nothing saturates."""
+    others = rows.scatter(1, column, -math.inf)
+    return rows.gather(1, column) - others.logsumexp(1, keepdim=True)
+
+
+def _sum32(values: Tensor) -> Tensor:
+    """Sum float32 rows in numpy's order of pairs, so that ties are numpy's to the bit: (n, K) to (n, 1)."""
+    count = values.shape[1]
+    if count < 8:
+        return _in_turn(values.unbind(1))[:, None]
+    places = _lanes(count)
+    padded = torch.nn.functional.pad(values, (0, 1))  # the zero that fills up short blocks
+    lanes = padded[:, torch.tensor(places.reshape(-1), device=values.device)].reshape((-1, *places.shape))
+    totals = _in_turn([lanes[:, :, row] for row in range(places.shape[1])])
+    for _ in range(3):  # eight lanes, summed in pairs
+        totals = totals[..., 0::2] + totals[..., 1::2]
+    sums = list(totals[..., 0].unbind(1))
+    sums[-1] = _in_turn([sums[-1], *values.unbind(1)[count - count % 8 :]])
+    return _in_pairs(sums, count)[:, None]
+
+
+def _in_turn(parts: Sequence[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _in_pairs(sums: list[Tensor], count: int) -> Tensor:
+    """Add up the blocks' sums along the tree of halves; takes its blocks from the front of the list."""
+    if count <= 128:
+        return sums.pop(0)
+    half = _half(count)
+    left = _in_pairs(sums, half)
+    return left + _in_pairs(sums, count - half)
+
+
+def _half(count: int) -> int:
+    return count // 2 - count // 2 % 8
+
+
+@lru_cache(maxsize=32)
+def _lanes(count: int) -> NDArray[np.int64]:
+    """Return the columns that each block's rows of eight hold, (n_blocks, n_rows, 8); `count` stands for a zero."""
+    sizes = _block_sizes(count)
+    places = np.full((len(sizes), max(sizes) // 8, 8), count, dtype=np.int64)
+    start = 0
+    for block, size in enumerate(sizes):
+        whole = size - size % 8
+        places[block, : whole // 8] = np.arange(start, start + whole).reshape(-1, 8)
+        start += size
+    return places
+
+
+def _block_sizes(count: int) -> list[int]:
+    return [count] if count <= 128 else _block_sizes(_half(count)) + _block_sizes(count - _half(count))
+
+
+def plan_of(source: Any) -> Plan:
+    """Return the plan, or that of a fitted calibrator."""
+    if isinstance(source, Plan):
+        return source
+    name = type(source).__name__
+    plan = getattr(source, "plan_", None)
+    if isinstance(plan, Plan):
+        return plan
+    if hasattr(source, "fit") and not hasattr(source, "classes_"):
+        raise NotFittedError(f"This {name} is not fitted yet; call fit(X, y) first.")
+    raise InputError(
+        f"A Plan is needed, or a calibrator that makes one (ReCal, TemperatureScaling), got {name}. "
+        "Other methods run in numpy: predict_proba."
+    )

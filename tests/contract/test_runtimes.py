@@ -1,0 +1,79 @@
+"""Every runtime agrees with numpy to 1e-6 on random plans, whatever the rule, the classes or the saturation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from recal import Plan, Step, Views
+from recal.plan import Rule
+from recal.runtime.numpy import calibrated_probs
+from recal.runtime.torch import Replay
+
+Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
+
+
+def by_torch(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
+    return Replay(plan)(torch.from_numpy(logits), torch.from_numpy(transformed)).double().softmax(1).numpy()
+
+
+RUNTIMES: tuple[Runtime, ...] = (by_torch,)
+every_runtime = pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.__name__)
+
+
+def problem(seed: int, n_classes: int, rule: Rule, dtype: str = "float32") -> tuple[Plan, Views, np.ndarray]:
+    """Logits of every temper, from flat to saturated, with views from identical to unrelated."""
+    rng = np.random.default_rng(seed)
+    n, specs = 120, [f"zoom:0.{digit}" for digit in range(3, 3 + int(rng.integers(1, 6)))]
+    logits = rng.normal(size=(n, n_classes)) * rng.choice([1, 5, 30], (n, 1))
+    logits[np.arange(n), rng.integers(0, n_classes, n)] += rng.choice([0, 18], n)
+    logits = logits.astype(dtype)
+    views = {
+        spec: (logits + rng.normal(size=logits.shape) * rng.choice([0, 1e-3, 1, 5], (n, 1))).astype(dtype)
+        for spec in specs
+    }
+    steps = [Step(str(rng.choice(specs)), tuple(rng.uniform(0.5, 1.3, 4))) for _ in range(15)]  # type: ignore[arg-type]
+    steps.insert(3, Step("zoom:0.99", (1.0, 1.0, 1.0, 1.0)))
+    plan = Plan(tuple(steps), start=rng.uniform(0.3, 1.5), finish=rng.uniform(0.5, 1.5), rule=rule)
+    return plan, Views(logits, views), np.stack([views[str(t)] for t in plan.transforms])
+
+
+@every_runtime
+@pytest.mark.parametrize("n_classes", [2, 3, 7, 8, 9, 10, 100, 128, 129, 1000])
+def test_agrees_with_numpy(runtime: Runtime, n_classes: int) -> None:
+    plan, views, transformed = problem(n_classes, n_classes, Rule())
+    probs = runtime(plan, views.logits, transformed)
+    np.testing.assert_allclose(probs, calibrated_probs(plan, views), rtol=0, atol=1e-6)
+    assert (probs.argmax(1) == views.logits.argmax(1)).all()
+
+
+@every_runtime
+@pytest.mark.parametrize("confidence_at", ["original", "own"])
+@pytest.mark.parametrize("ties", ["float32", "exact"])
+@pytest.mark.parametrize("floor", [None, 1e-16])
+def test_agrees_under_every_rule(runtime: Runtime, confidence_at: str, ties: str, floor: float | None) -> None:
+    rule = Rule(confidence_at, ties, floor)  # type: ignore[arg-type]
+    for seed, n_classes in enumerate((2, 10, 150)):
+        plan, views, transformed = problem(seed, n_classes, rule)
+        probs = runtime(plan, views.logits, transformed)
+        np.testing.assert_allclose(probs, calibrated_probs(plan, views), rtol=0, atol=1e-6)
+
+
+@every_runtime
+def test_temperature_alone_needs_no_views(runtime: Runtime) -> None:
+    logits = np.random.default_rng(0).normal(size=(50, 10)).astype(np.float32) * 9
+    plan = Plan(start=0.4, finish=1.5)
+    probs = runtime(plan, logits, np.zeros((0, 50, 10), dtype=np.float32))
+    np.testing.assert_allclose(probs, calibrated_probs(plan, Views(logits)), rtol=0, atol=1e-6)
+
+
+@every_runtime
+def test_a_sample_alone_gets_what_it_gets_in_a_batch(runtime: Runtime) -> None:
+    plan, views, transformed = problem(5, 30, Rule())
+    whole = runtime(plan, views.logits, transformed)
+    for row in range(0, 120, 17):
+        alone = runtime(plan, views.logits[row : row + 1], transformed[:, row : row + 1])
+        np.testing.assert_allclose(alone[0], whole[row], rtol=0, atol=1e-7)
