@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from recal.calibrators._bbq import BayesianBinning
 from recal.calibrators._compile import Iteration
 from recal.calibrators._dirichlet import DirichletCalibration
+from recal.calibrators._ets import EnsembleTemperatureScaling
 from recal.calibrators._histogram import HistogramBinning
+from recal.calibrators._imax import MutualInformationBinning
 from recal.calibrators._irm import IsotonicMulticlass
 from recal.calibrators._irova import IsotonicOneVsAll
 from recal.calibrators._isotonic import IsotonicCalibration
 from recal.calibrators._matrix import MatrixScaling
 from recal.calibrators._recal import ReCal
+from recal.calibrators._spline import SplineCalibration
 from recal.calibrators._structured_matrix import StructuredMatrixScaling
 from recal.calibrators._structured_vector import StructuredVectorScaling
 from recal.calibrators._temperature import TemperatureScaling
@@ -19,13 +23,17 @@ from recal.calibrators.base import Calibrator
 
 # One line per method, in alphabetical order.
 CALIBRATORS: tuple[type[Calibrator], ...] = (
+    BayesianBinning,
     DirichletCalibration,
+    EnsembleTemperatureScaling,
     HistogramBinning,
     IsotonicCalibration,
     IsotonicMulticlass,
     IsotonicOneVsAll,
     MatrixScaling,
+    MutualInformationBinning,
     ReCal,
+    SplineCalibration,
     StructuredMatrixScaling,
     StructuredVectorScaling,
     TemperatureScaling,
@@ -34,16 +42,20 @@ CALIBRATORS: tuple[type[Calibrator], ...] = (
 )
 
 __all__ = [
+    "BayesianBinning",
     "CALIBRATORS",
     "Calibrator",
     "DirichletCalibration",
+    "EnsembleTemperatureScaling",
     "HistogramBinning",
     "IsotonicCalibration",
     "IsotonicMulticlass",
     "IsotonicOneVsAll",
     "Iteration",
     "MatrixScaling",
+    "MutualInformationBinning",
     "ReCal",
+    "SplineCalibration",
     "StructuredMatrixScaling",
     "StructuredVectorScaling",
     "TemperatureScaling",

@@ -1,0 +1,83 @@
+"""I-Max against the best of all possible bins on small problems, and against its own promises."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from recal import InputError, MutualInformationBinning
+from recal.calibrators._imax import _Sums, best_edges, climb, informative_edges
+
+
+def information_of(scores, bins):
+    """Mutual information of bin and label by its definition, where P(hit) = 1 / (1 + exp(-score))."""
+    p = 1 / (1 + np.exp(-scores))
+    joint = np.array([[(q * (bins == b)).sum() for b in np.unique(bins)] for q in (p, 1 - p)]) / len(scores)
+    outer = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0, keepdims=True)
+    return float((joint * np.log(joint / outer)).sum())
+
+
+def best_information(scores, n_bins):
+    ordered = np.sort(scores)
+    cuts = combinations(range(1, len(ordered)), n_bins - 1)
+    return max(information_of(ordered, np.searchsorted(cut, np.arange(len(ordered)), side="right")) for cut in cuts)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("n_bins", [2, 3, 4])
+def test_no_other_bins_keep_more(seed, n_bins):
+    scores = np.random.default_rng(seed).normal(scale=3.0, size=16)
+    edges, kept = informative_edges(scores, n_bins)
+    assert kept == pytest.approx(information_of(scores, np.searchsorted(edges, scores, side="left")), abs=1e-12)
+    assert kept == pytest.approx(best_information(scores, n_bins), abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_information_never_falls(seed):
+    rng = np.random.default_rng(seed)
+    sums = _Sums(rng.normal(loc=-3, scale=4.0, size=2000))
+    edges, history = climb(sums, np.sort(rng.normal(size=9)))
+    assert len(history) > 2
+    assert (np.diff(history) > 0).all()
+    assert (np.diff(edges) > 0).all()
+
+
+def test_an_edge_is_where_both_neighbours_explain_a_score_equally_well():
+    values = np.array([-3.0, -0.5, 2.0])
+    edges = best_edges(values)
+    for edge, low, high in zip(edges, values[:-1], values[1:]):
+        p = 1 / (1 + np.exp(-edge))
+        loss = [p * np.log1p(np.exp(-v)) + (1 - p) * np.log1p(np.exp(v)) for v in (low, high)]
+        assert loss[0] == pytest.approx(loss[1], abs=1e-12)
+
+
+def test_more_bins_keep_more_and_never_more_than_all():
+    scores = np.random.default_rng(0).normal(scale=3.0, size=3000)
+    kept = [informative_edges(scores, n_bins)[1] for n_bins in (2, 4, 8, 16)]
+    assert (np.diff(kept) > 0).all()
+    assert kept[-1] < information_of(scores, np.arange(3000))
+
+
+def test_bins_answer_with_their_share_of_hits():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(scale=2.0, size=(500, 3))
+    labels = (0.5 * logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    model = MutualInformationBinning(n_bins=5, smoothing=0).fit(logits, labels)
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    bins = np.searchsorted(model.edges_[0], np.log(probs / (1 - probs)))
+    hits = np.eye(3)[labels]
+    raw = np.array([hits[bins == b].mean() for b in range(5)])[bins]
+    np.testing.assert_allclose(
+        model.predict_proba(logits), raw / raw.sum(axis=1, keepdims=True), rtol=0, atol=1e-8
+    )  # ties within a bin are broken by 1e-9
+    assert (np.diff(model.values_[0]) > 0).all()
+
+
+def test_classes_may_have_bins_of_their_own():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(scale=2.0, size=(500, 3))
+    labels = (0.5 * logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    model = MutualInformationBinning(n_bins=5, share="none").fit(logits, labels)
+    assert model.edges_.shape == (3, 4)
+    with pytest.raises(InputError, match=r"'all', 'none'.*'some'"):
+        MutualInformationBinning(share="some").fit(logits, labels)

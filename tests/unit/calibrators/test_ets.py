@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from recal import EnsembleTemperatureScaling, TemperatureScaling
+from recal.calibrators._ets import mixture_weights
+from recal.calibrators.probabilities import softmax
+
+
+def draw(n=2000, k=5, seed=0, noise=0.0):
+    """Three times too sure, and a share of the labels drawn blindly."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=4.0, size=(n, k))
+    labels = (logits / 3 + rng.gumbel(size=(n, k))).argmax(axis=1)
+    return logits, np.where(rng.random(n) < noise, rng.integers(0, k, n), labels)
+
+
+def loss(weights, parts):
+    return -np.log(parts @ weights).mean()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_weights_are_as_good_as_a_plain_search_over_the_simplex(noise):
+    logits, labels = draw(noise=noise)
+    model = EnsembleTemperatureScaling().fit(logits, labels)
+    rows = np.arange(len(labels))
+    parts = np.stack(
+        [softmax(logits, model.beta_)[rows, labels], softmax(logits)[rows, labels], np.full(len(labels), 0.2)], axis=1
+    )
+    # Without constraints: three free numbers through a softmax, by a solver without gradients.
+    free = minimize(
+        lambda v: loss(np.exp(v) / np.exp(v).sum(), parts),
+        np.zeros(3),
+        method="Nelder-Mead",
+        options={"xatol": 1e-10, "fatol": 1e-14, "maxiter": 20_000, "maxfev": 20_000},
+    )
+    assert loss(model.weights_, parts) <= free.fun + 1e-9
+    assert model.weights_.min() >= 0
+    assert model.weights_.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_blind_labels_give_weight_to_the_uniform_answer():
+    weights = EnsembleTemperatureScaling().fit(*draw(noise=0.3)).weights_
+    assert weights[2] > 0.1
+
+
+def test_the_temperature_is_that_of_temperature_scaling():
+    logits, labels = draw()
+    assert EnsembleTemperatureScaling().fit(logits, labels).beta_ == TemperatureScaling().fit(logits, labels).beta_
+
+
+def test_the_answer_is_the_mixture():
+    logits, labels = draw(noise=0.2)
+    model = EnsembleTemperatureScaling().fit(logits, labels)
+    a, b, c = model.weights_
+    expected = a * softmax(model.beta_ * logits) + b * softmax(logits) + c / 5
+    np.testing.assert_allclose(model.predict_proba(logits), expected, rtol=0, atol=1e-12)
+
+
+def test_a_corner_is_found_exactly():
+    parts = np.array([[0.9, 0.5, 0.2]] * 10)
+    np.testing.assert_array_equal(mixture_weights(parts), [1.0, 0.0, 0.0])
+
+
+def test_a_truth_of_probability_zero_is_survived():
+    weights = mixture_weights(np.array([[0.0, 0.0, 0.5], [1.0, 1.0, 0.5]]))
+    assert loss(weights, np.array([[0.0, 0.0, 0.5], [1.0, 1.0, 0.5]])) == pytest.approx(np.log(2), abs=1e-6)
