@@ -42,8 +42,8 @@ CALIBRATORS: tuple[type[Calibrator], ...] = (
 )
 
 __all__ = [
-    "BayesianBinning",
     "CALIBRATORS",
+    "BayesianBinning",
     "Calibrator",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
