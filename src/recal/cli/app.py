@@ -25,6 +25,7 @@ COMMANDS: tuple[str, ...] = (
     "fit",
     "apply",
     "groups",
+    "reproduce",
 )
 
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141

@@ -13,8 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Labels
+from recal.collect.folder import ImageFolder
+from recal.collect.preprocess import Normalize
 from recal.errors import FileError, InputError
 from recal.experiments.layouts import LAYOUTS, Images
+from recal.experiments.stages import digest_arrays
 
 # Held-out training images that calibration is fitted on; the paper keeps 5,000 of CIFAR's 50,000.
 VALIDATION_SIZE = 5000
@@ -22,14 +25,15 @@ VALIDATION_SIZE = 5000
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images with labels as column indices; `test_images` may be a folder that is read when asked.
+    """Images with labels as column indices.
 
-    ImageNet brings no training images here: its networks come trained, and its validation images are halved.
+    ImageNet brings no training images here: its networks come trained, and its validation images, a folder that is
+    read batch by batch, are halved.
     """
 
     name: str
     layout: str
-    train_images: Images
+    train_images: NDArray[np.uint8]
     train_labels: Labels
     test_images: Images
     test_labels: Labels
@@ -50,41 +54,29 @@ class Split:
     validation: NDArray[np.intp]
 
 
-@dataclass(frozen=True)
-class Preprocess:
-    """From uint8 pixels (n, h, w, c) to the network's float32 input (n, c, h, w): each channel centred and scaled.
+# What every published ImageNet network was trained with.
+IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+def normalisation(images: NDArray[np.uint8]) -> Normalize:
+    """Return the preprocessing that centres and scales each channel over `images` (n, height, width, channels).
+
+    Mean and deviation come from the exact counts of the 256 pixel values, so they are the same on every machine.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.experiments.data import Preprocess
-    >>> Preprocess(mean=(0.5,), std=(0.25,))(np.full((1, 2, 2, 1), 255, np.uint8))[0, 0, 0, 0]
-    np.float32(2.0)
+    >>> from recal.experiments.data import normalisation
+    >>> normalisation(np.array([0, 255], np.uint8).reshape(2, 1, 1, 1))
+    Normalize(mean=(0.5,), std=(0.5,), divide=255.0, channels='first')
     """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __call__(self, images: NDArray) -> NDArray[np.float32]:
-        scale = np.asarray(self.std, np.float32) * np.float32(255)
-        shift = np.asarray(self.mean, np.float32) / np.asarray(self.std, np.float32)
-        values = np.asarray(images).astype(np.float32) / scale - shift
-        return np.ascontiguousarray(np.moveaxis(values, -1, 1))
-
-    @classmethod
-    def of(cls, images: NDArray[np.uint8]) -> Preprocess:
-        """Return the channels' mean and deviation over `images`, from the exact counts of the 256 pixel values."""
-        levels = np.arange(256) / 255.0
-        mean, std = [], []
-        for channel in range(images.shape[-1]):
-            share = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., channel].size
-            mean.append(float(share @ levels))
-            std.append(max(float(np.sqrt(share @ (levels - mean[-1]) ** 2)), 1.0 / 255))
-        return cls(tuple(mean), tuple(std))
-
-
-# What every published ImageNet network was trained with.
-IMAGENET_PREPROCESS = Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    levels = np.arange(256) / 255.0
+    mean, std = [], []
+    for channel in range(images.shape[-1]):
+        share = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., channel].size
+        mean.append(float(share @ levels))
+        std.append(max(float(np.sqrt(share @ (levels - mean[-1]) ** 2)), 1.0 / 255))
+    return Normalize(tuple(mean), tuple(std))
 
 
 def load(name: str, data_dir: str | Path, *, verify: bool = True) -> Dataset:
@@ -134,3 +126,8 @@ def halves(n_samples: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp
 def dataset_names() -> Sequence[str]:
     """Return the names that `load` knows."""
     return tuple(LAYOUTS)
+
+
+def digest_images(images: Images) -> str:
+    """Return a mark that changes with the images: their bytes, or the names and sizes of a folder's files."""
+    return images.fingerprint() if isinstance(images, ImageFolder) else digest_arrays(images)

@@ -2,73 +2,26 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
+import struct
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from recal.checks import Labels
+from recal.collect.files import read_idx
+from recal.collect.folder import ImageFolder
 from recal.errors import FileError
 
-
-class ImageFolder:
-    """The pictures of an ImageFolder, decoded when asked for: an array in all but memory.
-
-    Resized so that the shorter side has `resize` pixels (antialiased bilinear), then cut to the central `crop` square.
-    """
-
-    def __init__(self, paths: list[Path], *, resize: int = 256, crop: int = 224) -> None:
-        self.paths, self.resize, self.crop = paths, resize, crop
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return (len(self.paths), self.crop, self.crop, 3)
-
-    @property
-    def dtype(self) -> np.dtype[np.uint8]:
-        return np.dtype(np.uint8)
-
-    @overload
-    def __getitem__(self, rows: int) -> NDArray[np.uint8]: ...
-    @overload
-    def __getitem__(self, rows: Any) -> NDArray[np.uint8] | ImageFolder: ...
-    def __getitem__(self, rows: Any) -> NDArray[np.uint8] | ImageFolder:
-        """A row gives its pixels, a slice the pixels of all its rows, an array of rows a smaller folder."""
-        if isinstance(rows, int | np.integer):
-            return self._decode(self.paths[rows])
-        if isinstance(rows, slice):
-            chosen = [self._decode(path) for path in self.paths[rows]]
-            return np.stack(chosen) if chosen else np.empty((0, *self.shape[1:]), np.uint8)
-        picked = [self.paths[row] for row in np.arange(len(self.paths))[np.asarray(rows)]]
-        return ImageFolder(picked, resize=self.resize, crop=self.crop)
-
-    def _decode(self, path: Path) -> NDArray[np.uint8]:
-        try:
-            with Image.open(path) as file:
-                picture = file.convert("RGB")
-        except OSError as error:
-            raise FileError(f"{path} cannot be read as a picture: {error}.") from error
-        width, height = picture.size
-        scale = self.resize / min(width, height)
-        size = (max(self.resize, int(width * scale)), max(self.resize, int(height * scale)))
-        left, top = round((size[0] - self.crop) / 2), round((size[1] - self.crop) / 2)
-        square = picture.resize(size, Image.Resampling.BILINEAR).crop((left, top, left + self.crop, top + self.crop))
-        return np.asarray(square)
-
-
+# ImageNet's pictures stay on disk.
 Images = NDArray[np.uint8] | ImageFolder
-Parts = tuple[Images, Labels, Images, Labels]  # images and labels to train with, then to test with
+Parts = tuple[NDArray[np.uint8], Labels, Images, Labels]  # images and labels to train with, then to test with
 
 
 @dataclass(frozen=True)
@@ -224,22 +177,14 @@ def _checked_labels(labels: NDArray, count: int, n_classes: int, path: Path) -> 
 # --- MNIST and Fashion-MNIST: IDX files ------------------------------------------------------------------------------
 
 
-def read_idx(path: Path) -> NDArray[np.uint8]:
-    """Read an IDX file of bytes, plain or gzipped: 0, 0, type 8, the number of axes, each axis, then the values."""
+def _idx(path: Path) -> NDArray[np.uint8]:
     try:
-        blob = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
-        raise FileError(f"{path} cannot be read: {error}.") from error
-    if len(blob) < 4 or blob[:3] != b"\x00\x00\x08":
-        raise FileError(f"{path} is not an IDX file of bytes; it begins with {blob[:4]!r}.")
-    axes = blob[3]
-    if len(blob) < 4 + 4 * axes:
-        raise FileError(f"{path} ends within its header.")
-    shape = tuple(int(n) for n in np.frombuffer(blob, ">u4", axes, offset=4))
-    body = len(blob) - 4 - 4 * axes
-    if body != int(np.prod(shape, dtype=object)):
-        raise FileError(f"{path} promises the shape {shape} but holds {body} values.")
-    return np.frombuffer(blob, np.uint8, offset=4 + 4 * axes).reshape(shape)
+        values = np.asarray(read_idx(path))
+    except (OSError, EOFError, ValueError, struct.error) as error:
+        raise FileError(f"{path} cannot be read as an IDX file: {error}.") from error
+    if values.dtype != np.uint8:
+        raise FileError(f"{path} must hold bytes, got {values.dtype}.")
+    return values
 
 
 def _idx_path(folder: Path, stem: str) -> Path | None:
@@ -252,7 +197,7 @@ _IDX_STEMS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images
 
 def _read_mnist(folder: Path, verify: bool) -> Parts:
     paths = [_idx_path(folder, stem) for stem in _IDX_STEMS]
-    train_images, train_labels, test_images, test_labels = (read_idx(path) for path in paths if path is not None)
+    train_images, train_labels, test_images, test_labels = (_idx(path) for path in paths if path is not None)
     for path, images in ((paths[0], train_images), (paths[2], test_images)):
         if images.ndim != 3:
             raise FileError(f"{path} must hold pictures (n, height, width), got the shape {images.shape}.")
@@ -277,14 +222,10 @@ def _class_folders(folder: Path) -> list[Path]:
 
 
 def _read_image_folder(folder: Path, verify: bool) -> Parts:
-    paths: list[Path] = []
-    labels: list[int] = []
-    for label, home in enumerate(_class_folders(folder)):  # sorted names: the networks' own order of classes
-        pictures = sorted(path for path in home.iterdir() if path.suffix.lower() in _PICTURES)
-        paths += pictures
-        labels += [label] * len(pictures)
-    nothing = np.empty((0, 224, 224, 3), np.uint8), np.empty(0, np.intp)
-    return *nothing, ImageFolder(paths), np.asarray(labels, np.intp)
+    home = folder / "val" if (folder / "val").is_dir() else folder
+    images = ImageFolder(home, resize=256, crop=224)  # how every published network was evaluated
+    assert images.labels is not None  # `found` saw class folders
+    return np.empty((0, 224, 224, 3), np.uint8), np.empty(0, np.intp), images, images.labels.astype(np.intp)
 
 
 def _has_pictures(folder: Path) -> bool:

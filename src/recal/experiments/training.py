@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.atomic import replacing
+from recal.collect.preprocess import Normalize
 from recal.errors import FileError, InputError
-from recal.experiments.data import Preprocess
 from recal.experiments.networks import build  # first: where torch is missing it says what to install
 from recal.experiments.recipes import Recipe
 
@@ -43,7 +43,7 @@ def train(
     *,
     n_classes: int,
     checkpoint: Path,
-    preprocess: Preprocess,
+    preprocess: Normalize,
     stop_after: int | None = None,
     device: str = "cpu",
     say: Callable[[str], None] | None = print,
@@ -70,8 +70,8 @@ def train(
         "shape": list(images.shape[1:]),
         "n_images": len(images),
         "recipe": recipe.as_dict(),
-        "mean": list(preprocess.mean),
-        "std": list(preprocess.std),
+        "mean": _numbers(preprocess.mean),
+        "std": _numbers(preprocess.std),
     }
     # All randomness comes from torch's own generator, forked so that the caller's is left as it was.
     with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if device.startswith("cuda") else []):
@@ -100,6 +100,10 @@ def train(
     return network.eval(), state.history
 
 
+def _numbers(value: float | Sequence[float]) -> list[float]:
+    return np.asarray(value, dtype=np.float64).reshape(-1).tolist()
+
+
 def _optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
     return torch.optim.SGD(
         network.parameters(),
@@ -111,13 +115,13 @@ def _optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
 
 
 def _one_epoch(
-    state: TrainingState, pixels: Tensor, targets: Tensor, recipe: Recipe, preprocess: Preprocess, device: str
+    state: TrainingState, pixels: Tensor, targets: Tensor, recipe: Recipe, preprocess: Normalize, device: str
 ) -> dict[str, float]:
     rate = recipe.rate_in(state.epoch)
     for settings in state.optimizer.param_groups:
         settings["lr"] = rate
-    mean = torch.tensor(preprocess.mean, device=device)[:, None, None] * 255
-    std = torch.tensor(preprocess.std, device=device)[:, None, None] * 255
+    mean = torch.tensor(_numbers(preprocess.mean), device=device)[:, None, None] * preprocess.divide
+    std = torch.tensor(_numbers(preprocess.std), device=device)[:, None, None] * preprocess.divide
     state.network.train()
     began, loss_sum, right = time.perf_counter(), 0.0, 0
     for rows in torch.split(torch.randperm(len(pixels)), recipe.batch_size):

@@ -37,7 +37,7 @@ def write_cifar10_binary(folder: Path, per_batch: int = 40, tests: int = 60) -> 
 
 
 def write_cifar10_png(folder: Path, per_batch: int = 40, tests: int = 60) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     labels = []
     for number in range(1, 6):
         images, batch = coloured(per_batch, 10, seed=number)
@@ -68,7 +68,7 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def write_idx(folder: Path, count: int = 200, tests: int = 60) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for prefix, size, seed in (("train", count, 1), ("t10k", tests, 2)):
         images, labels = coloured(size, 10, side=28, channels=1, seed=seed)
         (folder / f"{prefix}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images[..., 0])))

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from recal.errors import FileError, InputError
-from recal.experiments.data import Preprocess
+from recal.experiments.data import normalisation
 from recal.experiments.recipes import RECIPES, Recipe, recipe_for
 from recal.experiments.training import augment, load_network, train
 
@@ -19,7 +19,7 @@ QUICK = Recipe(epochs=3, batch_size=16, rate=0.02, crop=2)
 def run(pictures, path, recipe=QUICK, network="lenet5", n_classes=4, **options):
     images, labels = pictures.coloured(48, n_classes)
     options = {"say": None, **options}
-    preprocess = Preprocess.of(images)
+    preprocess = normalisation(images)
     return train(
         network, images, labels, recipe, n_classes=n_classes, checkpoint=path, preprocess=preprocess, **options
     )

@@ -1,0 +1,90 @@
+"""The paper's claims, each put to what was run here: agrees, partly, does not, or was not run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from recal.experiments.groups import ranks
+from recal.experiments.tables import PAPER_SPLIT, Results, Table
+
+ZOOM_WIDE, ZOOM_NARROW, BRIGHTNESS = "ReCal(z,.1-.9,20)", "ReCal(z,.5-.9,10)", "ReCal(b,.1-.9,20)"
+RECALS = (ZOOM_WIDE, ZOOM_NARROW, BRIGHTNESS)
+# As the paper's tables have it, on every network.
+TIME_ORDER = ("TS", "VS", ZOOM_WIDE, "Dir-ODIR", "MS-ODIR")
+
+
+def claims_table(dataset: str, results: Results, groups: Mapping[str, Any]) -> Table:
+    """One row per network and claim: what the claim is, what was found, and whether the two agree."""
+    rows: list[list[str]] = []
+    for network, protocols in results.items():
+        who = f"{dataset} {network}"
+        rows.append([who, "ReCal never changes a prediction", *_keeps_accuracy(protocols)])
+        for name in (ZOOM_WIDE, ZOOM_NARROW):
+            rows.append([who, f"Brier of {name} is below TS", *_below(protocols, "brier", name, "TS")])
+        rows.append([who, "zoom beats brightness, Brier", *_below(protocols, "brier", ZOOM_WIDE, BRIGHTNESS)])
+        rows.append([who, "zoom beats brightness, ECE", *_below(protocols, "ece", ZOOM_WIDE, BRIGHTNESS)])
+        narrow = "for small images zoom .5-.9 suits better than .1-.9"
+        rows.append([who, f"{narrow}, ECE", *_below(protocols, "ece", ZOOM_NARROW, ZOOM_WIDE)])
+        rows.append([who, f"{narrow}, Brier", *_below(protocols, "brier", ZOOM_NARROW, ZOOM_WIDE)])
+        rows.append([who, "learning time: TS < VS < ReCal < Dir-ODIR < MS-ODIR", *_time_order(protocols)])
+    for network, found in groups.items():
+        for kind, table in found["kinds"].items():
+            claim = f"group 4 has the least ECE most often ({kind})"
+            rows.append([f"{dataset} {network}", claim, *_group_four(ranks(table))])
+    if dataset == "imagenet":
+        rows += [[f"{dataset} {n}", "ReCal has the best ECE on ImageNet", *_best_ece(p)] for n, p in results.items()]
+    else:
+        rows.append(["ImageNet", "ReCal has the best ECE on ImageNet", "", "not run"])
+    return Table("The paper's claims", ["network", "claim", "found here", "verdict"], rows)
+
+
+def _values(protocols: Mapping[str, Any], metric: str, method: str) -> tuple[float, np.ndarray]:
+    """The paper's split, and every random half."""
+    pick = {p: found[method]["metrics"][metric] for p, found in protocols.items()}
+    return pick[PAPER_SPLIT], np.array([value for p, value in pick.items() if p != PAPER_SPLIT])
+
+
+def _below(protocols: Mapping[str, Any], metric: str, low: str, high: str) -> tuple[str, str]:
+    (one, ours), (other, theirs) = _values(protocols, metric, low), _values(protocols, metric, high)
+    digits = 6 if metric == "brier" else 5
+    text = f"paper's split {one:.{digits}f} against {other:.{digits}f}"
+    wins, count = int((ours < theirs).sum()), len(ours)
+    if count:
+        share = 100 * (ours - theirs).mean() / theirs.mean()
+        text += f"; halves {share:+.1f} %, below in {wins} of {count}"
+    if one < other and wins == count:
+        return text, "agrees"
+    if one >= other and wins * 2 <= count:
+        return text, "does not agree"
+    return text, "undecided"
+
+
+def _keeps_accuracy(protocols: Mapping[str, Any]) -> tuple[str, str]:
+    changed = sum(found[name]["changed_predictions"] for found in protocols.values() for name in RECALS)
+    tested = sum(found[name]["n_test"] for found in protocols.values() for name in RECALS)
+    return f"{changed} of {tested:,} predictions changed", "agrees" if changed == 0 else "does not agree"
+
+
+def _time_order(protocols: Mapping[str, Any]) -> tuple[str, str]:
+    seconds = {name: protocols[PAPER_SPLIT][name]["seconds"] for name in TIME_ORDER}
+    order = sorted(TIME_ORDER, key=lambda name: seconds[name])
+    text = " < ".join(f"{name} {seconds[name]:.3g} s" for name in order)
+    return text, "agrees" if tuple(order) == TIME_ORDER else "does not agree"
+
+
+def _group_four(counts: Mapping[str, list[int]]) -> tuple[str, str]:
+    first = {g: places[0] for g, places in counts.items()}
+    text = ", ".join(f"group {g}: {n}" for g, n in first.items())
+    rivals = max(n for g, n in first.items() if g != "4")
+    if first["4"] > rivals:
+        return text, "agrees"
+    return text, "undecided" if first["4"] == rivals else "does not agree"
+
+
+def _best_ece(protocols: Mapping[str, Any]) -> tuple[str, str]:
+    errors = {name: found["metrics"]["ece"] for name, found in protocols[PAPER_SPLIT].items()}
+    best = min(errors, key=lambda name: errors[name])
+    return f"{best} {errors[best]:.5f}", "agrees" if best in RECALS else "does not agree"

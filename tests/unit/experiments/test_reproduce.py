@@ -1,0 +1,183 @@
+"""Miniatures of the whole: few images, one epoch, made-up data in the layouts of the real ones."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from recal import load, read_views
+from recal.cli.app import run
+from recal.errors import InputError
+from recal.experiments import paper, reproduce
+from recal.experiments.reproduce import Settings
+
+TINY_POOLS = {
+    "zoom:0.1-0.9:20": "zoom:0.1-0.9:3",
+    "zoom:0.5-0.9:10": "zoom:0.5-0.9:2",
+    "brightness:0.1-0.9:20": "brightness:0.1-0.9:2",
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, pictures):
+    """CIFAR-10 by LeNet-5, once for all tests that only look at the outcome."""
+    root = tmp_path_factory.mktemp("reproduce")
+    pictures.cifar10(root / "data", per_batch=60, tests=80)
+    said: list[str] = []
+    settings = Settings(
+        "all", root / "data", "cifar10", ("lenet5",), root / "out",
+        recipes={"lenet5": {"epochs": 1, "batch_size": 32}}, halves=1,
+    )  # fmt: skip
+    files = reproduce.reproduce(settings, said.append)
+    return settings, files, said
+
+
+def stamps(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_table_is_written_in_the_papers_layout(done):
+    settings, files, _ = done
+    tables = settings.out / "cifar10" / "tables"
+    assert {path.stem for path in files if path.suffix == ".md"} == {
+        "ece",
+        "brier",
+        "error",
+        "time",
+        "groups",
+        "claims",
+    }
+    header = next(line for line in (tables / "ece.md").read_text().splitlines() if line.startswith("|"))
+    assert [cell.strip() for cell in header.split("|")[2:-1]] == [method.name for method in paper.COMPARED]
+    assert "paper: CIFAR10 LeNet5" in (tables / "ece.md").read_text()
+    assert (tables / "ranks-lenet5-zoom.svg").read_text().startswith("<svg")
+    assert json.loads((tables / "networks.json").read_text())["lenet5"]["recipe"]["epochs"] == 1
+
+
+def test_the_views_hold_every_pool_and_the_split_is_the_papers(done):
+    folder = done[0].out / "cifar10" / "lenet5" / "views"
+    held_out, test = read_views(folder / "validation.zarr"), read_views(folder / "test.zarr")
+    assert (held_out.n_samples, test.n_samples) == (30, 80)
+    kinds = [str(transform).split(":")[0] for transform in test.transforms]
+    assert kinds.count("brightness") == 20
+    assert 20 <= kinds.count("zoom") <= 30
+    assert len(read_views(folder / "test-groups.zarr").transforms) == 18
+
+
+def test_the_fitted_calibrations_can_be_used_again(done):
+    folder = done[0].out / "cifar10" / "lenet5"
+    test = read_views(folder / "views" / "test.zarr")
+    kept = load(folder / "results" / "paper" / "ts.recal")
+    result = json.loads((folder / "results" / "paper" / "ts.json").read_text())
+    from recal.metrics import ece
+
+    assert ece(kept.predict_proba(test.logits), test.labels) == pytest.approx(result["metrics"]["ece"])
+
+
+def test_recal_changes_no_prediction(done):
+    folder = done[0].out / "cifar10" / "lenet5" / "results"
+    found = [json.loads(path.read_text()) for path in folder.glob("*/recal*.json") if "made-from" not in path.name]
+    assert len(found) == 6
+    assert {result["changed_predictions"] for result in found} == {0}
+
+
+def test_a_second_run_does_nothing(done):
+    settings, files, _ = done
+    before, said = stamps(settings.out), []
+    assert reproduce.reproduce(settings, said.append) == files
+    assert stamps(settings.out) == before
+    assert said[-1].startswith("0 stages done")
+
+
+def test_a_killed_run_goes_on(done, monkeypatch):
+    settings, _, _ = done
+    folder = settings.out / "cifar10" / "lenet5"
+    (folder / "results" / "half-0" / "uncal.json").unlink()
+    (folder / "views" / "test-groups.zarr.made-from.json").unlink()
+    (folder.parent / "tables" / "ece.md").unlink()
+    monkeypatch.setattr("recal.experiments.training.train", None)  # what is there is not trained again
+    said: list[str] = []
+    reproduce.reproduce(settings, said.append)
+    assert said[-1].startswith("3 stages done")
+
+
+def test_another_seed_is_another_experiment(done, tmp_path):
+    settings, _, _ = done
+    one = json.loads((settings.out / "cifar10/lenet5/checkpoint.safetensors.made-from.json").read_text())
+    from dataclasses import replace
+
+    other = replace(settings, seed=1, what="groups", out=tmp_path, halves=0)
+    reproduce.reproduce(other, lambda _: None)
+    two = json.loads((tmp_path / "cifar10/lenet5/checkpoint.safetensors.made-from.json").read_text())
+    assert one["made_from"]["data"] != two["made_from"]["data"]
+
+
+def test_the_command_line_reproduces_cifar100(tmp_path, pictures, capsys):
+    pictures.cifar100(tmp_path / "data")
+    arguments = ["reproduce", "error", "--data-dir", str(tmp_path / "data"), "--dataset", "cifar100"]
+    arguments += ["--networks", "lenet5", "--out", str(tmp_path / "out"), "--halves", "0"]
+    arguments += ["--recipe", "lenet5:epochs=1"]
+    assert run(arguments) == 2
+    assert "MD5" in capsys.readouterr().err
+    assert run([*arguments, "--no-verify", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"][0].endswith("error.md")
+    assert "paper: CIFAR100 LeNet5" in (tmp_path / "out/cifar100/tables/error.md").read_text()
+
+
+def test_grey_pictures_are_reproduced(tmp_path, pictures):
+    pictures.mnist(tmp_path / "data")
+    settings = Settings(
+        "ece", tmp_path / "data", "fashion-mnist", ("lenet5",), tmp_path / "out",
+        recipes={"lenet5": {"epochs": 1}}, halves=0,
+    )  # fmt: skip
+    reproduce.reproduce(settings, lambda _: None)
+    assert "fashion-mnist lenet5" in (tmp_path / "out/fashion-mnist/tables/ece.md").read_text()
+
+
+def test_imagenet_is_reproduced_with_a_network_from_a_file(tmp_path, pictures, monkeypatch):
+    import torch
+
+    tiny = tuple(paper.Compared(m.name, m.build, TINY_POOLS.get(m.pool) if m.pool else None) for m in paper.COMPARED)
+    for module in ("fits", "tables", "reproduce"):
+        monkeypatch.setattr(f"recal.experiments.{module}.COMPARED", tiny)
+    monkeypatch.setattr("recal.experiments.fits.all_transforms.__defaults__", (tiny,))
+    pictures.imagenet(tmp_path / "data", n_classes=3, per_class=8)
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.AvgPool2d(32), torch.nn.Flatten(), torch.nn.Linear(147, 3)).eval()
+    shape = {0: torch.export.Dim("n", min=1, max=4096)}
+    program = torch.export.export(network, (torch.zeros(4, 3, 224, 224),), dynamic_shapes=(shape,))
+    torch.export.save(program, tmp_path / "network.pt2")
+    settings = Settings(
+        "all", tmp_path / "data", "imagenet", ("resnet152",), tmp_path / "out",
+        models={"resnet152": tmp_path / "network.pt2"}, halves=1,
+    )  # fmt: skip
+    reproduce.reproduce(settings, lambda _: None)
+    folder = tmp_path / "out" / "imagenet"
+    assert "paper: ImageNet ResNet152" in (folder / "tables" / "ece.md").read_text()
+    result = json.loads((folder / "resnet152" / "results" / "paper" / "ts.json").read_text())
+    assert (result["n_fit"], result["n_test"]) == (12, 12)
+    assert "ReCal has the best ECE on ImageNet" in (folder / "tables" / "claims.md").read_text()
+
+
+def test_imagenet_without_a_network_says_what_to_give(tmp_path, pictures):
+    pictures.imagenet(tmp_path / "data", n_classes=2, per_class=1)
+    settings = Settings("ece", tmp_path / "data", "imagenet", ("resnet152",), tmp_path / "out")
+    with pytest.raises(InputError, match="--model resnet152=FILE"):
+        reproduce.reproduce(settings, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"what": "nll"}, "one of all, ece"),
+        ({"networks": ()}, "at least one network"),
+        ({"networks": ("lenet5", "lenet5")}, "named twice"),
+        ({"recipes": {"resnet20": {}}}, "'resnet20' has a recipe"),
+        ({"halves": -1}, "got -1"),
+    ],
+)
+def test_impossible_settings_are_refused(tmp_path, change, message):
+    given = {"what": "ece", "data_dir": tmp_path, "dataset": "cifar10", "networks": ("lenet5",), "out": tmp_path}
+    with pytest.raises(InputError, match=message):
+        Settings(**{**given, **change})

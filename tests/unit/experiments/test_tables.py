@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import csv
+import io
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from recal.experiments.claims import claims_table
+from recal.experiments.fits import METRICS
+from recal.experiments.groups import group_tables, group_transforms, ranks
+from recal.experiments.paper import COMPARED, numbers, printed
+from recal.experiments.rank_chart import rank_chart
+from recal.experiments.tables import group_table, halves_table, paper_table, rank_table
+from recal.grouping import group
+from recal.metrics import ece
+from recal.views import Views
+
+NAMES = [method.name for method in COMPARED]
+
+
+def result(protocol, name, value):
+    return {
+        "method": name,
+        "protocol": protocol,
+        "n_test": 100,
+        "seconds": None if name == "Uncal." else value * 100,
+        "metrics": dict.fromkeys(METRICS, value),
+        "intervals": {metric: [value / 2, value * 2] for metric in METRICS},
+        "changed_predictions": 0,
+    }
+
+
+def results(values=None, halves=2):
+    values = values or {name: 0.01 * (number + 1) for number, name in enumerate(NAMES)}
+    protocols = ["paper", *(f"half-{number}" for number in range(halves))]
+    return {"lenet5": {p: {name: result(p, name, value) for name, value in values.items()} for p in protocols}}
+
+
+def test_the_paper_table_has_our_row_its_interval_and_the_papers_row():
+    table = paper_table("ece", "cifar10", results())
+    assert list(table.columns[1:]) == NAMES
+    ours, interval, paper = table.rows
+    assert ours[:3] == ["cifar10 lenet5", "**0.01000**", "0.02000"]
+    assert interval[1] == "0.0050 to 0.0200"
+    assert paper[0] == "paper: CIFAR10 LeNet5"
+    assert paper[3] == "**0.00917**"
+
+
+def test_errors_are_in_percent_as_in_the_paper():
+    ours, _, paper = paper_table("error", "cifar10", results()).rows
+    assert ours[1] == "**1.00**"
+    assert paper[1] == "27.23"
+
+
+def test_the_uncalibrated_network_has_no_learning_time():
+    ours, paper = paper_table("time", "cifar10", results()).rows
+    assert ours[1] == ""
+    assert ours[2] == "**2.000**"
+    assert paper[1] == ""
+
+
+def test_a_data_set_that_the_paper_lacks_has_no_row_of_the_paper():
+    assert len(paper_table("ece", "fashion-mnist", results()).rows) == 2
+
+
+def test_halves_give_mean_range_and_paired_differences():
+    found = results()
+    found["lenet5"]["half-1"]["VS"]["metrics"]["ece"] = 0.01
+    table = halves_table("ece", "cifar10", found)
+    rows = {row[0]: dict(zip(table.columns[1:], row[1:])) for row in table.rows}
+    assert rows["cifar10 lenet5: mean"]["VS"] == "0.02000"
+    assert rows["lowest to highest"]["VS"] == "0.0100 to 0.0300"
+    assert rows["minus TS: mean"]["VS"] in ("+0.00000", "-0.00000")
+    assert rows["minus TS: mean"]["TS"] == ""
+    assert rows["minus TS: mean"]["Uncal."] == "-0.01000"
+    assert rows["below TS in"]["VS"] == "1 of 2"
+    assert halves_table("ece", "cifar10", results(halves=0)) is None
+
+
+def test_markdown_and_csv_hold_the_same_cells():
+    table = paper_table("brier", "cifar10", results())
+    read = list(csv.reader(io.StringIO(table.csv())))
+    assert read[0] == list(table.columns)
+    assert read[1] == [cell.strip("*") for cell in table.rows[0]]
+    lines = table.markdown().splitlines()
+    assert lines[2].count("|") == len(table.columns) + 1
+    assert {line.count("|") for line in lines if line.startswith("|")} == {len(table.columns) + 1}
+
+
+def test_the_papers_numbers_are_complete():
+    found = numbers()
+    for name in ("ece", "brier", "error"):
+        assert len(found[name]) == 12
+        assert all(list(row) == NAMES for row in found[name].values())
+    assert len(found["time"]) == 12
+    sizes = found["groups"]["ImageNet/ResNet152"]
+    assert {sum(row["count"].values()) for kind in sizes.values() for row in kind.values()} == {25_000}
+
+
+def test_a_relative_stands_in_under_its_own_name():
+    assert printed("ece", "cifar100", "wrn16-2")[0] == "CIFAR100/WRN 28-10"
+    assert printed("ece", "mnist", "lenet5") is None
+
+
+def claims(values, **options):
+    table = claims_table("cifar10", results(values, **options), {})
+    return {row[1]: row[3] for row in table.rows}
+
+
+def test_claims_are_judged_by_the_numbers():
+    rising = {name: 0.01 * (number + 1) for number, name in enumerate(NAMES)}
+    found = claims(rising)
+    assert found["ReCal never changes a prediction"] == "agrees"
+    assert found["Brier of ReCal(z,.1-.9,20) is below TS"] == "does not agree"
+    assert found["zoom beats brightness, ECE"] == "agrees"
+    assert found["for small images zoom .5-.9 suits better than .1-.9, ECE"] == "does not agree"
+    assert found["learning time: TS < VS < ReCal < Dir-ODIR < MS-ODIR"] == "does not agree"
+    assert found["ReCal has the best ECE on ImageNet"] == "not run"
+    better = {**rising, "ReCal(z,.1-.9,20)": 0.035, "MS-ODIR": 0.9, "Dir-ODIR": 0.8, "TS": 0.02, "VS": 0.03}
+    assert claims(better)["learning time: TS < VS < ReCal < Dir-ODIR < MS-ODIR"] == "agrees"
+
+
+def test_halves_that_contradict_the_split_leave_a_claim_undecided():
+    found = results()
+    for protocol in ("half-0", "half-1"):
+        found["lenet5"][protocol]["ReCal(z,.1-.9,20)"]["metrics"]["brier"] = 0.001
+    table = claims_table("cifar10", found, {})
+    verdict = {row[1]: row[3] for row in table.rows}
+    assert verdict["Brier of ReCal(z,.1-.9,20) is below TS"] == "undecided"
+
+
+def test_a_changed_prediction_is_told():
+    found = results()
+    found["lenet5"]["half-0"]["ReCal(b,.1-.9,20)"]["changed_predictions"] = 1
+    row = claims_table("cifar10", found, {}).rows[0]
+    assert row[2:] == ["1 of 900 predictions changed", "does not agree"]
+
+
+@pytest.fixture
+def grouped():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 400)
+    logits = (3 * np.eye(4)[labels] + rng.normal(0, 2, (400, 4))).astype(np.float32)
+    copies = {t: (logits * 0.7 + rng.normal(0, 1, (400, 4))).astype(np.float32) for t in group_transforms()}
+    return Views(logits, copies, labels)
+
+
+def test_group_tables_count_every_sample_once_and_judge_each_group_alone(grouped):
+    found = group_tables(grouped, grouped)
+    assert {kind: list(rows) for kind, rows in found["kinds"].items()} == {
+        kind: ["0.9", "0.8", "0.7", "0.67", "0.5", "0.4", "0.33", "0.2", "0.1"] for kind in ("zoom", "brightness")
+    }
+    row = found["kinds"]["zoom"]["0.67"]
+    assert sum(row["count"].values()) == 400
+    beta = 1 / found["temperature"]
+    original = grouped.logits.astype(np.float64) * beta
+    seen = grouped.transformed("zoom:0.67").astype(np.float64) * beta
+    mine = group(original, seen, confidence_at="own") == 2
+    probs = np.exp(original) / np.exp(original).sum(1, keepdims=True)
+    assert row["count"]["2"] == mine.sum()
+    assert row["ece"]["2"] == pytest.approx(ece(probs[mine], grouped.labels[mine]))
+
+
+def test_an_empty_group_has_no_error(grouped):
+    same = Views(grouped.logits, dict.fromkeys(group_transforms(), grouped.logits), grouped.labels)
+    found = group_tables(grouped, same)
+    row = found["kinds"]["brightness"]["0.1"]
+    assert row["count"] == {"1": 0, "2": 0, "3": 0, "4": 400}
+    assert row["ece"]["1"] is None
+    assert ranks(found["kinds"]["zoom"])["4"] == [9, 0, 0, 0]
+    assert group_table("lenet5", "zoom", found).rows[0][1] == "-"
+
+
+def test_the_papers_groups_rank_as_its_chart_says():
+    theirs = numbers()["groups"]["ImageNet/ResNet152"]
+    assert all(sum(places) == 9 for places in ranks(theirs["zoom"]).values())
+    assert ranks(theirs["zoom"])["4"][0] == max(places[0] for places in ranks(theirs["zoom"]).values())
+
+
+def test_the_rank_chart_draws_each_count_to_scale(grouped):
+    counts = {"1": [0, 1, 2, 6], "2": [2, 3, 3, 1], "3": [1, 4, 3, 1], "4": [6, 1, 1, 1]}
+    root = ElementTree.fromstring(rank_chart("a < b", counts))
+    space = "{http://www.w3.org/2000/svg}"
+    bars = [rect for rect in root.iter(f"{space}rect") if rect.find(f"{space}title") is not None]
+    heights = [float(bar.get("height")) for bar in bars]
+    told = [int(bar.find(f"{space}title").text.rsplit(" ", 1)[1]) for bar in bars]
+    assert told == [n for places in counts.values() for n in places]
+    assert heights == pytest.approx([180 * n / 6 for n in told], abs=0.06)
+    rows = rank_table("lenet5", group_tables(grouped, grouped)).rows
+    assert len(rows) == 8
+    assert sum(int(cell) for cell in rows[0][1:5]) == 9
