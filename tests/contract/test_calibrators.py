@@ -382,3 +382,13 @@ def _through_a_file(name: str, value: Any) -> Any:
     if isinstance(value, Plan):
         return value
     return json.loads(json.dumps(value, allow_nan=False))
+
+
+@every
+def test_the_transformations_it_names_are_all_it_needs(method):
+    needed = fitted(method).needed_transforms()
+    views = problem()
+    fewer = Views(views.logits, {transform: views.transformed(transform) for transform in needed})
+    np.testing.assert_array_equal(fitted(method).predict_proba(fewer), fitted(method).predict_proba(views))
+    if not method.needs_views:
+        assert needed == ()

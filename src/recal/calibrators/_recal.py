@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from recal.calibrators._compile import Iteration, Reading, compile_plan
 from recal.calibrators.base import Calibrator, State
@@ -129,13 +129,6 @@ class ReCal(Calibrator):
             return iter(chosen[: self.max_iter])
         rng = np.random.default_rng(self.random_state)
         return (candidates[rng.integers(len(candidates))] for _ in range(self.max_iter))
-
-    def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
-        """Return calibrated probabilities; the views need hold only `plan_.transforms`, and plain logits do if none."""
-        self._check_fitted()
-        if not self.plan_.transforms and not isinstance(X, Views):
-            X = Views(X)
-        return super().predict_proba(X)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return calibrated_probs(self.plan_, views)

@@ -27,6 +27,8 @@ from sklearn.base import BaseEstimator
 from recal.calibrators.probabilities import bounded_probs
 from recal.checks import Labels, check_classes, check_labels
 from recal.errors import InputError, NotFittedError
+from recal.plan import Plan
+from recal.transforms import Transform, as_transform
 from recal.views import Views
 
 # What fitted state may be made of: it is all that a file can hold.
@@ -74,8 +76,7 @@ class Calibrator(BaseEstimator, ABC):
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
         """Return calibrated probabilities, (n_samples, n_classes): strictly inside (0, 1), rows sum to 1."""
-        self._check_fitted()
-        views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
+        views = as_views(X, needs_views=bool(self.needed_transforms()), method=type(self).__name__)
         if views.n_classes != len(self.classes_):
             raise InputError(
                 f"This {type(self).__name__} was fitted on {len(self.classes_)} classes, got {views.n_classes}."
@@ -90,6 +91,16 @@ class Calibrator(BaseEstimator, ABC):
             views = as_views(X, needs_views=False, method=type(self).__name__)
             return self.classes_[np.argmax(views.logits, axis=1)]
         return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+
+    def needed_transforms(self) -> tuple[Transform, ...]:
+        """Return the transformations whose logits `predict_proba` reads: no others need be computed for new inputs.
+
+        They are those of the plan, where the fit made one, and otherwise those named in `transforms_`.
+        """
+        self._check_fitted()
+        if isinstance(plan := getattr(self, "plan_", None), Plan):
+            return plan.transforms
+        return tuple(as_transform(spec) for spec in getattr(self, "transforms_", ()))
 
     @abstractmethod
     def _fit(self, views: Views, labels: Labels) -> None: ...
