@@ -44,6 +44,7 @@ _HOME = {
     "evaluate": "recal.metrics",
     "compare": "recal.comparison",
     "Comparison": "recal.comparison",
+    "CalibratedClassifier": "recal.runtime",
     "CalibratedModule": "recal.runtime.torch",
     "save": "recal.runtime",
     "load": "recal.runtime",

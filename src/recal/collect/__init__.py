@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from recal.collect.apply import apply
 from recal.collect.local import collect
 from recal.collect.models import PROBABILITY_FLOOR, Model, as_model
 from recal.collect.preprocess import Normalize
@@ -18,7 +19,7 @@ _LATER = {
     "HuggingFaceModel": "recal.collect.huggingface",
 }
 
-__all__ = ["PROBABILITY_FLOOR", "Model", "Normalize", "Source", "as_model", "as_source", "collect", *_LATER]
+__all__ = ["PROBABILITY_FLOOR", "Model", "Normalize", "Source", "apply", "as_model", "as_source", "collect", *_LATER]
 
 
 def __getattr__(name: str) -> Any:

@@ -102,7 +102,7 @@ def collect(
     source = with_labels(as_source(inputs, **files), labels)
     target = None if out is None else Path(out)
     sink = _open_sink(target, job, source, classes, int(batch_size), resume)
-    run = _choose(engine)
+    run = choose_engine(engine)
     with sink:
         run(job, source, int(batch_size), sink, progress)
         return sink.finish()
@@ -153,7 +153,8 @@ def _open_sink(
     )
 
 
-def _choose(engine: Any) -> Runner:
+def choose_engine(engine: Any) -> Runner:
+    """Return the function that runs a job."""
     if engine == "local":
         return run_local
     if engine == "ray":

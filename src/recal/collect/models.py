@@ -218,8 +218,8 @@ def log_of(probs: Floats, name: str) -> Floats:
     check_probs(probs, f"outputs of {name}")
     if probs.min() < PROBABILITY_FLOOR:
         warnings.warn(
-            f"{name} answers probabilities of 0, whose logarithm is minus infinity; {PROBABILITY_FLOOR:g} is taken "
-            "in their place.",
+            f"{name} answers probabilities of 0, or nearly; {PROBABILITY_FLOOR:g} is taken in place of all below it, "
+            "since the logarithm of 0 is minus infinity.",
             UserWarning,
             stacklevel=2,
         )

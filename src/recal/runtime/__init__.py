@@ -6,9 +6,13 @@ from importlib import import_module
 from typing import Any
 
 # Loaded on first use, so that one runtime does not pay for another's packages.
-_HOME = {"save": "recal.runtime.files", "load": "recal.runtime.files"}
+_HOME = {
+    "CalibratedClassifier": "recal.runtime.classifier",
+    "save": "recal.runtime.files",
+    "load": "recal.runtime.files",
+}
 
-__all__ = ["load", "save"]
+__all__ = ["CalibratedClassifier", "load", "save"]
 
 
 def __getattr__(name: str) -> Any:

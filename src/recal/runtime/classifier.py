@@ -1,0 +1,142 @@
+"""A model, a pool and a calibrator behind scikit-learn's methods: inputs in, honest probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+
+from recal.calibrators import Calibrator, ReCal
+from recal.collect import collect
+from recal.collect.apply import apply
+from recal.collect.local import as_pool
+from recal.collect.models import Outputs
+from recal.errors import InputError, NotFittedError
+from recal.transforms import Transform
+
+
+class CalibratedClassifier(ClassifierMixin, BaseEstimator):
+    """Calibrate a trained model, whatever it is, and answer with calibrated probabilities.
+
+    The model is never trained nor changed, and a clone shares it. For new inputs only those transformations are
+    computed that the fitted calibrator needs.
+
+    Parameters
+    ----------
+    model : anything that `recal.collect` takes
+    calibrator : Calibrator, optional
+        ``ReCal()`` where not given. It is cloned, not changed.
+    pool : str or sequence of transformations
+        What the calibrator may draw from, as in `recal.pool`.
+    preprocess : callable, optional
+        From a transformed batch to what the model takes.
+    batch_size : int
+    outputs : {"logits", "probabilities"}
+        What the model returns.
+    device : optional
+        Where a torch model runs.
+    seed : int
+        For drawing the pool.
+    progress : bool
+        Show a bar, if this is a terminal.
+
+    Attributes
+    ----------
+    calibrator_ : Calibrator
+        The fitted one; save it with `recal.save`.
+    classes_ : ndarray of shape (n_classes,)
+    pool_ : tuple of transformations
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import CalibratedClassifier, TemperatureScaling
+    >>> rng = np.random.default_rng(0)
+    >>> images, y = rng.integers(0, 256, (50, 8, 8), dtype=np.uint8), np.arange(50) % 2
+    >>> def model(batch):
+    ...     return np.asarray(batch, dtype=float).reshape(len(batch), -1)[:, :2] / 50
+    >>> classifier = CalibratedClassifier(model, TemperatureScaling()).fit(images, y)
+    >>> classifier.predict_proba(images).shape
+    (50, 2)
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        calibrator: Calibrator | None = None,
+        pool: str | Sequence[Transform | str] = "zoom:0.5-0.9:10",
+        preprocess: Any = None,
+        *,
+        batch_size: int = 256,
+        outputs: Outputs = "logits",
+        device: Any = None,
+        seed: int = 0,
+        progress: bool = False,
+    ) -> None:
+        self.model = model
+        self.calibrator = calibrator
+        self.pool = pool
+        self.preprocess = preprocess
+        self.batch_size = batch_size
+        self.outputs = outputs
+        self.device = device
+        self.seed = seed
+        self.progress = progress
+
+    def __sklearn_clone__(self) -> CalibratedClassifier:
+        # The model is given trained; scikit-learn's own way would hand back an untrained copy of it.
+        parameters = self.get_params(deep=False)
+        if self.calibrator is not None:
+            parameters["calibrator"] = clone(self.calibrator)
+        return type(self)(**parameters)
+
+    def fit(self, inputs: Any, y: ArrayLike | None = None, *, classes: Sequence[Any] | None = None) -> Self:
+        """Learn the calibration from held-out inputs.
+
+        Parameters
+        ----------
+        inputs : anything that `recal.collect` takes
+            Inputs that the model was not trained on, not yet normalised.
+        y : labels, optional where the inputs bring them
+        classes : sequence, optional
+            The model's columns in order, where labels are not column indices.
+        """
+        calibrator = ReCal() if self.calibrator is None else clone(self.calibrator)
+        self.pool_ = as_pool(self.pool, self.seed) if calibrator.needs_views else ()
+        views = collect(
+            self.model, inputs, self.pool_, labels=y, classes=classes, preprocess=self.preprocess, **self._how()
+        )
+        if views.labels is None:
+            raise InputError("Labels are needed to fit: pass them as `y`, or use inputs that bring them.")
+        self.calibrator_ = calibrator.fit(views)
+        self.classes_ = self.calibrator_.classes_
+        return self
+
+    def predict_proba(self, inputs: Any) -> NDArray[np.float64]:
+        """Return calibrated probabilities, (n_samples, n_classes)."""
+        self._check_fitted()
+        how = {"preprocess": self.preprocess, "transforms": self.pool_, **self._how()}
+        return apply(self.calibrator_, self.model, inputs, **how).probs
+
+    def predict(self, inputs: Any) -> NDArray:
+        """Return the most probable class of each sample; the model's own answer, where the calibrator keeps it."""
+        self._check_fitted()
+        if self.calibrator_.keeps_accuracy:  # which needs no transformation
+            views = collect(self.model, inputs, None, preprocess=self.preprocess, **self._how())
+            return self.calibrator_.predict(views.logits)
+        return self.classes_[self.predict_proba(inputs).argmax(axis=1)]
+
+    def score(self, inputs: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the share of right answers."""
+        return float(np.average(self.predict(inputs) == np.asarray(y), weights=sample_weight))
+
+    def _how(self) -> dict[str, Any]:
+        names = ("batch_size", "outputs", "device", "progress")
+        return {name: getattr(self, name) for name in names}
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "calibrator_"):
+            raise NotFittedError("This CalibratedClassifier is not fitted yet; call fit(inputs, y) first.")

@@ -1,0 +1,192 @@
+"""CalibratedClassifier behaves as a scikit-learn classifier, and computes no more than its calibrator needs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_predict
+from torch.utils.data import DataLoader, TensorDataset
+
+from recal import CalibratedClassifier, InputError, ReCal, TemperatureScaling, ViewAveraging, collect
+from recal.collect import apply
+from recal.errors import NotFittedError
+from recal.transforms import Named
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Images of three kinds of stripes in noise, and their kinds."""
+    rng = np.random.default_rng(0)
+    y = np.arange(400) % 3
+    stripes = np.stack([np.sin(np.arange(8) * (kind + 1)) for kind in range(3)])
+    images = 128 + 40 * stripes[y][:, None, :] + rng.normal(0, 60, (400, 8, 8))
+    return images.clip(0, 255).astype(np.uint8), y
+
+
+@pytest.fixture(scope="module")
+def linear(data):
+    images, y = data
+    return LogisticRegression(C=1e-2, max_iter=2000).fit(images[:200].reshape(200, -1), y[:200])
+
+
+class Counting:
+    """A model that counts the batches it is asked for."""
+
+    def __init__(self, model):
+        self.model, self.calls = model, 0
+
+    def __call__(self, batch):
+        self.calls += 1
+        return self.model.decision_function(batch.reshape(len(batch), -1))
+
+
+def recal(**options):
+    return ReCal(max_iter=5, random_state=0, **options)
+
+
+def test_it_is_collect_fit_and_predict_in_one(data, linear):
+    images, y = data
+    classifier = CalibratedClassifier(linear, recal(), pool="zoom:0.5-0.9:4").fit(images[200:], y[200:])
+    by_hand = recal().fit(collect(linear, images[200:], "zoom:0.5-0.9:4", labels=y[200:]))
+    expected = by_hand.predict_proba(collect(linear, images[:50], "zoom:0.5-0.9:4"))
+    np.testing.assert_array_equal(classifier.predict_proba(images[:50]), expected)
+    np.testing.assert_array_equal(classifier.predict(images), linear.predict(images.reshape(400, -1)))
+    assert classifier.score(images, y) == linear.score(images.reshape(400, -1), y)
+
+
+def test_the_default_is_recal_on_ten_zooms(data, linear):
+    images, y = data
+    classifier = CalibratedClassifier(linear).fit(images[200:], y[200:])
+    assert isinstance(classifier.calibrator_, ReCal)
+    assert len(classifier.pool_) == 10
+
+
+def test_only_what_the_plan_needs_is_computed(data, linear):
+    images, y = data
+    model = Counting(linear)
+    classifier = CalibratedClassifier(
+        model, ReCal(sequence=["zoom:0.5", "zoom:0.7"]), pool="zoom:0.5-0.9:10+zoom:0.5+zoom:0.7"
+    )
+    classifier.fit(images[200:], y[200:])
+    assert model.calls == 13
+    model.calls = 0
+    needed = classifier.calibrator_.plan_.transforms
+    classifier.predict_proba(images[:20])
+    assert model.calls == 1 + len(needed) < 4
+    model.calls = 0
+    classifier.predict(images[:20])
+    assert model.calls == 1
+
+
+def test_a_calibrator_without_views_costs_no_transformation(data, linear):
+    images, y = data
+    model = Counting(linear)
+    classifier = CalibratedClassifier(model, TemperatureScaling()).fit(images[200:], y[200:])
+    assert (model.calls, classifier.pool_) == (1, ())
+
+
+def test_a_sample_alone_gets_what_it_gets_in_a_batch(data):
+    images, y = data
+
+    def model(batch):
+        return np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)[:, :3] / 40
+
+    classifier = CalibratedClassifier(model, recal()).fit(images, y)
+    together = classifier.predict_proba(images[:20])
+    alone = np.concatenate([classifier.predict_proba(images[row : row + 1]) for row in range(20)])
+    np.testing.assert_array_equal(alone, together)
+
+
+def test_a_clone_shares_the_trained_model_and_forgets_the_fit(data, linear):
+    images, y = data
+    classifier = CalibratedClassifier(linear, recal(), pool="zoom:0.5", batch_size=7).fit(images[200:], y[200:])
+    copy = clone(classifier)
+    assert copy.model is linear
+    assert copy.calibrator is not classifier.calibrator
+    assert copy.get_params()["calibrator__max_iter"] == 5
+    assert (copy.pool, copy.batch_size) == ("zoom:0.5", 7)
+    with pytest.raises(NotFittedError, match="CalibratedClassifier is not fitted"):
+        copy.predict_proba(images)
+
+
+def test_it_works_inside_cross_validation(data, linear):
+    images, y = data
+    classifier = CalibratedClassifier(linear, recal(), pool="zoom:0.5+zoom:0.8")
+    probs = cross_val_predict(classifier, images[200:], y[200:], cv=3, method="predict_proba")
+    assert probs.shape == (200, 3)
+    np.testing.assert_allclose(probs.sum(1), 1)
+
+
+def test_the_given_calibrator_stays_unfitted(data, linear):
+    images, y = data
+    given = recal()
+    CalibratedClassifier(linear, given, pool="zoom:0.5").fit(images[200:], y[200:])
+    assert not hasattr(given, "classes_")
+
+
+def test_names_of_classes_come_back(data):
+    images, y = data
+    names = np.array(["oak", "elm", "ash"])[y]
+    model = LogisticRegression(C=1e-2, max_iter=2000).fit(images[:200].reshape(200, -1), names[:200])
+    classifier = CalibratedClassifier(model, recal(), pool="zoom:0.8").fit(images[200:], names[200:])
+    assert classifier.classes_.tolist() == ["ash", "elm", "oak"]
+    assert (classifier.predict(images) == model.predict(images.reshape(400, -1))).all()
+    assert classifier.score(images, names) > 0.5
+
+
+def test_names_are_given_where_the_model_has_none(data, linear):
+    images, y = data
+    names = np.array(["oak", "elm", "ash"])[y]
+    classifier = CalibratedClassifier(Counting(linear), recal(), pool="zoom:0.8")
+    classifier.fit(images[200:], names[200:], classes=["oak", "elm", "ash"])
+    assert set(classifier.predict(images)) <= {"oak", "elm", "ash"}
+
+
+def test_a_torch_model_and_a_loader(data):
+    images, y = data
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).train()
+    loader = DataLoader(TensorDataset(torch.from_numpy(images), torch.from_numpy(y)), batch_size=32)
+    classifier = CalibratedClassifier(module, recal(), pool="zoom:0.8", preprocess=lambda x: x / 255).fit(loader)
+    assert classifier.predict_proba(loader).shape == (400, 3)
+    assert module.training
+
+
+def test_a_users_own_transformation(data, linear):
+    images, y = data
+
+    def upside_down(batch):
+        return batch[:, ::-1]
+
+    classifier = CalibratedClassifier(linear, ViewAveraging(), pool=[upside_down]).fit(images[200:], y[200:])
+    expected = classifier.predict_proba(images)
+    with pytest.raises(InputError, match=r"'upside_down', which is known by name only.*transforms="):
+        apply(classifier.calibrator_, linear, images)
+    again = apply(classifier.calibrator_, linear, images, transforms=[Named("upside_down", upside_down)])
+    np.testing.assert_array_equal(again.probs, expected)
+
+
+def test_labels_are_needed(data, linear):
+    with pytest.raises(InputError, match="Labels are needed to fit"):
+        CalibratedClassifier(linear).fit(data[0])
+
+
+def test_probabilities_are_refused_with_the_remedy(data, linear):
+    images, y = data
+    model = lambda batch: linear.predict_proba(batch.reshape(len(batch), -1))  # noqa: E731
+    with pytest.raises(InputError, match="outputs='probabilities'"):
+        CalibratedClassifier(model).fit(images, y)
+    CalibratedClassifier(model, TemperatureScaling(), outputs="probabilities").fit(images, y)
+
+
+def test_applying_brings_the_labels_along(data, linear):
+    images, y = data
+    calibrator = TemperatureScaling().fit(collect(linear, images, None, labels=y))
+    applied = apply(calibrator, linear, images, labels=y, batch_size=30)
+    np.testing.assert_array_equal(applied.labels, y)
+    np.testing.assert_array_equal(applied.probs, calibrator.predict_proba(collect(linear, images, None)))
+    with pytest.raises(InputError, match="fitted on 3 classes, got 2"):
+        apply(calibrator, lambda batch: np.ones((len(batch), 2)) * [3, 5], images)
