@@ -24,6 +24,7 @@ from recal.errors import InputError, RecalError
 COMMANDS: tuple[str, ...] = (
     "fit",
     "apply",
+    "compare",
     "groups",
     "reproduce",
 )

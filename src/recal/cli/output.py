@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 import threading
 import time
@@ -37,6 +38,11 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     return str(value)
+
+
+def command_line() -> str:
+    """Return what was typed, for a report that says how it was made."""
+    return shlex.join(["recal", *sys.argv[1:]])
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:

@@ -20,6 +20,7 @@ from recal.metrics.rows import RowScores
 
 if TYPE_CHECKING:
     from recal.calibrators import Calibrator
+    from recal.views import Views
 
 UNCALIBRATED = "uncalibrated"
 # What the paper's tables show, and what decides beside them.
@@ -75,6 +76,7 @@ class Comparison:
     samples : mapping of method to the first split's test rows, their confidence and correctness
     calibrators : mapping of method to the calibrator fitted on the first split
     failures : mapping of method to why it could not be fitted
+    test : the first split's test views; None where only probabilities were given, which are then `probs`, `labels`
     """
 
     methods: Sequence[str]
@@ -89,7 +91,9 @@ class Comparison:
     intervals: Mapping[str, Sequence[Interval]] = field(default_factory=dict)
     paired: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
-    groups: Any = None
+    test: Views | None = None
+    probs: Mapping[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
+    labels: NDArray[np.intp] | None = None
 
     def rows(self, metric: str) -> list[Row]:
         """One line for each method, in the order of `methods`."""
@@ -119,6 +123,22 @@ class Comparison:
     def best(self, metric: str = "nll") -> str:
         """The method with the best mean of a metric."""
         return next((row.method for row in self.rows(metric) if row.mark == "best"), self.baseline)
+
+    def probabilities(self, method: str) -> NDArray[np.floating[Any]]:
+        """A method's probabilities for the first split's test rows."""
+        if method in self.probs:
+            return self.probs[method]
+        assert self.test is not None  # where there are no views there are probabilities
+        if method == UNCALIBRATED:
+            return softmax(self.test.logits)
+        return self.calibrators[method].predict_proba(self.test)
+
+    @property
+    def test_labels(self) -> NDArray[np.intp]:
+        """The first split's test labels as column indices."""
+        labels = self.labels if self.test is None else self.test.labels
+        assert labels is not None  # checked when the comparison was made
+        return labels
 
     def _interval(self, metric: str, index: int) -> Interval:
         if self.setup.splits > 1:
@@ -181,6 +201,13 @@ class Comparison:
         # By name, since the report reads comparisons and imports go one way.
         written: Path = import_module("recal.report").write_comparison(self, path)
         return written
+
+
+def softmax(logits: NDArray) -> NDArray[np.float64]:
+    """The probabilities that the uncalibrated model claims."""
+    exponents = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    probs: NDArray[np.float64] = exponents / exponents.sum(axis=1, keepdims=True)
+    return probs
 
 
 def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Interval:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from recal import __version__
 from recal.calibrators import CALIBRATORS, Calibrator, TemperatureScaling
-from recal.comparison.results import UNCALIBRATED, Comparison, Setup
+from recal.checks import check_labels
+from recal.comparison.results import UNCALIBRATED, Comparison, Setup, softmax
 from recal.errors import InputError, RecalError
 from recal.metrics import LABELS, evaluate
 from recal.metrics.paired import paired_draws
@@ -125,13 +126,82 @@ def compare(
             draws=draws,
             random_state=random_state,
             fingerprints={"fit": fingerprint(fit), **({} if test is None else {"test": fingerprint(test)})},
-            versions={"recal": __version__, "python": platform.python_version(), "numpy": np.__version__},
+            versions=_versions(),
         ),
         samples=samples,
         calibrators={name: fitted.calibrator for name, fitted in first.items() if fitted.calibrator is not None},
         intervals=intervals,
         paired=paired,
         failures=failures,
+        test=cuts[0][1],
+    )
+
+
+def compare_probs(
+    probs: Mapping[str, ArrayLike],
+    y: ArrayLike,
+    *,
+    baseline: str | None = None,
+    bootstrap: int = 500,
+    n_bins: int = 15,
+    classes: Sequence[Any] | NDArray | None = None,
+    random_state: int = 0,
+) -> Comparison:
+    """Compare probabilities from anywhere on the same rows, such as ``{"before": p, "after": q}``.
+
+    Parameters
+    ----------
+    probs : mapping of name to an array of shape (n_samples, n_classes)
+    y : array-like of shape (n_samples,)
+    baseline : str, optional
+        The name to which differences are taken; the first by default.
+
+    Examples
+    --------
+    >>> from recal.comparison import compare_probs
+    >>> found = compare_probs({"before": [[0.9, 0.1], [0.9, 0.1]], "after": [[0.6, 0.4], [0.6, 0.4]]}, [0, 1])
+    >>> found.best("nll")
+    'after'
+    """
+    if not probs:
+        raise InputError("`probs` must hold at least one set of probabilities.")
+    names = tuple(probs)
+    baseline = names[0] if baseline is None else baseline
+    if baseline not in names:
+        raise InputError(f"The baseline {baseline!r} is not among {', '.join(names)}.")
+    arrays = [np.asarray(probs[name]) for name in names]
+    if len({array.shape for array in arrays}) > 1:
+        raise InputError(f"All probabilities must have one shape, got {', '.join(str(a.shape) for a in arrays)}.")
+    labels = check_labels(y, arrays[0].shape[0], arrays[0].shape[1], classes)
+    evaluated = [
+        evaluate(array, labels, bootstrap=bootstrap, n_bins=n_bins, random_state=random_state) for array in arrays
+    ]
+    samples = {name: score(array, labels) for name, array in zip(names, arrays)}
+    predictions = [array.argmax(axis=1) for array in arrays]
+    return Comparison(
+        methods=names,
+        baseline=baseline,
+        values={metric: np.array([[one[metric] for one in evaluated]]) for metric in LABELS},
+        fit_seconds=np.zeros((1, len(names))),
+        passes=(1,) * len(names),
+        keeps_accuracy=tuple(bool(np.array_equal(p, predictions[0])) for p in predictions),
+        setup=Setup(
+            n_fit=0,
+            n_test=len(labels),
+            n_classes=arrays[0].shape[1],
+            n_bins=n_bins,
+            splits=1,
+            random_halves=False,
+            draws=bootstrap,
+            random_state=random_state,
+            fingerprints={name: _digest(array, labels) for name, array in zip(names, arrays)},
+            versions=_versions(),
+        ),
+        samples=samples,
+        intervals={metric: [one.intervals[metric] for one in evaluated] for metric in LABELS} if bootstrap else {},
+        paired=paired_draws(list(samples.values()), bootstrap, n_bins, random_state) if bootstrap else {},
+        probs=dict(zip(names, arrays)),
+        labels=labels,
     )
 
 
@@ -164,13 +234,6 @@ def forward_passes(calibrator: Calibrator, views: Views) -> int:
     if not calibrator.needs_views:
         return 1
     return 1 + len(getattr(calibrator, "transforms_", views.transforms))
-
-
-def softmax(logits: NDArray) -> NDArray[np.float64]:
-    """The probabilities that the uncalibrated model claims."""
-    exponents = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    probs: NDArray[np.float64] = exponents / exponents.sum(axis=1, keepdims=True)
-    return probs
 
 
 def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:
@@ -261,8 +324,16 @@ def _resampled(
 
 def fingerprint(views: Views) -> str:
     """A short name for the data, the same wherever the same numbers are."""
-    digest = hashlib.sha256(repr((views.logits.shape, sorted(map(str, views.transforms)))).encode())
-    digest.update(np.ascontiguousarray(views.logits, dtype=np.float64).tobytes())
-    if views.labels is not None:
-        digest.update(np.ascontiguousarray(views.labels, dtype=np.int64).tobytes())
+    return _digest(views.logits, views.labels, *sorted(map(str, views.transforms)))
+
+
+def _digest(array: NDArray, labels: NDArray | None, *words: str) -> str:
+    digest = hashlib.sha256(repr((array.shape, words)).encode())
+    digest.update(np.ascontiguousarray(array, dtype=np.float64).tobytes())
+    if labels is not None:
+        digest.update(np.ascontiguousarray(labels, dtype=np.int64).tobytes())
     return digest.hexdigest()[:16]
+
+
+def _versions() -> dict[str, str]:
+    return {"recal": __version__, "python": platform.python_version(), "numpy": np.__version__}

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from recal.metrics.binned import adaptive_ece, classwise_ece, debiased_ece, ece, mce
+from recal.metrics.binned import BinTable, adaptive_ece, bin_table, classwise_ece, debiased_ece, ece, mce
 from recal.metrics.consistency import CalibrationTest, calibration_test
 from recal.metrics.evaluation import LABELS, Evaluation, evaluate
 from recal.metrics.proper import brier, error_rate, nll
@@ -31,12 +31,14 @@ METRICS = (
 __all__ = [
     "LABELS",
     "METRICS",
+    "BinTable",
     "CalibrationTest",
     "Evaluation",
     "StreamingMetrics",
     "adaptive_ece",
     "aurc",
     "auroc",
+    "bin_table",
     "brier",
     "calibration_test",
     "classwise_ece",

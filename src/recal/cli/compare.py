@@ -1,0 +1,85 @@
+"""`recal compare`: which method is best on your model, and is the difference real?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recal.cli.output import AsJson, command_line, print_json, print_table, say, working
+
+Methods = Annotated[str, typer.Option("--methods", help="Short names, joined with commas; `all` for every method.")]
+Splits = Annotated[
+    int | None,
+    typer.Option("--splits", help="Random splits. By default 10 halves of one file, or the two files as they are."),
+]
+
+
+def compare(
+    fit_views: Annotated[Path, typer.Argument(help="Views with labels to fit on: an .npz file or a .zarr folder.")],
+    test_views: Annotated[
+        Path | None, typer.Argument(help="Views with labels to test on; without them the first are cut into halves.")
+    ] = None,
+    methods: Methods = "ts,recal",
+    splits: Splits = None,
+    baseline: Annotated[str, typer.Option("--baseline", help="Differences are taken to this method.")] = "ts",
+    bootstrap: Annotated[int, typer.Option("--bootstrap", help="Draws behind the intervals of a single split.")] = 500,
+    bins: Annotated[int, typer.Option("--bins", help="Bins of the binned calibration errors.")] = 15,
+    seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the tables (.md .tex .csv .json) and the report (.html).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare methods on the same data, with intervals and paired differences.
+
+    One split proves little: by default ten random halves are taken, or, where you give a second file, the rows of
+    that file are resampled. A method that cannot be fitted is left out, with the reason.
+
+    Example: [bold]recal compare views.npz --methods ts,vs,ms-odir,dir-odir,recal --splits 10 --out results[/bold]
+    """
+    from recal.calibrators import CALIBRATORS
+    from recal.comparison import compare as run
+    from recal.comparison.tables import digits_for, number, seconds, signed
+    from recal.metrics import LABELS
+    from recal.report.files import write_results
+    from recal.view_files import read_views
+
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    if names == ["all"]:
+        names = [calibrator.short_name for calibrator in CALIBRATORS]
+    fit, test = read_views(fit_views), None if test_views is None else read_views(test_views)
+    with working(f"Comparing {len(names)} methods"):
+        found = run(
+            names, fit, test, splits=splits, baseline=baseline, bootstrap=bootstrap, n_bins=bins, random_state=seed
+        )
+        if out is not None:
+            files = write_results(found, out, command_line())
+    if as_json:
+        print_json(found.to_dict())
+        return
+    from recal.comparison.results import MAIN_METRICS
+    from recal.comparison.tables import describe
+
+    marks = {"best": "*", "second": "+", "": " "}
+    rows = {metric: found.rows(metric) for metric in MAIN_METRICS}
+    lines = []
+    for index, method in enumerate(found.methods):
+        cells = []
+        for metric in MAIN_METRICS:
+            row, digits = rows[metric][index], digits_for(metric)
+            change = f" ({signed(row.difference, digits)})" if row.differs else ""
+            cells.append(f"{number(row.value, digits)}{change}{marks[row.mark]}")
+        lines.append([method, *cells, seconds(found.fit_seconds[:, index].mean()), found.passes[index]])
+    print_table(
+        f"{len(found.methods)} methods",
+        ["method", *(LABELS[metric] for metric in MAIN_METRICS), "fit, CPU", "passes"],
+        lines,
+        note=f"* best, + second best; in brackets the difference to {baseline} where its interval excludes zero. "
+        + describe(found),
+    )
+    for name, why in found.failures.items():
+        say(f"{name} was left out: {why}")
+    if out is not None:
+        say(f"Written: {', '.join(map(str, files))}")

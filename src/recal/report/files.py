@@ -1,0 +1,27 @@
+"""A comparison as a folder of files: one table for each kind of reader, and the report."""
+
+from __future__ import annotations
+
+import json
+from os import PathLike
+from pathlib import Path
+
+from recal.atomic import replacing
+from recal.comparison import Comparison
+from recal.report.html import write_comparison
+
+
+def write_results(comparison: Comparison, folder: str | PathLike[str], command: str = "") -> tuple[Path, ...]:
+    """Write comparison.md, .tex, .csv, .json and report.html, each whole or not at all."""
+    target = Path(folder)
+    texts = {
+        "comparison.md": comparison.to_markdown(),
+        "comparison.tex": comparison.to_latex(),
+        "comparison.csv": comparison.to_csv(),
+        "comparison.json": json.dumps(comparison.to_dict(), indent=2, allow_nan=False) + "\n",
+    }
+    for name, text in texts.items():
+        with replacing(target / name) as file:
+            file.write(text.encode("utf-8"))
+    report = write_comparison(comparison, target / "report.html", command=command)
+    return (*(target / name for name in texts), report)

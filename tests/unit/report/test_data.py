@@ -1,0 +1,106 @@
+"""The numbers behind the figures, against numpy written out."""
+
+import numpy as np
+import pytest
+
+from recal.metrics.rows import RowScores
+from recal.report.data import (
+    THRESHOLDS,
+    histogram,
+    path_of,
+    per_class,
+    progress,
+    reliability,
+    risk_coverage,
+    threshold_table,
+)
+from recal.report.svg import ticks
+
+
+def rows_of(confidence, correct):
+    confidence = np.asarray(confidence, dtype=float)
+    return RowScores(confidence, np.asarray(correct, dtype=bool), 0 * confidence, 0 * confidence, 4)
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    confidence = np.round(rng.uniform(0.25, 1, 400), 2)
+    return rows_of(confidence, rng.random(400) < 0.9 * confidence)
+
+
+def test_thresholds_count_what_is_strictly_above(rows):
+    table = threshold_table(rows)
+    for index, threshold in enumerate(THRESHOLDS):
+        above = rows.confidence > threshold
+        assert table.accepted[index] == above.sum()
+        assert table.right[index] == rows.correct[above].sum()
+        assert table.promised_errors[index] == pytest.approx((1 - rows.confidence[above]).sum(), abs=1e-9)
+
+
+def test_a_threshold_that_nothing_exceeds_has_no_accuracy():
+    coverage, accuracy, errors, promised = threshold_table(rows_of([0.5], [True])).at(0.9)
+    assert (coverage, errors, promised) == (0.0, 0, pytest.approx(0.0))
+    assert np.isnan(accuracy)
+
+
+def test_reliability_bins_and_bands(rows):
+    data = reliability(rows, 10)
+    assert data.counts.sum() == 400
+    for low, high, count, confidence, accuracy in zip(data.low, data.high, data.counts, data.confidence, data.accuracy):
+        inside = (rows.confidence > low) & (rows.confidence <= high)
+        assert count == inside.sum()
+        assert confidence == pytest.approx(rows.confidence[inside].mean())
+        assert accuracy == pytest.approx(rows.correct[inside].mean())
+    assert (data.band_low <= data.accuracy).all()
+    assert (data.accuracy <= data.band_high).all()
+
+
+def test_a_bin_of_one_right_row_is_not_certain():
+    assert reliability(rows_of([0.95], [True]), 10).band_low[0] == 0.0
+
+
+def test_risk_coverage_ends_at_the_error_rate(rows):
+    coverage, risk = risk_coverage(rows)
+    assert coverage[-1] == 1.0
+    assert risk[-1] == pytest.approx(1 - rows.correct.mean())
+    above = rows.confidence >= np.sort(rows.confidence)[::-1][199]
+    nearest = np.argmin(np.abs(coverage - above.mean()))
+    assert risk[nearest] == pytest.approx(1 - rows.correct[above].mean(), abs=0.02)
+
+
+def test_histogram_shares_add_up(rows):
+    _, right, wrong = histogram(rows)
+    assert right.sum() == pytest.approx(rows.correct.mean())
+    assert (right + wrong).sum() == pytest.approx(1)
+
+
+def test_classes_are_those_predicted_with_their_names():
+    probs = np.array([[0.8, 0.2, 0.0], [0.6, 0.4, 0.0], [0.1, 0.9, 0.0]])
+    data = per_class(probs, np.array([0, 1, 1]), ["cat", "dog", "owl"])
+    assert data.names == ("cat", "dog")
+    assert data.counts.tolist() == [2, 1]
+    assert data.confidence.tolist() == pytest.approx([0.7, 0.9])
+    assert data.accuracy.tolist() == [0.5, 1.0]
+
+
+def test_only_the_most_frequent_classes_are_shown():
+    data = per_class(np.eye(5)[[0, 0, 1, 3, 3, 3]], np.zeros(6, np.intp), most=2)
+    assert data.names == ("0", "3")
+
+
+def test_progress_and_path_follow_the_fit(comparison):
+    fitted = comparison.calibrators["recal"]
+    data = progress(fitted.history_)
+    assert len(data.number) == len(fitted.history_)
+    assert data.shares.sum(axis=1) == pytest.approx(1)
+    path = path_of(fitted.plan_, comparison.test, comparison.test_labels)
+    assert path.nll[0] == pytest.approx(comparison.row("nll", "uncalibrated").value)
+    assert path.nll[-1] == pytest.approx(comparison.row("nll", "recal").value)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.87, 0.93), (-0.1, 0.1), (0, 200), (0, 0), (3, 3)])
+def test_ticks_are_round_and_inside(low, high):
+    found = ticks(low, high)
+    assert 1 <= len(found) <= 7
+    assert all(low - 1e-9 <= value <= high + 1e-9 for value in found)

@@ -1,0 +1,136 @@
+"""The page without a browser: what is in it, and what must never be."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from recal.comparison import compare_probs
+from recal.report.data import THRESHOLDS
+from recal.report.html import page, write_evaluation
+from recal.report.verdict import recommended, verdict
+
+
+class Tags(HTMLParser):
+    """Collects elements, and finds those that are not closed in order."""
+
+    VOID = frozenset({"meta", "input", "br", "link"})
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.attributes, self.ids = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += attrs
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def parse(text):
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open == []
+    assert len(set(tags.ids)) == len(tags.ids)
+    return tags
+
+
+def data_of(text):
+    return json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+
+
+def test_the_page_is_well_formed_and_needs_no_network(comparison):
+    text = page(comparison)
+    tags = parse(text)
+    for name, value in tags.attributes:
+        assert name not in ("src", "href"), value
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_a_page_of_one_set_of_probabilities(alone):
+    text = page(alone)
+    parse(text)
+    assert data_of(text)["before"] is None
+    assert "where the model promised" in text
+
+
+def test_the_same_comparison_gives_the_same_page(comparison):
+    assert page(comparison) == page(comparison)
+
+
+def test_the_data_of_the_slider_are_counts(comparison):
+    data = data_of(page(comparison))
+    assert data["samples"] == 500
+    for name, table in data["tables"].items():
+        rows = comparison.samples[name]
+        index = THRESHOLDS.index(0.75)
+        above = rows.confidence > 0.75
+        assert table["accepted"][index] == above.sum()
+        assert table["right"][index] == rows.correct[above].sum()
+
+
+def test_names_are_never_markup(comparison):
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([1, 1], 60)
+    evil = "<script>alert(1)</script>@data@&\"'"
+    found = compare_probs({evil: probs, "</script>": probs[::-1]}, rng.integers(0, 2, 60), bootstrap=20)
+    text = page(found, title=evil, command=evil)
+    parse(text)
+    assert "<script>alert" not in text
+    assert set(data_of(text)["tables"]) == {evil, "</script>"}
+
+
+def test_the_verdict_says_what_numpy_says(comparison):
+    first, second = verdict(comparison, "recal")
+    for name in ("uncalibrated", "recal"):
+        rows = comparison.samples[name]
+        share = rows.correct[rows.confidence > 0.9].mean()
+        assert f"{100 * share:.1f} %" in first
+    assert first.startswith("Of the answers given with more than 0.9 confidence")
+    assert second == "Nothing else changed: every prediction is the same as before."
+
+
+def test_the_verdict_says_when_predictions_change(comparison):
+    changed = (comparison.probabilities("vs").argmax(1) != comparison.probabilities("uncalibrated").argmax(1)).sum()
+    assert changed > 0
+    assert f"changed {changed} of 500 predictions" in verdict(comparison, "vs")[1]
+
+
+def test_shy_models_are_judged_at_a_threshold_they_reach():
+    rng = np.random.default_rng(0)
+    shy = np.full((100, 10), 0.1)
+    found = compare_probs({"before": shy, "after": shy}, rng.integers(0, 10, 100), bootstrap=0)
+    assert verdict(found, "after")[0].startswith("Of all answers")
+
+
+def test_the_method_shown_keeps_predictions(comparison):
+    assert recommended(comparison) in ("ts", "recal")
+
+
+def test_all_methods_metrics_and_facts_are_there(comparison):
+    text = page(comparison, command="recal compare a.npz")
+    for words in (
+        *comparison.methods,
+        "class-wise ECE",
+        "recal compare a.npz",
+        *comparison.setup.fingerprints.values(),
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_fifty_thousand_samples_stay_under_five_megabytes(tmp_path, before):
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([0.2] * 10, 50_000)
+    y = (probs.cumsum(1) > rng.random((50_000, 1))).argmax(1)
+    other = rng.dirichlet([0.2] * 10, 50_000) if before else None
+    path = write_evaluation(probs, y, tmp_path / "r.html", before=other, bootstrap=20)
+    assert path.stat().st_size < 5_000_000
