@@ -12,14 +12,18 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.common_scale import fit_beta
 from recal.calibrators.linear_map import linear_scores
 from recal.calibrators.odir import candidates, fit_map, make_folds, search
+from recal.calibrators.parameters import check_choice, check_count, warn_if_few
 from recal.calibrators.probabilities import softmax
 from recal.checks import Labels
-from recal.errors import InputError
 from recal.views import Views
 
 # Powers of ten per weight and per intercept that suit 10 to 1,000 classes; the answer depends little on mu.
 _LAMBDA_DECADES = (-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
 _MU_DECADES = (-4.0, -2.5, -1.0, 0.5, 2.0)
+# With very many classes a fit takes long, and weak penalties only over-fit.
+_MANY_CLASSES = 200
+_FEW_LAMBDA_DECADES = (0.0, 1.0, 2.0, 3.0)
+_FEW_MU_DECADES = (-1.0, 2.0)
 
 
 class MatrixScaling(Calibrator):
@@ -31,7 +35,8 @@ class MatrixScaling(Calibrator):
     ----------
     lambdas, mus : float or sequence of float, optional
         Strengths to try. By default eight lambdas from 1e-4 to 1e3 times K(K-1), which is 1e-4 to 1e3 for each weight,
-        and five mus from 1e-4 to 1e2 times K. With one value of each there is no search.
+        and five mus from 1e-4 to 1e2 times K; with more than 200 classes, where one fit takes long, four lambdas from 1
+        to 1e3 times K(K-1) and two mus, 0.1 and 100 times K. With one value of each there is no search.
     n_folds : int
         Stratified folds of the search, which keeps the pair with the least held-out NLL.
     final : {"average", "refit"}
@@ -53,9 +58,10 @@ class MatrixScaling(Calibrator):
 
     Notes
     -----
-    The cost of a fit grows with n K^2 and nothing larger than the logits is held. A search is some hundred fits: at
-    5,000 x 100 well under a minute, at 1,000 classes many minutes; there, give one value of each, or use
-    `StructuredMatrixScaling`, which needs no search.
+    The cost of a fit grows with n K^2 and nothing larger than the logits is held: 25,000 x 1,000 takes half a minute
+    and 2 GB. A search is some two hundred fits: seconds at 5,000 x 10, half a minute at 5,000 x 100, many minutes at
+    1,000 classes; there, give one value of each, or use `StructuredMatrixScaling`, which needs no search. The diagonal
+    is free, as published: with fewer than some ten samples per class it over-fits whatever lambda and mu are.
 
     Examples
     --------
@@ -87,23 +93,24 @@ class MatrixScaling(Calibrator):
         self.random_state = random_state
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        if self.final not in ("average", "refit"):
-            raise InputError(f"`final` must be 'average' or 'refit', got {self.final!r}.")
-        if self.n_folds < 2:
-            raise InputError(f"`n_folds` must be at least 2, got {self.n_folds!r}; for no search give one value each.")
+        final = check_choice("final", self.final, ("average", "refit"))
+        n_folds = check_count("n_folds", self.n_folds, least=2)
+        warn_if_few(self, len(labels), views.n_classes)
         count = views.n_classes
-        lambdas = candidates(self.lambdas, "lambdas", count * (count - 1), _LAMBDA_DECADES)
-        mus = candidates(self.mus, "mus", count, _MU_DECADES)
+        many = count > _MANY_CLASSES
+        decades = (_FEW_LAMBDA_DECADES, _FEW_MU_DECADES) if many else (_LAMBDA_DECADES, _MU_DECADES)
+        lambdas = candidates(self.lambdas, "lambdas", count * (count - 1), decades[0])
+        mus = candidates(self.mus, "mus", count, decades[1])
         features = self._features(views)
         beta = fit_beta(features, labels)
         # One sample cannot be held out: it gets the strongest penalties.
         self.lambda_, self.mu_, self.search_ = lambdas[0], mus[0], {}
         folds: list[np.ndarray] = [np.ones(len(labels), dtype=bool)]
         if len(lambdas) * len(mus) > 1 and len(labels) > 1:
-            fold = make_folds(labels, self.n_folds, np.random.default_rng(self.random_state))
+            fold = make_folds(labels, n_folds, np.random.default_rng(self.random_state))
             found = search(features, labels, fold, beta, lambdas, mus)
             self.search_, (self.lambda_, self.mu_) = found.as_json(), found.best
-            if self.final == "average":
+            if final == "average":
                 folds = [fold != held for held in range(int(fold.max()) + 1)]
         maps = np.stack([fit_map(features[rows], labels[rows], beta, self.lambda_, self.mu_) for rows in folds])
         self.weights_ = np.ascontiguousarray(maps[:, :, :-1])

@@ -26,7 +26,7 @@ _TRACE = 1e-9
 # its path, what follows is more of the same, and costs most.
 _HOPELESS = 1.1
 # A search compares losses that differ in the third digit.
-_SEARCH_TOL = 1e-5
+_SEARCH_TOL = 1e-4
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,13 @@ def search(
         rows = fold != held
         problem = LinearMap(features[rows], labels[rows], n_classes)
         outside, truth = features[~rows], labels[~rows]
+        strongest = starting_point(n_classes, beta)
         for column, mu in enumerate(mus):
-            theta, least = starting_point(n_classes, beta), np.inf
+            theta, least = strongest, np.inf
             for row, lam in enumerate(lambdas):
                 penalise(problem, lam, mu, beta)
                 theta = problem.solve(theta, tol=_SEARCH_TOL, warn=False).point
+                strongest = theta if row == 0 else strongest
                 loss = _total_nll(outside, truth, theta)
                 totals[row, column] += loss
                 least = min(least, loss)
@@ -87,7 +89,7 @@ def fit_map(features: np.ndarray, labels: Labels, beta: float, lam: float, mu: f
     """Return theta = [W | b], (n_classes, n_classes + 1), at the minimum of the written objective."""
     problem = LinearMap(features, labels, features.shape[1])
     penalise(problem, lam, mu, beta)
-    return problem.solve(starting_point(features.shape[1], beta)).point
+    return problem.solve(starting_point(features.shape[1], beta), max_iter=100).point
 
 
 def penalise(problem: LinearMap, lam: float, mu: float, beta: float) -> None:

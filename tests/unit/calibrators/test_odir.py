@@ -8,7 +8,7 @@ from scipy.special import softmax
 
 from recal import DirichletCalibration, MatrixScaling
 from recal.calibrators.folds import stratified_folds
-from recal.errors import InputError
+from recal.errors import FewSamplesWarning, InputError
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,13 @@ def test_refit_is_one_map_of_all_samples(data):
     assert plain.search_ == {}
 
 
+def test_many_classes_get_a_smaller_grid_and_few_samples_a_word():
+    rng = np.random.default_rng(0)
+    with pytest.warns(FewSamplesWarning, match="MatrixScaling"):
+        search = MatrixScaling(n_folds=2, random_state=0).fit(rng.normal(size=(30, 201)), np.arange(30)).search_
+    assert (len(search["lambdas"]), len(search["mus"])) == (4, 2)
+
+
 def test_a_path_that_only_gets_worse_is_left():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(60, 20)), rng.integers(0, 20, 60)
@@ -92,8 +99,8 @@ def test_a_strong_lambda_leaves_one_scale_per_class(data):
         ({"lambdas": -1.0}, "`lambdas` must hold positive numbers, got -1.0"),
         ({"mus": []}, r"`mus` must hold positive numbers, got \[\]"),
         ({"mus": [1.0, np.nan]}, "`mus` must hold positive numbers"),
-        ({"n_folds": 1}, "at least 2, got 1"),
-        ({"final": "median"}, "'average' or 'refit', got 'median'"),
+        ({"n_folds": 1}, "`n_folds` must be a whole number of at least 2, got 1"),
+        ({"final": "median"}, "'average', 'refit', got 'median'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(data, bad, message):

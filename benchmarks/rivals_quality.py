@@ -1,0 +1,134 @@
+"""Every calibrator on real views: random halves, one to fit and one to test, and a page with the table.
+
+    python -m benchmarks.rivals_quality VIEWS.npz ... --halves 5 --out docs/results
+
+Writes docs/results/methods-<file>.md for each file of views.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from recal import Views, read_views
+from recal.calibrators import CALIBRATORS, Calibrator
+from recal.calibrators.probabilities import bounded_probs, softmax
+from recal.errors import FewSamplesWarning, RecalError
+from recal.metrics import aurc, brier, classwise_ece, ece, error_rate, nll
+
+METRICS = (("ECE", ece), ("classwise ECE", classwise_ece), ("Brier", brier), ("NLL", nll), ("AURC", aurc))
+COLUMNS = (*(title for title, _ in METRICS), "error %", "fit s")
+
+
+@dataclass
+class Row:
+    """One method: its figures, a row for each half, or why it has none."""
+
+    name: str
+    title: str
+    keeps: str
+    figures: list[list[float]] = field(default_factory=list)
+    refused: str = ""
+    warned: bool = False
+
+
+def measure(probs: np.ndarray, labels: np.ndarray, seconds: float) -> list[float]:
+    return [*(metric(probs, labels) for _, metric in METRICS), 100 * error_rate(probs, labels), seconds]
+
+
+def make(method: type[Calibrator], seed: int) -> Calibrator:
+    seeded = "random_state" in inspect.signature(method).parameters
+    return method(random_state=seed) if seeded else method()
+
+
+def run(views: Views, halves: int, only: set[str]) -> list[Row]:
+    """Fit and test every method on each half; the halves are the same for all."""
+    plain = Row("-", "uncalibrated", "yes")
+    rows = {m: Row(m.short_name, m.__name__, "yes" if m.keeps_accuracy else "no") for m in CALIBRATORS}
+    rows = {m: row for m, row in rows.items() if not only or row.name in only}
+    for half in range(halves):
+        order = np.random.default_rng(half).permutation(len(views))
+        fitting, testing = (views[np.sort(part)] for part in np.array_split(order, 2))
+        truth = testing.labels
+        assert truth is not None, "the views must hold labels"
+        plain.figures.append(measure(bounded_probs(softmax(testing.logits)), truth, 0.0))
+        for method, row in rows.items():
+            if row.refused:
+                continue
+            start = time.process_time()
+            try:
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    model = make(method, half).fit(fitting)
+                seconds = time.process_time() - start
+                row.warned |= any(issubclass(w.category, FewSamplesWarning) for w in caught)
+                row.figures.append(measure(model.predict_proba(testing), truth, seconds))
+                print(f"half {half + 1}  {row.name:<12} NLL {row.figures[-1][3]:.4f}  {seconds:.2f} s", flush=True)
+            except RecalError as error:
+                row.refused = str(error)
+    return [plain, *rows.values()]
+
+
+def page(stem: str, views: Views, rows: list[Row], halves: int) -> str:
+    """Return the page: one table, the least NLL first, and what was refused or warned about."""
+    fitted = sorted((row for row in rows if row.figures), key=lambda row: np.mean(row.figures, axis=0)[3])
+    raw = np.mean(rows[0].figures, axis=0)[3]
+    lines = [
+        f"# Every method on `{stem}`",
+        "",
+        f"{views.n_samples:,} samples of {views.n_classes:,} classes in {halves} random halves: each method is fitted "
+        "on one half with its default settings and tested on the other. Mean over the halves, with the standard "
+        "deviation for ECE and NLL; `fit s` is CPU seconds. The least NLL comes first.",
+        "",
+        f"Made by `python -m benchmarks.rivals_quality {stem}.npz --halves {halves}`.",
+        "",
+        "| method | " + " | ".join(COLUMNS) + " | keeps accuracy |",
+        "|---|" + "---:|" * len(COLUMNS) + "---|",
+    ]
+    for row in fitted:
+        mean, spread = np.mean(row.figures, axis=0), np.std(row.figures, axis=0)
+        name = row.title if row.name == "-" else f"{row.title} (`{row.name}`)"
+        mark = " ¹" if row.warned else ""
+        cells = [
+            f"{mean[0]:.4f} ± {spread[0]:.4f}",
+            f"{mean[1]:.5f}",
+            f"{mean[2]:.5f}",
+            f"{mean[3]:.4f} ± {spread[3]:.4f}",
+            f"{mean[4]:.4f}",
+            f"{mean[5]:.2f}",
+            "" if row.name == "-" else f"{mean[6]:.2f}",
+        ]
+        lines.append(f"| {name}{mark} | " + " | ".join(cells) + f" | {row.keeps} |")
+    if any(row.warned for row in fitted):
+        lines += ["", "¹ Warns at fit that there are too few samples for parameters of each class alone."]
+    worse = [row.title for row in fitted if row.name != "-" and np.mean(row.figures, axis=0)[3] >= raw]
+    lines += [
+        "",
+        "Methods that do not improve the NLL of the uncalibrated model: " + (", ".join(worse) or "none") + ".",
+    ]
+    lines += [f"\n`{row.name}` is not used here: {row.refused}" for row in rows if row.refused]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("views", nargs="+", type=Path)
+    parser.add_argument("--halves", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=[], help="short names of the methods to run; all by default")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    settings = parser.parse_args()
+    settings.out.mkdir(parents=True, exist_ok=True)
+    for path in settings.views:
+        views = read_views(path)
+        rows = run(views, settings.halves, set(settings.only))
+        (settings.out / f"methods-{path.stem}.md").write_text(page(path.stem, views, rows, settings.halves))
+
+
+if __name__ == "__main__":
+    main()

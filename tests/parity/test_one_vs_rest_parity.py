@@ -1,0 +1,75 @@
+"""Platt scaling and beta calibration against scikit-learn's logistic regression, class by class."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit, softmax
+from sklearn.linear_model import LogisticRegression
+
+from recal import BetaCalibration, PlattScaling
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    honest = rng.normal(loc=(0.5, 0.0, -0.5), scale=1.5, size=(400, 3))
+    return 2.0 * honest, (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
+
+
+def soft_regression(features: np.ndarray, positive: np.ndarray, smooth: bool) -> tuple[np.ndarray, float]:
+    """Unpenalised logistic regression on soft targets: every sample counts once as each class, weighted."""
+    n_pos, n_neg = positive.sum(), (~positive).sum()
+    target = np.where(positive, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2)) if smooth else positive.astype(float)
+    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
+    y = np.repeat([1, 0], len(positive))
+    model.fit(np.vstack([features, features]), y, sample_weight=np.concatenate([target, 1 - target]))
+    return model.coef_[0], float(model.intercept_[0])
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+def test_platt_is_a_logistic_regression_on_the_log_odds(data, smooth):
+    logits, labels = data
+    probs = softmax(logits, axis=1)
+    model = PlattScaling(smooth=smooth).fit(logits, labels)
+    scores = np.empty(probs.shape)
+    for k in range(3):
+        log_odds = np.log(probs[:, k] / (1 - probs[:, k]))[:, None]
+        (slope,), intercept = soft_regression(log_odds, labels == k, smooth)
+        assert model.slopes_[k] == pytest.approx(slope, abs=1e-4)
+        assert model.intercepts_[k] == pytest.approx(intercept, abs=1e-4)
+        scores[:, k] = expit(slope * log_odds[:, 0] + intercept)
+    np.testing.assert_allclose(model.predict_proba(logits), scores / scores.sum(axis=1, keepdims=True), atol=1e-4)
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+def test_beta_is_the_published_formula(data, smooth):
+    """q = 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b, c by logistic regression on log p and -log(1 - p)."""
+    logits, labels = data
+    probs = softmax(logits, axis=1)
+    model = BetaCalibration(smooth=smooth).fit(logits, labels)
+    maps = np.empty(probs.shape)
+    for k in range(3):
+        p = probs[:, k]
+        (a, b), c = soft_regression(np.column_stack([np.log(p), -np.log(1 - p)]), labels == k, smooth)
+        assert a > 0
+        assert b > 0
+        np.testing.assert_allclose(model.coefficients_[:, k], [a, b, c], atol=2e-3)
+        maps[:, k] = 1 / (1 + 1 / (np.exp(c) * p**a / (1 - p) ** b))
+    np.testing.assert_allclose(model.predict_proba(logits), maps / maps.sum(axis=1, keepdims=True), atol=1e-4)
+
+
+def test_beta_drops_a_negative_coefficient_and_fits_the_rest_again():
+    rng = np.random.default_rng(4)
+    p = rng.uniform(0.02, 0.98, size=500)
+    # Rises like a power of p alone, and falls slightly near 1: b would be negative.
+    truth = expit(2.0 * np.log(p) + 0.4 * np.log(1 - p) + 1.5)
+    labels = (rng.uniform(size=500) < truth).astype(int)
+    logits = np.column_stack([np.zeros(500), np.log(p / (1 - p))])
+    (_, b), _ = soft_regression(np.column_stack([np.log(p), -np.log(1 - p)]), labels == 1, False)
+    assert b < 0, "the problem must need the rule"
+    (a,), c = soft_regression(np.log(p)[:, None], labels == 1, False)
+    model = BetaCalibration(smooth=False).fit(logits, labels)
+    np.testing.assert_allclose(model.coefficients_[:, 1], [a, 0.0, c], atol=1e-4)
+    # The other class sees the mirror image: log(1 - p) and -log(p) change places.
+    np.testing.assert_allclose(model.coefficients_[:, 0], [0.0, a, -c], atol=1e-4)
