@@ -22,11 +22,13 @@ from recal.errors import InputError, RecalError
 
 # In the order in which they are listed.
 COMMANDS: tuple[str, ...] = (
+    "collect",
     "fit",
     "apply",
     "compare",
     "groups",
     "reproduce",
+    "doctor",
 )
 
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141

@@ -1,4 +1,4 @@
-"""`recal apply`: calibrated probabilities for views."""
+"""`recal apply`: calibrated probabilities for views, or for a model's answers to new inputs."""
 
 from __future__ import annotations
 
@@ -7,29 +7,78 @@ from typing import Annotated
 
 import typer
 
+from recal.cli import model_options as options
 from recal.cli.output import AsJson, print_json, say, working
 
 
 def apply(
     calibration: Annotated[Path, typer.Argument(help="What `recal fit` wrote.")],
-    views: Annotated[Path, typer.Argument(help="Views of the inputs to judge: an .npz file or a .zarr folder.")],
-    out: Annotated[Path, typer.Option("--out", help="Where to write the probabilities (.npz).")],
+    out: Annotated[Path, typer.Option("--out", help="Where to write the probabilities: .npz or .parquet.")],
+    views: Annotated[
+        Path | None, typer.Argument(help="Views of the inputs to judge: an .npz file or a .zarr folder.")
+    ] = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    labels: options.LabelsFile = None,
+    preprocess: options.Preprocess = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    divide: options.Divide = None,
+    channels: options.Channels = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
+    on_error: options.OnError = None,
+    part: options.Part = None,
+    batch_size: options.BatchSize = None,
+    outputs: options.Outputs = None,
+    device: options.Device = None,
+    engine: options.Engine = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn views into calibrated probabilities.
+    """Turn views, or a model and new inputs, into calibrated probabilities.
 
-    The file written holds `probs` (n_samples, n_classes) and, where the views have them, `labels` and `classes`.
+    With --model and --data only those transformations are computed that the calibration needs. An .npz file holds
+    `probs` (n_samples, n_classes) and, where they are known, `labels` and `classes`; a .parquet table has a row per
+    sample: prediction, confidence, label, and a column per class.
 
     Example: [bold]recal apply calibration.recal new.npz --out probs.npz[/bold]
+
+    Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out probs.parquet[/bold]
     """
     from recal import load, read_views
-    from recal.prob_files import write_probs
+    from recal.collect.apply import Applied
+    from recal.collect.apply import apply as run
+    from recal.collect.models import import_model
+    from recal.collect.sources import as_source
+    from recal.collect.tables import check_target, write_applied
+    from recal.errors import InputError
 
-    calibrator, source = load(calibration), read_views(views)
-    with working("Applying"):
-        probs = calibrator.predict_proba(source)
-    write_probs(out, probs, source.labels, source.classes)
+    check_target(out)
+    calibrator = load(calibration)
+    skipped: tuple[str, ...] = ()
+    if views is not None and model is None and data is None:
+        found = read_views(views)
+        with working("Applying"):
+            applied = Applied(calibrator.predict_proba(found), found.labels, found.classes)
+    elif views is None and model is not None and data is not None:
+        source = as_source(data, **options.given(resize=resize, crop=crop, on_error=on_error, part=part))
+        skipped = source.skipped
+        applied = run(
+            calibrator,
+            import_model(model),
+            source,
+            progress=not as_json,
+            preprocess=options.preprocessing(preprocess, mean, std, divide, channels),
+            **options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine),
+        )
+    else:
+        raise InputError("recal apply takes either a file of views, or --model and --data.")
+    write_applied(applied, out)
+    n_samples, n_classes = applied.probs.shape
     if as_json:
-        print_json({"samples": probs.shape[0], "classes": probs.shape[1], "file": out})
+        print_json({"samples": n_samples, "classes": n_classes, "skipped": skipped, "file": out})
         return
-    say(f"Probabilities of {probs.shape[0]:,} samples written to {out}. Next: recal evaluate {out}")
+    if skipped:
+        say(f"{len(skipped)} images could not be read and were skipped, such as {skipped[0]}.")
+    following = f" Next: recal evaluate {out}" if out.suffix == ".npz" and applied.labels is not None else ""
+    say(f"Probabilities of {n_samples:,} samples written to {out}.{following}")

@@ -17,6 +17,8 @@ _LATER = {
     "OnnxModel": "recal.collect.onnx_models",
     "TorchModel": "recal.collect.torch_models",
     "HuggingFaceModel": "recal.collect.huggingface",
+    "RayEngine": "recal.collect.ray",
+    "apply_distributed": "recal.collect.ray",
 }
 
 __all__ = ["PROBABILITY_FLOOR", "Model", "Normalize", "Source", "apply", "as_model", "as_source", "collect", *_LATER]

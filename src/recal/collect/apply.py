@@ -15,7 +15,7 @@ from recal.collect.job import Block, Job, Preprocess
 from recal.collect.local import Engine, choose_engine, with_labels
 from recal.collect.models import Outputs, as_model
 from recal.collect.sinks import Sink
-from recal.collect.sources import Batch, Source, as_source
+from recal.collect.sources import Source, as_source
 from recal.errors import InputError
 from recal.transforms import Named, Transform
 from recal.views import Views
@@ -94,7 +94,7 @@ class ProbabilitySink(Sink):
         self.calibrator = calibrator
         self._probs: dict[int, NDArray[np.float64]] = {}
 
-    def put(self, block: Block, batch: Batch | None) -> None:
+    def put(self, block: Block) -> None:
         self._check(block)
         self._probs[block.index] = calibrate(self.calibrator, self.job.transforms, block)
 

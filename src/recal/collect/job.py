@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
+from recal.collect.fingerprint import digest_array
 from recal.collect.models import Model, Outputs, as_logits
 from recal.collect.sources import Batch
 from recal.errors import InputError
@@ -23,9 +24,11 @@ class Block:
     """The logits of one batch: (b, K) of the originals and (m, b, K) of the transformed copies."""
 
     index: int
+    start: int
     logits: Floats
     transformed: Floats
     labels: NDArray | None = None
+    inputs: str | None = None  # a digest of what it was made of, where a store wants it
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -40,7 +43,7 @@ class Job:
     preprocess: Preprocess | None = None
     outputs: Outputs = "logits"
 
-    def run(self, batch: Batch, describe: Callable[[int], str]) -> Block:
+    def run(self, batch: Batch, describe: Callable[[int], str], *, digests: bool = False) -> Block:
         """Return the logits of one batch, each view in a forward pass of its own."""
         inputs = self.model.prepare(batch.inputs)
         logits = self._view(None, inputs, batch, describe)
@@ -53,7 +56,8 @@ class Job:
                     f"{view.shape[1]} through {str(transform)!r}."
                 )
             transformed[place] = view
-        return Block(batch.index, logits, transformed, batch.labels)
+        inputs_digest = digest_inputs(batch) if digests else None
+        return Block(batch.index, batch.start, logits, transformed, batch.labels, inputs_digest)
 
     def _view(self, transform: Transform | None, inputs: Any, batch: Batch, describe: Callable[[int], str]) -> Floats:
         """Return one view's logits, checked."""
@@ -81,6 +85,12 @@ class Job:
                 "Remove that sample, or mend the model or `preprocess`."
             )
         return logits
+
+
+def digest_inputs(batch: Batch) -> str:
+    """Return a digest of a batch's inputs."""
+    inputs = batch.inputs
+    return digest_array(np.asarray(inputs.detach().cpu() if hasattr(inputs, "detach") else inputs))
 
 
 def _call(transform: Transform | None) -> str:

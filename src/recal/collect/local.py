@@ -175,5 +175,5 @@ def run_local(job: Job, source: Source, batch_size: int, sink: Sink, progress: b
             if batch.index in sink.done:
                 sink.meet_again(batch)
                 continue
-            sink.put(job.run(batch, source.describe), batch)
+            sink.put(job.run(batch, source.describe, digests=sink.wants_digests))
             advance(len(batch))

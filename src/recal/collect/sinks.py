@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,12 @@ class Sink(ABC):
     ----------
     done : frozenset of int
         The batches that need not be computed.
+    wants_digests : bool
+        Whether blocks should tell what inputs they were made of.
     """
 
     done: frozenset[int] = frozenset()
+    wants_digests: ClassVar[bool] = False
 
     def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None) -> None:
         self.job, self.source, self.asked_classes = job, source, classes
@@ -44,8 +47,8 @@ class Sink(ABC):
         return None
 
     @abstractmethod
-    def put(self, block: Block, batch: Batch | None) -> None:
-        """Keep a block; `batch` is what it was made of, where that is at hand."""
+    def put(self, block: Block) -> None:
+        """Keep a block."""
 
     @abstractmethod
     def finish(self) -> Views:
@@ -111,15 +114,15 @@ class MemorySink(Sink):
         self._stack: Floats | None = None  # (1 + m, n, K), where n is known: blocks need not be held twice
         self._rows = 0
 
-    def put(self, block: Block, batch: Batch | None) -> None:
+    def put(self, block: Block) -> None:
         self._check(block)
-        if self.source.n_samples is None or batch is None:
+        if self.source.n_samples is None:
             self._blocks[block.index] = block
             return
         if self._stack is None:
             shape = (1 + len(self.job.transforms), self.source.n_samples, block.logits.shape[1])
             self._stack = np.empty(shape, dtype=block.logits.dtype)
-        rows = slice(batch.start, batch.start + len(block))
+        rows = slice(block.start, block.start + len(block))
         self._stack[0, rows], self._stack[1:, rows] = block.logits, block.transformed
         self._rows += len(block)
 

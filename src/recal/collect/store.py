@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.atomic import replacing
 from recal.collect.fingerprint import digest, digest_array
-from recal.collect.job import Block, Job
+from recal.collect.job import Block, Job, digest_inputs
 from recal.collect.journal import Journal
 from recal.collect.sinks import Sink
 from recal.collect.sources import Batch, Source
@@ -49,6 +49,8 @@ _JOB = {
 
 class StoreSink(Sink):
     """Writes blocks into a zarr folder, and continues one that was left unfinished."""
+
+    wants_digests: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -157,11 +159,11 @@ class StoreSink(Sink):
 
     # --- blocks
 
-    def put(self, block: Block, batch: Batch | None) -> None:
+    def put(self, block: Block) -> None:
         self._check(block)
         record = {
             "rows": len(block),
-            "inputs": None if batch is None else _digest_inputs(batch.inputs),
+            "inputs": block.inputs,
             "logits": digest_array(block.logits),
             "transformed": digest_array(block.transformed),
             "labels": None if block.labels is None or self.source.labels is not None else block.labels.tolist(),
@@ -186,7 +188,7 @@ class StoreSink(Sink):
 
     def meet_again(self, batch: Batch) -> None:
         recorded = self._journal.records[batch.index]
-        if recorded["inputs"] not in (None, _digest_inputs(batch.inputs)):
+        if recorded["inputs"] not in (None, digest_inputs(batch)):
             raise self._other_inputs(batch.index)
 
     def _compare_block(self, block: Block, record: dict[str, Any]) -> None:
@@ -314,10 +316,6 @@ class StoreSink(Sink):
             f"Cannot write {self.target}: {error.strerror or error}. What was finished is kept: "
             "make room (or mend what is wrong) and run the same again to go on."
         )
-
-
-def _digest_inputs(inputs: Any) -> str:
-    return digest_array(np.asarray(inputs.detach().cpu() if hasattr(inputs, "detach") else inputs))
 
 
 def _version(package: str) -> str | None:

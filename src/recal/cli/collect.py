@@ -1,0 +1,79 @@
+"""`recal collect`: a model's logits for inputs, as they are and through a pool of transformations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recal.cli import model_options as options
+from recal.cli.output import AsJson, print_json, say
+
+
+def collect(
+    out: Annotated[Path, typer.Option("--out", help="Where to write: .zarr (resumable) or .npz.")],
+    model: options.Model = None,
+    data: options.Data = None,
+    pool: Annotated[
+        str, typer.Option("--pool", help="Transformations, such as zoom:0.5-0.9:10+brightness:0.1-0.9:10, or none.")
+    ] = "none",
+    labels: options.LabelsFile = None,
+    classes: Annotated[
+        str | None, typer.Option("--classes", help="The model's classes in order, separated by commas.")
+    ] = None,
+    preprocess: options.Preprocess = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    divide: options.Divide = None,
+    channels: options.Channels = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
+    on_error: options.OnError = None,
+    part: options.Part = None,
+    batch_size: options.BatchSize = None,
+    outputs: options.Outputs = None,
+    device: options.Device = None,
+    engine: options.Engine = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="For drawing the pool.")] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Begin again instead of resuming; replaces the store.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a model for the logits of inputs, as they are and through transformations.
+
+    Transformations act on the inputs as they are; normalisation (--divide, --mean, --std, --channels, or a function of
+    your own) follows. A .zarr store is written batch by batch: run the same command again to go on after an
+    interruption.
+
+    Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide 255 --mean
+    0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10 --out views.zarr[/bold]
+    """
+    from recal.collect import collect as run
+    from recal.collect.models import import_model
+    from recal.collect.sources import as_source
+    from recal.errors import InputError
+
+    if model is None or data is None:
+        raise InputError("recal collect needs --model and --data.")
+    source = as_source(data, **options.given(resize=resize, crop=crop, on_error=on_error, part=part))
+    views = run(
+        import_model(model),
+        source,
+        None if pool == "none" else pool,
+        out=out,
+        resume=not again,
+        progress=not as_json,
+        preprocess=options.preprocessing(preprocess, mean, std, divide, channels),
+        classes=None if classes is None else classes.split(","),
+        **options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine, seed=seed),
+    )
+    if as_json:
+        specs = [str(transform) for transform in views.transforms]
+        shape = {"samples": views.n_samples, "classes": views.n_classes, "transforms": specs}
+        print_json({**shape, "labelled": views.labels is not None, "skipped": source.skipped, "file": out})
+        return
+    if source.skipped:
+        say(f"{len(source.skipped)} images could not be read and were skipped, such as {source.skipped[0]}.")
+    say(f"{views}. Written to {out}. Next: recal fit {out} --out calibration.recal")
