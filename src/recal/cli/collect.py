@@ -57,6 +57,7 @@ def collect(
 
     if model is None or data is None:
         raise InputError("recal collect needs --model and --data.")
+    between = options.preprocessing(preprocess, mean, std, divide, channels)
     source = as_source(data, **options.given(resize=resize, crop=crop, on_error=on_error, part=part))
     views = run(
         import_model(model),
@@ -65,7 +66,7 @@ def collect(
         out=out,
         resume=not again,
         progress=not as_json,
-        preprocess=options.preprocessing(preprocess, mean, std, divide, channels),
+        preprocess=between,
         classes=None if classes is None else classes.split(","),
         **options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine, seed=seed),
     )

@@ -98,10 +98,10 @@ class StoreSink(Sink):
         self._complete = False
         if self.target.exists():
             found = self._read_manifest()
-            if self.resume:
+            if self.resume and (found["complete"] or self._has_blocks()):
                 self._compare(found)
                 self._complete = found["complete"]
-            else:
+            elif not self.resume:
                 shutil.rmtree(self.target)
         self.target.mkdir(parents=True, exist_ok=True)
         self._journal = Journal(self.target / JOURNAL, finished=self._complete)
@@ -114,6 +114,11 @@ class StoreSink(Sink):
             # One block is computed again: only what comes out tells a changed preprocess or function.
             self._probe = min(self.done)
             self.done -= {self._probe}
+
+    def _has_blocks(self) -> bool:
+        """Whether an unfinished store holds anything that a beginning with another job would lose."""
+        journal = self.target / JOURNAL
+        return journal.exists() and journal.stat().st_size > 0
 
     def _begin(self) -> None:
         """Keep what is vouched for, and clear away the rest."""

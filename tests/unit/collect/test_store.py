@@ -339,3 +339,10 @@ def test_killed_at_ten_random_moments_and_resumed_the_bytes_are_the_same(tmp_pat
 def test_paths_may_be_text(tmp_path, job):
     job(str(tmp_path / "v.zarr"))
     assert Path(tmp_path / "v.zarr" / "manifest.json").exists()
+
+
+def test_what_failed_before_its_first_block_is_no_obstacle(tmp_path, job, model, whole):
+    with pytest.raises(InputError, match="Labels must lie in"):
+        job(tmp_path / "v.zarr", labels=np.full(20, 7))
+    job(tmp_path / "v.zarr")
+    assert contents(tmp_path / "v.zarr") == whole

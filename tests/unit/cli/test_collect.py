@@ -1,0 +1,188 @@
+"""`recal collect`, `recal apply --model` and `recal doctor` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from recal import load, read_views
+from recal.cli.app import run
+from recal.prob_files import read_probs
+
+MODEL = """
+import numpy as np
+
+def model(batch):
+    values = np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)
+    return np.stack([values.mean(1), values.std(1), values[:, ::2].mean(1)], axis=1) / 20 - 2
+
+def halve(batch):
+    return batch / 2
+
+model.tables = {"deep": model}
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a model, data of three classes, and a folder of images."""
+    (tmp_path / "users_model.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "users_model", raising=False)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (60, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "data.npz", images=images, labels=np.arange(60) % 3)
+    np.save(tmp_path / "more.npy", images)
+    np.save(tmp_path / "labels.npy", np.arange(60)[::-1] % 3)
+    for row, image in enumerate(rng.integers(0, 256, (9, 12, 12, 3), dtype=np.uint8)):
+        path = tmp_path / "images" / "abc"[row % 3] / f"{row}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def collect(*more, out="views.zarr", data="data.npz"):
+    return run(["collect", "--model", "users_model:model", "--data", data, "--out", out, *more])
+
+
+@pytest.mark.parametrize("out", ["views.zarr", "views.npz"])
+def test_from_a_model_and_data_to_probabilities(place, capsys, out):
+    assert collect("--pool", "zoom:0.5-0.9:3", out=out) == 0
+    assert "60 samples, 3 classes, 3 transformations, labelled" in capsys.readouterr().out
+    assert run(["fit", out, "--out", "c.recal"]) == 0
+    assert run(["apply", "c.recal", out, "--out", "by-views.npz"]) == 0
+    assert run(["apply", "c.recal", "--model", "users_model:model", "--data", "data.npz", "--out", "probs.npz"]) == 0
+    direct, by_views = read_probs("probs.npz"), read_probs("by-views.npz")
+    np.testing.assert_array_equal(direct.probs, by_views.probs)
+    np.testing.assert_array_equal(direct.labels, np.arange(60) % 3)
+    assert "Next: recal evaluate probs.npz" in capsys.readouterr().out
+
+
+def test_apply_writes_a_table(place):
+    import pyarrow.parquet
+
+    assert collect("--classes", "x,y,z", data="images") == 2  # the folders are a, b, c
+    assert collect("--pool", "zoom:0.7", data="images") == 0
+    assert run(["fit", "views.zarr", "--method", "ts", "--out", "c.recal"]) == 0
+    assert run(["apply", "c.recal", "--model", "users_model:model", "--data", "images", "--out", "p.parquet"]) == 0
+    table = pyarrow.parquet.read_table("p.parquet").to_pydict()
+    probs = load("c.recal").predict_proba(read_views("views.zarr"))
+    assert list(table) == ["prediction", "confidence", "label", "p_a", "p_b", "p_c"]
+    assert table["label"] == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
+    np.testing.assert_array_equal(table["p_b"], probs[:, 1])
+    assert table["prediction"] == ["abc"[column] for column in probs.argmax(1)]
+    np.testing.assert_array_equal(table["confidence"], probs.max(1))
+
+
+def test_json_says_what_was_skipped(place, capsys):
+    (place / "images" / "a" / "0.png").write_bytes(b"broken")
+    assert collect("--json", "--resize", "10", "--crop", "8", "--on-error", "skip", data="images") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {
+        "samples": 8, "classes": 3, "transforms": [], "labelled": True, "skipped": ["a/0.png"], "file": "views.zarr"
+    }  # fmt: skip
+
+
+def test_normalisation_and_functions_run_after_transformations(place):
+    from users_model import model
+
+    images = np.load("more.npy")
+    assert collect("--divide", "255", "--mean", "0.5", "--std", "0.25", "--channels", "keep", out="a.npz") == 0
+    np.testing.assert_allclose(read_views("a.npz").logits, model((images / 255 - 0.5) / 0.25), atol=1e-5)
+    assert collect("--preprocess", "users_model:halve", out="b.npz") == 0
+    np.testing.assert_array_equal(read_views("b.npz").logits, model(images / 2))
+
+
+def test_labels_from_a_file_of_their_own(place):
+    assert collect("--labels", "labels.npy", out="a.npz", data="more.npy") == 0
+    assert read_views("a.npz").labels.tolist() == (np.arange(60)[::-1] % 3).tolist()
+
+
+def test_the_same_command_resumes_and_another_is_refused(place, capsys):
+    assert collect("--pool", "zoom:0.5", "--batch-size", "7") == 0
+    assert collect("--pool", "zoom:0.5", "--batch-size", "7") == 0
+    assert collect("--pool", "zoom:0.6", "--batch-size", "7") == 2
+    assert "made with another pool" in capsys.readouterr().err
+    assert collect("--pool", "zoom:0.6", "--batch-size", "7", "--again") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["collect", "--out", "v.zarr"], "needs --model and --data"),
+        (
+            ["collect", "--model", "nowhere:model", "--data", "data.npz", "--out", "v.npz"],
+            "Cannot import 'nowhere:model'",
+        ),
+        (["collect", "--model", "users_model:no", "--data", "data.npz", "--out", "v.npz"], "has no attribute 'no'"),
+        (["collect", "--model", "net.pt", "--data", "data.npz", "--out", "v.npz"], "net.pt is a pickle"),
+        (["collect", "--model", "users_model:model", "--data", "no.npz", "--out", "v.npz"], "no file or folder no.npz"),
+        (["collect", "--model", "users_model:model", "--data", "data.npz", "--out", "v.csv"], "must end in .zarr"),
+        (
+            ["collect", "--model", "users_model:model", "--data", "data.npz", "--out", "v.npz", "--mean", "a,b"],
+            "--mean takes numbers separated by commas, got 'a,b'",
+        ),
+        (
+            ["collect", "--model", "a:b", "--data", "data.npz", "--out", "v.npz", "--preprocess=a:b", "--divide=2"],
+            "--preprocess does it all; leave out --divide",
+        ),
+        (["apply", "c.recal", "--out", "p.txt"], "ending in .npz or .parquet, got 'p.txt'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_sentence(place, capsys, arguments, message):
+    assert run(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_apply_takes_views_or_a_model(place, capsys):
+    assert collect() == 0
+    assert run(["fit", "views.zarr", "--method", "ts", "--out", "c.recal"]) == 0
+    assert run(["apply", "c.recal", "--out", "p.npz"]) == 2
+    assert run(["apply", "c.recal", "views.zarr", "--model", "users_model:model", "--out", "p.npz"]) == 2
+    assert capsys.readouterr().err.count("either a file of views, or --model and --data") == 2
+
+
+def test_doctor_tells_what_works(capsys):
+    assert run(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["packages"]["numpy"] == {"version": np.__version__, "works": True, "problem": None}
+    assert found["extras"]["torch"]["works"]
+    assert "test" not in found["extras"]
+    assert found["threads"]["cpus"] >= 1
+    assert found["numba_cache"]["writable"] in (True, False)
+    assert run(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert "Compiled code is kept in" in shown
+    assert "scikit-learn" in shown
+
+
+def test_doctor_names_what_is_missing_or_broken(monkeypatch, capsys):
+    from recal.runtime import doctor
+
+    assert doctor.check_package("no-such-package")["problem"] == "not installed"
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    broken = doctor.check_package("pillow")
+    assert not broken["works"]
+    assert "PIL" in broken["problem"]
+    monkeypatch.setattr(doctor, "_requirements", lambda: (["numpy", "pillow"], {"onnx": ["no-such-package"]}))
+    assert run(["doctor"]) == 1
+    shown = capsys.readouterr().out
+    assert "pip install 'recal-calibration[onnx]'" in shown
+    assert "no-such-package not installed" in shown
+
+
+def test_doctor_sees_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+    import numba
+
+    from recal.runtime import doctor
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "file" / "cache"))
+    (tmp_path / "file").touch()
+    assert doctor.numba_cache() == {
+        "folder": str(tmp_path / "file" / "cache"), "writable": False, "set_by": "NUMBA_CACHE_DIR"
+    }  # fmt: skip
