@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from recal.errors import ConvergenceWarning
 
 Vector = NDArray[np.float64]
-# Maps log-betas per group to the loss's first and second derivative in beta, per group.
+# Maps betas per group to the loss's first and second derivative in beta, per group; a beta of 0 asks for none.
 Derivatives = Callable[[Vector], tuple[Vector, Vector]]
 
 LEAST_BETA, LARGEST_BETA = 1e-3, 100.0
@@ -31,6 +31,8 @@ _LAST_STEP = 1e-6
 # Rounding can keep a slope from ever being small; a bracket this narrow says as much.
 _NARROW = 1e-9
 _MOST_PASSES = 100
+# A guess from a group that has since changed may be far off; beyond this it is no help.
+_SENSIBLE_START = (0.25, 4.0)
 
 
 @dataclass(frozen=True)
@@ -44,18 +46,20 @@ class Betas:
 
 
 def solve_betas(derivatives: Derivatives, n_groups: int, start: Vector | None = None) -> Betas:
-    """Return the beta of each group that minimises its loss."""
-    log_beta = np.zeros(n_groups) if start is None else np.log(np.clip(start, LEAST_BETA, LARGEST_BETA))
+    """Return the beta of each group that minimises its loss. `start` is a guess that may save passes."""
+    log_beta = np.zeros(n_groups) if start is None else np.log(np.clip(start, *_SENSIBLE_START))
     lower, upper = np.full(n_groups, _LOWER), np.full(n_groups, _UPPER)
     last = np.full(n_groups, np.inf)
     at_bound = np.zeros(n_groups, dtype=bool)
     open_groups = np.ones(n_groups, dtype=bool)
     passes = 0
     while open_groups.any() and passes < _MOST_PASSES:
-        slope, curvature = derivatives(log_beta)
+        slope, curvature = derivatives(np.where(open_groups, np.exp(log_beta), 0.0))
         passes += 1
         for k in np.flatnonzero(open_groups):
             if slope[k] == 0.0:
+                if curvature[k] == 0.0:  # the loss is flat: nothing to learn
+                    log_beta[k] = 0.0
                 open_groups[k] = False
                 continue
             if slope[k] < 0.0:

@@ -14,10 +14,14 @@ from recal.checks import Labels
 from recal.errors import InputError
 from recal.grouping import GroupIndex, group_indices
 from recal.plan import NEUTRAL, Plan, Rule, Step
-from recal.replay import scaled
-from recal.scaled import ScaledLogits, Vector
+from recal.scaled import FlooredLogits, ScaledLogits, Vector
+from recal.screened import ScreenedView
+from recal.tabled import FEWEST_CLASSES, TabledLogits
 from recal.transforms import Transform, as_transform
 from recal.views import Views
+
+# Confidences this close to a bin's edge, in bins, are computed anew from the logits.
+_NEAR_AN_EDGE = 1e-5
 
 FourBetas = tuple[float, float, float, float]
 
@@ -33,6 +37,7 @@ class Reading:
     finish: Literal["temperature"] | None
     tol: float
     n_bins: int
+    exact: bool
 
     def __post_init__(self) -> None:
         choices = {
@@ -90,23 +95,35 @@ def compile_plan(
 
 
 class _Fit:
-    """The state of a fit: one scale per sample and view."""
+    """The state of a fit: one scale per sample and view. No view's logits are held longer than an iteration."""
 
     def __init__(self, views: Views, labels: Labels, reading: Reading) -> None:
         self.views, self.labels, self.reading = views, labels, reading
-        self.original = scaled(views.logits, Plan(rule=reading.rule))
+        if reading.rule.floor is not None:
+            self.original: ScaledLogits = FlooredLogits(views.logits, reading.rule.floor)
+        elif reading.exact or views.n_classes < FEWEST_CLASSES:
+            self.original = ScaledLogits(views.logits)
+        else:
+            self.original = TabledLogits(views.logits)
         self.correct = (self.original.columns == labels).astype(np.float64)
-        self.tracks: dict[Transform, ScaledLogits] = {}
+        self.tracks: dict[Transform, Any] = {}
+        # Where the solver ended when a transformation was last drawn: a good place to begin the next time.
+        self.last_betas: dict[Transform, Vector] = {}
         # What each transformation gave that was rejected at the present state: drawn again, it gives the same.
         self.rejected: dict[Transform, Iteration] = {}
 
     def begin(self, start: float) -> None:
-        self.plan_so_far = Plan(start=start, rule=self.reading.rule)
+        self.start = start
         self.original.rescale(start)
         self._refresh()
 
     def _refresh(self) -> None:
-        self.log_confidence = -self.original.log_partition()
+        log_partition = self.original.log_partition()
+        confidence = np.exp(-log_partition)
+        # An approximation must not move a sample across the edge of a bin.
+        place = confidence * self.reading.n_bins
+        self.original.sharpen(log_partition, np.abs(place - np.rint(place)) < _NEAR_AN_EDGE)
+        self.log_confidence = -log_partition
         self.ece = _ece(np.exp(self.log_confidence), self.correct, self.reading.n_bins)
 
     def closing_beta(self) -> float:
@@ -115,10 +132,11 @@ class _Fit:
     def iterate(self, transform: Transform) -> Iteration:
         if transform in self.rejected:
             return self.rejected[transform]
-        view = self._track(transform)
-        groups = group_indices(self.original, self.log_confidence, view, self.reading.rule)
+        groups = self._group(transform)
         sizes = np.bincount(groups, minlength=4)
-        raw = np.asarray(fit_betas(self.original, self.labels, groups, 4).values)
+        answer = fit_betas(self.original, self.labels, groups, 4, self.last_betas.get(transform))
+        raw: Vector = np.array(answer.values)
+        self.last_betas[transform] = raw.copy()
         raw[sizes == 0] = 1.0
         betas = _shrunk(raw, sizes / len(groups), self.reading.shrink)
         ece_before = self.ece
@@ -128,7 +146,7 @@ class _Fit:
         if accepted:
             factors = betas[groups]
             self.original.rescale(factors)
-            view.rescale(factors)
+            self.tracks[transform].rescale(factors)
             self._refresh()
             self.rejected.clear()
         iteration = Iteration(
@@ -138,10 +156,20 @@ class _Fit:
             self.rejected[transform] = iteration
         return iteration
 
-    def _track(self, transform: Transform) -> ScaledLogits:
-        if transform not in self.tracks:
-            self.tracks[transform] = scaled(self.views.transformed(transform), self.plan_so_far)
-        return self.tracks[transform]
+    def _group(self, transform: Transform) -> GroupIndex:
+        rule = self.reading.rule
+        track = self.tracks.get(transform)
+        if rule.floor is not None:
+            if track is None:
+                track = self.tracks[transform] = FlooredLogits(self.views.transformed(transform), rule.floor)
+                track.rescale(self.start)
+            return group_indices(self.original, self.log_confidence, track, rule)
+        if track is None:
+            track = self.tracks[transform] = ScreenedView(self.start, len(self.labels))
+        if self.reading.exact:
+            view = ScaledLogits(self.views.transformed(transform), track.scales)
+            return group_indices(self.original, self.log_confidence, view, rule)
+        return track.groups(self.original, self.log_confidence, self.views.transformed(transform), rule)
 
     def _guarded(self, betas: Vector, groups: GroupIndex) -> tuple[Vector, bool]:
         """Undo what would raise the calibration error: all of it, or one group's part."""

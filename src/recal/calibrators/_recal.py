@@ -51,6 +51,9 @@ class ReCal(Calibrator):
         The transformation of each iteration, instead of random draws.
     random_state : int, Generator or None
         Seeds the draws.
+    exact : bool
+        Compute every step from the logits in float64, instead of taking shortcuts that give the same groups and betas
+        within 1e-6. For checking; many times slower where there are many classes.
 
     Attributes
     ----------
@@ -92,6 +95,7 @@ class ReCal(Calibrator):
         n_bins: int = 15,
         sequence: Sequence[Transform | str | int] | NDArray[np.integer[Any]] | None = None,
         random_state: int | np.random.Generator | None = None,
+        exact: bool = False,
     ) -> None:
         self.max_iter = max_iter
         self.tol = tol
@@ -105,6 +109,7 @@ class ReCal(Calibrator):
         self.n_bins = n_bins
         self.sequence = sequence
         self.random_state = random_state
+        self.exact = exact
 
     def _fit(self, views: Views, labels: Labels) -> None:
         reading = Reading(
@@ -115,6 +120,7 @@ class ReCal(Calibrator):
             finish=self.finish,
             tol=self.tol,
             n_bins=self.n_bins,
+            exact=self.exact,
         )
         self.plan_, self.history_ = compile_plan(views, labels, reading, self._draws(views))
         self.n_iter_ = len(self.history_)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
@@ -16,6 +17,18 @@ _LN2_LOW = 1.90821492927058770002e-10
 # instruction, which AVX2 lacks for 64-bit integers.
 _ROUND = 6755399441055744.0
 _SMALLEST = -708.0
+
+
+# The same for float32.
+_ROUND32 = np.float32(12582912.0)
+_SMALLEST32 = np.float32(-87.0)
+_LOG2_E32 = np.float32(1.4426950408889634)
+_LN2_HIGH32 = np.float32(0.693359375)
+_LN2_LOW32 = np.float32(-2.12194440e-4)
+# Coefficients of r**2..r**5 that make the largest relative error over |r| <= ln(2)/2 smallest: 1.05e-7.
+_C2, _C3 = np.float32(0.49999231), np.float32(0.16667116)
+_C4, _C5 = np.float32(0.04189014), np.float32(0.008312458)
+_ONE32 = np.float32(1.0)
 
 
 @intrinsic
@@ -38,9 +51,29 @@ def _float(typing_context: Any, value: Any) -> Any:
     return types.float64(types.int64), generate
 
 
-# Reassociation would fold `x + _ROUND - _ROUND` to x. The False must be written out: a function without the option
-# inherits it from whichever caller happens to compile it first.
-@njit(cache=True, nogil=True, fastmath=False)
+@intrinsic
+def _bits32(typing_context: Any, value: Any) -> Any:
+    """Read a float32 as an int32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.int32(types.float32), generate
+
+
+@intrinsic
+def _float32(typing_context: Any, value: Any) -> Any:
+    """Read an int32 as a float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+# Contraction (fused multiply-add) and nothing more: reassociation would fold `x + _ROUND - _ROUND` to x. The option
+# must be written out, since a function without it inherits that of whichever caller compiles it first.
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def exp(x: float) -> float:
     """Return e**x for x <= 0 to one unit in the last place of float64; exp(0) is exactly 1, below -708 it is 0."""
     shifted = max(x, _SMALLEST) * _LOG2_E + _ROUND
@@ -61,3 +94,18 @@ def exp(x: float) -> float:
     p = p * r + 1.0
     value = _float(_bits(p) + (_bits(shifted) << 52))
     return value if x >= _SMALLEST else 0.0
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def exp32(x):  # type: ignore[no-untyped-def]
+    """Return e**x for float32 x <= 0 within a relative 3e-7; exp32(0) is exactly 1, below -87 it stays at 1.6e-38."""
+    bounded = max(x, _SMALLEST32)
+    shifted = bounded * _LOG2_E32 + _ROUND32
+    k = shifted - _ROUND32
+    r = (bounded - k * _LN2_HIGH32) - k * _LN2_LOW32
+    p = _C5 * r + _C4
+    p = p * r + _C3
+    p = p * r + _C2
+    p = p * r + _ONE32
+    p = p * r + _ONE32
+    return _float32(_bits32(p) + np.int32(_bits32(shifted) << np.int32(23)))

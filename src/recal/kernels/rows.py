@@ -40,26 +40,32 @@ def log_partition(logits, start, stop, maxima, scales, out):  # type: ignore[no-
         top = np.float64(maxima[i])
         scale = scales[i]
         total = 0.0
-        for j in range(logits.shape[1]):
-            total += exp(scale * (np.float64(logits[i, j]) - top))
+        for value in logits[i]:
+            total += exp(scale * (np.float64(value) - top))
         out[0, i] = np.log(total)
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST)
 def log_partition_and_slopes(logits, start, stop, maxima, scales, out):  # type: ignore[no-untyped-def]
-    """Fill F(s) and its first two derivatives in s into out[0], out[1], out[2], in one pass over the row."""
+    """Fill F(s) and its first two derivatives in s into out[0], out[1], out[2], in one pass over the row.
+
+    Rows of scale 0 are left out.
+    """
     for i in range(start, stop):
         top = np.float64(maxima[i])
         scale = scales[i]
+        if scale == 0.0:
+            continue
         total = 0.0
         first = 0.0
         second = 0.0
-        for j in range(logits.shape[1]):
-            drop = np.float64(logits[i, j]) - top
+        for value in logits[i]:
+            drop = np.float64(value) - top
             weight = exp(scale * drop)
+            pull = weight * drop
             total += weight
-            first += weight * drop
-            second += weight * drop * drop
+            first += pull
+            second += pull * drop
         mean = first / total
         out[0, i] = np.log(total)
         out[1, i] = mean

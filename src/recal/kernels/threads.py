@@ -32,16 +32,19 @@ def _workers(process: int, count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=count, thread_name_prefix="recal")
 
 
-def over_rows(kernel: Callable[..., None], logits: Any, *arguments: Any) -> None:
-    """Call kernel(logits, start, stop, *arguments) so that all rows are covered once."""
-    rows, columns = logits.shape
-    threads = min(thread_count(), rows * columns // _WORTH_A_THREAD)
+def over_rows(kernel: Callable[..., None], rows: Any, *arguments: Any, size: int | None = None) -> None:
+    """Call kernel(rows, start, stop, *arguments) so that all rows are covered once.
+
+    `size` is how many values the kernel reads, where that is not what `rows` holds.
+    """
+    count = len(rows)
+    threads = min(thread_count(), (rows.size if size is None else size) // _WORTH_A_THREAD, count)
     if threads <= 1:
-        kernel(logits, 0, rows, *arguments)
+        kernel(rows, 0, count, *arguments)
         return
-    edges = [rows * part // threads for part in range(threads + 1)]
+    edges = [count * part // threads for part in range(threads + 1)]
     pool = _workers(os.getpid(), thread_count())
-    jobs = [pool.submit(kernel, logits, start, stop, *arguments) for start, stop in pairwise(edges[1:])]
-    kernel(logits, edges[0], edges[1], *arguments)
+    jobs = [pool.submit(kernel, rows, start, stop, *arguments) for start, stop in pairwise(edges[1:])]
+    kernel(rows, edges[0], edges[1], *arguments)
     for job in jobs:
         job.result()

@@ -1,0 +1,94 @@
+"""Grouping that looks at a view's logits only where it must.
+
+A view's scale changes by one beta between two looks at it. The log-probability b(s) = s * gap - F(s) of a column is
+concave in the scale, so its tangent at the last look bounds it from above; chords and a bound on how fast the
+curvature can grow bound it from below. Most comparisons are decided by these bounds; the others get a pass over the
+row in float32, and those still too close to call are decided by the rule for ties, in full.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from recal.kernels.fast import row_slopes
+from recal.kernels.grouping import CLOSE, did_not_rise
+
+# What is remembered of each row of a view: its last look, in the columns of one array.
+AT, VALUE, SLOPE, CURVATURE = 0, 1, 2, 3
+UNDECIDED = -1
+
+
+@njit(cache=True, nogil=True)
+def look(index, start, stop, logits, maxima, columns, ranges):  # type: ignore[no-untyped-def]
+    """Fill each row's largest logit, its column and how far the smallest lies below it."""
+    for i in range(start, stop):
+        row = logits[index[i]]
+        best = row[0]
+        worst = row[0]
+        column = 0
+        for j in range(1, len(row)):
+            if row[j] > best:
+                best = row[j]
+                column = j
+            worst = min(worst, row[j])
+        maxima[i] = best
+        columns[i] = column
+        ranges[i] = best - worst
+
+
+@njit(cache=True, nogil=True)
+def bounds(last, gap, reach, log_classes, s):  # type: ignore[no-untyped-def]
+    """Return a lower and an upper bound of b(s), from the last look at the row."""
+    s0 = last[AT]
+    value = s0 * gap - last[VALUE]
+    step = s - s0
+    tangent = value + (gap - last[SLOPE]) * step
+    lower = tangent - 0.5 * step * step * last[CURVATURE] * np.exp(min(reach * abs(step), 100.0))
+    # Below the last look a chord to b(0) = -log K; above it, F only falls.
+    chord = (value * s - (s0 - s) * log_classes) / s0 if s < s0 else s * gap - last[VALUE]
+    return min(max(lower, chord), tangent), tangent
+
+
+@njit(cache=True, nogil=True)
+def screen(scales, start, stop, last, gaps, ranges, kept, log_classes, log_confidence, exact, groups):  # type: ignore[no-untyped-def]
+    """Fill the groups 0..3 that the bounds decide, and UNDECIDED for the others."""
+    for i in range(start, stop):
+        confidence = log_confidence[i]
+        lower, upper = bounds(last[i], gaps[i], ranges[i], log_classes, scales[i])
+        # In log-odds a saturated pair may differ although its logarithms do not.
+        saturated = exact and confidence > -CLOSE
+        if confidence > upper + CLOSE and not saturated:
+            groups[i] = 2 * kept[i] + 1
+        elif confidence < lower - CLOSE and not saturated:
+            groups[i] = 2 * kept[i]
+        else:
+            groups[i] = UNDECIDED
+
+
+@njit(cache=True, nogil=True)
+def decide(  # type: ignore[no-untyped-def]
+    chosen, start, stop, logits, maxima, scales, columns, log_confidence,
+    view, view_index, view_maxima, view_scales, view_at, kept, exact, last, groups,
+):  # fmt: skip
+    """Fill the groups of the rows `chosen` from a pass over their view's logits, and remember what it gave.
+
+    Row chosen[k] of the view stands in view[view_index[k]].
+    """
+    buffer = np.empty(logits.shape[1], dtype=np.float32)
+    for k in range(start, stop):
+        i = chosen[k]
+        row = view[view_index[k]]
+        top = view_maxima[i]
+        value, slope, curvature = row_slopes(row, top, np.float32(view_scales[i]))
+        last[i, AT], last[i, VALUE], last[i, SLOPE], last[i, CURVATURE] = view_scales[i], value, slope, curvature
+        at = view_at[i]
+        margin = log_confidence[i] - (view_scales[i] * (np.float64(row[at]) - np.float64(top)) - value)
+        if abs(margin) > CLOSE and not (exact and log_confidence[i] > -CLOSE):
+            fell = margin > 0.0
+        else:
+            fell = did_not_rise(
+                logits[i], np.float64(maxima[i]), scales[i], columns[i],
+                row, np.float64(top), view_scales[i], at, exact, buffer,
+            )  # fmt: skip
+        groups[i] = 2 * kept[i] + fell
