@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from recal.errors import InputError
 from recal.transforms import Transform, as_transform
@@ -95,10 +99,18 @@ class Plan:
         if not isinstance(self.rule, Rule):
             raise InputError(f"A plan's `rule` must be a Rule, got {self.rule!r}.")
 
-    @property
+    @cached_property
     def transforms(self) -> tuple[Transform, ...]:
         """The distinct transformations that a runtime must compute, in the order of first use."""
         return tuple(dict.fromkeys(step.transform for step in self.steps if not step.is_neutral))
+
+    @cached_property
+    def program(self) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """The steps that change something, as arrays: each one's index in `transforms`, and its four betas."""
+        index = {transform: number for number, transform in enumerate(self.transforms)}
+        steps = [step for step in self.steps if not step.is_neutral]
+        views = np.array([index[step.transform] for step in steps], dtype=np.intp)
+        return views, np.array([step.betas for step in steps], dtype=np.float64).reshape(-1, 4)
 
     def __str__(self) -> str:
         views = f"{len(self.transforms)} view{'' if len(self.transforms) == 1 else 's'} to compute"

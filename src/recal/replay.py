@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.checks import Floats
 from recal.errors import InputError
 from recal.grouping import group_indices
 from recal.kernels.replay import replay_rows
@@ -41,6 +40,20 @@ def calibrated_probs(plan: Plan, views: Views) -> NDArray[np.float64]:
     return replay(plan, views).probs()
 
 
+def calibrate_arrays(plan: Plan, logits: Floats, transformed: Floats) -> NDArray[np.float64]:
+    """Return the probabilities that the plan gives, for a server that answers one by one: nothing is checked.
+
+    Parameters
+    ----------
+    logits : (n_samples, n_classes), float32 or float64, C-ordered and finite
+    transformed : (n_views, n_samples, n_classes), of the same kind, in the order of `plan.transforms`
+    """
+    if plan.rule.floor is not None:
+        raise InputError("A plan with a floor is replayed by `calibrated_probs`.")
+    original = ScaledLogits(logits, _scales(plan, logits, transformed) * plan.finish)
+    return original.probs()
+
+
 def calibrated_scales(plan: Plan, views: Views) -> Vector:
     """Return the factor by which the plan multiplies each sample's logits; only without a floor is there one."""
     if plan.rule.floor is not None:
@@ -49,8 +62,7 @@ def calibrated_scales(plan: Plan, views: Views) -> Vector:
 
 
 def _check_held(plan: Plan, views: Views) -> None:
-    held = set(views.transforms)
-    missing = [str(transform) for transform in plan.transforms if transform not in held]
+    missing = [str(transform) for transform in plan.transforms if not views.holds(transform)]
     if missing:
         raise InputError(
             f"The plan needs logits of {', '.join(missing)}, which these views do not hold. "
@@ -58,36 +70,31 @@ def _check_held(plan: Plan, views: Views) -> None:
         )
 
 
-@lru_cache(maxsize=64)
-def _program(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return, for the steps that change something, the index of each one's view and its betas."""
-    index = {transform: number for number, transform in enumerate(plan.transforms)}
-    steps = [step for step in plan.steps if not step.is_neutral]
-    return np.array([index[step.transform] for step in steps]), np.array([step.betas for step in steps])
-
-
 def _replay_steps(plan: Plan, views: Views, original: ScaledLogits) -> None:
     """Set the originals' scales, a block of rows at a time."""
-    step_views, betas = _program(plan)
-    rule, transforms = plan.rule, plan.transforms
-    rows = max(1, _BLOCK // (len(transforms) * views.n_classes))
-    # In memory a block of a view is a slice; a view on disk is read once and then cut.
-    layers = [views.transformed(transform) for transform in transforms] if views.in_memory else None
+    transforms = plan.transforms
+    # What lies on disk is read in larger pieces: a chunk must not be read twice.
+    rows = max(1, _BLOCK // (views.n_classes * (len(transforms) if views.in_memory else 1)))
     for begin in range(0, views.n_samples, rows):
         part = slice(begin, min(begin + rows, views.n_samples))
-        if layers is None:
-            block = views[part]
-            arrays = [block.transformed(transform) for transform in transforms]
-        else:
-            arrays = [layer[part] for layer in layers]
-        dtype = np.result_type(np.float32, *(array.dtype for array in arrays))
+        block = views if rows >= views.n_samples else views[part]
+        arrays = [block.transformed(transform) for transform in transforms]
+        dtype = np.result_type(original.logits, *arrays)
         stack = np.empty((len(arrays), part.stop - part.start, views.n_classes), dtype=dtype)
         for target, array in zip(stack, arrays):
             target[:] = array
-        over_rows(
-            replay_rows, original.logits[part], stack, step_views, betas, plan.start, rule.confidence_at == "own",
-            rule.ties == "exact", *ScaledLogits.SCALE_RANGE, original.scales[part], size=stack.size,
-        )  # fmt: skip
+        original.scales[part] = _scales(plan, original.logits[part].astype(dtype, copy=False), stack)
+
+
+def _scales(plan: Plan, logits: Floats, stack: Floats) -> Vector:
+    step_views, betas = plan.program
+    rule = plan.rule
+    scales = np.empty(len(logits))
+    over_rows(
+        replay_rows, logits, stack, step_views, betas, plan.start, rule.confidence_at == "own",
+        rule.ties == "exact", *ScaledLogits.SCALE_RANGE, scales, size=stack.size,
+    )  # fmt: skip
+    return scales
 
 
 def _replay_floored(plan: Plan, views: Views, floor: float) -> ScaledLogits:

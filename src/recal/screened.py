@@ -23,12 +23,22 @@ class ScreenedView:
     def rescale(self, factors: Vector) -> None:
         self.scales = np.clip(self.scales * factors, *ScaledLogits.SCALE_RANGE)
 
-    def groups(self, original: ScaledLogits, log_confidence: Vector, logits: Floats, rule: Rule) -> GroupIndex:
-        """Return the groups, counted from 0, at the present scales."""
+    def groups(
+        self,
+        original: ScaledLogits,
+        log_confidence: Vector,
+        logits: Floats,
+        where: NDArray[np.intp] | None,
+        rule: Rule,
+    ) -> GroupIndex:
+        """Return the groups, counted from 0, at the present scales.
+
+        `where` tells in which row of `logits` each sample's stand; None, that they are in order.
+        """
         groups = np.full(len(self.scales), screening.UNDECIDED, dtype=np.int8)
         exact = rule.ties == "exact"
         if self._last is None:
-            self._first_look(original, logits, rule)
+            self._first_look(original, logits, where, rule)
         else:
             over_rows(
                 screening.screen, self.scales, self._last, self._gaps, self._ranges, self._kept,
@@ -36,7 +46,7 @@ class ScreenedView:
             )  # fmt: skip
         chosen = np.flatnonzero(groups == screening.UNDECIDED)
         if len(chosen):
-            block, index = _readable(logits, chosen)
+            block, index = _readable(logits, where, chosen)
             over_rows(
                 screening.decide, chosen, original.logits, original.maxima, original.scales, original.columns,
                 log_confidence, block, index, self._maxima, self.scales, self._at, self._kept, exact, self._last,
@@ -44,13 +54,13 @@ class ScreenedView:
             )  # fmt: skip
         return groups
 
-    def _first_look(self, original: ScaledLogits, logits: Floats, rule: Rule) -> None:
+    def _first_look(self, original: ScaledLogits, logits: Floats, where: NDArray[np.intp] | None, rule: Rule) -> None:
         n_samples = len(self.scales)
-        block, index = _readable(logits, np.arange(n_samples))
+        block, index = _readable(logits, where, np.arange(n_samples))
         self._maxima = np.empty(n_samples, dtype=block.dtype)
         self._ranges = np.empty(n_samples, dtype=np.float32)
         columns = np.empty(n_samples, dtype=np.intp)
-        over_rows(screening.look, index, block, self._maxima, columns, self._ranges, size=block.size)
+        over_rows(screening.look, index, block, self._maxima, columns, self._ranges, size=n_samples * block.shape[1])
         self._kept = columns == original.columns
         self._at = columns if rule.confidence_at == "own" else original.columns
         picked = block[index, self._at]
@@ -58,9 +68,12 @@ class ScreenedView:
         self._last = np.empty((n_samples, 4))
 
 
-def _readable(logits: Floats, chosen: NDArray[np.intp]) -> tuple[Floats, NDArray[np.intp]]:
+def _readable(
+    logits: Floats, where: NDArray[np.intp] | None, chosen: NDArray[np.intp]
+) -> tuple[Floats, NDArray[np.intp]]:
     """Return an array that kernels can read, the logits or a copy of the chosen rows, and where in it they stand."""
+    rows = chosen if where is None else where[chosen]
     if logits.dtype != np.float16 and logits.flags.c_contiguous:
-        return logits, chosen
-    copy = np.ascontiguousarray(logits[chosen], dtype=np.float32 if logits.dtype == np.float16 else logits.dtype)
+        return logits, rows
+    copy = np.ascontiguousarray(logits[rows], dtype=np.float32 if logits.dtype == np.float16 else logits.dtype)
     return copy, np.arange(len(chosen))

@@ -95,6 +95,26 @@ class Views:
             raise InputError(f"These views hold no {str(key)!r}; they hold: {known}.")
         return self._read(key)
 
+    def holds(self, transform: Transform | str) -> bool:
+        """Whether the logits of the inputs seen through `transform` are held."""
+        return as_transform(transform) in self._transformed
+
+    def source(self, transform: Transform) -> tuple[Floats, NDArray[np.intp] | None]:
+        """Return an array that holds a view's logits, perhaps among others, and where in it the rows stand.
+
+        For readers that need a few rows of a selection in memory, which `transformed` would copy whole. None stands
+        for all rows in order.
+        """
+        stored = self._transformed[transform]
+        if not self.in_memory or isinstance(self._rows, range):
+            return self._read(transform), None
+        return stored, self._rows
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether logits are at hand, or read from a file whenever they are asked for."""
+        return isinstance(self._logits, np.ndarray)
+
     @property
     def transforms(self) -> tuple[Transform, ...]:
         """The transformations whose logits are held."""

@@ -9,7 +9,7 @@ import pytest
 
 from recal import ReCal, Views, group
 from recal.grouping import group_indices
-from recal.replay import scaled
+from recal.scaled import FlooredLogits
 
 DATA = Path(__file__).parent / "data"
 
@@ -48,8 +48,9 @@ def test_group_sizes_and_calibration_errors_agree(recorded, fitted):
 @pytest.mark.parametrize("part", ["val", "test"])
 def test_no_sample_falls_into_another_group_in_any_iteration(recorded, fitted, part):
     sample = views(recorded, part)
-    original = scaled(sample.logits, fitted.plan_)
-    tracks = {transform: scaled(sample.transformed(transform), fitted.plan_) for transform in sample.transforms}
+    original = FlooredLogits(sample.logits, fitted.plan_.rule.floor)
+    floor = fitted.plan_.rule.floor
+    tracks = {t: FlooredLogits(sample.transformed(t), floor) for t in sample.transforms}
     for number, step in enumerate(fitted.plan_.steps):
         view = tracks[step.transform]
         groups = group_indices(original, -original.log_partition(), view, fitted.plan_.rule)

@@ -169,7 +169,7 @@ class _Fit:
         if self.reading.exact:
             view = ScaledLogits(self.views.transformed(transform), track.scales)
             return group_indices(self.original, self.log_confidence, view, rule)
-        return track.groups(self.original, self.log_confidence, self.views.transformed(transform), rule)
+        return track.groups(self.original, self.log_confidence, *self.views.source(transform), rule)
 
     def _guarded(self, betas: Vector, groups: GroupIndex) -> tuple[Vector, bool]:
         """Undo what would raise the calibration error: all of it, or one group's part."""

@@ -37,17 +37,29 @@ def look(index, start, stop, logits, maxima, columns, ranges):  # type: ignore[n
         ranges[i] = best - worst
 
 
+@njit(cache=True, nogil=True, inline="always")
+def upper_bound(last, gap, s):  # type: ignore[no-untyped-def]
+    """Return an upper bound of b(s) from the last look at the row: the tangent."""
+    return last[AT] * gap - last[VALUE] + (gap - last[SLOPE]) * (s - last[AT])
+
+
 @njit(cache=True, nogil=True)
-def bounds(last, gap, reach, log_classes, s):  # type: ignore[no-untyped-def]
-    """Return a lower and an upper bound of b(s), from the last look at the row."""
+def lower_bound(last, gap, reach, log_classes, s):  # type: ignore[no-untyped-def]
+    """Return a lower bound of b(s) from the last look at the row."""
     s0 = last[AT]
-    value = s0 * gap - last[VALUE]
+    tangent = upper_bound(last, gap, s)
     step = s - s0
-    tangent = value + (gap - last[SLOPE]) * step
-    lower = tangent - 0.5 * step * step * last[CURVATURE] * np.exp(min(reach * abs(step), 100.0))
     # Below the last look a chord to b(0) = -log K; above it, F only falls.
+    value = s0 * gap - last[VALUE]
     chord = (value * s - (s0 - s) * log_classes) / s0 if s < s0 else s * gap - last[VALUE]
-    return min(max(lower, chord), tangent), tangent
+    eighth = 0.125 * reach * abs(step)
+    if eighth > 0.75:
+        return min(chord, tangent)
+    # The curvature at s is at most e**x of that at s0, x = reach * |step|; and e**x <= (1 - x/8)**-8.
+    root = 1.0 / (1.0 - eighth)
+    growth = root * root * root * root
+    bend = 0.5 * step * step * last[CURVATURE] * growth * growth
+    return min(max(tangent - bend, chord), tangent)
 
 
 @njit(cache=True, nogil=True)
@@ -55,15 +67,14 @@ def screen(scales, start, stop, last, gaps, ranges, kept, log_classes, log_confi
     """Fill the groups 0..3 that the bounds decide, and UNDECIDED for the others."""
     for i in range(start, stop):
         confidence = log_confidence[i]
-        lower, upper = bounds(last[i], gaps[i], ranges[i], log_classes, scales[i])
+        groups[i] = UNDECIDED
         # In log-odds a saturated pair may differ although its logarithms do not.
-        saturated = exact and confidence > -CLOSE
-        if confidence > upper + CLOSE and not saturated:
+        if exact and confidence > -CLOSE:
+            continue
+        if confidence > upper_bound(last[i], gaps[i], scales[i]) + CLOSE:
             groups[i] = 2 * kept[i] + 1
-        elif confidence < lower - CLOSE and not saturated:
+        elif confidence < lower_bound(last[i], gaps[i], ranges[i], log_classes, scales[i]) - CLOSE:
             groups[i] = 2 * kept[i]
-        else:
-            groups[i] = UNDECIDED
 
 
 @njit(cache=True, nogil=True)

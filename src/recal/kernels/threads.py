@@ -38,7 +38,8 @@ def over_rows(kernel: Callable[..., None], rows: Any, *arguments: Any, size: int
     `size` is how many values the kernel reads, where that is not what `rows` holds.
     """
     count = len(rows)
-    threads = min(thread_count(), (rows.size if size is None else size) // _WORTH_A_THREAD, count)
+    work = rows.size if size is None else size
+    threads = 1 if work < 2 * _WORTH_A_THREAD else min(thread_count(), work // _WORTH_A_THREAD, count)
     if threads <= 1:
         kernel(rows, 0, count, *arguments)
         return
