@@ -34,6 +34,7 @@ _HOME = {
     "IsotonicOneVsAll": "recal.calibrators",
     "MatrixScaling": "recal.calibrators",
     "MutualInformationBinning": "recal.calibrators",
+    "OrderPreserving": "recal.calibrators",
     "PlattScaling": "recal.calibrators",
     "ReCal": "recal.calibrators",
     "SplineCalibration": "recal.calibrators",

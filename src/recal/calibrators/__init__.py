@@ -14,6 +14,7 @@ from recal.calibrators._irm import IsotonicMulticlass
 from recal.calibrators._irova import IsotonicOneVsAll
 from recal.calibrators._isotonic import IsotonicCalibration
 from recal.calibrators._matrix import MatrixScaling
+from recal.calibrators._order_preserving import OrderPreserving
 from recal.calibrators._platt import PlattScaling
 from recal.calibrators._recal import ReCal
 from recal.calibrators._spline import SplineCalibration
@@ -37,6 +38,7 @@ CALIBRATORS: tuple[type[Calibrator], ...] = (
     IsotonicOneVsAll,
     MatrixScaling,
     MutualInformationBinning,
+    OrderPreserving,
     PlattScaling,
     ReCal,
     SplineCalibration,
@@ -62,6 +64,7 @@ __all__ = [
     "Iteration",
     "MatrixScaling",
     "MutualInformationBinning",
+    "OrderPreserving",
     "PlattScaling",
     "ReCal",
     "SplineCalibration",

@@ -1,0 +1,136 @@
+import numpy as np
+import pytest
+from scipy.optimize import check_grad
+
+from recal import InputError, OrderPreserving, TemperatureScaling
+from recal.calibrators.increasing_curve import IncreasingCurve
+from recal.calibrators.order_network import OrderNetwork
+from recal.calibrators.probabilities import log_softmax, softmax
+
+VARIANTS = ["order-invariant", "diagonal"]
+
+
+def draw(n=600, k=6, seed=0, sharpness=3.0):
+    rng = np.random.default_rng(seed)
+    honest = rng.normal(scale=1.5, size=(n, k))
+    return sharpness * honest, (honest + rng.gumbel(size=(n, k))).argmax(axis=1)
+
+
+def network(logits, labels, n_ranks):
+    return OrderNetwork.for_logits(logits, n_ranks, 5)
+
+
+def curve(logits, labels, n_ranks):
+    return IncreasingCurve.for_logits(logits, labels, 7)
+
+
+CASES = pytest.mark.parametrize(
+    ("build", "n_ranks"), [(network, 9), (network, 3), (network, 2), (curve, 0)], ids=["all", "three", "two", "curve"]
+)
+
+
+def parameters_of(function, beta=0.4):
+    rng = np.random.default_rng(1)
+    start = function.start(beta, rng) if isinstance(function, OrderNetwork) else function.start(beta)
+    return start + rng.normal(scale=0.3, size=start.shape)
+
+
+@CASES
+@pytest.mark.parametrize("penalty", [0.0, 0.1])
+def test_the_gradient_is_that_of_finite_differences(build, n_ranks, penalty):
+    logits, labels = draw(n=60)
+    function = build(logits, labels, n_ranks)
+    objective = function.objective(logits, labels, penalty)
+    at = parameters_of(function)
+    error = check_grad(lambda p: objective(p)[0], lambda p: objective(p)[1], at)
+    assert error < 2e-6 * np.linalg.norm(objective(at)[1]) + 1e-6
+
+
+@CASES
+def test_the_objective_is_the_likelihood_of_the_answer(build, n_ranks):
+    logits, labels = draw(n=60)
+    function = build(logits, labels, n_ranks)
+    at = parameters_of(function)
+    answer = log_softmax(function(logits, at))
+    assert function.objective(logits, labels, 0.0)(at)[0] == pytest.approx(
+        -answer[np.arange(60), labels].mean(), abs=1e-10
+    )
+
+
+@CASES
+def test_the_start_is_temperature_scaling(build, n_ranks):
+    logits, labels = draw(n=60)
+    function = build(logits, labels, n_ranks)
+    start = function.start(0.4, np.random.default_rng(0)) if n_ranks else function.start(0.4)
+    np.testing.assert_allclose(softmax(function(logits, start)), softmax(0.4 * logits), atol=1e-12)
+
+
+@CASES
+def test_the_order_of_all_classes_is_kept_whatever_the_parameters(build, n_ranks):
+    logits, labels = draw(n=200)
+    function = build(logits, labels, n_ranks)
+    at = np.random.default_rng(2).normal(scale=2.0, size=parameters_of(function).shape)
+    np.testing.assert_array_equal(np.argsort(function(logits, at), axis=1), np.argsort(logits, axis=1))
+
+
+@CASES
+def test_permuting_the_logits_permutes_the_answer(build, n_ranks):
+    logits, labels = draw(n=100)
+    function = build(logits, labels, n_ranks)
+    at = parameters_of(function)
+    shuffle = np.random.default_rng(3).permutation(6)
+    np.testing.assert_allclose(function(logits[:, shuffle], at), function(logits, at)[:, shuffle], atol=1e-12)
+
+
+@CASES
+def test_adding_a_constant_to_a_row_changes_nothing(build, n_ranks):
+    logits, labels = draw(n=50)
+    function = build(logits, labels, n_ranks)
+    at = parameters_of(function)
+    np.testing.assert_allclose(softmax(function(logits + 7.0, at)), softmax(function(logits, at)), atol=1e-10)
+
+
+@CASES
+def test_equal_logits_stay_equal(build, n_ranks):
+    logits, labels = draw(n=50)
+    function = build(logits, labels, n_ranks)
+    mapped = function(np.array([[1.0, 3.0, 3.0, 1.0, 1.0, -2.0]]), parameters_of(function))[0]
+    assert mapped[1] == mapped[2]
+    assert mapped[0] == mapped[3] == mapped[4]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_it_fits_at_least_as_well_as_temperature_scaling(variant):
+    rng = np.random.default_rng(0)
+    logits, labels = draw(n=3000)
+    labels = np.where(rng.random(3000) < 0.2, rng.integers(0, 6, 3000), labels)  # a temperature cannot say this
+    model = OrderPreserving(variant, penalty=1e-3, random_state=0).fit(logits, labels)
+    scaled = TemperatureScaling().fit(logits, labels).predict_proba(logits)
+    assert model.loss_ < -np.log(scaled[np.arange(3000), labels]).mean() - 0.01
+    probs = model.predict_proba(logits)
+    assert model.loss_ == pytest.approx(-np.log(probs[np.arange(3000), labels]).mean(), abs=1e-9)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_large_penalty_leaves_temperature_scaling(variant):
+    logits, labels = draw()
+    model = OrderPreserving(variant, penalty=1e6, n_ranks=2, random_state=0).fit(logits, labels)
+    if variant == "diagonal":
+        slopes = np.exp(model.parameters_)
+        np.testing.assert_allclose(slopes, TemperatureScaling().fit(logits, labels).beta_, rtol=1e-3)
+    else:
+        weights = OrderNetwork(model.inputs_, 6, 16).unpack(model.parameters_)[2]
+        np.testing.assert_allclose(weights, 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"variant": "free"}, r"'order-invariant', 'diagonal'.*'free'"),
+        ({"n_ranks": 1}, "`n_ranks`.*at least 2, got 1"),
+        ({"penalty": -1}, "`penalty`.*-1"),
+    ],
+)
+def test_bad_parameters_are_refused(parameters, message):
+    with pytest.raises(InputError, match=message):
+        OrderPreserving(**parameters).fit(*draw(n=20))
