@@ -48,6 +48,15 @@ def _write_array(file: Any, array: Parts) -> None:
         file.write(np.ascontiguousarray(part, dtype=dtype).tobytes())
 
 
+def names_in(path: Path) -> tuple[str, ...]:
+    """Return the names of a file's arrays; none where it is no .npz file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return tuple(name.removesuffix(".npy") for name in archive.namelist())
+    except Exception:  # the reader proper says what is wrong
+        return ()
+
+
 def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, NDArray]:
     """Return those of the named arrays that the file holds; others are left alone, and pickles are never opened."""
     if not path.is_file():

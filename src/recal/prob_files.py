@@ -11,7 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_labels, check_probs
 from recal.errors import InputError
-from recal.npz import read_npz, write_npz
+from recal.npz import names_in, read_npz, write_npz
+from recal.plan import Plan
+from recal.replay import calibrated_probs
+from recal.view_files import read_views
+
+_NAMES = ("probs", "labels", "classes")
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ def write_probs(
 def read_probs(path: str | os.PathLike[str]) -> Probabilities:
     """Read what `write_probs` wrote, or an .npz file made by hand with the same names."""
     source = Path(path)
-    arrays = read_npz(source, ("probs", "labels", "classes"), required="probs")
+    arrays = read_npz(source, _NAMES, required="probs")
     try:
         probs = check_probs(arrays["probs"])
         classes = check_classes(arrays["classes"], probs.shape[1]) if "classes" in arrays else None
@@ -50,3 +55,12 @@ def read_probs(path: str | os.PathLike[str]) -> Probabilities:
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     return Probabilities(probs, labels, classes)
+
+
+def probs_of_file(path: str | os.PathLike[str]) -> Probabilities:
+    """Read probabilities, or views, whose logits then become the model's own probabilities."""
+    source = Path(path)
+    if source.is_file() and "logits" not in names_in(source):
+        return read_probs(source)
+    views = read_views(source)
+    return Probabilities(calibrated_probs(Plan(), views), views.labels, views.classes)

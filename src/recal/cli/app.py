@@ -22,9 +22,11 @@ from recal.errors import InputError, RecalError
 
 # In the order in which they are listed.
 COMMANDS: tuple[str, ...] = (
+    "demo",
     "collect",
     "fit",
     "apply",
+    "evaluate",
     "compare",
     "groups",
     "reproduce",

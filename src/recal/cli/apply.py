@@ -45,13 +45,14 @@ def apply(
 
     Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out probs.parquet[/bold]
     """
-    from recal import load, read_views
+    from recal import Plan, load, read_views
     from recal.collect.apply import Applied
     from recal.collect.apply import apply as run
     from recal.collect.models import import_model
     from recal.collect.sources import as_source
     from recal.collect.tables import check_target, write_applied
     from recal.errors import InputError
+    from recal.runtime.numpy import calibrated_probs
 
     check_target(out)
     calibrator = load(calibration)
@@ -59,7 +60,9 @@ def apply(
     if views is not None and model is None and data is None:
         found = read_views(views)
         with working("Applying"):
-            applied = Applied(calibrator.predict_proba(found), found.labels, found.classes)
+            plain = isinstance(calibrator, Plan)
+            probs = calibrated_probs(calibrator, found) if plain else calibrator.predict_proba(found)
+            applied = Applied(probs, found.labels, found.classes)
     elif views is None and model is not None and data is not None:
         source = as_source(data, **options.given(resize=resize, crop=crop, on_error=on_error, part=part))
         skipped = source.skipped

@@ -1,0 +1,194 @@
+"""The commands as a person or a script uses them: files in, files and one answer out."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from recal import Plan, ReCal, Step, TemperatureScaling, Views, evaluate, load, read_views, save
+from recal.cli.app import run
+from recal.cli.methods import find_method, option_parameters, parse_value
+from recal.errors import InputError
+from recal.prob_files import read_probs
+
+
+@pytest.fixture
+def views(tmp_path):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 200)
+    logits = 4 * (np.eye(3)[y] + rng.normal(0, 0.6, (200, 3)))
+    transformed = {f"zoom:0.{i}": logits * 0.5 + rng.normal(0, 1, (200, 3)) for i in (3, 5, 7)}
+    return Views(logits, transformed, y).write(tmp_path / "views.npz")
+
+
+def answer(capsys, *arguments) -> dict:
+    """Run with --json: one JSON value, and nothing else at all."""
+    assert run([*map(str, arguments), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    return json.loads(shown.out)
+
+
+def refusal(capsys, *arguments) -> str:
+    assert run([str(a) for a in arguments]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("recal: ")
+    assert shown.err.count("\n") == 1
+    assert "Traceback" not in shown.err
+    return shown.err
+
+
+def test_fit_writes_what_python_would_have_fitted(views, tmp_path, capsys):
+    out = tmp_path / "ts.recal"
+    told = answer(capsys, "fit", views, "--method", "ts", "--out", out)
+    assert told == {"method": "ts", "parameters": {}, "steps": 0, "file": str(out)}
+    assert load(out).temperature_ == TemperatureScaling().fit(read_views(views)).temperature_
+
+
+def test_a_methods_options_reach_it(views, tmp_path, capsys):
+    out = tmp_path / "r.recal"
+    told = answer(
+        capsys, "fit", views, "--out", out, "--max-iter", 7, "--tol", "0", "--guard", "ece", "--start", "temperature",
+        "--sequence", "zoom:0.3,1,zoom:0.7", "--seed", 5,
+    )  # fmt: skip
+    fitted = load(out)
+    expected = {"max_iter": 7, "tol": 0.0, "guard": "ece", "start": "temperature", "random_state": 5}
+    assert expected.items() <= fitted.get_params().items()
+    assert told["parameters"]["sequence"] == ["zoom:0.3", 1, "zoom:0.7"]
+    assert [str(step.transform) for step in fitted.plan_.steps] == ["zoom:0.3", "zoom:0.5", "zoom:0.7"]
+
+
+def test_options_left_out_keep_the_signatures_defaults(views, tmp_path, capsys):
+    answer(capsys, "fit", views, "--out", tmp_path / "r", "--guard", "none")
+    assert load(tmp_path / "r").get_params() == ReCal(random_state=0).get_params()
+
+
+def test_same_seed_same_file(views, tmp_path, capsys):
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        answer(capsys, "fit", views, "--method=recal", "--out", tmp_path / name, "--seed", seed)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert load(tmp_path / "a").plan_ != load(tmp_path / "c").plan_
+
+
+def test_help_of_a_method_shows_its_options_with_defaults(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(["fit", "--method", "recal", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Options of --method recal" in shown
+    assert "--max-iter" in shown
+    assert "200" in shown
+    assert "The most iterations." in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--method", "best"], "no method 'best'; the methods are "),
+        (["--max-iter", "many"], "'many' is not one of: INT"),
+        (["--guard", "maybe"], r"'maybe' is not one of: ece|none"),
+        (["--max-iterations", "3"], "No such option"),
+        (["--max-iter", "-1"], "`max_iter`"),
+        (["--method", "ts", "--max-iter", "3"], "No such option"),
+        (["--seed", "x"], "--seed"),
+    ],
+)
+def test_fit_refuses_what_it_cannot_use(views, tmp_path, capsys, arguments, words):
+    assert words in refusal(capsys, "fit", views, "--out", tmp_path / "x", *arguments)
+    assert not (tmp_path / "x").exists()
+
+
+def test_fit_refuses_bad_views_in_one_sentence(tmp_path, capsys):
+    (tmp_path / "text.npz").write_text("hello")
+    assert "not a whole .npz file" in refusal(capsys, "fit", tmp_path / "text.npz", "--out", tmp_path / "x")
+    assert "no file or folder" in refusal(capsys, "fit", tmp_path / "none.npz", "--out", tmp_path / "x")
+    unlabelled = Views([[0.0, 2.0], [3.0, 1.0]]).write(tmp_path / "u.npz")
+    assert "Labels are needed" in refusal(capsys, "fit", unlabelled, "--method", "ts", "--out", tmp_path / "x")
+    assert "--out" in refusal(capsys, "fit", unlabelled)
+
+
+def test_apply_then_evaluate_tell_what_python_tells(views, tmp_path, capsys):
+    fitted = TemperatureScaling().fit(read_views(views))
+    save(fitted, tmp_path / "ts.recal")
+    told = answer(capsys, "apply", tmp_path / "ts.recal", views, "--out", tmp_path / "probs.npz")
+    assert (told["samples"], told["classes"]) == (200, 3)
+    expected = fitted.predict_proba(read_views(views))
+    np.testing.assert_array_equal(read_probs(tmp_path / "probs.npz").probs, expected)
+    found = answer(capsys, "evaluate", tmp_path / "probs.npz", "--bootstrap", 100)
+    assert found["metrics"] == evaluate(expected, read_views(views).labels, 100).to_dict()["metrics"]
+    assert len(found["metrics"]["ece"]["interval"]) == 2
+
+
+def test_a_plan_can_be_applied(views, tmp_path, capsys):
+    save(Plan((Step("zoom:0.5", (1, 0.9, 0.8, 1.1)),), start=0.5), tmp_path / "plan")
+    answer(capsys, "apply", tmp_path / "plan", views, "--out", tmp_path / "p.npz")
+    assert read_probs(tmp_path / "p.npz").labels.tolist() == read_views(views).labels.tolist()
+
+
+def test_evaluate_of_views_measures_the_model_itself(views, capsys, tmp_path):
+    logits = read_views(views).logits
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    for source in (views, read_views(views).write(tmp_path / "v.zarr")):
+        found = answer(capsys, "evaluate", source, "--bootstrap", 0)
+        assert found["metrics"]["ece"]["value"] == pytest.approx(evaluate(probs, read_views(views).labels)["ece"])
+        assert "interval" not in found["metrics"]["ece"]
+
+
+def test_evaluate_refuses_what_cannot_be_measured(tmp_path, capsys):
+    np.savez(tmp_path / "p.npz", probs=np.full((4, 2), 0.5))
+    assert "holds no labels" in refusal(capsys, "evaluate", tmp_path / "p.npz")
+    np.savez(tmp_path / "q.npz", probs=np.full((4, 2), 0.7), labels=[0, 1, 0, 1])
+    assert "row 0 sums to 1.4" in refusal(capsys, "evaluate", tmp_path / "q.npz")
+    np.savez(tmp_path / "r.npz", something=[1])
+    assert "no array `probs`; it holds: something" in refusal(capsys, "evaluate", tmp_path / "r.npz")
+    assert "no file" in refusal(capsys, "evaluate", tmp_path / "none.npz")
+
+
+def test_groups_count_every_sample_once(views, capsys, tmp_path):
+    found = answer(capsys, "groups", views)
+    assert list(found["groups"]) == ["zoom:0.3", "zoom:0.5", "zoom:0.7"]
+    assert all(sum(sizes.values()) == 200 for sizes in found["groups"].values())
+    assert list(found["groups"]["zoom:0.3"]) == ["changed_rose", "changed_fell", "kept_rose", "kept_fell"]
+    Views(read_views(views).logits).write(tmp_path / "plain.npz")
+    assert "no transformations" in refusal(capsys, "groups", tmp_path / "plain.npz")
+
+
+def test_tables_are_plain_text_in_a_pipe(views, capsys):
+    for command in (["groups", views], ["evaluate", views, "--bootstrap", "0"]):
+        assert run([str(part) for part in command]) == 0
+        shown = capsys.readouterr()
+        assert "\x1b" not in shown.out + shown.err
+        assert "…" not in shown.out, "numbers are never cut off"
+
+
+def test_every_method_can_be_named_and_offers_its_options():
+    from recal.calibrators import CALIBRATORS
+
+    for method in CALIBRATORS:
+        assert find_method(method.short_name) is method
+        option_parameters(method.short_name)
+    with pytest.raises(InputError, match="no method 'x'"):
+        find_method("x")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "value"),
+    [
+        ("3", int, 3),
+        ("3", float, 3.0),
+        ("1e-6", float, 1e-6),
+        ("none", float | None, None),
+        ("0.5", float | None, 0.5),
+        ("true", bool, True),
+        ("abc", str, "abc"),
+        ("3", int | str, 3),
+        ("a", int | str, "a"),
+        ("1,b,0.5", list | None, [1, "b", 0.5]),
+    ],
+)
+def test_values_are_read_by_the_signatures_types(text, hint, value):
+    read = parse_value(text, hint)
+    assert read == value
+    assert type(read) is type(value)

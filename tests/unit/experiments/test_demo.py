@@ -1,0 +1,78 @@
+"""The demo with a network that is trained for a moment only; `make test-slow` runs it as it is."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+
+from recal import load, read_views
+from recal.cli.app import run
+from recal.experiments import demo
+
+digits = cache(demo.load_digits)
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    monkeypatch.setattr(demo, "load_digits", digits)
+    monkeypatch.setattr(demo, "_EPOCHS", 2)
+    monkeypatch.setattr(demo, "_COPIES", 1)
+    monkeypatch.setattr(demo, "_DRAWS", 50)
+
+
+def told(capsys, *arguments) -> dict:
+    assert run(["demo", "--json", *arguments]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    return json.loads(shown.out)
+
+
+def test_the_demo_end_to_end_twice_the_same(hasty, tmp_path, capsys):
+    first = told(capsys, "--out", str(tmp_path / "a"))
+    second = told(capsys, "--out", str(tmp_path / "b"))
+    assert first["methods"] == second["methods"], "same seed, same numbers"
+    assert list(first["methods"]) == ["uncalibrated", "temperature", "ReCal"]
+    assert first["plan_is_the_same"]
+    assert first["predictions_are_the_same"]
+    errors = {m["metrics"]["error_rate"]["value"] for m in first["methods"].values()}
+    assert len(errors) == 1
+    for name in ("reliability", "zoomed", "confidence"):
+        a, b = ((tmp_path / folder / f"{name}.png").read_bytes() for folder in "ab")
+        assert a.startswith(b"\x89PNG")
+        assert a == b
+    assert load(tmp_path / "a" / "calibration.recal").plan_ == load(tmp_path / "b" / "calibration.recal").plan_
+    assert len(read_views(tmp_path / "a" / "new.npz")) == 2000
+
+
+def test_the_parts_do_not_overlap(hasty, monkeypatch):
+    images, labels = digits()
+    assert images.shape == (5000, 28, 28)
+    assert np.bincount(labels).tolist() == [500] * 10
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(__import__("sys").modules, "mlxtend.data", None)
+    assert run(["demo", "--out", str(tmp_path)]) == 2
+    shown = capsys.readouterr().err
+    assert "recal-calibration[demo]" in shown
+    assert "mlxtend" in shown
+
+
+def test_copies_for_training_keep_most_of_the_ink():
+    images = digits()[0][:200]
+    varied = demo._varied(images, np.random.default_rng(0))
+    assert varied.shape == images.shape
+    assert not np.array_equal(varied, images)
+    assert 0.5 < varied.sum() / images.sum() < 1.0
+
+
+@pytest.mark.slow
+def test_the_demo_as_it_is_makes_an_over_confident_network_honest(tmp_path, capsys):
+    found = told(capsys, "--out", str(tmp_path))["methods"]
+    before, after = (found[name]["metrics"] for name in ("uncalibrated", "ReCal"))
+    assert before["ece"]["value"] > 0.03
+    assert after["ece"]["value"] < before["ece"]["interval"][0]
+    assert after["nll"]["value"] < before["nll"]["value"]
