@@ -1,0 +1,78 @@
+"""Every example that people read runs: the README's blocks and the docstrings."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import recal
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(recal.__file__).parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+_FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> list[str]:
+    return _FENCE.findall(page.read_text())
+
+
+def modules() -> list[str]:
+    """Modules whose source holds an example; the others need not be imported."""
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        if ">>>" in path.read_text():
+            parts = ("recal", *path.relative_to(SOURCE).with_suffix("").parts)
+            found.append(".".join(part for part in parts if part != "__init__"))
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_the_python_blocks_of_a_page_run_one_after_the_other(page, tmp_path):
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(page)))
+    path = os.pathsep.join(filter(None, [str(SOURCE.parent), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:recal", str(script)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_begins_with_the_two_commands_and_a_picture():
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line]
+    assert lines[2].startswith("make demo")
+    assert lines[3].startswith("make test")
+    assert lines[5].startswith("![")
+    assert blocks(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_commands_in_the_readme_exist():
+    from recal.cli.app import COMMANDS
+
+    named = set(re.findall(r"^recal (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert named
+    assert named <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_the_examples_in_docstrings_run(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted > 0
+    assert result.failed == 0
