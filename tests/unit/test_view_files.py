@@ -197,7 +197,18 @@ def bomb(path):
     return path
 
 
+def lying(path, shape):
+    """An array that declares another shape than it has."""
+    with zipfile.ZipFile(path, "w") as archive, archive.open("logits.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        member.write(LOGITS.tobytes())
+    return path
+
+
 NPZ = {
+    "says-less": (lambda p: lying(p, (2, 3)), "`logits` declares 24 bytes and has 72"),
+    "says-more": (lambda p: lying(p, (10**9, 3)), "`logits` declares 12,000,000,000 bytes and has 72"),
+    "says-minus": (lambda p: lying(p, (-6, 3)), "logits"),
     "text": (lambda p: p.write_text("logits") and p, "not a whole .npz file"),
     "empty": (lambda p: p.write_bytes(b"") or p, "not a whole .npz file"),
     "png": (lambda p: p.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99)) and p, "not a whole .npz file"),

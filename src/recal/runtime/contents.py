@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from recal.errors import FileError
 from recal.plan import Plan
@@ -19,14 +20,19 @@ if TYPE_CHECKING:
 def check_params(family: type[Calibrator], params: dict[str, Any]) -> None:
     """Refuse parameters that the constructor does not have, or not with such a value."""
     name, known = family.__name__, inspect.signature(family).parameters
-    if strange := set(params) - set(known):
-        raise FileError(f"{name} has no parameter {sorted(strange)[0]!r}")
     if missing := {key for key, value in known.items() if value.default is value.empty} - set(params):
         raise FileError(f"{name} needs the parameter {sorted(missing)[0]!r}")
-    hints = get_type_hints(family.__init__)
+    check_types(family, params)
+
+
+def check_types(family: type[BaseEstimator], params: dict[str, Any]) -> None:
+    """Refuse values that the constructor's annotations rule out."""
+    hints = get_type_hints(family.__init__)  # type: ignore[misc]
     for key, value in params.items():
+        if key not in inspect.signature(family).parameters:
+            raise FileError(f"{family.__name__} has no parameter {key!r}")
         if not fits(value, hints.get(key, Any)):
-            raise FileError(f"{name}.{key} cannot be {_shown(value)}")
+            raise FileError(f"{family.__name__}.{key} cannot be {_shown(value)}")
 
 
 def check_state(family: type[Calibrator], state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Fitted calibrators and plans in one safe file each: a JSON header and arrays, never code.
+"""Fitted calibrators, classifiers and plans in one safe file each: a JSON header and arrays, never code.
 
 The file is a plain safetensors file. Its metadata hold one JSON text under ``recal``: the format's version, what the
 file holds, the class's name, its parameters and its fitted state; the arrays are the file's tensors. A class is only
@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from recal.atomic import replacing
 from recal.errors import FileError, InputError
 from recal.plan import Plan
+from recal.runtime.classifier_files import encode_classifier, give_code, restore_classifier
 from recal.runtime.encoding import Decoder, Encoder
 
 if TYPE_CHECKING:
     from recal.calibrators import Calibrator
+    from recal.runtime.classifier import CalibratedClassifier
 
 VERSION = 1
 MAX_HEADER_BYTES = 16 * 2**20
@@ -42,14 +44,15 @@ _BEGINNINGS = {
 }
 
 
-def save(obj: Calibrator | Plan, path: str | os.PathLike[str]) -> Path:
-    """Write a fitted calibrator or a plan to one file that holds data only.
+def save(obj: Calibrator | CalibratedClassifier | Plan, path: str | os.PathLike[str]) -> Path:
+    """Write a fitted calibrator, a fitted classifier or a plan to one file that holds data only.
 
-    The file appears whole or not at all: what was there before stays until the new one is complete.
+    The file appears whole or not at all: what was there before stays until the new one is complete. A classifier's
+    model is not stored, only its path where it was given as one; `load` takes it again.
 
     Parameters
     ----------
-    obj : a fitted calibrator, or a Plan
+    obj : a fitted calibrator or CalibratedClassifier, or a Plan
     path : where to write; the name may be anything, ``.recal`` is usual
 
     Examples
@@ -65,14 +68,17 @@ def save(obj: Calibrator | Plan, path: str | os.PathLike[str]) -> Path:
 
     from recal import __version__
     from recal.calibrators import Calibrator
+    from recal.runtime.classifier import CalibratedClassifier
 
     encoder = Encoder()
     if isinstance(obj, Plan):
         content = {"kind": "plan", "plan": encoder.encode(obj, "the plan")}
     elif isinstance(obj, Calibrator):
         content = {"kind": "calibrator", **_encode_calibrator(obj, encoder)}
+    elif isinstance(obj, CalibratedClassifier):
+        content = {"kind": "classifier", **encode_classifier(obj, encoder, _encode_calibrator)}
     else:
-        raise InputError(f"Fitted calibrators and plans can be saved, got a {type(obj).__name__}.")
+        raise InputError(f"Fitted calibrators, classifiers and plans can be saved, got a {type(obj).__name__}.")
     header = json.dumps({"version": VERSION, "written_by": f"recal {__version__}", **content}, allow_nan=False)
     if len(header) > MAX_HEADER_BYTES // 2:
         raise InputError(f"All but the arrays takes {len(header):,} bytes; a file holds {MAX_HEADER_BYTES // 2:,}.")
@@ -81,7 +87,13 @@ def save(obj: Calibrator | Plan, path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def load(path: str | os.PathLike[str], transforms: Mapping[str, Callable[[Any], Any]] | None = None) -> Any:
+def load(
+    path: str | os.PathLike[str],
+    transforms: Mapping[str, Callable[[Any], Any]] | None = None,
+    *,
+    model: Any = None,
+    preprocess: Any = None,
+) -> Any:
     """Read what `save` wrote; refuse anything else with a FileError that says what is wrong.
 
     Parameters
@@ -89,10 +101,12 @@ def load(path: str | os.PathLike[str], transforms: Mapping[str, Callable[[Any], 
     path : the file
     transforms : mapping of name to callable, optional
         The code of your own transformations, which files never hold.
+    model, preprocess : optional
+        For a CalibratedClassifier: its trained model and what prepares inputs for it, which files never hold either.
 
     Returns
     -------
-    The calibrator or the Plan, equal to what was saved.
+    The calibrator, classifier or Plan, equal to what was saved.
     """
     source, given = Path(path), dict(transforms or {})
     try:
@@ -112,6 +126,11 @@ def load(path: str | os.PathLike[str], transforms: Mapping[str, Callable[[Any], 
         raise InputError(
             f"{source} uses no transformation {sorted(strangers)[0]!r}; it uses: {', '.join(decoder.named) or 'none'}."
         )
+    given_code = {"model": model, "preprocess": preprocess}
+    if header.get("kind") == "classifier":
+        return give_code(loaded, given_code, source)
+    if useless := [name for name, code in given_code.items() if code is not None]:
+        raise InputError(f"{source} holds a {header['kind']}, which has no use for `{useless[0]}`.")
     return loaded
 
 
@@ -136,7 +155,9 @@ def _restore(header: dict[str, Any], decoder: Decoder) -> Any:
         return plan
     if kind == "calibrator":
         return _restore_calibrator(header, decoder)
-    raise FileError(f"it holds a {kind!r}; calibrators and plans are known")
+    if kind == "classifier":
+        return restore_classifier(header, decoder, _restore_calibrator)
+    raise FileError(f"it holds a {kind!r}; calibrators, classifiers and plans are known")
 
 
 def _restore_calibrator(header: dict[str, Any], decoder: Decoder) -> Calibrator:

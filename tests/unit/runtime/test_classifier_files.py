@@ -1,0 +1,95 @@
+"""A classifier in a file: all but its model and its code, which are given again."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from recal import CalibratedClassifier, InputError, ReCal, TemperatureScaling, load, save
+from recal.errors import FileError, NotFittedError
+from recal.transforms import Named
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (60, 8, 8), dtype=np.uint8)
+WEIGHTS = RNG.normal(size=(64, 3))
+LABELS = RNG.integers(0, 3, 60)
+
+
+def model(batch):
+    return np.asarray(batch).reshape(len(batch), -1) @ WEIGHTS
+
+
+def halve(batch):
+    return batch / 510
+
+
+def fitted(**changes) -> CalibratedClassifier:
+    settings = {
+        "calibrator": ReCal(max_iter=5, random_state=0),
+        "pool": "zoom:0.5-0.9:3",
+        "preprocess": halve,
+        **changes,
+    }
+    return CalibratedClassifier(model, **settings).fit(IMAGES, LABELS)
+
+
+def test_a_classifier_answers_the_same_with_its_model_given_again(tmp_path):
+    before = fitted(batch_size=7, seed=3)
+    after = load(save(before, tmp_path / "c.recal"), model=model, preprocess=halve)
+    np.testing.assert_array_equal(after.predict_proba(IMAGES), before.predict_proba(IMAGES))
+    assert (after.batch_size, after.seed, after.pool, after.pool_) == (7, 3, "zoom:0.5-0.9:3", before.pool_)
+    np.testing.assert_array_equal(after.fit(IMAGES, LABELS).predict_proba(IMAGES), before.predict_proba(IMAGES))
+
+
+def test_what_is_missing_is_named(tmp_path):
+    path = save(fitted(), tmp_path / "c.recal")
+    with pytest.raises(InputError, match="model=your_model"):
+        load(path, preprocess=halve)
+    with pytest.raises(InputError, match="preprocess=your_function"):
+        load(path, model=model)
+    with pytest.raises(InputError, match="holds a calibrator, which has no use for `model`"):
+        load(save(TemperatureScaling().fit([[0.0, 2.0], [3.0, 1.0]], [0, 1]), tmp_path / "t"), model=model)
+    with pytest.raises(NotFittedError):
+        save(CalibratedClassifier(model), tmp_path / "x")
+
+
+def test_a_models_path_is_remembered_as_text(tmp_path):
+    classifier = fitted(preprocess=None)
+    classifier.model = tmp_path / "net.onnx"
+    assert load(save(classifier, tmp_path / "c")).model == str(tmp_path / "net.onnx")
+
+
+def test_own_transformations_get_their_code_back(tmp_path):
+    darker = Named("darker", lambda batch: batch // 2)
+    before = fitted(pool=["zoom:0.5", darker])
+    path = save(before, tmp_path / "c")
+    after = load(path, transforms={"darker": lambda batch: batch // 2}, model=model, preprocess=halve)
+    np.testing.assert_array_equal(after.predict_proba(IMAGES), before.predict_proba(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("settings", {"model": "x"}, "cannot come from a file"),
+        ("settings", {"batch_size": "many"}, "batch_size cannot be 'many'"),
+        ("settings", {"danger": 1}, "no parameter 'danger'"),
+        ("settings", None, "must be objects"),
+        ("model", {"$": "tuple", "items": []}, "cannot come from a file"),
+        ("pool", ["zoom:0.5"], "list of transformations"),
+        ("calibrator", {"class": "os.system"}, "a calibrator 'os.system'"),
+    ],
+)
+def test_a_file_that_lies_is_refused(key, value, words, tmp_path):
+    path = save(fitted(), tmp_path / "c")
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    outer = json.loads(raw[8 : 8 + length])
+    inner = json.loads(outer["__metadata__"]["recal"])
+    inner[key] = value
+    outer["__metadata__"]["recal"] = json.dumps(inner)
+    header = json.dumps(outer).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + raw[8 + length :])
+    with pytest.raises(FileError, match=words):
+        load(path, model=model, preprocess=halve)
