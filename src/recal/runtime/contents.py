@@ -27,7 +27,7 @@ def check_params(family: type[Calibrator], params: dict[str, Any]) -> None:
 
 def check_types(family: type[BaseEstimator], params: dict[str, Any]) -> None:
     """Refuse values that the constructor's annotations rule out."""
-    hints = get_type_hints(family.__init__)  # type: ignore[misc]
+    hints = get_type_hints(family.__init__)
     for key, value in params.items():
         if key not in inspect.signature(family).parameters:
             raise FileError(f"{family.__name__} has no parameter {key!r}")
