@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 
 from recal import Plan, Step, Views
 from recal.plan import Rule
 from recal.runtime.numpy import calibrated_probs
+from recal.runtime.onnx_replay import replay_model
 from recal.runtime.torch import Replay
 
 Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
@@ -20,7 +23,15 @@ def by_torch(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndar
     return Replay(plan)(torch.from_numpy(logits), torch.from_numpy(transformed)).double().softmax(1).numpy()
 
 
-RUNTIMES: tuple[Runtime, ...] = (by_torch,)
+def by_onnx(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
+    model = replay_model(plan, logits.shape[1])
+    onnx.checker.check_model(model, full_check=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    inputs = {"logits": logits, "transformed": transformed} if plan.transforms else {"logits": logits}
+    return session.run(["probs"], inputs)[0]
+
+
+RUNTIMES: tuple[Runtime, ...] = (by_torch, by_onnx)
 every_runtime = pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.__name__)
 
 

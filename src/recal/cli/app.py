@@ -31,6 +31,7 @@ COMMANDS: tuple[str, ...] = (
     "groups",
     "reproduce",
     "doctor",
+    "export",
 )
 
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141

@@ -6,18 +6,19 @@ comparison of confidences is in float32, because the rule says so, and its sum i
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from recal.checks import looks_like_probabilities
-from recal.errors import InputError, MissingExtraError, NotFittedError
+from recal.errors import FileError, InputError, MissingExtraError, NotFittedError
 from recal.plan import Plan, Rule
-from recal.transforms import Named
+from recal.runtime.summation import BLOCK, half_of, lanes
+from recal.transforms import Named, Transform
 
 try:
     import torch
@@ -88,7 +89,12 @@ class CalibratedModule(torch.nn.Module):
 
     def train(self, mode: bool = True) -> CalibratedModule:
         """Stay in eval mode: a calibrated model is a finished one."""
-        super().train(False)
+        self.training = False
+        for part in self.children():
+            try:
+                part.train(False)
+            except NotImplementedError:
+                continue  # an exported program has no modes
         return self
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -97,15 +103,20 @@ class CalibratedModule(torch.nn.Module):
         n = inputs.shape[0]
         rows = torch.cat([inputs, *(transform(inputs) for transform in self.plan.transforms)])
         if torch.compiler.is_compiling():
-            logits = self._logits(rows)  # a graph knows no sizes to split by
+            logits = self.logits_of(rows)  # a graph knows no sizes to split by
         else:
-            logits = torch.cat([self._logits(part) for part in torch.split(rows, max(self.max_batch, n, 1))])
+            logits = torch.cat([self.logits_of(part) for part in torch.split(rows, max(self.max_batch, n, 1))])
             self._check_once(logits)
         logits = logits.reshape((len(self.plan.transforms) + 1, n, logits.shape[-1]))
         return self.replay(logits[0], logits[1:])
 
-    def _logits(self, rows: Tensor) -> Tensor:
-        outputs = self.model(rows if self.preprocess is None else self.preprocess(rows))
+    def logits_of(self, rows: Tensor) -> Tensor:
+        """Return the model's own logits of rows that are transformed already."""
+        prepared = rows if self.preprocess is None else self.preprocess(rows)
+        weight = next((p for p in self.model.parameters() if p.is_floating_point()), None)
+        if weight is not None and (prepared.is_floating_point() or prepared.dtype == torch.uint8):
+            prepared = prepared.to(weight.dtype)  # as `collect` does; token ids are left alone
+        outputs = self.model(prepared)
         logits = getattr(outputs, "logits", outputs)
         if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != rows.shape[0]:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -215,10 +226,10 @@ def _sum32(values: Tensor) -> Tensor:
     count = values.shape[1]
     if count < 8:
         return _in_turn(values.unbind(1))[:, None]
-    places = _lanes(count)
+    places = lanes(count)
     padded = torch.nn.functional.pad(values, (0, 1))  # the zero that fills up short blocks
-    lanes = padded[:, torch.tensor(places.reshape(-1), device=values.device)].reshape((-1, *places.shape))
-    totals = _in_turn([lanes[:, :, row] for row in range(places.shape[1])])
+    in_lanes = padded[:, torch.tensor(places.reshape(-1), device=values.device)].reshape((-1, *places.shape))
+    totals = _in_turn([in_lanes[:, :, row] for row in range(places.shape[1])])
     for _ in range(3):  # eight lanes, summed in pairs
         totals = totals[..., 0::2] + totals[..., 1::2]
     sums = list(totals[..., 0].unbind(1))
@@ -235,32 +246,10 @@ def _in_turn(parts: Sequence[Tensor]) -> Tensor:
 
 def _in_pairs(sums: list[Tensor], count: int) -> Tensor:
     """Add up the blocks' sums along the tree of halves; takes its blocks from the front of the list."""
-    if count <= 128:
+    if count <= BLOCK:
         return sums.pop(0)
-    half = _half(count)
-    left = _in_pairs(sums, half)
-    return left + _in_pairs(sums, count - half)
-
-
-def _half(count: int) -> int:
-    return count // 2 - count // 2 % 8
-
-
-@lru_cache(maxsize=32)
-def _lanes(count: int) -> NDArray[np.int64]:
-    """Return the columns that each block's rows of eight hold, (n_blocks, n_rows, 8); `count` stands for a zero."""
-    sizes = _block_sizes(count)
-    places = np.full((len(sizes), max(sizes) // 8, 8), count, dtype=np.int64)
-    start = 0
-    for block, size in enumerate(sizes):
-        whole = size - size % 8
-        places[block, : whole // 8] = np.arange(start, start + whole).reshape(-1, 8)
-        start += size
-    return places
-
-
-def _block_sizes(count: int) -> list[int]:
-    return [count] if count <= 128 else _block_sizes(_half(count)) + _block_sizes(count - _half(count))
+    left = _in_pairs(sums, half_of(count))
+    return left + _in_pairs(sums, count - half_of(count))
 
 
 def plan_of(source: Any) -> Plan:
@@ -277,3 +266,80 @@ def plan_of(source: Any) -> Plan:
         f"A Plan is needed, or a calibrator that makes one (ReCal, TemperatureScaling), got {name}. "
         "Other methods run in numpy: predict_proba."
     )
+
+
+def parts_of(model: Any, plan: Any, preprocess: Any) -> tuple[torch.nn.Module, Any, Any]:
+    """Return model, plan and preprocess; a CalibratedModule brings all three."""
+    if isinstance(model, CalibratedModule):
+        if plan is not None or preprocess is not None:
+            raise InputError("A CalibratedModule has its own plan and preprocess; do not pass others.")
+        return model.model, model.plan, model.preprocess
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"A torch module or the path of an ONNX file is needed, got {type(model).__name__}.")
+    return model, plan, preprocess
+
+
+def read_exported(path: str | os.PathLike[str]) -> torch.nn.Module:
+    """Return the module that `torch.export.save` wrote."""
+    try:
+        return torch.export.load(os.fspath(path)).module()
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise FileError(f"{path} cannot be read as a torch.export file: {first}") from error
+
+
+class _Rows(torch.nn.Module):
+    """From inputs to the rows of all views, originals first, run through preprocess and, where there is one, model."""
+
+    def __init__(self, transforms: tuple[Transform, ...], preprocess: Any, model: torch.nn.Module | None) -> None:
+        super().__init__()
+        self.transforms, self.preprocess = transforms, preprocess
+        self.model = None if model is None else CalibratedModule(model, Plan(), preprocess)
+        self.training = False
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        rows = torch.cat([inputs, *(transform(inputs) for transform in self.transforms)])
+        if self.model is not None:
+            return self.model.logits_of(rows)
+        return rows if self.preprocess is None else self.preprocess(rows)
+
+
+def rows_as_onnx(transforms: tuple[Transform, ...], preprocess: Any, model: Any, example: Any, output: str) -> Any:
+    """Return `_Rows` as an ONNX model with one input, `inputs`, of any number of rows, and one output."""
+    batch = torch.as_tensor(example)
+    if batch.ndim < 2:
+        raise InputError(f"The example must be a batch of inputs, (n, ...), got the shape {tuple(batch.shape)}.")
+    batch = torch.cat([batch[:1], batch[:1]])  # a batch of one would be taken for a fixed size
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                _Rows(transforms, preprocess, model),
+                (batch,),
+                dynamo=True,
+                dynamic_shapes={"inputs": {0: torch.export.Dim("batch")}},
+                input_names=["inputs"],
+                output_names=[output],
+                verbose=False,
+            )
+    except InputError:
+        raise
+    except ImportError as error:
+        raise MissingExtraError(error.name or "onnxscript", "onnx", "Writing a torch model as ONNX") from error
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"torch could not write this model as ONNX: {first}") from error
+    return program.model_proto if program is not None else None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's own remarks from the user's terminal."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
