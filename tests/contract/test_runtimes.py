@@ -20,6 +20,10 @@ Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
 
 
 def by_torch(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
+    return Replay(plan).by_torch(torch.from_numpy(logits), torch.from_numpy(transformed)).double().softmax(1).numpy()
+
+
+def by_torch_on_the_cpu(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
     return Replay(plan)(torch.from_numpy(logits), torch.from_numpy(transformed)).double().softmax(1).numpy()
 
 
@@ -31,7 +35,7 @@ def by_onnx(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarr
     return session.run(["probs"], inputs)[0]
 
 
-RUNTIMES: tuple[Runtime, ...] = (by_torch, by_onnx)
+RUNTIMES: tuple[Runtime, ...] = (by_torch, by_torch_on_the_cpu, by_onnx)
 every_runtime = pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.__name__)
 
 

@@ -14,11 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from recal.checks import looks_like_probabilities
 from recal.errors import FileError, InputError, MissingExtraError, NotFittedError
 from recal.plan import Plan, Rule
+from recal.replay import replay
 from recal.runtime.summation import BLOCK, half_of, lanes
 from recal.transforms import Named, Transform
+from recal.transforms.arrays import is_plain
+from recal.views import Views
 
 try:
     import torch
@@ -28,12 +33,14 @@ except ImportError:
 Tensor = torch.Tensor
 # As in the reference: no sequence of betas takes a scale out of this range.
 _LEAST_SCALE, _LARGEST_SCALE = 1e-100, 1e100
+_CPU_ROWS, _CPU_VALUES, _DEVICE_ROWS = 32, 100_000, 256
+_PLAIN_DTYPES = (torch.float16, torch.float32, torch.float64)
 
 
 class CalibratedModule(torch.nn.Module):
     """A model that answers with calibrated logits: softmax of what it returns are honest probabilities.
 
-    Only the transformations that the plan needs are computed, together with the originals in one batch. The largest
+    Only the transformations that the plan needs are computed, joined with the originals to larger batches. The largest
     logit of each row is shifted to 0, which softmax does not see, so that rounding can never change a prediction.
 
     Parameters
@@ -44,8 +51,9 @@ class CalibratedModule(torch.nn.Module):
         What `ReCal` or `TemperatureScaling` fitted on this model's logits.
     preprocess : callable, optional
         Runs after the transformation and before the model, as in `collect`: normalisation, for instance.
-    max_batch : int
-        At most so many rows go through the model at once, or as many as the caller passes if that is more.
+    max_batch : int, optional
+        Views are joined to at most so many rows; where the caller passes more, each view is a batch of its own. By
+        default 256, and on a CPU 32, or fewer where inputs are large, since networks fall out of its caches.
 
     Examples
     --------
@@ -63,12 +71,12 @@ class CalibratedModule(torch.nn.Module):
         model: torch.nn.Module,
         plan: Plan | Any,
         preprocess: Callable[[Tensor], Tensor] | None = None,
-        max_batch: int = 256,
+        max_batch: int | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(model, torch.nn.Module):
             raise InputError(f"CalibratedModule wraps a torch.nn.Module, got {type(model).__name__}.")
-        if isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1:
+        if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
             raise InputError(f"`max_batch` must be a whole number from 1 on, got {max_batch!r}.")
         self.model = model
         self.preprocess = preprocess
@@ -100,15 +108,25 @@ class CalibratedModule(torch.nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return calibrated logits, (n, n_classes)."""
         inputs = torch.as_tensor(inputs)
-        n = inputs.shape[0]
-        rows = torch.cat([inputs, *(transform(inputs) for transform in self.plan.transforms)])
-        if torch.compiler.is_compiling():
-            logits = self.logits_of(rows)  # a graph knows no sizes to split by
-        else:
-            logits = torch.cat([self.logits_of(part) for part in torch.split(rows, max(self.max_batch, n, 1))])
+        n, views = inputs.shape[0], (None, *self.plan.transforms)
+        tracing = torch.compiler.is_compiling()
+        joined = len(views) if tracing else self._joined(inputs)  # a graph knows no sizes to split by
+        parts = []
+        for start in range(0, len(views), joined):
+            rows = [inputs if t is None else t(inputs) for t in views[start : start + joined]]
+            parts.append(self.logits_of(torch.cat(rows) if len(rows) > 1 else rows[0]))
+        logits = torch.cat(parts)
+        if not tracing:
             self._check_once(logits)
-        logits = logits.reshape((len(self.plan.transforms) + 1, n, logits.shape[-1]))
+        logits = logits.reshape((len(views), n, logits.shape[-1]))
         return self.replay(logits[0], logits[1:])
+
+    def _joined(self, inputs: Tensor) -> int:
+        """Return how many views go through the model at once."""
+        n, most = max(1, inputs.shape[0]), self.max_batch
+        if most is None and inputs.device.type == "cpu":
+            most = min(_CPU_ROWS, _CPU_VALUES * n // max(1, inputs.numel()))
+        return max(1, (_DEVICE_ROWS if most is None else most) // n)
 
     def logits_of(self, rows: Tensor) -> Tensor:
         """Return the model's own logits of rows that are transformed already."""
@@ -135,7 +153,11 @@ class CalibratedModule(torch.nn.Module):
 
 
 class Replay(torch.nn.Module):
-    """Replays a plan on logits: the numpy reference, in torch operations that can be exported."""
+    """Replays a plan on logits.
+
+    Plain tensors on a CPU are given to the reference, which is compiled; on other devices, under a trace or where a
+    gradient is wanted, the same is done by torch operations.
+    """
 
     def __init__(self, plan: Plan | Any) -> None:
         super().__init__()
@@ -149,6 +171,21 @@ class Replay(torch.nn.Module):
         logits : (n, n_classes)
         transformed : (m, n, n_classes), the logits through each of `plan.transforms`
         """
+        plain = is_plain(logits) and is_plain(transformed) and logits.dtype in _PLAIN_DTYPES
+        # A model's NaN must come out as NaN; the reference refuses it.
+        if plain and len(logits) and bool(logits.isfinite().all()) and bool(transformed.isfinite().all()):
+            return self.by_reference(logits, transformed)
+        return self.by_torch(logits, transformed)
+
+    def by_reference(self, logits: Tensor, transformed: Tensor) -> Tensor:
+        """Replay by the numpy runtime."""
+        layers = dict(zip(self.plan.transforms, transformed.detach().numpy()))
+        state = replay(self.plan, Views._from_arrays(logits.detach().numpy(), dict(layers), None, None))
+        drops = state.logits.astype(np.float64) - state.maxima.astype(np.float64)[:, None]
+        return torch.from_numpy(state.scales[:, None] * drops).to(_answer_dtype(logits))
+
+    def by_torch(self, logits: Tensor, transformed: Tensor) -> Tensor:
+        """Replay by torch operations."""
         plan = self.plan
         wide = torch.float32 if logits.device.type == "mps" else torch.float64
         original = _start(logits.to(wide), plan)
@@ -167,7 +204,11 @@ class Replay(torch.nn.Module):
             original.rescale(factors)
             view.rescale(factors)
         original.rescale(plan.finish)
-        return original.now().to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
+        return original.now().to(_answer_dtype(logits))
+
+
+def _answer_dtype(logits: Tensor) -> torch.dtype:
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
 class _Scaled:

@@ -7,6 +7,7 @@ says otherwise, for instance 255; it matters only where a result is clipped or d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -18,6 +19,9 @@ from recal.transforms import arrays
 from recal.transforms.arrays import Array
 from recal.transforms.base import BuiltIn
 from recal.transforms.layout import LAYOUTS, from_planes, image_layout, to_planes
+
+# Rows of a banded matrix that are multiplied together: fewer waste less, more cost fewer calls.
+_BAND = 32
 
 
 class ImageTransform(BuiltIn):
@@ -168,22 +172,28 @@ def check_white(x: Array, dtype: str, white: float, kind: str) -> float:
 def along_both(x: Array, rows: NDArray[np.float64], columns: NDArray[np.float64]) -> Array:
     """Return rows @ x @ columns.T for each plane.
 
-    numpy multiplies plane by plane, so a plane's result cannot depend on how many there are. Rows of zeros, the black
-    border, are not computed.
+    numpy multiplies plane by plane, so a plane's result cannot depend on how many there are. The matrices are banded:
+    a block of their rows reads few columns, and rows of zeros, the black border, read none.
     """
     if arrays.is_tensor(x):
         return arrays.constant(rows, x) @ x @ arrays.constant(columns.T, x)
-    top, bottom = _filled(rows)
-    left, right = _filled(columns)
+    tall = np.zeros((*x.shape[:-2], len(rows), x.shape[-1]), x.dtype)
+    for target, source, part in _bands(rows):
+        tall[..., target, :] = arrays.constant(part, x) @ x[..., source, :]
     out = np.zeros((*x.shape[:-2], len(rows), len(columns)), x.dtype)
-    a, b = arrays.constant(rows[top:bottom], x), arrays.constant(columns[left:right].T, x)
-    out[..., top:bottom, left:right] = a @ x @ b
+    for target, source, part in _bands(columns):
+        out[..., target] = tall[..., source] @ arrays.constant(part.T, x)
     return out
 
 
-def _filled(matrix: NDArray[np.float64]) -> tuple[int, int]:
+def _bands(matrix: NDArray[np.float64]) -> Iterator[tuple[slice, slice, NDArray[np.float64]]]:
+    """Cut a matrix into blocks of rows: which rows, which columns they read, and what stands there."""
     rows = np.flatnonzero(matrix.any(axis=1))
-    return (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+    for start in range(int(rows[0]) if len(rows) else 0, int(rows[-1]) + 1 if len(rows) else 0, _BAND):
+        stop = min(start + _BAND, int(rows[-1]) + 1)
+        used = np.flatnonzero(matrix[start:stop].any(axis=0))
+        source = slice(int(used[0]), int(used[-1]) + 1)
+        yield slice(start, stop), source, matrix[start:stop, source]
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ import torch
 from recal import Plan, ReCal, Step, TemperatureScaling, Views
 from recal.errors import InputError, NotFittedError
 from recal.runtime.numpy import calibrated_probs
-from recal.runtime.torch import CalibratedModule
+from recal.runtime.torch import CalibratedModule, Replay
 from recal.transforms import Named
 
 PLAN = Plan(
@@ -75,7 +75,10 @@ def test_only_needed_views_are_computed_in_one_batch(images: torch.Tensor) -> No
     assert model.batches == [27], "the originals, zoom and brightness; blur changes nothing"
     model.batches.clear()
     CalibratedModule(model, PLAN, max_batch=12)(images)
-    assert model.batches == [12, 12, 3]
+    assert model.batches == [9, 9, 9]
+    model.batches.clear()
+    CalibratedModule(model, PLAN, max_batch=18)(images)
+    assert model.batches == [18, 9]
     model.batches.clear()
     CalibratedModule(model, PLAN, max_batch=4)(images)
     assert model.batches == [9, 9, 9], "never smaller than what the caller passes"
@@ -155,6 +158,14 @@ def test_your_own_transformation_needs_its_code(images: torch.Tensor) -> None:
     assert CalibratedModule(Net(), Plan((Step(Named("flipped", flipped), betas),)))(images).shape == (9, 10)
     with pytest.raises(InputError, match=r"'flipped'.*transforms="):
         CalibratedModule(Net(), Plan((Step("flipped", betas),)))
+
+
+def test_nan_from_the_model_stays_nan_in_its_row() -> None:
+    logits = torch.randn(4, 10)
+    logits[2, 3] = float("nan")
+    answer = Replay(Plan(start=0.5))(logits, torch.zeros(0, 4, 10))
+    assert answer[2].isnan().any()
+    torch.testing.assert_close(answer[[0, 1, 3]], Replay(Plan(start=0.5))(logits[[0, 1, 3]], torch.zeros(0, 3, 10)))
 
 
 @pytest.mark.parametrize(
