@@ -180,7 +180,9 @@ class Replay(torch.nn.Module):
     def by_reference(self, logits: Tensor, transformed: Tensor) -> Tensor:
         """Replay by the numpy runtime."""
         layers = dict(zip(self.plan.transforms, transformed.detach().numpy()))
-        state = replay(self.plan, Views._from_arrays(logits.detach().numpy(), dict(layers), None, None))
+        views = Views._from_arrays(logits.detach().numpy(), dict(layers), None, None)
+        views._checked = {None, *self.plan.transforms}  # a single row may look like probabilities by chance
+        state = replay(self.plan, views)
         drops = state.logits.astype(np.float64) - state.maxima.astype(np.float64)[:, None]
         return torch.from_numpy(state.scales[:, None] * drops).to(_answer_dtype(logits))
 
