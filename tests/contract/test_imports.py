@@ -24,6 +24,7 @@ LAYERS = (
         "view_files",
         "view_folders",
         "prob_files",
+        "prob_tables",
         "plan",
         "scaled",
         "tabled",

@@ -28,6 +28,7 @@ COMMANDS: tuple[str, ...] = (
     "apply",
     "evaluate",
     "compare",
+    "report",
     "groups",
     "reproduce",
     "doctor",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -12,34 +12,52 @@ from recal.cli.output import AsJson, print_json, print_table, working
 
 def groups(
     views: Annotated[Path, typer.Argument(help="Views with transformations: an .npz file or a .zarr folder.")],
+    confidence_at: Annotated[
+        str, typer.Option("--confidence-at", help="Read a copy's confidence at the `original`'s answer or its `own`.")
+    ] = "original",
+    ties: Annotated[str, typer.Option("--ties", help="Compare confidences as `float32` or `exact`.")] = "float32",
+    scaled: Annotated[
+        bool, typer.Option("--scaled", help="Divide logits by one temperature, fitted here, first; as the paper did.")
+    ] = False,
+    bins: Annotated[int, typer.Option("--bins", help="Bins of the calibration error.")] = 15,
     as_json: AsJson = False,
 ) -> None:
-    """Show how the model's answers react to each transformation.
+    """Show how the model's answers react to each transformation, and how honest it is in each group.
 
     Every sample falls in one of four groups: was the prediction kept or changed, and did the confidence in it rise or
-    not? A transformation that leaves nearly all samples in one group tells little apart.
+    not? Shown are each group's share and, where the views have labels, its calibration error (ECE). The paper's group
+    tables are made with --scaled --confidence-at own.
 
-    Example: [bold]recal groups held-out.npz[/bold]
+    Example: [bold]recal groups held-out.npz --scaled --confidence-at own[/bold]
     """
-    import numpy as np
-
-    from recal import Group, group, read_views
+    from recal import read_views
     from recal.errors import InputError
+    from recal.plan import ConfidenceAt, Rule, Ties
+    from recal.report.groups import GROUP_LABELS, group_study
 
     source = read_views(views)
     if not source.transforms:
         raise InputError(f"{views} holds no transformations, so there is nothing to group.")
+    rule = Rule(confidence_at=cast(ConfidenceAt, confidence_at), ties=cast(Ties, ties))  # refuses other words
     with working("Grouping"):
-        numbers = {t: group(source.logits, source.transformed(t)) for t in source.transforms}
-    sizes = {t: np.bincount(number, minlength=5)[1:] for t, number in numbers.items()}
-    names = [member.name.lower() for member in Group]
+        study = group_study(source, confidence_at=rule.confidence_at, ties=rule.ties, scaled=scaled, n_bins=bins)
     if as_json:
-        print_json({"samples": source.n_samples, "groups": {str(t): dict(zip(names, row)) for t, row in sizes.items()}})
+        print_json({"samples": source.n_samples, **study.to_dict()})
         return
-    shares = [[str(t), *(f"{n:,} ({n / source.n_samples:.1%})" for n in row)] for t, row in sizes.items()]
+    lines = []
+    for spec, sizes, errors in zip(study.transforms, study.sizes.tolist(), study.errors.tolist()):
+        cells = []
+        for size, error in zip(sizes, errors):
+            known = "" if error != error else f", ECE {error:.4f}"  # an empty group has none
+            cells.append(f"{size:,} ({size / source.n_samples:.1%}){known}")
+        lines.append([spec, *cells])
     print_table(
         f"Groups of {source.n_samples:,} samples",
-        ["transformation", *(name.replace("_", ", ") for name in names)],
-        shares,
+        ["transformation", *GROUP_LABELS.values()],
+        lines,
         note="kept/changed: the prediction, seen through the transformation; rose/fell: the confidence in it.",
     )
+    if source.labels is not None:
+        places = ["smallest", "second", "third", "largest"]
+        ranks = [[label, *row] for label, row in zip(GROUP_LABELS.values(), study.ranks.tolist())]
+        print_table("How often each group's ECE ranks so over the transformations", ["group", *places], ranks)

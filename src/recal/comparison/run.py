@@ -223,17 +223,7 @@ def _run(calibrator: Calibrator | None, fit: Views, test: Views, seed: int) -> _
     began = time.process_time()
     fresh.fit(fit)
     seconds = time.process_time() - began
-    return _Fitted(fresh, fresh.predict_proba(test), seconds, forward_passes(fresh, fit), fresh.keeps_accuracy)
-
-
-def forward_passes(calibrator: Calibrator, views: Views) -> int:
-    """How many forward passes of the model a fitted calibrator needs for one new input."""
-    plan = getattr(calibrator, "plan_", None)
-    if plan is not None:
-        return 1 + len(plan.transforms)
-    if not calibrator.needs_views:
-        return 1
-    return 1 + len(getattr(calibrator, "transforms_", views.transforms))
+    return _Fitted(fresh, fresh.predict_proba(test), seconds, 1 + len(fresh.needed_transforms()), fresh.keeps_accuracy)
 
 
 def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:

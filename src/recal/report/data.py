@@ -158,6 +158,21 @@ def progress(history: Sequence[Iteration]) -> Progress:
     )
 
 
+def group_flow(found: Progress) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """The transformations drawn, by kind and strength, and the mean share of samples in each group, (m, 4)."""
+    specs = sorted(set(found.transform), key=_by_strength)
+    drawn = np.array(found.transform)
+    return tuple(specs), np.array([found.shares[drawn == spec].mean(axis=0) for spec in specs]).reshape(-1, 4)
+
+
+def _by_strength(spec: str) -> tuple[str, float, str]:
+    kind, _, strength = spec.partition(":")
+    try:
+        return kind, float(strength), spec
+    except ValueError:
+        return kind, 0.0, spec
+
+
 @dataclass(frozen=True)
 class Path:
     """Metrics on the test rows after each of some numbers of a plan's steps."""

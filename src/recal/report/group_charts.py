@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from recal.report.charts import FIFTHS, percent_tick
-from recal.report.data import Path, Progress
+from recal.report.data import Path, Progress, group_flow
 from recal.report.groups import GROUP_LABELS, GroupStudy
 from recal.report.svg import Chart, ticks
 
@@ -62,14 +62,12 @@ def betas_chart(data: Progress) -> str:
 
 def flow_chart(data: Progress) -> str:
     """The share of samples in each group, by transformation; the mean over the iterations that drew it."""
-    specs = sorted(set(data.transform), key=_by_strength)
+    specs, shares = group_flow(data)
     chart = Chart("Share of samples in each group, by transformation", (0, len(specs)), (0, 1), height=320)
     chart.axes((), FIFTHS, "transformations drawn, by kind and strength", "share of samples", y_format=percent_tick)
     for column, spec in enumerate(specs):
-        rows = [index for index, drawn in enumerate(data.transform) if drawn == spec]
-        shares = data.shares[rows].mean(axis=0).tolist()
         base = 0.0
-        for share, label, css in zip(shares, GROUP_LABELS.values(), GROUP_CSS):
+        for share, label, css in zip(shares[column].tolist(), GROUP_LABELS.values(), GROUP_CSS):
             words = f"{spec}: {100 * share:.1f} % {label}"
             chart.box(column, column + 1, base, base + share, f"flow {css}", words)
             base += share
@@ -78,14 +76,6 @@ def flow_chart(data: Progress) -> str:
             at = {"start": 0.0, "end": 1.0, "middle": 0.5}[anchor]
             chart.label(chart.px(column + at), chart.bottom + 17, spec, anchor=anchor)
     return str(chart)
-
-
-def _by_strength(spec: str) -> tuple[str, float, str]:
-    kind, _, strength = spec.partition(":")
-    try:
-        return kind, float(strength), spec
-    except ValueError:
-        return kind, 0.0, spec
 
 
 def rank_chart(study: GroupStudy) -> str:

@@ -57,19 +57,15 @@ class GroupStudy:
         return counts
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; None where a group is empty."""
+        """Plain values for JSON: per transformation and group the size and the ECE, None where a group is empty."""
         names = [member.name.lower() for member in Group]
+        errors = [[None if np.isnan(error) else float(error) for error in row] for row in self.errors]
         return {
             "confidence_at": self.confidence_at,
             "temperature": self.temperature,
-            "transformations": {
-                spec: {
-                    name: {"size": int(size), "ece": None if np.isnan(error) else float(error)}
-                    for name, size, error in zip(names, sizes, errors)
-                }
-                for spec, sizes, errors in zip(self.transforms, self.sizes, self.errors)
-            },
-            "ranks": {name: row.tolist() for name, row in zip(names, self.ranks)},
+            "groups": {spec: dict(zip(names, row)) for spec, row in zip(self.transforms, self.sizes.tolist())},
+            "ece": {spec: dict(zip(names, row)) for spec, row in zip(self.transforms, errors)},
+            "ranks": dict(zip(names, self.ranks.tolist())),
         }
 
 

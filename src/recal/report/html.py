@@ -87,7 +87,9 @@ def _verdict(view: Page) -> str:
     blocks = []
     for name in view.choices:
         hidden = "" if name == view.shown else " hidden"
-        sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in verdict(view.comparison, name))
+        sentences = "".join(
+            f"<p>{escape(sentence).replace(' %', '&nbsp;%')}</p>" for sentence in verdict(view.comparison, name)
+        )
         blocks.append(f'<div data-method="{escape(name)}"{hidden}>{sentences}</div>')
     card = f'<section class="card verdict" id="verdict">{"".join(blocks)}</section>'
     if len(view.choices) < 2:

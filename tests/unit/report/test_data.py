@@ -6,6 +6,7 @@ import pytest
 from recal.metrics.rows import RowScores
 from recal.report.data import (
     THRESHOLDS,
+    group_flow,
     histogram,
     path_of,
     per_class,
@@ -97,6 +98,14 @@ def test_progress_and_path_follow_the_fit(comparison):
     path = path_of(fitted.plan_, comparison.test, comparison.test_labels)
     assert path.nll[0] == pytest.approx(comparison.row("nll", "uncalibrated").value)
     assert path.nll[-1] == pytest.approx(comparison.row("nll", "recal").value)
+
+
+def test_group_flow_is_the_mean_over_the_iterations_that_drew_a_transformation(comparison):
+    data = progress(comparison.calibrators["recal"].history_)
+    specs, shares = group_flow(data)
+    assert specs == ("brightness:0.4", "zoom:0.5", "zoom:0.7")
+    rows = [index for index, spec in enumerate(data.transform) if spec == "zoom:0.5"]
+    assert shares[1] == pytest.approx(data.shares[rows].mean(axis=0))
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0.87, 0.93), (-0.1, 0.1), (0, 200), (0, 0), (3, 3)])

@@ -58,7 +58,8 @@ def test_without_labels_there_are_sizes_and_no_errors():
     study = group_study(Views([[2.0, 0.0]], {"zoom:0.5": [[1.5, 0.0]]}))
     assert study.sizes.tolist() == [[0, 0, 0, 1]]
     assert np.isnan(study.errors).all()
-    assert study.to_dict()["transformations"]["zoom:0.5"]["kept_fell"] == {"size": 1, "ece": None}
+    assert study.to_dict()["groups"]["zoom:0.5"]["kept_fell"] == 1
+    assert study.to_dict()["ece"]["zoom:0.5"]["kept_fell"] is None
 
 
 def test_views_without_transformations_are_refused():

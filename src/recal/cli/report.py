@@ -1,0 +1,65 @@
+"""`recal report`: one page that a person understands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recal.cli.compare import Methods, Splits
+from recal.cli.output import AsJson, command_line, print_json, say, working
+from recal.cli.sources import LabelColumn, holds_views, labelled_probs
+
+
+def report(
+    source: Annotated[Path, typer.Argument(metavar="VIEWS|PROBS", help="Views to fit on, or probabilities to judge.")],
+    test_views: Annotated[Path | None, typer.Argument(help="Views to test on; without them VIEWS is halved.")] = None,
+    before: Annotated[
+        Path | None, typer.Option("--before", help="With PROBS: the probabilities or views before calibration.")
+    ] = None,
+    methods: Methods = "ts,recal",
+    splits: Splits = 1,
+    out: Annotated[Path, typer.Option("--out", help="Where to write the page.")] = Path("report.html"),
+    title: Annotated[str, typer.Option("--title", help="Shown at the top.")] = "Calibration report",
+    label_column: LabelColumn = "label",
+    seed: Annotated[int, typer.Option("--seed", help="Same seed, same page.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML page: verdict, threshold slider, tables, figures.
+
+    Of views: methods are fitted on one file and tested on the other, or on random halves of the first. Of
+    probabilities from anywhere (.npz, .csv, .parquet): they are judged as they are, beside those given with --before.
+
+    Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
+    """
+    from recal.comparison import compare, compare_probs
+    from recal.errors import InputError
+    from recal.report import write_comparison
+    from recal.report.verdict import recommended, verdict
+    from recal.view_files import read_views
+
+    with working("Writing the report"):
+        if holds_views(source):
+            if before is not None:
+                raise InputError("--before goes with probabilities; views begin with the uncalibrated model.")
+            test = None if test_views is None else read_views(test_views)
+            names = [name.strip() for name in methods.split(",") if name.strip()]
+            # Two files are used as they are unless more splits are asked for.
+            chosen = None if test is not None and splits == 1 else splits
+            result = compare(names, read_views(source), test, splits=chosen, random_state=seed)
+        else:
+            after = labelled_probs(source, label_column)
+            named = {"given": after.probs}
+            if before is not None:
+                named = {"before": labelled_probs(before, label_column).probs, "after": after.probs}
+            assert after.labels is not None
+            result = compare_probs(named, after.labels, random_state=seed)
+        write_comparison(result, out, title=title, command=command_line())
+        sentences = verdict(result, recommended(result))
+    if as_json:
+        print_json({"file": out, "verdict": sentences, **result.to_dict()})
+        return
+    for sentence in sentences:
+        say(sentence)
+    say(f"Written to {out}.")

@@ -1,0 +1,101 @@
+"""compare, report and groups from the command line: what they print, write and refuse."""
+
+import json
+
+import numpy as np
+import pytest
+
+from recal import Views, read_views
+from recal.cli.app import run
+from recal.prob_files import write_probs
+from recal.report import group_study
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Views to fit and test on, and probabilities in three kinds of files."""
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("fit.npz", 0), ("test.npz", 1)):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, 3, 200)
+        logits = 6 * (np.eye(3)[y] + rng.normal(0, 0.6, (200, 3)))
+        copies = {f"zoom:{s}": 0.6 * logits + rng.normal(0, 1.5, (200, 3)) for s in (0.4, 0.6)}
+        Views(logits, copies, y).write(tmp_path / name)
+    rng = np.random.default_rng(2)
+    probs = rng.dirichlet([0.4] * 3, 150)
+    y = (probs.cumsum(1) > rng.random((150, 1))).argmax(1)
+    write_probs(tmp_path / "probs.npz", probs, y)
+    lines = ["cat,dog,owl,truth"] + [
+        ",".join([*map(repr, map(float, row)), ("cat", "dog", "owl")[label]]) for row, label in zip(probs, y)
+    ]
+    (tmp_path / "probs.csv").write_text("\n".join(lines))
+    return tmp_path
+
+
+def test_compare_prints_a_table_and_writes_each_format(files, capsys):
+    assert (
+        run(["compare", "fit.npz", "test.npz", "--methods", "ts,recal", "--bootstrap", "50", "--out", "results"]) == 0
+    )
+    shown = capsys.readouterr().out
+    for words in ("uncalibrated", "recal", "NLL", "passes", "report.html"):
+        assert words in shown
+    assert {path.name for path in (files / "results").iterdir()} == {
+        "comparison.md", "comparison.tex", "comparison.csv", "comparison.json", "report.html",
+    }  # fmt: skip
+    assert "recal compare" not in shown
+
+
+def test_compare_halves_one_file(files, capsys):
+    assert run(["compare", "fit.npz", "--methods", "vs", "--splits", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["methods"]) == ["uncalibrated", "ts", "vs"]
+    assert found["setup"]["splits"] == 3
+    assert found["setup"]["n_fit"] == 100
+
+
+def test_compare_refuses_an_unknown_method(files, capsys):
+    assert run(["compare", "fit.npz", "--methods", "nosuch"]) == 2
+    assert "There is no method 'nosuch'" in capsys.readouterr().err
+
+
+def test_report_of_views(files, capsys):
+    assert run(["report", "fit.npz", "test.npz", "--out", "r.html"]) == 0
+    shown = capsys.readouterr().out
+    assert "were right before" in shown
+    assert "after" in shown
+    assert "How this was made" in (files / "r.html").read_text()
+
+
+def test_report_of_probabilities_before_and_after(files, capsys):
+    assert run(["report", "probs.npz", "--before", "probs.csv", "--label-column", "truth", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["methods"]) == ["before", "after"]
+    assert len(found["verdict"]) == 2
+    assert (files / "report.html").exists()
+
+
+def test_report_refuses_before_with_views(files, capsys):
+    assert run(["report", "fit.npz", "--before", "probs.npz"]) == 2
+    assert "--before goes with probabilities" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("reading", ["original", "own"])
+def test_groups_are_those_of_the_study(files, capsys, reading):
+    assert run(["groups", "test.npz", "--confidence-at", reading, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    study = group_study(read_views("test.npz"), confidence_at=reading)
+    assert [list(row.values()) for row in found["groups"].values()] == study.sizes.tolist()
+    assert [row["kept_fell"] for row in found["ece"].values()] == pytest.approx(study.errors[:, 3].tolist())
+    assert found["confidence_at"] == reading
+
+
+def test_groups_shows_sizes_errors_and_ranks(files, capsys):
+    assert run(["groups", "test.npz", "--scaled"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("zoom:0.4", "kept, fell", "ECE 0.", "largest"):
+        assert words in shown
+
+
+def test_groups_refuses_an_unknown_reading(files, capsys):
+    assert run(["groups", "test.npz", "--confidence-at", "elsewhere"]) == 2
+    assert "elsewhere" in capsys.readouterr().err
