@@ -12,8 +12,8 @@ from recal.experiments.tables import PAPER_SPLIT, Results, Table
 
 ZOOM_WIDE, ZOOM_NARROW, BRIGHTNESS = "ReCal(z,.1-.9,20)", "ReCal(z,.5-.9,10)", "ReCal(b,.1-.9,20)"
 RECALS = (ZOOM_WIDE, ZOOM_NARROW, BRIGHTNESS)
-# As the paper's tables have it, on every network.
-TIME_ORDER = ("TS", "VS", ZOOM_WIDE, "Dir-ODIR", "MS-ODIR")
+# As the paper's tables have it, on every CIFAR network.
+TIME_ORDERS = (("TS", "VS", ZOOM_WIDE, "Dir-ODIR"), ("Dir-ODIR", "MS-ODIR"))
 
 
 def claims_table(dataset: str, results: Results, groups: Mapping[str, Any]) -> Table:
@@ -29,7 +29,8 @@ def claims_table(dataset: str, results: Results, groups: Mapping[str, Any]) -> T
         narrow = "for small images zoom .5-.9 suits better than .1-.9"
         rows.append([who, f"{narrow}, ECE", *_below(protocols, "ece", ZOOM_NARROW, ZOOM_WIDE)])
         rows.append([who, f"{narrow}, Brier", *_below(protocols, "brier", ZOOM_NARROW, ZOOM_WIDE)])
-        rows.append([who, "learning time: TS < VS < ReCal < Dir-ODIR < MS-ODIR", *_time_order(protocols)])
+        for order in TIME_ORDERS:
+            rows.append([who, f"learning time: {' < '.join(order)}", *_time_order(protocols, order)])
     for network, found in groups.items():
         for kind, table in found["kinds"].items():
             claim = f"group 4 has the least ECE most often ({kind})"
@@ -68,11 +69,12 @@ def _keeps_accuracy(protocols: Mapping[str, Any]) -> tuple[str, str]:
     return f"{changed} of {tested:,} predictions changed", "agrees" if changed == 0 else "does not agree"
 
 
-def _time_order(protocols: Mapping[str, Any]) -> tuple[str, str]:
-    seconds = {name: protocols[PAPER_SPLIT][name]["seconds"] for name in TIME_ORDER}
-    order = sorted(TIME_ORDER, key=lambda name: seconds[name])
-    text = " < ".join(f"{name} {seconds[name]:.3g} s" for name in order)
-    return text, "agrees" if tuple(order) == TIME_ORDER else "does not agree"
+def _time_order(protocols: Mapping[str, Any], claimed: tuple[str, ...]) -> tuple[str, str]:
+    """Judged by the median over the splits: one fit's time is noisy."""
+    seconds = {name: float(np.median([p[name]["seconds"] for p in protocols.values()])) for name in claimed}
+    order = sorted(claimed, key=lambda name: seconds[name])
+    text = " < ".join(f"{name} {seconds[name]:.2g} s" for name in order)
+    return text, "agrees" if tuple(order) == claimed else "does not agree"
 
 
 def _group_four(counts: Mapping[str, list[int]]) -> tuple[str, str]:

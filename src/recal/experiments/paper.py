@@ -89,5 +89,5 @@ def printed(table: str, dataset: str, network: str) -> tuple[str, dict[str, floa
     """
     wanted = _NETWORKS.get(_RELATIVES.get(network, network))
     key = f"{_DATASETS.get(dataset)}/{wanted}"
-    row = numbers()[table].get(key)
+    row = numbers().get(table, {}).get(key)
     return None if row is None else (key, row)

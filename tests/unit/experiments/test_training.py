@@ -104,14 +104,16 @@ def test_rubbish_is_no_checkpoint(pictures, tmp_path, content):
         run(pictures, path)
 
 
-def test_a_loaded_network_predicts_as_the_trained_one(pictures, tmp_path):
-    trained, _ = run(pictures, tmp_path / "checkpoint", network="resnet8")
+@pytest.mark.parametrize("network", ["lenet5", "resnet8", "resnet110-sd", "wrn16-2", "densenet40"])
+def test_a_loaded_network_predicts_as_the_trained_one(pictures, tmp_path, network):
+    recipe = replace(QUICK, epochs=1, rate=0.001)
+    trained, _ = run(pictures, tmp_path / "checkpoint", recipe, network=network)
     loaded, about = load_network(tmp_path / "checkpoint")
     images = torch.randn(3, 3, 32, 32)
     with torch.no_grad():
-        torch.testing.assert_close(loaded(images), trained(images), rtol=1e-4, atol=1e-5)
-    assert about["epoch"] == 3
-    assert about["identity"]["recipe"]["rate"] == 0.02
+        torch.testing.assert_close(loaded(images), trained(images), rtol=1e-3, atol=1e-4)
+    assert about["epoch"] == 1
+    assert about["identity"]["recipe"]["rate"] == 0.001
 
 
 def test_a_loss_that_is_not_finite_stops_the_training(pictures, tmp_path):
