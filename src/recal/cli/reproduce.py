@@ -28,7 +28,7 @@ def reproduce(
     seed: Annotated[int, typer.Option("--seed", help="Of the split, the pools, the draws and the halves.")] = 0,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
     verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Refuse an archive without its official checksum.")
+        bool, typer.Option("--verify/--no-verify", help="Refuse CIFAR images that are not the official ones.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:

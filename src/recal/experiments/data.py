@@ -88,7 +88,7 @@ def load(name: str, data_dir: str | Path, *, verify: bool = True) -> Dataset:
     data_dir : folder
         Holds the files, or a folder named after the data set that holds them.
     verify : bool
-        Whether an official archive must have its published checksum.
+        Whether CIFAR's images must be the official ones, by checksum, in whichever layout they lie.
     """
     if name not in LAYOUTS:
         raise InputError(f"There is no data set {name!r}; there are: {', '.join(LAYOUTS)}.")

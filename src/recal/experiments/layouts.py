@@ -6,7 +6,7 @@ import hashlib
 import json
 import struct
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,13 +40,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class CifarBinary:
-    """The official binary version, as the archive (checksummed) or as its unpacked files."""
+    """The official binary version, as the archive or as its unpacked files; `md5` holds the checksum of each."""
 
     archive: str
-    md5: str
     folder: str
     train: tuple[str, ...]
     test: str
+    md5: Mapping[str, str]
     n_classes: int
     label_bytes: int  # CIFAR-100 has a coarse label before the fine one
 
@@ -73,11 +73,14 @@ class CifarBinary:
             for name in names:
                 if not (unpacked / name).is_file():
                     raise FileError(f"{unpacked} holds {self.test} but not {name}; unpack the whole archive.")
-                yield name, (unpacked / name).read_bytes()
+                blob = (unpacked / name).read_bytes()
+                if verify:
+                    self.check(name, blob, unpacked / name)
+                yield name, blob
             return
         path = folder / self.archive
         if verify:
-            _check_md5(path, self.md5)
+            self.check(self.archive, path.read_bytes(), path)
         try:
             with tarfile.open(path, "r:gz") as archive:  # read member by member: nothing is unpacked to disk
                 for name in names:
@@ -97,30 +100,41 @@ class CifarBinary:
         labels = _checked_labels(rows[:, self.label_bytes - 1], len(rows), self.n_classes, Path(name))
         return np.ascontiguousarray(np.moveaxis(planes, 1, -1)), labels
 
-
-def _check_md5(path: Path, expected: str) -> None:
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if found != expected:
-        raise FileError(f"{path} has the MD5 {found}; the official archive has {expected}. Fetch it again.")
+    def check(self, name: str, blob: bytes, path: Path) -> None:
+        """Refuse what differs from the official file called `name`."""
+        found = hashlib.md5(blob, usedforsecurity=False).hexdigest()
+        if found != self.md5[name]:
+            raise FileError(f"{path} has the MD5 {found}; the official {name} has {self.md5[name]}. Fetch it again.")
 
 
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _CIFAR10 = CifarBinary(
     archive="cifar-10-binary.tar.gz",
-    md5="c32a1d4ab5d03f1284b67883e8d87530",
     folder="cifar-10-batches-bin",
     train=tuple(f"{batch}.bin" for batch in _BATCHES),
     test="test_batch.bin",
+    md5={
+        "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
+        "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+        "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+        "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+        "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+        "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+        "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+    },
     n_classes=10,
     label_bytes=1,
 )
 _CIFAR100 = CifarBinary(
     archive="cifar-100-binary.tar.gz",
-    md5="03b5dce01913d631647c71ecec9e9cb8",
     folder="cifar-100-binary",
     train=("train.bin",),
     test="test.bin",
+    md5={
+        "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
+        "train.bin": "6172c7755cfe09b2fe270c85cebc1b15",
+        "test.bin": "4499cfba6c016c1be1438163640a0898",
+    },
     n_classes=100,
     label_bytes=2,
 )
@@ -139,10 +153,16 @@ def _png_home(folder: Path) -> Path | None:
 def _read_png_batches(folder: Path, verify: bool) -> Parts:
     home = _png_home(folder)
     assert home is not None  # `found` said so
-    images = np.concatenate([_png_rows(home / f"{batch}.png") for batch in _BATCHES])
-    test_images = _png_rows(home / "test_batch.png")
-    labels = _png_labels(home / "train_lables.json", len(images))  # the package spells it so
-    return images, labels, test_images, _png_labels(home / "test_lables.json", len(test_images))
+    images = [_png_rows(home / f"{batch}.png") for batch in (*_BATCHES, "test_batch")]
+    labels = _png_labels(home / "train_lables.json", sum(map(len, images[:-1])))  # the package spells it so
+    ends = np.cumsum([len(part) for part in images[:-1]])
+    batches = [*np.split(labels, ends[:-1]), _png_labels(home / "test_lables.json", len(images[-1]))]
+    if verify:  # the pictures lose nothing, so the official files can be rebuilt from them
+        for batch, pixels, wanted in zip((*_BATCHES, "test_batch"), images, batches):
+            planes = np.moveaxis(pixels, -1, 1).reshape(len(pixels), -1)
+            rows = np.column_stack([wanted.astype(np.uint8), planes])
+            _CIFAR10.check(f"{batch}.bin", rows.tobytes(), home / f"{batch}.png")
+    return np.concatenate(images[:-1]), labels, images[-1], batches[-1]
 
 
 def _png_rows(path: Path) -> NDArray[np.uint8]:

@@ -65,7 +65,7 @@ class Table:
 
 
 def paper_table(name: str, dataset: str, results: Results) -> Table:
-    """One of the paper's four tables, or one in their layout: learnt from held-out images, judged on the test images."""
+    """One of the paper's tables, or one in their layout: learnt from held-out images, judged on the test images."""
     metric = (METRICS | BEYOND)[name]
     rows = []
     for network, protocols in results.items():

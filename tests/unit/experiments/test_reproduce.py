@@ -27,7 +27,7 @@ def done(tmp_path_factory, pictures):
     said: list[str] = []
     settings = Settings(
         "all", root / "data", "cifar10", ("lenet5",), root / "out",
-        recipes={"lenet5": {"epochs": 1, "batch_size": 32}}, halves=1,
+        recipes={"lenet5": {"epochs": 1, "batch_size": 32}}, halves=1, verify=False,
     )  # fmt: skip
     files = reproduce.reproduce(settings, said.append)
     return settings, files, said
