@@ -212,11 +212,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray]]:
 
 
 def _outer_header(content: bytes) -> dict[str, Any]:
-    for beginning, what in _BEGINNINGS.items():
-        if content.startswith(beginning):
-            raise FileError(what)
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or content[8:9] != b"{":
+        # Only now: the length of an honest header may begin with the bytes of a pickle or a gzip file.
+        for beginning, what in _BEGINNINGS.items():
+            if content.startswith(beginning):
+                raise FileError(what)
         raise FileError("it does not begin as one" if content else "it is empty")
     if length > MAX_HEADER_BYTES:
         raise FileError(f"its header declares {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read")

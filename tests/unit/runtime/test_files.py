@@ -253,3 +253,14 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path):
         writer.wait()
         writer.stdout.close()
         assert load(path).start >= 1.0
+
+
+@pytest.mark.parametrize("beginning", [b"\x80\x04", b"\x80\x05", b"\x1f\x8b"])
+def test_a_header_whose_length_begins_like_another_kind_of_file_is_read(tmp_path, beginning):
+    path = save(Plan(start=0.5), tmp_path / "plan")
+    content = path.read_bytes()
+    length, wanted = int.from_bytes(content[:8], "little"), int.from_bytes(beginning, "little")
+    spaces = b" " * (wanted - length)  # JSON allows them, so the header can be given any length
+    path.write_bytes(wanted.to_bytes(8, "little") + content[8 : 8 + length] + spaces + content[8 + length :])
+    assert path.read_bytes().startswith(beginning)
+    assert load(path) == Plan(start=0.5)
