@@ -55,7 +55,7 @@ def judge(method: Compared, protocol: Protocol, *, seed: int) -> tuple[dict[str,
     seconds: float | None = None
     calibrator = None
     if method.build is None:
-        probs = bounded_probs(softmax(test.logits), test.logits.argmax(1))
+        probs = uncalibrated(test)
     else:
         _warm_up(method.name)
         with warnings.catch_warnings(record=True) as caught:
@@ -79,6 +79,11 @@ def judge(method: Compared, protocol: Protocol, *, seed: int) -> tuple[dict[str,
         "warnings": said,
     }
     return result, calibrator
+
+
+def uncalibrated(views: Views) -> NDArray[np.float64]:
+    """Return the network's own probabilities."""
+    return bounded_probs(softmax(views.logits), views.logits.argmax(1))
 
 
 def _with_pool(views: Views, transforms: tuple[Transform, ...]) -> Views:

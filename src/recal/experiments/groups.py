@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any
-
-import numpy as np
 
 from recal.calibrators import TemperatureScaling
 from recal.calibrators.probabilities import softmax
 from recal.experiments.paper import GROUP_KINDS, GROUP_PARAMETERS
-from recal.grouping import Group, group
+from recal.grouping import Group
 from recal.metrics import ece
+from recal.report import group_study
 from recal.transforms import Transform, as_transform, format_strength
 from recal.views import Views
 
@@ -31,37 +31,33 @@ def group_tables(fit: Views, test: Views) -> dict[str, Any]:
     images), and a copy's confidence is the maximum of its own softmax.
     """
     beta = TemperatureScaling().fit(fit).beta_
-    labels = test.labels
-    assert labels is not None  # collected with them
-    original = test.logits.astype(np.float64) * beta
-    probs = softmax(original)
+    scaled = Views(test.logits * beta, {t: test.transformed(t) * beta for t in test.transforms}, test.labels)
+    study = group_study(scaled, confidence_at="own")
     tables: dict[str, Any] = {kind: {} for kind in GROUP_KINDS}
-    for transform in test.transforms:
-        kind, strength = str(transform).split(":")[:2]
-        numbers = group(original, test.transformed(transform).astype(np.float64) * beta, confidence_at="own")
-        members = {number: numbers == number for number in Group}
+    for spec, errors, sizes in zip(study.transforms, study.errors.tolist(), study.sizes.tolist()):
+        kind, strength = spec.split(":")[:2]
         tables[kind][strength] = {
-            "ece": {str(int(g)): ece(probs[rows], labels[rows]) if rows.any() else None for g, rows in members.items()},
-            "count": {str(int(g)): int(rows.sum()) for g, rows in members.items()},
+            "ece": {str(int(g)): None if isnan(error) else error for g, error in zip(Group, errors)},
+            "count": {str(int(g)): size for g, size in zip(Group, sizes)},
         }
-    return {"temperature": 1.0 / beta, "ece": ece(probs, labels), "kinds": tables}
+    assert scaled.labels is not None  # collected with them
+    return {"temperature": 1.0 / beta, "ece": ece(softmax(scaled.logits), scaled.labels), "kinds": tables}
 
 
 def ranks(rows: Rows) -> dict[str, list[int]]:
     """Return, per group, how often it has the smallest, second, third and largest error over the strengths.
 
-    An empty group has no error and ranks last; equal errors rank in the groups' order.
+    An empty group has no error and is not ranked; equal errors rank in the groups' order.
 
     Examples
     --------
     >>> from recal.experiments.groups import ranks
     >>> ranks({"0.5": {"ece": {"1": 0.3, "2": 0.1, "3": None, "4": 0.2}, "count": {}}})
-    {'1': [0, 0, 1, 0], '2': [1, 0, 0, 0], '3': [0, 0, 0, 1], '4': [0, 1, 0, 0]}
+    {'1': [0, 0, 1, 0], '2': [1, 0, 0, 0], '3': [0, 0, 0, 0], '4': [0, 1, 0, 0]}
     """
     counts = {str(int(g)): [0, 0, 0, 0] for g in Group}
     for row in rows.values():
-        errors = {g: row["ece"][g] for g in counts}
-        order = sorted(counts, key=lambda g: (errors[g] is None, errors[g] or 0.0))
-        for place, number in enumerate(order):
+        errors = {g: error for g in counts if (error := row["ece"][g]) is not None}
+        for place, number in enumerate(sorted(errors, key=lambda g: errors[g])):
             counts[number][place] += 1
     return counts

@@ -7,14 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import recal
+from recal.calibrators import Calibrator
 from recal.collect import collect
+from recal.comparison import compare_probs
 from recal.errors import InputError
 from recal.experiments import data
 from recal.experiments.claims import claims_table
-from recal.experiments.fits import Protocol, all_transforms, judge
+from recal.experiments.fits import Protocol, all_transforms, judge, uncalibrated
 from recal.experiments.groups import group_tables, group_transforms, ranks
-from recal.experiments.paper import COMPARED, GROUP_KINDS
+from recal.experiments.paper import COMPARED, GROUP_KINDS, Compared
 from recal.experiments.rank_chart import rank_chart
 from recal.experiments.recipes import Recipe, recipe_for
 from recal.experiments.stages import Stages, digest_arrays, fingerprint, read_json, write_json, write_text
@@ -28,6 +33,7 @@ from recal.experiments.tables import (
     paper_table,
     rank_table,
 )
+from recal.report import write_comparison
 from recal.transforms import Transform
 from recal.views import Views
 
@@ -108,6 +114,8 @@ def reproduce(settings: Settings, say: Callable[[str], None] = print) -> list[Pa
         views = _Collected(settings, network, found, stages)
         if settings.what != "groups":
             results[name] = _fit_all(settings, network, views, stages)
+        if settings.what == "all":
+            _report(settings, network, views, results[name], stages)
         if settings.wants("groups"):
             groups[name] = _groups(network, views, stages)
     files = _write_tables(settings, results, groups, about, stages)
@@ -249,6 +257,30 @@ def _fit_all(settings: Settings, network: Network, views: _Collected, stages: St
             stages.run(name, made_from, make)
             results[protocol.name][method.name] = read_json(stages.folder / name)
     return results
+
+
+def _report(settings: Settings, network: Network, views: _Collected, results: Any, stages: Stages) -> None:
+    """The HTML report on the paper's split, from the calibrations as they were saved."""
+    protocol, mark = _protocols(settings, views)[0]
+
+    def make(path: Path) -> None:
+        folder = stages.folder / network.name / "results" / PAPER_SPLIT
+        probs = {method.name: _probs(method, protocol.test, folder) for method in COMPARED}
+        assert protocol.test.labels is not None  # collected with them
+        comparison = compare_probs(probs, protocol.test.labels, baseline="TS")
+        title = f"{settings.dataset}, {network.name}: the methods that the ReCal paper compares"
+        write_comparison(comparison, path, title=title)
+
+    made_from = {"views": mark, "results": fingerprint(results[PAPER_SPLIT])}
+    stages.run(f"tables/report-{network.name}.html", made_from, make)
+
+
+def _probs(method: Compared, test: Views, folder: Path) -> NDArray[np.float64]:
+    if method.build is None:
+        return uncalibrated(test)
+    calibrator = recal.load(folder / f"{method.file_name}.recal")
+    assert isinstance(calibrator, Calibrator)  # this run wrote it
+    return calibrator.predict_proba(test)
 
 
 def _groups(network: Network, views: _Collected, stages: Stages) -> dict[str, Any]:

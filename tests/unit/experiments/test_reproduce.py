@@ -53,6 +53,7 @@ def test_every_table_is_written_in_the_papers_layout(done):
     header = next(line for line in (tables / "ece.md").read_text().splitlines() if line.startswith("|"))
     assert [cell.strip() for cell in header.split("|")[2:-1]] == [method.name for method in paper.COMPARED]
     assert "paper: CIFAR10 LeNet5" in (tables / "ece.md").read_text()
+    assert "ReCal(z,.1-.9,20)" in (tables / "report-lenet5.html").read_text()
     assert (tables / "ranks-lenet5-zoom.svg").read_text().startswith("<svg")
     assert json.loads((tables / "networks.json").read_text())["lenet5"]["recipe"]["epochs"] == 1
 

@@ -163,8 +163,8 @@ def test_group_tables_count_every_sample_once_and_judge_each_group_alone(grouped
     row = found["kinds"]["zoom"]["0.67"]
     assert sum(row["count"].values()) == 400
     beta = 1 / found["temperature"]
-    original = grouped.logits.astype(np.float64) * beta
-    seen = grouped.transformed("zoom:0.67").astype(np.float64) * beta
+    original = grouped.logits * beta
+    seen = grouped.transformed("zoom:0.67") * beta
     mine = group(original, seen, confidence_at="own") == 2
     probs = np.exp(original) / np.exp(original).sum(1, keepdims=True)
     assert row["count"]["2"] == mine.sum()
