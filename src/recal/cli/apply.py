@@ -63,6 +63,8 @@ def apply(
             plain = isinstance(calibrator, Plan)
             probs = calibrated_probs(calibrator, found) if plain else calibrator.predict_proba(found)
             applied = Applied(probs, found.labels, found.classes)
+    elif isinstance(calibrator, Plan):
+        raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and model is not None and data is not None:
         source = as_source(data, **options.given(resize=resize, crop=crop, on_error=on_error, part=part))
         skipped = source.skipped

@@ -19,11 +19,16 @@ _NONE = "none"
 _SEED = "random_state"
 
 
-def find_method(name: str) -> type[Calibrator]:
-    """Return the calibrator whose short name is `name`."""
+def methods() -> dict[str, type[Calibrator]]:
+    """Return every calibrator by its short name."""
     from recal.calibrators import CALIBRATORS
 
-    by_name = {calibrator.short_name: calibrator for calibrator in CALIBRATORS}
+    return {calibrator.short_name: calibrator for calibrator in CALIBRATORS}
+
+
+def find_method(name: str) -> type[Calibrator]:
+    """Return the calibrator whose short name is `name`."""
+    by_name = methods()
     if name not in by_name:
         raise InputError(f"There is no method {name!r}; the methods are {', '.join(by_name)}.")
     return by_name[name]

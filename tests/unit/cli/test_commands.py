@@ -78,6 +78,7 @@ def test_help_of_a_method_shows_its_options_with_defaults(capsys, monkeypatch):
     assert run(["fit", "--method", "recal", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "Options of --method recal" in shown
+    assert "isotonic" in shown, "the methods are listed"
     assert "--max-iter" in shown
     assert "200" in shown
     assert "The most iterations." in shown
@@ -125,6 +126,8 @@ def test_a_plan_can_be_applied(views, tmp_path, capsys):
     save(Plan((Step("zoom:0.5", (1, 0.9, 0.8, 1.1)),), start=0.5), tmp_path / "plan")
     answer(capsys, "apply", tmp_path / "plan", views, "--out", tmp_path / "p.npz")
     assert read_probs(tmp_path / "p.npz").labels.tolist() == read_views(views).labels.tolist()
+    with_model = ["apply", tmp_path / "plan", "--model", "m.onnx", "--data", tmp_path, "--out", tmp_path / "q.npz"]
+    assert "holds a plan alone" in refusal(capsys, *with_model)
 
 
 def test_evaluate_of_views_measures_the_model_itself(views, capsys, tmp_path):
