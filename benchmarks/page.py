@@ -1,0 +1,118 @@
+"""Write the results of `benchmarks.run` as a page with pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def write_page(results: dict[str, Any], folder: Path) -> Path:
+    """Write speed.md and growth.png from the results, and return the page's path."""
+    draw_growth(results["growth"], folder / "growth.png")
+    machine = results["machine"]
+    lines = [
+        "# Speed",
+        "",
+        "Made by `make bench`. CPU seconds, the least of several turns; contestants took turns in one process. "
+        f"Python {machine['python']}, numpy {machine['numpy']}, {machine['cores']} cores.",
+        "",
+        "## One temperature",
+        "",
+        *table(
+            ["size", "who", "CPU s", "times recal's", "error of beta"],
+            [
+                [r["size"], r["who"], f"{r['cpu']:.5f}", f"{r['ratio']:.2f}", _short(r["error"])]
+                for r in results["temperature"]
+            ],
+        ),
+        "",
+        "## A whole ReCal fit: 20 views, 200 iterations",
+        "",
+        *table(
+            ["size", "who", "CPU s", "share of the whole fit"],
+            [[r["size"], r["who"], f"{r['cpu']:.3f}", f"{r['ratio']:.2f}"] for r in results["fit"]],
+        ),
+        "",
+        "## How a fit's cost grows",
+        "",
+        "![CPU seconds over samples, classes, views and iterations](growth.png)",
+        "",
+        *table(
+            ["dimension", "sizes", "CPU s", "exponent"],
+            [
+                [
+                    r["axis"],
+                    ", ".join(map(str, r["sizes"])),
+                    ", ".join(f"{c:.3f}" for c in r["cpu"]),
+                    f"{r['exponent']:.2f}",
+                ]
+                for r in results["growth"]
+            ],
+        ),
+        "",
+        "## Replay",
+        "",
+        *table(
+            ["what", "seconds", "target", "met"],
+            [
+                [r["what"], f"{r['seconds']:.3g}", f"{r['target']:.3g}", "yes" if r["seconds"] <= r["target"] else "no"]
+                for r in results["replay"]
+            ],
+        ),
+        "",
+        "## Expected calibration error",
+        "",
+        *table(
+            ["size", "who", "CPU s", "times recal's"],
+            [[r["size"], r["who"], f"{r['cpu']:.4f}", f"{r['ratio']:.2f}"] for r in results["ece"]],
+        ),
+        "",
+        "## Start-up (CPU seconds)",
+        "",
+        *table(["what", "seconds"], [[r["what"], f"{r['seconds']:.2f}"] for r in results["start_up"]]),
+    ]
+    if "disk" in results:
+        lines += [
+            "",
+            "## Views that outgrow memory: 200 iterations",
+            "",
+            *table(
+                ["size", "views in", "CPU s", "wall s", "peak memory, GB"],
+                [
+                    [r["size"], r["how"], f"{r['cpu']:.1f}", f"{r['wall']:.1f}", f"{r['peak_gb']:.2f}"]
+                    for r in results["disk"]
+                ],
+            ),
+        ]
+    notes = folder / "notes.md"
+    if notes.exists():
+        lines += ["", notes.read_text().strip()]
+    page = folder / "speed.md"
+    page.write_text("\n".join(lines) + "\n")
+    return page
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    return ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
+
+
+def draw_growth(rows: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(rows), figsize=(3 * len(rows), 2.8), sharey=True)
+    for axis, row in zip(axes, rows, strict=True):
+        axis.loglog(row["sizes"], row["cpu"], "o-", color="black")
+        axis.set_title(f"{row['axis']}: exponent {row['exponent']:.2f}", fontsize=10)
+        axis.grid(True, which="both", alpha=0.3)
+    axes[0].set_ylabel("CPU seconds")
+    figure.tight_layout()
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def _short(error: float | None) -> str:
+    return "" if error is None else f"{error:.1e}"
