@@ -112,6 +112,11 @@ def page(stem: str, views: Views, rows: list[Row], halves: int) -> str:
         "",
         "Methods that do not improve the NLL of the uncalibrated model: " + (", ".join(worse) or "none") + ".",
     ]
+    if "ViewAveraging" in worse:
+        lines += [
+            "Averaging over the views of the file, strong zooms and darkening among them, is known not to: its answers",
+            "are those of inputs that lost most of what the model needs.",
+        ]
     lines += [f"\n`{row.name}` is not used here: {row.refused}" for row in rows if row.refused]
     return "\n".join(lines) + "\n"
 

@@ -36,8 +36,8 @@ class DiagonalMap:
         self._mean = np.full(len(labels), 1.0 / len(labels))
         self._light_mean = self._mean.astype(np.float32)
 
-    def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 100) -> Solution:
-        return minimise(self, start, tol=tol, max_iter=max_iter)
+    def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 100, warn: bool = True) -> Solution:
+        return minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
 
     def evaluate(self, point: np.ndarray) -> float:
         self._point = point

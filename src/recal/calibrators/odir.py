@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from recal.calibrators.diagonal_map import DiagonalMap
 from recal.calibrators.folds import stratified_folds
 from recal.calibrators.linear_map import LinearMap, linear_scores
 from recal.calibrators.probabilities import log_softmax
@@ -63,19 +64,16 @@ def search(
     features: np.ndarray, labels: Labels, fold: np.ndarray, beta: float, lambdas: Sequence[float], mus: Sequence[float]
 ) -> Search:
     """Score every pair by the held-out NLL over the folds, following each path from strong to weak lambda."""
-    n_classes = features.shape[1]
     totals = np.zeros((len(lambdas), len(mus)))
     for held in track(range(int(fold.max()) + 1), "Searching lambda and mu"):
         rows = fold != held
-        problem = LinearMap(features[rows], labels[rows], n_classes)
+        problem = LinearMap(features[rows], labels[rows], features.shape[1])
         outside, truth = features[~rows], labels[~rows]
-        strongest = starting_point(n_classes, beta)
         for column, mu in enumerate(mus):
-            theta, least = strongest, np.inf
+            theta, least = starting_point(problem.features, problem.labels, beta, mu), np.inf
             for row, lam in enumerate(lambdas):
                 penalise(problem, lam, mu, beta)
                 theta = problem.solve(theta, tol=_SEARCH_TOL, warn=False).point
-                strongest = theta if row == 0 else strongest
                 loss = _total_nll(outside, truth, theta)
                 totals[row, column] += loss
                 least = min(least, loss)
@@ -89,7 +87,7 @@ def fit_map(features: np.ndarray, labels: Labels, beta: float, lam: float, mu: f
     """Return theta = [W | b], (n_classes, n_classes + 1), at the minimum of the written objective."""
     problem = LinearMap(features, labels, features.shape[1])
     penalise(problem, lam, mu, beta)
-    return problem.solve(starting_point(features.shape[1], beta), max_iter=100).point
+    return problem.solve(starting_point(features, labels, beta, mu), max_iter=100).point
 
 
 def penalise(problem: LinearMap, lam: float, mu: float, beta: float) -> None:
@@ -98,12 +96,16 @@ def penalise(problem: LinearMap, lam: float, mu: float, beta: float) -> None:
     ridge = np.full((count, count + 1), lam / (count * (count - 1)))
     np.fill_diagonal(ridge, _TRACE)
     ridge[:, -1] = mu / count
-    problem.penalise(ridge, starting_point(count, beta))
+    problem.penalise(ridge, beta * np.eye(count, count + 1))
 
 
-def starting_point(n_classes: int, beta: float) -> np.ndarray:
-    """Return temperature scaling as a linear map."""
-    return beta * np.eye(n_classes, n_classes + 1)
+def starting_point(features: np.ndarray, labels: Labels, beta: float, mu: float) -> np.ndarray:
+    """Return where a path starts: the map without off-diagonal weights, which costs little next to any other."""
+    count = features.shape[1]
+    common = np.array([[beta], [0.0]]) * np.ones(count)
+    problem = DiagonalMap(features, labels, ridge=np.array([[_TRACE], [mu / count]]), centre=common)
+    scales, shifts = problem.solve(common, tol=_SEARCH_TOL, warn=False).point
+    return np.column_stack([np.diag(scales), shifts])
 
 
 def make_folds(labels: Labels, n_folds: int, rng: np.random.Generator) -> np.ndarray:

@@ -1,0 +1,172 @@
+"""The parametric rivals' speed and NLL beside other libraries, on synthetic logits, in CPU seconds.
+
+    python -m benchmarks.rivals_speed [--large] [--out docs/results]
+
+Needs the extra `peers`; a library that is not installed is left out. Threads are kept to one so that CPU seconds mean
+the same for all. `--large` adds one fit of each method at 25,000 x 1,000 and the memory it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+import recal
+
+Fit = Callable[[np.ndarray, np.ndarray], Callable[[np.ndarray], np.ndarray]]
+
+
+def synthetic(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Over-confident logits whose classes are mixed and shifted, and labels drawn from the honest ones."""
+    rng = np.random.default_rng(seed)
+    honest = rng.normal(scale=2.0, size=(n, k))
+    labels = (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
+    mixing = np.eye(k) + 0.3 / np.sqrt(k) * rng.normal(size=(k, k))
+    return (1.7 * honest @ mixing + 0.3 * rng.normal(size=k)).astype(np.float32), labels
+
+
+def ours(model: recal.calibrators.Calibrator) -> Fit:
+    return lambda logits, labels: model.fit(logits, labels).predict_proba
+
+
+def of_probmetrics(name: str) -> Fit:
+    import torch
+    from probmetrics import calibrators
+    from probmetrics.distributions import CategoricalLogits
+
+    torch.set_num_threads(1)
+
+    def fit(logits: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        model = getattr(calibrators, name)()
+        model.fit_torch(CategoricalLogits(torch.tensor(logits)), torch.tensor(labels))
+        return lambda x: model.predict_proba_torch(CategoricalLogits(torch.tensor(x))).get_probs().double().numpy()
+
+    return fit
+
+
+def of_sklearn() -> Fit:
+    from sklearn.calibration import _TemperatureScaling
+
+    def fit(logits: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        return _TemperatureScaling().fit(logits.astype(np.float64), labels).predict
+
+    return fit
+
+
+def of_netcal() -> Fit:
+    from netcal.scaling import TemperatureScaling
+
+    def probs(logits: np.ndarray) -> np.ndarray:
+        values = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+        return values / values.sum(axis=1, keepdims=True)
+
+    def fit(logits: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        model = TemperatureScaling()
+        model.fit(probs(logits), labels)
+        return lambda x: model.transform(probs(x))
+
+    return fit
+
+
+# method, library, how to build its fit
+CONTENDERS: tuple[tuple[str, str, Callable[[], Fit]], ...] = (
+    ("temperature", "recal", lambda: ours(recal.TemperatureScaling())),
+    ("temperature", "probmetrics", lambda: of_probmetrics("TemperatureScalingCalibrator")),
+    ("temperature", "scikit-learn", of_sklearn),
+    ("temperature", "netcal (float64)", of_netcal),
+    ("vector scaling", "recal", lambda: ours(recal.VectorScaling())),
+    ("vector scaling", "probmetrics", lambda: of_probmetrics("VectorScalingCalibrator")),
+    ("SVS", "recal", lambda: ours(recal.StructuredVectorScaling())),
+    ("SVS", "probmetrics", lambda: of_probmetrics("SVSCalibrator")),
+    ("SMS", "recal", lambda: ours(recal.StructuredMatrixScaling())),
+    ("SMS", "probmetrics", lambda: of_probmetrics("SMSCalibrator")),
+    ("Platt", "recal", lambda: ours(recal.PlattScaling())),
+    ("beta", "recal", lambda: ours(recal.BetaCalibration())),
+    ("latent GP", "recal", lambda: ours(recal.GaussianProcessCalibration(random_state=0))),
+    ("MS-ODIR, whole search", "recal", lambda: ours(recal.MatrixScaling(random_state=0))),
+    ("Dir-ODIR, whole search", "recal", lambda: ours(recal.DirichletCalibration(random_state=0))),
+)
+LARGE = (
+    ("vector scaling", recal.VectorScaling()),
+    ("SVS", recal.StructuredVectorScaling()),
+    ("SMS", recal.StructuredMatrixScaling()),
+    ("MS-ODIR, one lambda and mu", recal.MatrixScaling(lambdas=1e6, mus=1e3)),
+    ("Dir-ODIR, one lambda and mu", recal.DirichletCalibration(lambdas=1e6, mus=1e3)),
+)
+
+
+def nll(probs: np.ndarray, labels: np.ndarray) -> float:
+    return float(-np.log(np.maximum(probs[np.arange(len(labels)), labels], 1e-300)).mean())
+
+
+def best_of(fit: Fit, logits: np.ndarray, labels: np.ndarray) -> tuple[float, Callable[[np.ndarray], np.ndarray]]:
+    """Return the least CPU seconds of up to three fits, after one that pays for compilation, and the predictor."""
+    seconds = []
+    for repeat in range(4):
+        start = time.process_time()
+        predict = fit(logits, labels)
+        seconds.append(time.process_time() - start)
+        if repeat and sum(seconds) > 10.0:
+            break
+    return min(seconds), predict
+
+
+def compare(n: int, k: int) -> list[str]:
+    logits, labels = synthetic(2 * n, k)
+    lines = [
+        f"\n## {n:,} x {k:,}\n",
+        "| method | library | CPU s | NLL, fitted | NLL, held out |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for method, library, build in CONTENDERS:
+        try:
+            fit = build()
+        except ImportError:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            seconds, predict = best_of(fit, logits[:n], labels[:n])
+            inside, outside = nll(predict(logits[:n]), labels[:n]), nll(predict(logits[n:]), labels[n:])
+        lines.append(f"| {method} | {library} | {seconds:.3f} | {inside:.4f} | {outside:.4f} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def large(n: int = 25_000, k: int = 1_000) -> list[str]:
+    logits, labels = synthetic(n, k)
+    lines = [f"\n## One fit at {n:,} x {k:,}\n", "| method | CPU s | most memory so far, GB |", "|---|---:|---:|"]
+    for method, model in LARGE:
+        start = time.process_time()
+        model.fit(logits, labels)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        lines.append(f"| {method} | {time.process_time() - start:.1f} | {memory:.2f} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    settings = parser.parse_args()
+    lines = [
+        "# The rivals' speed",
+        "",
+        "Made by `python -m benchmarks.rivals_speed --large`: synthetic logits, one thread,",
+    ]
+    lines += ["CPU seconds, the best of up to three fits after one to warm up."]
+    with threadpool_limits(1):
+        lines += [*compare(5_000, 10), *compare(5_000, 100), *(large() if settings.large else [])]
+    settings.out.mkdir(parents=True, exist_ok=True)
+    (settings.out / "methods-speed.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
