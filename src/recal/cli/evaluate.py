@@ -7,45 +7,53 @@ from typing import Annotated
 
 import typer
 
-from recal.cli.output import AsJson, print_json, print_table, working
+from recal.cli.output import AsJson, command_line, print_json, print_table, say, working
+from recal.cli.sources import LabelColumn, labelled_probs
 
 
 def evaluate(
     source: Annotated[
         Path,
-        typer.Argument(metavar="PROBS|VIEWS", help="Probabilities from `recal apply`, or views: an .npz or .zarr."),
+        typer.Argument(metavar="PROBS|VIEWS", help="Probabilities (.npz, .csv, .parquet) or views (.npz, .zarr)."),
     ],
     bootstrap: Annotated[int, typer.Option("--bootstrap", help="Draws behind the 95 % intervals; 0 for none.")] = 1000,
     bins: Annotated[int, typer.Option("--bins", help="Bins of the binned calibration errors.")] = 15,
+    label_column: LabelColumn = "label",
+    report: Annotated[Path | None, typer.Option("--report", help="Also write a page (.html) about them.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same intervals.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how honest probabilities are, with 95 % intervals.
+    """Measure how honest probabilities are: metrics with 95 % intervals, and a test of calibration.
 
-    Of views, the model's own uncalibrated probabilities are measured. The file must hold labels.
+    Of views, the model's own uncalibrated probabilities are measured. A table has one column for each class, named
+    as the class is, and one for the labels.
 
-    Example: [bold]recal evaluate probs.npz[/bold]
+    Example: [bold]recal evaluate probs.csv --label-column truth --report report.html[/bold]
     """
     from recal import evaluate as measure
-    from recal.errors import InputError
-    from recal.metrics import LABELS
-    from recal.prob_files import probs_of_file
+    from recal.metrics import LABELS, calibration_test
 
-    found = probs_of_file(source)
-    if found.labels is None:
-        raise InputError(f"{source} holds no labels, and without them nothing can be measured.")
+    found = labelled_probs(source, label_column)
+    assert found.labels is not None
     with working("Measuring"):
         result = measure(found.probs, found.labels, bootstrap, n_bins=bins, random_state=seed)
+        tested = calibration_test(found.probs, found.labels, bins, random_state=seed)
+        if report is not None:
+            from recal.report import write_evaluation
+
+            write_evaluation(found.probs, found.labels, report, command=command_line())
     if as_json:
-        print_json({"file": source, **result.to_dict()})
+        print_json({"file": source, **result.to_dict(), "calibration_test": tested.to_dict(), "report": report})
         return
     rows = []
     for name, value in result.items():
         low, high = result.intervals.get(name, (None, None))
         rows.append([LABELS[name], f"{value:.5f}", "" if low is None else f"{low:.5f} to {high:.5f}"])
     print_table(
-        f"{result.n_samples:,} samples, {result.n_classes:,} classes, {result.n_bins} bins",
+        str(result).splitlines()[0],
         ["metric", "value", "95 % interval" if result.intervals else ""],
         rows,
-        note="Less is better, but for AUROC.",
+        note=f"Less is better, but for AUROC. Test of calibration: {tested}",
     )
+    if report is not None:
+        say(f"Written to {report}.")

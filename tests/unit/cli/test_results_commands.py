@@ -1,11 +1,11 @@
-"""compare, report and groups from the command line: what they print, write and refuse."""
+"""compare, report, evaluate and groups from the command line: what they print, write and refuse."""
 
 import json
 
 import numpy as np
 import pytest
 
-from recal import Views, read_views
+from recal import Views, evaluate, read_views
 from recal.cli.app import run
 from recal.prob_files import write_probs
 from recal.report import group_study
@@ -56,6 +56,38 @@ def test_compare_halves_one_file(files, capsys):
 def test_compare_refuses_an_unknown_method(files, capsys):
     assert run(["compare", "fit.npz", "--methods", "nosuch"]) == 2
     assert "There is no method 'nosuch'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["probs.npz", "probs.csv"])
+def test_evaluate_reads_probabilities_from_anywhere(files, capsys, source):
+    assert run(["evaluate", source, "--label-column", "truth", "--bootstrap", "50", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    with np.load("probs.npz") as stored:
+        expected = evaluate(stored["probs"], stored["labels"])
+    assert found["metrics"]["ece"]["value"] == pytest.approx(expected["ece"])
+    assert 0 < found["calibration_test"]["p_value"] <= 1
+
+
+def test_evaluate_of_views_is_of_the_uncalibrated_model(files, capsys):
+    assert run(["evaluate", "test.npz", "--bootstrap", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    views = read_views("test.npz")
+    probs = np.exp(views.logits) / np.exp(views.logits).sum(1, keepdims=True)
+    assert found["metrics"]["nll"]["value"] == pytest.approx(evaluate(probs, views.labels)["nll"])
+
+
+def test_evaluate_prints_for_people_and_writes_a_page(files, capsys):
+    assert run(["evaluate", "probs.npz", "--bootstrap", "50", "--report", "page.html"]) == 0
+    shown = capsys.readouterr().out
+    assert "95 % interval" in shown
+    assert "Test of calibration: p" in shown
+    assert "promised" in (files / "page.html").read_text()
+
+
+def test_evaluate_without_labels_is_refused(files, capsys):
+    write_probs(files / "bare.npz", np.array([[0.5, 0.5]]))
+    assert run(["evaluate", "bare.npz"]) == 2
+    assert "holds no labels" in capsys.readouterr().err
 
 
 def test_report_of_views(files, capsys):
