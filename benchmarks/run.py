@@ -83,11 +83,11 @@ def peers(logits: np.ndarray, y: np.ndarray) -> dict[str, Callable[[], float]]:
         pass
     try:
         import torch
-        from probmetrics.calibrators import get_calibrator
+        from probmetrics.calibrators import TemperatureScalingCalibrator
         from probmetrics.distributions import CategoricalLogits
 
         def probmetrics_fit() -> float:
-            calibrator = get_calibrator("ts-mix", calibrate_with_mixture=False)
+            calibrator = TemperatureScalingCalibrator()
             calibrator.fit_torch(CategoricalLogits(torch.as_tensor(logits)), torch.as_tensor(y))
             given = torch.as_tensor(logits[:1])
             out = calibrator.predict_proba_torch(CategoricalLogits(given)).get_logits()

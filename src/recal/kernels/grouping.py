@@ -48,14 +48,14 @@ def _pairwise_sum(values, count):  # type: ignore[no-untyped-def]
 
     Written with a stack because numba cannot load a recursive function from its cache.
     """
+    start = 0
     if count <= 128:
-        return _sum_block(values, 0, count)
-    counts = np.empty(64, dtype=np.int64)  # what is still to be summed, with its depth in the tree of halves
-    depths = np.empty(64, dtype=np.int64)
+        return _sum_block(values, start, count)
     sums = np.empty(64, dtype=np.float32)  # what was summed and waits for its sibling
-    sum_depths = np.empty(64, dtype=np.int64)
+    depth_of = np.empty((3, 64), dtype=np.int64)
+    counts, depths, sum_depths = depth_of[0], depth_of[1], depth_of[2]  # what is still to be summed, and how deep
     counts[0], depths[0] = count, 0
-    pending, waiting, start = 1, 0, 0
+    pending, waiting = 1, 0
     while pending > 0:
         size, depth = counts[pending - 1], depths[pending - 1]
         if size > 128:
