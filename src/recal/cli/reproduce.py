@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recal.cli.output import AsJson, print_json, say
+from recal.cli.output import AsJson, print_json
 
 
 def reproduce(
@@ -56,7 +56,12 @@ def reproduce(
         device=device,
         verify=verify,
     )
-    files = run(settings, say=lambda sentence: say(sentence, quiet=as_json))
+
+    def tell(sentence: str) -> None:
+        if not as_json:
+            print(sentence, flush=True)  # a training takes hours, and its log file must show how far it is
+
+    files = run(settings, say=tell)
     if as_json:
         found: dict[str, Any] = {"folder": out / dataset / "tables", "files": files}
         print_json(found)

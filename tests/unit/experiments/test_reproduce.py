@@ -128,6 +128,23 @@ def test_the_command_line_reproduces_cifar100(tmp_path, pictures, capsys):
     assert "paper: CIFAR100 LeNet5" in (tmp_path / "out/cifar100/tables/error.md").read_text()
 
 
+def test_progress_reaches_a_log_file_at_once(tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    seen: list[str] = []
+
+    def slow(settings, say):
+        say("lenet5: epoch 1/164")
+        seen.append(log.read_text())
+        return []
+
+    monkeypatch.setattr(reproduce, "reproduce", slow)
+    arguments = ["reproduce", "ece", "--data-dir", "d", "--dataset", "cifar10", "--networks", "lenet5", "--out", "o"]
+    with log.open("w", buffering=8192) as file:
+        monkeypatch.setattr("sys.stdout", file)
+        assert run(arguments) == 0
+    assert seen == ["lenet5: epoch 1/164\n"]
+
+
 def test_grey_pictures_are_reproduced(tmp_path, pictures):
     pictures.mnist(tmp_path / "data")
     settings = Settings(
