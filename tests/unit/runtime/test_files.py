@@ -149,7 +149,11 @@ def test_string_classes_come_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "thing", [{1, 2}, object(), len, np.random.default_rng(0), b"bytes", 1j, np.array([1j])], ids=repr
+    "thing",
+    [{1, 2}, object(), len, np.random.default_rng(0), b"bytes", 1j, np.array([1j])],
+    ids=lambda thing: (
+        type(thing).__name__
+    ),  # an address in a name would differ between the processes that share the tests
 )
 def test_what_a_file_cannot_hold_is_refused_by_name(thing, tmp_path):
     with pytest.raises(InputError, match=r"Toy\.thing_"):
