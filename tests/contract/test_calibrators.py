@@ -269,9 +269,13 @@ def test_more_classes_than_samples(method):
 def test_a_missing_class_keeps_its_column(method):
     logits, labels = draw(120, 4, seed=8)
     kept = np.isin(labels, (0, 2))
-    model = make(method).fit(make_views(logits[kept], labels[kept]))
+    views, truth = make_views(logits[kept], labels[kept]), labels[kept]
+    model = make(method).fit(views)
     np.testing.assert_array_equal(model.classes_, np.arange(4))
     assert_probabilities(model.predict_proba(problem()), (90, 4))
+    probs = model.predict_proba(views)
+    for k in (0, 2):  # a class's own samples get more of its column than others do
+        assert probs[truth == k, k].mean() > probs[truth != k, k].mean() + 0.1
 
 
 @every
