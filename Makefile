@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CODE := $(wildcard src tests benchmarks examples)
 
 .PHONY: help venv demo test test-slow check bench docs clean
 help:            ## what can be made
@@ -21,8 +22,8 @@ demo: $(STAMP)   ## the main job, end to end, on real images
 	$(BIN)/recal demo --out demo-output
 
 test: $(STAMP)   ## lint, types and all quick tests
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
@@ -30,8 +31,8 @@ test-slow: $(STAMP) ## what takes minutes
 	$(BIN)/python -m pytest -m slow
 
 check: $(STAMP)  ## lint and types only
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
 bench: $(STAMP)  ## speed, beside the peers and the physical limit

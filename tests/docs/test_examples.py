@@ -34,17 +34,26 @@ def modules() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
-def test_the_python_blocks_of_a_page_run_one_after_the_other(page, tmp_path):
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks(page)))
+def run_script(script: Path, folder: Path) -> None:
     path = os.pathsep.join(filter(None, [str(SOURCE.parent), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:recal", str(script)],
-        cwd=tmp_path, env=environment, capture_output=True, text=True,
+        cwd=folder, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_the_python_blocks_of_a_page_run_one_after_the_other(page, tmp_path):
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(page)))
+    run_script(script, tmp_path)
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda script: script.name)
+def test_the_example_scripts_run(script, tmp_path):
+    run_script(script, tmp_path)
 
 
 def test_the_readme_begins_with_the_two_commands_and_a_picture():
