@@ -110,7 +110,7 @@ def temperatures(sizes: list[tuple[int, int]]) -> list[dict[str, Any]]:
             "plain numpy": lambda z=logits, y=y: numpy_temperature(z, y),
             **peers(logits, y),
         }
-        best, true = take_turns(contestants, 3 if n * k > 1e6 else 7), root(logits, y)
+        best, true = take_turns(contestants, 2 if n * k > 1e6 else 7), root(logits, y)
         rows += [
             entry(f"{n} x {k}", name, t, best["recal"], error=None if t.result is None else abs(t.result - true))
             for name, t in best.items()
