@@ -37,7 +37,7 @@ check: $(STAMP)  ## lint and types only
 
 bench: $(STAMP)  ## speed, beside the peers and the physical limit
 	$(BIN)/python -m pip install --quiet --editable '.[test,peers]'
-	$(BIN)/python -m benchmarks.run --out docs/benchmarks
+	$(BIN)/python -m benchmarks.run --out docs/benchmarks --disk
 
 docs: $(STAMP)   ## run every example in the documentation
 	$(BIN)/python -m pytest tests/docs
