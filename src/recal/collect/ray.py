@@ -127,7 +127,8 @@ class RayEngine:
             ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
         except (ConnectionError, RuntimeError, ValueError) as error:
             place = f"the Ray cluster at {address}" if address else "a local Ray cluster"
-            raise RecalError(f"Cannot reach {place}: {error}") from error
+            hint = " If it asks for a token, give this process the one its administrator set." if address else ""
+            raise RecalError(f"Cannot reach {place}: {str(error).rstrip('.')}.{hint}") from error
 
     def _local_cpus(self) -> int:
         asked = 0 if self.workers is None else int(np.ceil(self.workers * self.cpus))

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from recal import InputError, TemperatureScaling, collect
 from recal.collect import RayEngine, apply, apply_distributed
+from recal.errors import RecalError
 
 ENGINE = RayEngine(workers=2)
 
@@ -159,6 +160,36 @@ def test_bad_engines_are_refused():
         RayEngine(workers=0)
     with pytest.raises(InputError, match="must not be negative"):
         RayEngine(gpus=-1)
+
+
+@pytest.mark.parametrize("address", [None, "10.1.2.3:6379"])
+def test_the_address_decides_where_and_only_what_was_started_is_ended(monkeypatch, address):
+    asked, ended = [], []
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: asked.append(options))
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    with ENGINE._cluster():
+        assert not ended
+    assert ended == [True]
+    assert asked[0]["address"] == (address or "local")
+    assert ("num_cpus" in asked[0]) == (address is None), "a cluster that is there has its own size"
+
+
+def test_a_cluster_that_cannot_be_joined_is_named(monkeypatch):
+    def refuse(**options):
+        raise ConnectionError("Failed to connect")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setenv("RAY_ADDRESS", "10.1.2.3:6379")
+    with (
+        pytest.raises(RecalError, match=r"cluster at 10\.1\.2\.3:6379: Failed to connect\. .*token"),
+        ENGINE._cluster(),
+    ):
+        pass
 
 
 @pytest.mark.slow
