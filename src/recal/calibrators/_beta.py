@@ -18,8 +18,8 @@ from recal.views import Views
 class BetaCalibration(Calibrator):
     """Give each class the map 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b >= 0, and divide by the sum.
 
-    The map fits scores that are Beta-distributed among the samples of a class and among the rest. Unlike a logistic
-    curve of the log-odds it holds the identity (a = b = 1, c = 0) and bends differently near 0 and near 1.
+    The map fits scores that are Beta-distributed among the samples of a class and among the rest. It holds the identity
+    (a = b = 1, c = 0) and, with a = b, Platt's curve of the log-odds; else it bends differently near 0 and near 1.
     As published, a and b come from a logistic regression on log p and -log(1 - p); one that turns out negative is set
     to zero and the rest is fitted again, so that the map never falls.
 
