@@ -6,7 +6,7 @@ which keeps b positive. One pass over the data serves all groups at once.
 
 Answers that have no root inside [1e-3, 100] are bounded: a group whose every sample is right with room to spare
 (separable) gets 100, one that would be best served by pure chance gets 1e-3, and a group that is empty, or whose loss
-no longer depends on b, keeps 1.
+is flat at 1 already (all logits equal, or every sample right beyond the last digit), keeps 1.
 """
 
 from __future__ import annotations
@@ -58,9 +58,12 @@ def solve_betas(derivatives: Derivatives, n_groups: int, start: Vector | None = 
         passes += 1
         for k in np.flatnonzero(open_groups):
             if slope[k] == 0.0:
-                if curvature[k] == 0.0:  # the loss is flat: nothing to learn
+                if curvature[k] == 0.0 and lower[k] > _LOWER:  # it fell, until all rows were right to the last digit
+                    log_beta[k], at_bound[k], open_groups[k] = _UPPER, True, False
+                elif curvature[k] == 0.0 and log_beta[k] != 0.0:  # a guess too far out to learn from
                     log_beta[k] = 0.0
-                open_groups[k] = False
+                else:  # the minimum, or a loss that is flat: nothing to learn
+                    open_groups[k] = False
                 continue
             if slope[k] < 0.0:
                 lower[k] = log_beta[k]

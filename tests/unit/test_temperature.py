@@ -29,6 +29,23 @@ def test_a_separable_problem_gets_the_largest_beta():
     assert scaling.converged_
 
 
+@pytest.mark.parametrize("margin", [7.0, 8.0, 40.0, 300.0])
+def test_a_separable_problem_gets_the_largest_beta_also_where_its_loss_underflows(margin):
+    logits = [[margin, 0.0, -0.3], [0.0, 2 * margin, 0.1]]
+    assert TemperatureScaling().fit(logits, [0, 1]).beta_ == pytest.approx(LARGEST_BETA, rel=1e-12)
+
+
+def test_a_guess_where_the_loss_underflows_does_not_change_the_answer():
+    def derivatives(betas):
+        weight = np.where(betas > 0, np.exp(-300.0 * betas), 0.0)
+        return -300.0 * weight, 300.0**2 * weight
+
+    answers = [solve_betas(derivatives, 1, start) for start in (None, np.array([4.0]))]
+    assert derivatives(np.array([4.0]))[0] == 0
+    assert [answer.values for answer in answers] == [(LARGEST_BETA,)] * 2
+    assert all(answer.at_bound == (True,) for answer in answers)
+
+
 def test_a_model_worse_than_chance_gets_the_smallest_beta():
     scaling = TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0]], [1, 0])
     assert scaling.beta_ == pytest.approx(LEAST_BETA, rel=1e-12)
