@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
 from recal import InputError, ReCal, TemperatureScaling, Views, temperature
-from recal.errors import ConvergenceWarning
+from recal.errors import ConvergenceWarning, FewSamplesWarning
 from recal.temperature import LARGEST_BETA, LEAST_BETA, solve_betas
 
 
@@ -121,3 +123,28 @@ def test_the_draws_follow_the_seed():
     views = Views(z, {f"zoom:0.{i}": z * i / 10 for i in range(1, 9)}, [0, 1, 1])
     runs = [[str(it.transform) for it in ReCal(tol=0, random_state=s).fit(views).history_] for s in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
+
+
+def sorted_by_a_view(mistakes_when_kept):
+    """Return 400 samples of which a view keeps 300 answers; mistakes are among the 100 others, and where asked."""
+    z = np.tile([2.0, 0.0, 0.1], (400, 1))
+    y = np.zeros(400, dtype=int)
+    y[:30] = 1
+    y[100 : 100 + mistakes_when_kept] = 1
+    view = z * 0.5
+    view[:100] = [0.0, 1.0, 0.1]
+    return Views(z, {"zoom:0.5": view}, y)
+
+
+def test_a_large_group_without_a_mistake_is_warned_of():
+    with pytest.warns(FewSamplesWarning, match=r"400 samples .* guard=") as caught:
+        ReCal(max_iter=1).fit(sorted_by_a_view(0))
+    assert caught[0].filename == __file__
+    with pytest.warns(FewSamplesWarning, match="or use TemperatureScaling"):
+        ReCal(max_iter=1, guard="ece").fit(sorted_by_a_view(0))
+
+
+def test_groups_with_mistakes_are_not_warned_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ReCal(max_iter=1).fit(sorted_by_a_view(5))

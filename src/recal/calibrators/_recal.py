@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -11,11 +12,15 @@ from numpy.typing import NDArray
 from recal.calibrators._compile import Iteration, Reading, compile_plan
 from recal.calibrators.base import Calibrator, State
 from recal.checks import Labels
-from recal.errors import InputError
+from recal.errors import FewSamplesWarning, InputError
 from recal.plan import ConfidenceAt, Rule, Ties
 from recal.replay import calibrated_probs
+from recal.temperature import LARGEST_BETA
 from recal.transforms import Transform, as_transform
 from recal.views import Views
+
+# A group without a mistake is harmless while it is small: its share of the samples keeps the applied beta near 1.
+_HARMLESS = 2.0
 
 
 class ReCal(Calibrator):
@@ -62,6 +67,12 @@ class ReCal(Calibrator):
     history_ : tuple of Iteration
         Per iteration: transformation, group sizes, raw and shrunk betas, ECE before and after, accepted or not.
     n_iter_ : int
+
+    Warns
+    -----
+    FewSamplesWarning
+        Where a large group held no mistake: no beta is too large for it, so its samples become certain, and the first
+        mistake among new ones costs dearly. Few held-out samples are the usual cause; see `raw_betas` in `history_`.
 
     Examples
     --------
@@ -124,6 +135,23 @@ class ReCal(Calibrator):
         )
         self.plan_, self.history_ = compile_plan(views, labels, reading, self._draws(views))
         self.n_iter_ = len(self.history_)
+        self._warn_of_certainty(views.n_samples)
+
+    def _warn_of_certainty(self, n_samples: int) -> None:
+        forced = [
+            applied
+            for iteration in self.history_
+            for raw, applied in zip(iteration.raw_betas, iteration.betas)
+            if raw > 0.99 * LARGEST_BETA and applied > _HARMLESS
+        ]
+        if forced:
+            warnings.warn(
+                f"{n_samples} samples are too few for this ReCal: it met large groups without a single mistake, and "
+                "made their confidence all but certain. Expect new mistakes among them to be very costly (NLL). "
+                "Fit on more samples, or use " + ("" if self.guard else 'guard="ece" or ') + "TemperatureScaling.",
+                FewSamplesWarning,
+                stacklevel=4,
+            )
 
     def _draws(self, views: Views) -> Iterator[Transform]:
         """Yield the transformation of each iteration."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -105,9 +106,11 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 2 for bad input, 1 for what should never happen."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        group = typer.main.get_command(_app)
-        with group.make_context("recal", list(arguments), obj=arguments) as context:
-            group.invoke(context)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            group = typer.main.get_command(_app)
+            with group.make_context("recal", list(arguments), obj=arguments) as context:
+                group.invoke(context)
         sys.stdout.flush()
     except typer.Exit as done:
         return int(done.exit_code)
@@ -143,6 +146,11 @@ def _refuse(error: Exception) -> int:
         "set RECAL_DEBUG=1 to see where it happened, and please report it.",
         UNEXPECTED,
     )
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_where: Any, **_more: Any) -> None:
+    """Print a warning as one sentence: where in the code it arose tells a reader of the command line nothing."""
+    print(f"recal: {category.__name__}: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _say(sentence: str, code: int) -> int:

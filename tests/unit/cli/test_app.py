@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 
 import pytest
 
-from recal.cli import app
-from recal.errors import InputError
+from recal.cli import app, doctor
+from recal.errors import FewSamplesWarning, InputError
 
 
 def failing(error: BaseException):
@@ -83,3 +84,12 @@ def test_version(capsys):
 
     assert app.run(["--version"]) == 0
     assert capsys.readouterr().out == f"recal {recal.__version__}\n"
+
+
+def test_a_warning_is_one_sentence_without_a_place_in_the_code(monkeypatch, capsys):
+    def warn():
+        warnings.warn("Too few\n  samples.", FewSamplesWarning, stacklevel=1)
+
+    monkeypatch.setattr(doctor, "doctor", warn)
+    assert app.run(["doctor"]) == 0
+    assert capsys.readouterr().err == "recal: FewSamplesWarning: Too few samples.\n"
