@@ -124,6 +124,15 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(cls: type[BuiltIn]) -> None
 
 
 @every_kind
+def test_nothing_in_nothing_out(cls: type[BuiltIn]) -> None:
+    shape = {"image": (2, 3, 8, 8), "video": (2, 4, 3, 8, 8), "tabular": (2, 7)}.get(cls.modality, (2, 20))
+    values = inputs(cls.modality, shape, DTYPES[cls.modality][-1], 0).astype(DTYPES[cls.modality][-1])
+    transform = make(cls, cls.strengths[1])
+    assert transform(values[:0]).shape == values[:0].shape
+    assert transform(torch.from_numpy(values[:0])).shape == values[:0].shape
+
+
+@every_kind
 def test_torch_gives_the_same_bits(cls: type[BuiltIn]) -> None:
     @quick
     @given(cases(cls))

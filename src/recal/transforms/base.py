@@ -24,7 +24,16 @@ class Transform(Protocol):
 
 def format_strength(value: float) -> str:
     """Write a number so that it reads back as the same: 0.5, not 0.50. Never holds a '+', which joins specs."""
-    return format(float(value) + 0.0, ".12g").replace("e+", "e")
+    number = tidy(value)
+    short = format(number, ".12g")
+    return (short if float(short) == number else repr(number)).replace("e+", "e")
+
+
+def tidy(value: float) -> float:
+    """Return a number without what arithmetic left in its last digits: 0.3 for 0.1 + 0.2, and 2/3 as it is."""
+    number = float(value) + 0.0  # no minus before a zero
+    short = float(format(number, ".12g"))
+    return short if abs(short - number) <= 4 * math.ulp(number) else number
 
 
 class BuiltIn:
@@ -99,8 +108,7 @@ class BuiltIn:
         inside = low <= number <= high and not (self.positive and number == low)
         if not inside or (self.step == 1 and number != round(number)):
             raise InputError(f"{rule}, got {value!r}; {hint}")
-        # Rounded to what the spec shows, so that a value equals what its spec reads back as.
-        return float(format_strength(number))
+        return tidy(number)
 
 
 def _check_option(kind: str, name: str, value: Any, default: Any) -> Any:
@@ -109,7 +117,7 @@ def _check_option(kind: str, name: str, value: Any, default: Any) -> Any:
         if isinstance(default, tuple):
             return tuple(float(format(float(v), ".9g")) + 0.0 for v in value)
         if isinstance(default, float) and not isinstance(value, bool):
-            number = float(format_strength(value))
+            number = tidy(value)
             if math.isfinite(number):
                 return number
         elif isinstance(default, int) and not isinstance(value, bool) and value == int(value):

@@ -39,7 +39,7 @@ class ImageTransform(BuiltIn):
     def _images(self, images: Array) -> Array:
         arrays.check_numeric(images, "Images", ("uint8", "uint16"))
         layout = image_layout(images.shape, self.layout)
-        if self.is_identity:
+        if self.is_identity or 0 in images.shape:
             return arrays.copy(images)
         dtype = arrays.dtype_name(images)
         planes = self._planes(arrays.to_working(to_planes(images, layout)), dtype)

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.errors import InputError
 from recal.transforms.content import content_keys, uniforms
 from recal.transforms.image import ImageTransform, check_white
 
@@ -33,6 +34,8 @@ class Jpeg(ImageTransform):
 
     def _planes(self, x: NDArray, dtype: str) -> NDArray:
         white = check_white(x, dtype, self.white, self.kind)
+        if np.isnan(x).any():
+            raise InputError("jpeg has no code for NaN, and these images hold one; fill in missing pixels first.")
         levels = np.rint(np.clip(x * (255.0 / white), 0, 255)).astype(np.uint8)
         if levels.shape[1] == 3:
             colour = np.ascontiguousarray(levels.transpose(0, 2, 3, 1))

@@ -115,6 +115,8 @@ def _read_option(text: str, default: Any) -> Any:
     try:
         if isinstance(default, tuple):
             return tuple(float(part) for part in text.split(";")) if text else ()
+        if isinstance(default, int) and text.lstrip("-").isdecimal():
+            return int(text)  # a seed may have more digits than a float holds
         return text if isinstance(default, str) else float(text)
     except ValueError:
         return text  # the transformation's own check words the error

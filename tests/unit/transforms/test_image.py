@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 
 from recal.errors import InputError
-from recal.transforms import Brightness, ZoomOut
+from recal.transforms import Brightness, Jpeg, ZoomOut
 
 SIZES = [(28, 28), (32, 32), (17, 41), (90, 64), (1, 1), (5, 3)]
-SCALES = [0.1, 0.13, 0.37, 0.5, 0.8, 0.89, 0.99]
+SCALES = [0.1, 0.13, 0.37, 0.5, 2 / 3, 0.8, 0.89, 0.99]
 
 
 def padded(plane: np.ndarray, scale: float) -> np.ndarray:
@@ -75,6 +75,17 @@ def test_frames_are_zoomed_one_by_one() -> None:
 def test_flat_rows_are_refused_with_the_remedy() -> None:
     with pytest.raises(InputError, match=r"got \(5, 784\).*Reshape flat rows"):
         ZoomOut(0.5)(np.zeros((5, 784)))
+
+
+def test_images_without_height_stay_so() -> None:
+    assert ZoomOut(0.5, layout="NCHW")(np.ones((2, 3, 0, 8))).shape == (2, 3, 0, 8)
+
+
+def test_jpeg_refuses_what_it_has_no_code_for() -> None:
+    image = np.full((1, 8, 8), 0.5)
+    image[0, 2, 3] = np.nan
+    with pytest.raises(InputError, match="NaN"):
+        Jpeg(50)(image)
 
 
 def test_wrong_dtype_is_named() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from recal.errors import InputError
-from recal.transforms import Brightness, Named, ZoomOut, as_transform, pool
+from recal.transforms import Brightness, Named, RandomPixels, ZoomOut, as_transform, pool
 
 
 def flip(images: Any) -> Any:
@@ -92,6 +92,11 @@ def test_specs_and_values_are_the_same_thing() -> None:
     assert hash(as_transform("zoom:0.50")) == hash(ZoomOut(0.5))
     third = ZoomOut(1 / 3)
     assert as_transform(str(third)) == third
+    assert third.scale == 1 / 3
+    assert ZoomOut(0.1 + 0.2) == ZoomOut(0.3)
+    assert str(ZoomOut(0.1 + 0.2)) == "zoom:0.3"
+    seeded = RandomPixels(0.1, seed=2**53 + 1)
+    assert as_transform(str(seeded)) == seeded
     option = ZoomOut(0.5, layout="NHWC")
     assert str(option) == "zoom:0.5:layout=NHWC"
     assert as_transform(str(option)) == option != ZoomOut(0.5)
