@@ -32,7 +32,7 @@ class TorchModel(Model):
         self.module = module
         self.name = type(module).__name__
         self.device, self.dtype = _home(module)
-        self.asked = None if device is None else torch.device(device)
+        self.asked = None if device is None else as_device(device)
 
     def fingerprint(self) -> str:
         state = self.module.state_dict()
@@ -77,7 +77,7 @@ class ExportedModel(Model):
     """A program written by `torch.export.save`, whose file holds a graph and weights and no Python code."""
 
     def __init__(self, path: Path, *, device: Any = None) -> None:
-        self.path, self.asked = Path(path), device
+        self.path, self.asked = Path(path), None if device is None else as_device(device)
         self.name = self.path.name
         self._open()
 
@@ -129,6 +129,17 @@ class ExportedModel(Model):
             full = torch.cat([piece, piece[-1:].expand(missing, *piece.shape[1:])]) if missing else piece
             pieces.append(as_numpy(self.module(full), self.name)[: len(piece)])
         return np.concatenate(pieces)
+
+
+def as_device(device: Any) -> torch.device:
+    """Return a device that this machine has, or say that it has not."""
+    try:
+        found = torch.device(device)
+        torch.empty(1, device=found)  # a name alone may be one that this build of torch, or this machine, cannot use
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"The device {device!r} cannot be used here ({reason}). Use 'cpu'.") from error
+    return found
 
 
 def as_tensor(values: Any) -> torch.Tensor:

@@ -77,6 +77,12 @@ def numbers() -> dict[str, Any]:
     return found
 
 
+def paper_groups() -> dict[str, Any]:
+    """Return the paper's group tables, which it has for one network (ResNet152 on ImageNet): {kind: rows}."""
+    found: dict[str, Any] = numbers()["groups"]["ImageNet/ResNet152"]
+    return found
+
+
 def printed(table: str, dataset: str, network: str) -> tuple[str, dict[str, float]] | None:
     """Return the paper's name and row for a network, or for its nearest relative; None where it has neither.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from typing import Any
 
 from recal.errors import InputError
@@ -40,11 +41,22 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"A recipe's `{name}` must be at least 1, got {getattr(self, name)}.")
-        if not self.rate > 0:
-            raise InputError(f"A recipe's `rate` must be above 0, got {self.rate}.")
+        rules: dict[str, tuple[bool, str]] = {
+            "epochs": (self.epochs >= 1, "at least 1"),
+            "batch_size": (self.batch_size >= 1, "at least 1"),
+            "rate": (0 < self.rate < inf, "above 0"),
+            "momentum": (0 <= self.momentum < 1, "in [0, 1)"),
+            "nesterov": (self.momentum > 0 or not self.nesterov, "no where the momentum is 0"),
+            "weight_decay": (0 <= self.weight_decay < inf, "at least 0"),
+            "milestones": (all(0 < share < 1 for share in self.milestones), "shares of the epochs, between 0 and 1"),
+            "decay": (0 < self.decay <= 1, "in (0, 1]"),
+            "warmup": (self.warmup >= 0, "at least 0"),
+            "crop": (self.crop >= 0, "at least 0"),
+            "seed": (self.seed >= 0, "at least 0"),
+        }
+        for name, (holds, rule) in rules.items():
+            if not holds:
+                raise InputError(f"A recipe's `{name}` must be {rule}, got {getattr(self, name)}.")
 
     def rate_in(self, epoch: int) -> float:
         """Return the learning rate in an epoch, counted from 0.
@@ -82,7 +94,10 @@ RECIPES: dict[str, Recipe] = {
 def recipe_for(network: str, dataset: str, **changes: Any) -> Recipe:
     """Return the published recipe with `changes`; grey pictures are neither cropped nor mirrored."""
     if network not in RECIPES:
-        raise InputError(f"There is no recipe for {network!r}; there are: {', '.join(RECIPES)}.")
+        raise InputError(
+            f"There is no recipe to train {network!r}; there are: {', '.join(RECIPES)}. "
+            f"A network that is trained already is given as a file, --model {network}=FILE."
+        )
     recipe = RECIPES[network]
     if dataset in ("mnist", "fashion-mnist"):
         recipe = replace(recipe, crop=0, flip=False)

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 import recal
 from recal.calibrators import Calibrator
 from recal.collect import collect
+from recal.collect.preprocess import Normalize
 from recal.comparison import compare_probs
 from recal.errors import InputError
 from recal.experiments import data
 from recal.experiments.claims import claims_table
 from recal.experiments.fits import Protocol, all_transforms, judge, uncalibrated
 from recal.experiments.groups import group_tables, group_transforms, ranks
-from recal.experiments.paper import COMPARED, GROUP_KINDS, Compared
+from recal.experiments.paper import COMPARED, GROUP_KINDS, Compared, paper_groups
 from recal.experiments.rank_chart import rank_chart
 from recal.experiments.recipes import Recipe, recipe_for
 from recal.experiments.stages import Stages, digest_arrays, fingerprint, read_json, write_json, write_text
@@ -82,8 +83,9 @@ class Settings:
         strangers = sorted((set(self.recipes) | set(self.models)) - set(self.networks))
         if strangers:
             raise InputError(f"{strangers[0]!r} has a recipe or a model but is not among the networks.")
-        if self.halves < 0:
-            raise InputError(f"The number of halves must not be negative, got {self.halves}.")
+        for name in ("halves", "seed"):
+            if getattr(self, name) < 0:
+                raise InputError(f"`{name}` must not be negative, got {getattr(self, name)}.")
 
     def wants(self, part: str) -> bool:
         return self.what in ("all", part)
@@ -105,11 +107,13 @@ def reproduce(settings: Settings, say: Callable[[str], None] = print) -> list[Pa
     stages = Stages(settings.out / settings.dataset, say)
     found = data.load(settings.dataset, settings.data_dir, verify=settings.verify)
     say(str(found))
+    recipes = _recipes(settings, found)
     results: dict[str, dict[str, Any]] = {}
     groups: dict[str, Any] = {}
     about: dict[str, Any] = {}
     for name in settings.networks:
-        network = _network(settings, name, found, stages)
+        trained = name in recipes
+        network = _trained(settings, name, recipes[name], found, stages) if trained else _opened(settings, name, found)
         about[name] = network.about
         views = _Collected(settings, network, found, stages)
         if settings.what != "groups":
@@ -123,21 +127,44 @@ def reproduce(settings: Settings, say: Callable[[str], None] = print) -> list[Pa
     return files
 
 
-def _network(settings: Settings, name: str, found: data.Dataset, stages: Stages) -> Network:
-    if name in settings.models:
-        path = Path(settings.models[name])
-        from recal.collect.models import as_model
+def _recipes(settings: Settings, found: data.Dataset) -> dict[str, Recipe]:
+    """How each network is trained that no file is given for. Whatever is amiss is said before the first hour passes."""
+    recipes = {}
+    for name in settings.networks:
+        if name in settings.models:
+            if not settings.models[name].exists():
+                raise InputError(f"There is no model file {settings.models[name]}.")
+        elif len(found.train_labels) == 0:
+            raise InputError(
+                f"{found.name} is not trained on here: give the network {name!r} as a file, --model {name}=FILE "
+                "(.onnx, .pt2 or a Hugging Face folder)."
+            )
+        else:
+            recipes[name] = recipe_for(name, found.name, **settings.recipes.get(name, {}))
+    return recipes
 
-        opened = as_model(path, device=settings.device)
-        return Network(name, opened, data.IMAGENET, opened.fingerprint(), {"model": path.name})
-    if len(found.train_labels) == 0:
-        raise InputError(
-            f"{found.name} is not trained on here: give the network {name!r} as a file, --model {name}=FILE "
-            "(.onnx, .pt2 or a Hugging Face folder)."
-        )
+
+def _opened(settings: Settings, name: str, found: data.Dataset) -> Network:
+    """A network from a file. It gets the pixels that the others get, normalised as it was trained."""
+    from recal.collect.models import as_model
+
+    path = settings.models[name]
+    model: Any = as_model(path, device=settings.device)
+    mark, preprocess = model.fingerprint(), data.IMAGENET
+    if len(found.train_labels):
+        preprocess = data.normalisation(found.train_images[data.split(found, seed=settings.seed).train])
+    if hasattr(model, "processor"):
+        # Hugging Face's processor would resize and cut the pictures a second time: only its numbers are taken.
+        processor = model.processor
+        as_is = not getattr(processor, "do_normalize", True)
+        preprocess = Normalize() if as_is else Normalize(tuple(processor.image_mean), tuple(processor.image_std))
+        model = as_model(model.module, device=settings.device)
+    return Network(name, model, preprocess, mark, {"model": path.name})
+
+
+def _trained(settings: Settings, name: str, recipe: Recipe, found: data.Dataset, stages: Stages) -> Network:
     from recal.experiments.training import load_network, train
 
-    recipe: Recipe = recipe_for(name, found.name, **settings.recipes.get(name, {}))
     rows = data.split(found, seed=settings.seed).train
     images, labels = found.train_images[rows], found.train_labels[rows]
     preprocess = data.normalisation(images)
@@ -311,8 +338,11 @@ def _write_tables(
         shown = [group_table(network, kind, found) for kind in GROUP_KINDS]
         tables.setdefault("groups", []).extend([*shown, rank_table(network, found)])
         for kind in GROUP_KINDS:
-            title = f"{settings.dataset} {network}, {kind}: ranks of the groups by ECE"
-            charts[f"ranks-{network}-{kind}.svg"] = rank_chart(title, ranks(found["kinds"][kind]))
+            for file, who, rows in (
+                (network, f"{settings.dataset} {network}", found["kinds"][kind]),
+                ("paper", "paper, ImageNet ResNet152", paper_groups()[kind]),
+            ):
+                charts[f"ranks-{file}-{kind}.svg"] = rank_chart(f"{who}, {kind}: ranks by ECE", ranks(rows))
     if settings.what == "all":
         tables["claims"] = [claims_table(settings.dataset, results, groups)]
     files = []

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from recal.experiments.groups import ranks
-from recal.experiments.paper import COMPARED, numbers, printed
+from recal.experiments.paper import COMPARED, paper_groups, printed
 
 # network -> protocol -> method -> what `fits.judge` returned
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -111,14 +111,19 @@ def halves_table(name: str, dataset: str, results: Results) -> Table | None:
 
 
 def group_table(network: str, kind: str, found: Mapping[str, Any]) -> Table:
-    """The paper's table of the groups' ECE and sizes for one kind of transformation."""
+    """The paper's table of the groups' ECE and sizes for one kind of transformation, beside the paper's ResNet152."""
     columns = [kind, *(f"ECE {g}" for g in "1234"), *(f"samples {g}" for g in "1234")]
+    columns += ["paper, ImageNet ResNet152: ECE", "samples"]
+    theirs = paper_groups()[kind]
     rows = []
     for strength, row in found["kinds"][kind].items():
         errors = {g: row["ece"][g] for g in "1234"}
         least = min((value for value in errors.values() if value is not None), default=None)
         cells = ["-" if e is None else f"**{e:.4f}**" if e == least else f"{e:.4f}" for e in errors.values()]
-        rows.append([strength, *cells, *(f"{row['count'][g]:,}" for g in "1234")])
+        sizes = [f"{row['count'][g]:,}" for g in "1234"]
+        paper_errors = " / ".join(f"{theirs[strength]['ece'][g]:.4f}" for g in "1234")
+        paper_sizes = " / ".join(f"{theirs[strength]['count'][g]:,}" for g in "1234")
+        rows.append([strength, *cells, *sizes, paper_errors, paper_sizes])
     note = (
         f"After one temperature ({found['temperature']:.3f}); ECE of all test images {found['ece']:.4f}. Groups: "
         "1 changed and rose, 2 changed and did not rise, 3 kept and rose, 4 kept and did not rise."
@@ -129,7 +134,7 @@ def group_table(network: str, kind: str, found: Mapping[str, Any]) -> Table:
 def rank_table(network: str, found: Mapping[str, Any]) -> Table:
     """How often each group has the least, second, third and largest ECE, beside the paper's ResNet152."""
     rows = []
-    theirs = numbers()["groups"]["ImageNet/ResNet152"]
+    theirs = paper_groups()
     for kind, table in found["kinds"].items():
         for group, counts in ranks(table).items():
             paper = ranks(theirs[kind])[group]

@@ -18,8 +18,10 @@ from recal.collect.preprocess import Normalize
 from recal.errors import FileError, InputError
 from recal.experiments.networks import build  # first: where torch is missing it says what to install
 from recal.experiments.recipes import Recipe
+from recal.experiments.stages import digest_arrays
 
 import torch  # isort: skip
+from recal.collect.torch_models import as_device  # isort: skip
 from safetensors import SafetensorError, safe_open  # isort: skip
 from safetensors.torch import save  # isort: skip
 from torch import Tensor, nn  # isort: skip
@@ -66,11 +68,12 @@ def train(
     say : callable or None
         Told of every epoch, with the time left.
     """
+    as_device(device)
     identity = {
         "network": name,
         "n_classes": n_classes,
         "shape": list(images.shape[1:]),
-        "n_images": len(images),
+        "data": digest_arrays(images, labels),
         "recipe": recipe.as_dict(),
         "mean": _numbers(preprocess.mean),
         "std": _numbers(preprocess.std),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from recal import load, read_views
 from recal.cli.app import run
 from recal.errors import InputError
-from recal.experiments import paper, reproduce
+from recal.experiments import data, paper, reproduce
 from recal.experiments.reproduce import Settings
 
 TINY_POOLS = {
@@ -180,6 +182,71 @@ def test_imagenet_is_reproduced_with_a_network_from_a_file(tmp_path, pictures, m
     assert "ReCal has the best ECE on ImageNet" in (folder / "tables" / "claims.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"networks": ("lenet5", "lenet6")}, "no recipe to train 'lenet6'.*--model lenet6=FILE"),
+        ({"networks": ("lenet5", "mine"), "models": {"mine": Path("nowhere.onnx")}}, "no model file nowhere.onnx"),
+        ({"networks": ("lenet5", "resnet8"), "recipes": {"resnet8": {"crop": -1}}}, "`crop` must be at least 0"),
+    ],
+)
+def test_what_is_wrong_with_the_second_network_is_said_before_the_first_is_trained(
+    tmp_path, pictures, monkeypatch, change, message
+):
+    pictures.cifar10(tmp_path / "data")
+    monkeypatch.setattr("recal.experiments.training.train", None)
+    given = {"what": "ece", "data_dir": tmp_path / "data", "dataset": "cifar10", "out": tmp_path / "out"}
+    with pytest.raises(InputError, match=message):
+        reproduce.reproduce(Settings(**given, **change, verify=False), lambda _: None)
+
+
+def views_of_a_file(folder, dataset, name, path, data_dir):
+    settings = Settings(
+        "groups", data_dir, dataset, (name,), folder, models={name: path}, verify=False
+    )  # fmt: skip
+    reproduce.reproduce(settings, lambda _: None)
+    return read_views(folder / dataset / name / "views" / "test-groups.zarr")
+
+
+def test_a_network_from_a_file_sees_small_pictures_normalised_as_those_to_train_with(tmp_path, pictures):
+    import torch
+
+    pictures.cifar10(tmp_path / "data")
+    found = data.load("cifar10", tmp_path / "data", verify=False)
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(48, 10)).eval()
+    shape = {0: torch.export.Dim("n", min=1, max=4096)}
+    torch.export.save(
+        torch.export.export(network, (torch.zeros(4, 3, 32, 32),), dynamic_shapes=(shape,)), tmp_path / "mine.pt2"
+    )
+    views = views_of_a_file(tmp_path / "out", "cifar10", "mine", tmp_path / "mine.pt2", tmp_path / "data")
+    pixels = data.normalisation(found.train_images[data.split(found).train])(found.test_images)
+    with torch.no_grad():
+        np.testing.assert_allclose(views.logits, network(torch.from_numpy(pixels)).numpy(), atol=1e-5)
+
+
+def test_a_hugging_face_network_sees_the_same_pixels_with_the_mean_it_was_trained_with(tmp_path, pictures):
+    """Its processor would resize what was resized already."""
+    import torch
+    import transformers
+
+    pictures.imagenet(tmp_path / "data", n_classes=3, per_class=2)
+    torch.manual_seed(0)
+    config = transformers.ResNetConfig(
+        embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_labels=3
+    )
+    network = transformers.ResNetForImageClassification(config).eval()
+    network.save_pretrained(tmp_path / "resnet")
+    transformers.ViTImageProcessorPil(size={"height": 100, "width": 100}, image_mean=[0.4] * 3).save_pretrained(
+        tmp_path / "resnet"
+    )
+    views = views_of_a_file(tmp_path / "out", "imagenet", "resnet152", tmp_path / "resnet", tmp_path / "data")
+    images = data.load("imagenet", tmp_path / "data").test_images.read(0, 6)
+    pixels = torch.from_numpy(np.moveaxis((images / 255.0 - 0.4) / 0.5, -1, 1)).float()
+    with torch.no_grad():
+        np.testing.assert_allclose(views.logits, network(pixels).logits.numpy(), atol=1e-4)
+
+
 def test_imagenet_without_a_network_says_what_to_give(tmp_path, pictures):
     pictures.imagenet(tmp_path / "data", n_classes=2, per_class=1)
     settings = Settings("ece", tmp_path / "data", "imagenet", ("resnet152",), tmp_path / "out")
@@ -194,7 +261,8 @@ def test_imagenet_without_a_network_says_what_to_give(tmp_path, pictures):
         ({"networks": ()}, "at least one network"),
         ({"networks": ("lenet5", "lenet5")}, "named twice"),
         ({"recipes": {"resnet20": {}}}, "'resnet20' has a recipe"),
-        ({"halves": -1}, "got -1"),
+        ({"halves": -1}, "`halves` must not be negative, got -1"),
+        ({"seed": -3}, "`seed` must not be negative, got -3"),
     ],
 )
 def test_impossible_settings_are_refused(tmp_path, change, message):

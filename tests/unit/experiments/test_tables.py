@@ -130,6 +130,16 @@ def test_claims_are_judged_by_the_numbers():
     assert claims(better)["learning time: Dir-ODIR < MS-ODIR"] == "agrees"
 
 
+def test_the_order_of_times_is_the_papers_for_that_network():
+    by_name = {"resnet152": results()["lenet5"]}
+    told = [row[1] for row in claims_table("imagenet", by_name, {}).rows]
+    assert "learning time: VS < TS < ReCal(z,.1-.9,20) < MS-ODIR" in told
+    assert "learning time: MS-ODIR < Dir-ODIR" in told
+    assert not [claim for claim in told if "small images" in claim]
+    fashion = [row[1] for row in claims_table("fashion-mnist", results(), {}).rows]
+    assert "learning time: TS < VS < ReCal(z,.1-.9,20) < Dir-ODIR" in fashion
+
+
 def test_halves_that_contradict_the_split_leave_a_claim_undecided():
     found = results()
     for protocol in ("half-0", "half-1"):
@@ -196,6 +206,8 @@ def test_the_rank_chart_draws_each_count_to_scale(grouped):
     told = [int(bar.find(f"{space}title").text.rsplit(" ", 1)[1]) for bar in bars]
     assert told == [n for places in counts.values() for n in places]
     assert heights == pytest.approx([180 * n / 6 for n in told], abs=0.06)
+    first = group_table("lenet5", "brightness", group_tables(grouped, grouped)).rows[0]
+    assert first[-2:] == ["0.0670 / 0.0772 / 0.0218 / 0.0225", "315 / 356 / 11,404 / 12,925"]
     rows = rank_table("lenet5", group_tables(grouped, grouped)).rows
     assert len(rows) == 8
     assert sum(int(cell) for cell in rows[0][1:5]) == 9

@@ -96,6 +96,21 @@ def test_a_checkpoint_of_another_training_is_refused_with_what_differs(pictures,
         run(pictures, path, replace(QUICK, rate=0.03))
 
 
+def test_the_same_pictures_with_other_labels_are_another_training(pictures, tmp_path):
+    images, labels = pictures.coloured(48, 4)
+    settings = {"n_classes": 4, "checkpoint": tmp_path / "checkpoint", "preprocess": normalisation(images), "say": None}
+    train("lenet5", images, labels, QUICK, **settings)
+    with pytest.raises(FileError, match=r"another training \(other: data\)"):
+        train("lenet5", images, labels[::-1], QUICK, **settings)
+
+
+@pytest.mark.parametrize("device", ["tpu", "meta:x", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(pictures, tmp_path, device):
+    with pytest.raises(InputError, match="cannot be used here"):
+        run(pictures, tmp_path / "checkpoint", device=device)
+    assert not (tmp_path / "checkpoint").exists()
+
+
 @pytest.mark.parametrize("content", [b"", b"rubbish" * 10, b"\x02\x00\x00\x00\x00\x00\x00\x00{}"])
 def test_rubbish_is_no_checkpoint(pictures, tmp_path, content):
     path = tmp_path / "checkpoint"
@@ -151,7 +166,23 @@ def test_grey_pictures_are_not_mirrored():
     assert recipe_for("lenet5", "mnist", epochs=2) == replace(RECIPES["lenet5"], epochs=2, crop=0, flip=False)
 
 
-@pytest.mark.parametrize("change", [{"epochs": 0}, {"batch_size": 0}, {"rate": 0.0}, {"rate": float("nan")}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"rate": 0.0},
+        {"rate": float("nan")},
+        {"momentum": 1.0},
+        {"nesterov": True, "momentum": 0.0},
+        {"weight_decay": -1.0},
+        {"milestones": (0.5, 60)},
+        {"decay": 0.0},
+        {"warmup": -1},
+        {"crop": -4},
+        {"seed": -1},
+    ],
+)
 def test_impossible_recipes_are_refused(change):
     with pytest.raises(InputError, match=next(iter(change))):
         replace(QUICK, **change)
