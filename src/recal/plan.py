@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.errors import InputError
+from recal.errors import InputError, NotFittedError
 from recal.transforms import Transform, as_transform
 
 ConfidenceAt = Literal["original", "own"]
@@ -134,3 +134,19 @@ def _is_beta(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def plan_of(source: Any) -> Plan:
+    """Return the plan, or that of a fitted calibrator."""
+    if isinstance(source, Plan):
+        return source
+    name = type(source).__name__
+    plan = getattr(source, "plan_", None)
+    if isinstance(plan, Plan):
+        return plan
+    if hasattr(source, "fit") and not hasattr(source, "classes_"):
+        raise NotFittedError(f"This {name} is not fitted yet; call fit(X, y) first.")
+    raise InputError(
+        f"A Plan is needed, or a fitted calibrator that makes one (ReCal, TemperatureScaling), got {name}. "
+        "Other methods run in numpy: predict_proba."
+    )

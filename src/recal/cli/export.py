@@ -60,9 +60,9 @@ def export(
 def _opened(model: Path) -> Any:
     if model.suffix.lower() == ".onnx":
         return model
-    from recal.runtime.torch import read_exported
+    from recal.collect.torch_models import read_program
 
-    return read_exported(model)
+    return read_program(model).module()
 
 
 def _example(shape: str | None, dtype: str) -> Any:

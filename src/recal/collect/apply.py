@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from recal.calibrators import Calibrator
 from recal.checks import Labels
 from recal.collect.job import Block, Job, Preprocess
-from recal.collect.local import Engine, choose_engine, with_labels
+from recal.collect.local import Engine, choose_engine, open_source
 from recal.collect.models import Outputs, as_model
 from recal.collect.sinks import Sink
-from recal.collect.sources import Source, as_source
+from recal.collect.sources import Source
 from recal.errors import InputError
 from recal.transforms import Named, Transform
+from recal.transforms.parse import Own, by_name
 from recal.views import Views
 
 
@@ -42,7 +43,7 @@ def apply(
     progress: bool = True,
     outputs: Outputs = "logits",
     device: Any = None,
-    transforms: Sequence[Transform] = (),
+    transforms: Own = (),
     **files: Any,
 ) -> Applied:
     """Return calibrated probabilities of inputs; neither inputs nor logits are ever held whole.
@@ -53,8 +54,8 @@ def apply(
         Fitted on views of the same model.
     model, inputs, preprocess, labels, batch_size, engine, progress, outputs, device, **files
         As in `recal.collect`.
-    transforms : sequence of transformations
-        Your own ones, where the calibrator knows them by name only.
+    transforms : sequence of callables, or mapping of name to callable
+        Your own transformations, where the calibrator knows them by name only.
 
     Examples
     --------
@@ -67,21 +68,21 @@ def apply(
     """
     needed = needed_transforms(calibrator, transforms)
     job = Job(as_model(model, outputs=outputs, device=device), needed, preprocess, outputs)
-    source = with_labels(as_source(inputs, **files), labels)
+    source = open_source(inputs, labels, files)
     sink = ProbabilitySink(job, source, calibrator)
     choose_engine(engine)(job, source, batch_size, sink, progress)
     return sink.result()
 
 
-def needed_transforms(calibrator: Calibrator, given: Sequence[Transform] = ()) -> tuple[Transform, ...]:
+def needed_transforms(calibrator: Calibrator, given: Own = ()) -> tuple[Transform, ...]:
     """Return what must be computed for a calibrator; names are looked up among the transformations given."""
-    own = {str(transform): transform for transform in given}
+    own = by_name(given)
     needed = tuple(own.get(str(transform), transform) for transform in calibrator.needed_transforms())
     for transform in needed:
         if isinstance(transform, Named) and transform.function is None:
             raise InputError(
                 f"The calibrator needs the transformation {str(transform)!r}, which is known by name only; "
-                f"give its code again: transforms=[Named({str(transform)!r}, your_function)]."
+                f"give its code again: transforms={{{str(transform)!r}: your_function}}."
             )
     return needed
 

@@ -62,7 +62,9 @@ def open_path(path: Path, *, part: Part | None = None, **options: Any) -> Source
     except _BROKEN as error:
         if isinstance(error, InputError):
             raise
-        raise FileError(f"{path} cannot be read: {str(error).rstrip('.')}.") from error
+        # numpy takes whatever it does not know for a pickle, and offers to open it.
+        reason = "it is damaged, or holds Python objects" if "pickle" in str(error) else str(error).rstrip(".")
+        raise FileError(f"{path} cannot be read: {reason}.") from error
     raise InputError(
         f"{path.name}: inputs are read from .npz, .npy, IDX (a name with idx3-ubyte, maybe .gz), binary CIFAR archives "
         "(.bin, .tar.gz), or a folder of images."

@@ -14,7 +14,7 @@ from recal.collect.fingerprint import digest_array
 from recal.collect.models import Model, Outputs, as_logits
 from recal.collect.sources import Batch
 from recal.errors import InputError
-from recal.transforms import Transform
+from recal.transforms import BuiltIn, Transform
 
 Preprocess = Callable[[Any], Any]
 
@@ -62,10 +62,12 @@ class Job:
     def _view(self, transform: Transform | None, inputs: Any, batch: Batch, describe: Callable[[int], str]) -> Floats:
         """Return one view's logits, checked."""
         try:
-            seen = inputs if transform is None else transform(inputs)
+            # The inputs are still needed, and may be the caller's own: code that may work in place gets a copy.
+            seen = inputs if isinstance(transform, BuiltIn) else _copy(inputs)
+            if transform is not None:
+                seen = transform(seen)
             if self.preprocess is not None:
-                # A preprocess may work in place; the inputs are still needed, and may be the caller's own.
-                seen = self.preprocess(_copy(seen) if seen is inputs else seen)
+                seen = self.preprocess(seen)
             logits = as_logits(self.model.answer(seen), self.outputs, self.model)
         except Exception as error:
             error.add_note(

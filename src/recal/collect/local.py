@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,7 +100,7 @@ def collect(
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise InputError(f"`batch_size` must be a whole number from 1 on, got {batch_size!r}.")
     job = Job(as_model(model, outputs=outputs, device=device), as_pool(pool, seed), preprocess, outputs)
-    source = with_labels(as_source(inputs, **files), labels)
+    source = open_source(inputs, labels, files)
     target = None if out is None else Path(out)
     sink = _open_sink(target, job, source, classes, int(batch_size), resume)
     run = choose_engine(engine)
@@ -113,6 +114,18 @@ def as_pool(pool: str | Sequence[Transform | str] | None, seed: int = 0) -> tupl
     if pool is None or (not isinstance(pool, str) and not callable(pool) and len(pool) == 0):
         return ()
     return draw_pool(pool, seed=seed)
+
+
+def open_source(inputs: Any, labels: Any, files: Mapping[str, Any]) -> Source:
+    """Return the source of what the caller passed, and tell of what it leaves out."""
+    source = as_source(inputs, **files)
+    if source.skipped and source is not inputs:  # a source that the caller opened can be asked
+        warnings.warn(
+            f"{len(source.skipped)} images could not be read and were skipped, such as {source.skipped[0]}.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return with_labels(source, labels)
 
 
 def with_labels(source: Source, labels: Any) -> Source:

@@ -23,13 +23,14 @@ import recal.errors
 from recal.calibrators import Calibrator
 from recal.collect.apply import Applied, calibrate, needed_transforms
 from recal.collect.job import Block, Job, Preprocess
-from recal.collect.local import as_pool, with_labels
+from recal.collect.local import open_source
 from recal.collect.models import Outputs, as_model
 from recal.collect.progress import progress_bar
 from recal.collect.sinks import Sink
-from recal.collect.sources import IndexedSource, Source, as_source
+from recal.collect.sources import IndexedSource, Source
 from recal.collect.tables import write_applied
 from recal.errors import InputError, MissingExtraError, RecalError
+from recal.transforms.parse import Own
 
 try:
     import ray
@@ -125,10 +126,13 @@ class RayEngine:
         local: dict[str, Any] = {} if address else {"include_dashboard": False, "num_cpus": self._local_cpus()}
         try:
             ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             place = f"the Ray cluster at {address}" if address else "a local Ray cluster"
-            hint = " If it asks for a token, give this process the one its administrator set." if address else ""
-            raise RecalError(f"Cannot reach {place}: {str(error).rstrip('.')}.{hint}") from error
+            reason = str(error).rstrip(".")
+            if address and os.environ.get("RAY_AUTH_MODE") != "token":
+                # Ray shows its token to an address that is named only when told to, and reports a refusal as no answer.
+                reason += ". If the cluster asks for a token, set RAY_AUTH_MODE=token beside RAY_ADDRESS"
+            raise RecalError(f"Cannot reach {place}: {reason}.") from error
 
     def _local_cpus(self) -> int:
         asked = 0 if self.workers is None else int(np.ceil(self.workers * self.cpus))
@@ -207,7 +211,7 @@ def apply_distributed(
     progress: bool = True,
     outputs: Outputs = "logits",
     device: Any = None,
-    transforms: Any = None,
+    transforms: Own = (),
     **files: Any,
 ) -> Path:
     """Apply a calibrator to inputs too many for one machine: workers write the tables, and nothing is gathered.
@@ -226,9 +230,9 @@ def apply_distributed(
     Path
         The folder, when it holds every row.
     """
-    needed = needed_transforms(calibrator, as_pool(transforms))
+    needed = needed_transforms(calibrator, transforms)
     job = Job(as_model(model, outputs=outputs, device=device), needed, preprocess, outputs)
-    source = _indexed(with_labels(as_source(inputs, **files), None))
+    source = _indexed(open_source(inputs, None, files))
     folder = Path(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     every = range(-(-source.n_samples // batch_size))

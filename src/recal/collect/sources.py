@@ -16,6 +16,9 @@ from recal.collect.fingerprint import digest_array
 from recal.collect.models import _comes_from
 from recal.errors import InputError
 
+# What a file or folder may be told; each reader takes its own of these.
+FILE_OPTIONS = ("resize", "crop", "on_error", "part")
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -122,6 +125,11 @@ def _as_array(values: Any) -> NDArray:
 
 def as_source(inputs: Any, **options: Any) -> Source:
     """Return the source that serves `inputs`; `options` go to the reader of files and folders."""
+    if unknown := sorted(set(options) - set(FILE_OPTIONS)):
+        raise InputError(
+            f"There is no option `{unknown[0]}`; besides its own, collect takes those of files and folders: "
+            f"{', '.join(FILE_OPTIONS)}."
+        )
     if isinstance(inputs, Source):
         source: Source = inputs
     elif isinstance(inputs, str | os.PathLike):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ class TorchModel(Model):
         self.module = module
         self.name = type(module).__name__
         self.device, self.dtype = _home(module)
-        self.asked = None if device is None else as_device(device)
+        self.asked = device  # looked up where the model runs: another machine may have it
 
     def fingerprint(self) -> str:
         state = self.module.state_dict()
@@ -50,9 +51,9 @@ class TorchModel(Model):
         modes = {module: module.training for module in self.module.modules()}
         home = self.device
         try:
-            if self.asked is not None and self.asked != home:
-                self.module.to(self.asked)
-                self.device = self.asked
+            if self.asked is not None and (away := as_device(self.asked)) != home:
+                self.module.to(away)
+                self.device = away
             self.module.eval()
             with torch.no_grad():
                 yield
@@ -77,18 +78,13 @@ class ExportedModel(Model):
     """A program written by `torch.export.save`, whose file holds a graph and weights and no Python code."""
 
     def __init__(self, path: Path, *, device: Any = None) -> None:
-        self.path, self.asked = Path(path), None if device is None else as_device(device)
+        self.path, self.asked = Path(path), device
         self.name = self.path.name
         self._open()
 
     def _open(self) -> None:
-        try:
-            program = torch.export.load(self.path)
-            self.module: Any = program.module()
-        except Exception as error:
-            raise FileError(f"{self.path} cannot be read as a torch.export file: {error}.") from error
-        if self.asked is not None:
-            self.module.to(self.asked)
+        program = read_program(self.path)
+        self.module: Any = program.module()
         self.device, self.dtype = _home(self.module)
         names = set(program.graph_signature.user_inputs)
         shapes = [
@@ -111,6 +107,9 @@ class ExportedModel(Model):
 
     @contextmanager
     def running(self) -> Iterator[None]:
+        if self.asked is not None and (away := as_device(self.asked)) != self.device:
+            self.module.to(away)
+            self.device = away
         with torch.no_grad():
             yield
 
@@ -140,6 +139,20 @@ def as_device(device: Any) -> torch.device:
         reason = str(error).splitlines()[0].rstrip(".")
         raise InputError(f"The device {device!r} cannot be used here ({reason}). Use 'cpu'.") from error
     return found
+
+
+def read_program(path: Path) -> torch.export.ExportedProgram:
+    """Read what `torch.export.save` wrote."""
+    logger = logging.getLogger("torch.export")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it would print its own errors, which are told below
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise FileError(f"{path} cannot be read as a torch.export file: {first}.") from error
+    finally:
+        logger.setLevel(level)
 
 
 def as_tensor(values: Any) -> torch.Tensor:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from recal.errors import FileError, InputError
 from recal.plan import Plan
 from recal.runtime.classifier_files import encode_classifier, give_code, restore_classifier
 from recal.runtime.encoding import Decoder, Encoder
+from recal.transforms.parse import Own, by_name
 
 if TYPE_CHECKING:
     from recal.calibrators import Calibrator
@@ -89,7 +89,7 @@ def save(obj: Calibrator | CalibratedClassifier | Plan, path: str | os.PathLike[
 
 def load(
     path: str | os.PathLike[str],
-    transforms: Mapping[str, Callable[[Any], Any]] | None = None,
+    transforms: Own = (),
     *,
     model: Any = None,
     preprocess: Any = None,
@@ -99,7 +99,7 @@ def load(
     Parameters
     ----------
     path : the file
-    transforms : mapping of name to callable, optional
+    transforms : mapping of name to callable, or sequence of callables that have names
         The code of your own transformations, which files never hold.
     model, preprocess : optional
         For a CalibratedClassifier: its trained model and what prepares inputs for it, which files never hold either.
@@ -108,7 +108,7 @@ def load(
     -------
     The calibrator, classifier or Plan, equal to what was saved.
     """
-    source, given = Path(path), dict(transforms or {})
+    source, given = Path(path), by_name(() if transforms is None else transforms)
     try:
         header, arrays = _read(source)
         decoder = Decoder(arrays, given)

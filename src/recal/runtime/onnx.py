@@ -11,7 +11,7 @@ import numpy as np
 
 from recal.atomic import replacing
 from recal.errors import FileError, InputError, MissingExtraError
-from recal.plan import Plan
+from recal.plan import Plan, plan_of
 from recal.runtime.onnx_replay import OPSET, PROBS, ROWS, replay_after_model, replay_model
 from recal.transforms import BuiltIn, Transform
 
@@ -36,7 +36,7 @@ def export_replay(plan: Plan | Any, path: str | os.PathLike[str], n_classes: int
     The file's inputs are `logits` (n, n_classes) and, where the plan needs views, `transformed` (m, n, n_classes), the
     logits through ``plan.transforms`` in that order, both float32; its output is `probs`.
     """
-    steps = _plan_of(plan)
+    steps = plan_of(plan)
     classes = n_classes if n_classes is not None else len(getattr(plan, "classes_", ()))
     if not classes:
         raise InputError("A plan does not know how many classes there are: pass n_classes.")
@@ -81,14 +81,14 @@ def export_onnx(
     'model.onnx'
     """
     if isinstance(model, str | os.PathLike | onnx.ModelProto):
-        steps, own = _plan_of(plan), _read(model)
+        steps, own = plan_of(plan), _read(model)
         _check_traceable(steps.transforms)
         whole, logits = _with_rows(own, steps.transforms, preprocess, example)
     else:
         from recal.runtime.torch import parts_of, rows_as_onnx
 
         model, plan, preprocess = parts_of(model, plan, preprocess)
-        steps = _plan_of(plan)
+        steps = plan_of(plan)
         _check_traceable(steps.transforms)
         if example is None:
             raise InputError(
@@ -96,16 +96,6 @@ def export_onnx(
             )
         whole, logits = rows_as_onnx(steps.transforms, preprocess, model, example, _LOGITS), _LOGITS
     return _write(_with_replay(whole, logits, steps), steps, path)
-
-
-def _plan_of(plan: Any) -> Plan:
-    found = plan if isinstance(plan, Plan) else getattr(plan, "plan_", None)
-    if not isinstance(found, Plan):
-        raise InputError(
-            "A plan is needed, or a fitted calibrator that makes one (ReCal, TemperatureScaling), "
-            f"got {type(plan).__name__}."
-        )
-    return found
 
 
 def _check_traceable(transforms: tuple[Transform, ...]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from recal.checks import looks_like_probabilities
-from recal.errors import FileError, InputError, MissingExtraError, NotFittedError
-from recal.plan import Plan, Rule
+from recal.errors import InputError, MissingExtraError
+from recal.plan import Plan, Rule, plan_of
 from recal.replay import replay
 from recal.runtime.summation import BLOCK, half_of, lanes
-from recal.transforms import Named, Transform
+from recal.transforms import BuiltIn, Named, Transform
 from recal.transforms.arrays import is_plain
 from recal.views import Views
 
@@ -113,7 +112,7 @@ class CalibratedModule(torch.nn.Module):
         joined = len(views) if tracing else self._joined(inputs)  # a graph knows no sizes to split by
         parts = []
         for start in range(0, len(views), joined):
-            rows = [inputs if t is None else t(inputs) for t in views[start : start + joined]]
+            rows = [_view(t, inputs) for t in views[start : start + joined]]
             parts.append(self.logits_of(torch.cat(rows) if len(rows) > 1 else rows[0]))
         logits = torch.cat(parts)
         if not tracing:
@@ -150,6 +149,14 @@ class CalibratedModule(torch.nn.Module):
                 "Wrap the model without its softmax."
             )
         self._outputs_checked = True
+
+
+def _view(transform: Transform | None, inputs: Tensor) -> Tensor:
+    """Return the inputs through a transformation, for code that may work in place: the inputs are still needed."""
+    if isinstance(transform, BuiltIn):
+        return transform(inputs)
+    mine = inputs.clone()
+    return mine if transform is None else transform(mine)
 
 
 class Replay(torch.nn.Module):
@@ -295,22 +302,6 @@ def _in_pairs(sums: list[Tensor], count: int) -> Tensor:
     return left + _in_pairs(sums, count - half_of(count))
 
 
-def plan_of(source: Any) -> Plan:
-    """Return the plan, or that of a fitted calibrator."""
-    if isinstance(source, Plan):
-        return source
-    name = type(source).__name__
-    plan = getattr(source, "plan_", None)
-    if isinstance(plan, Plan):
-        return plan
-    if hasattr(source, "fit") and not hasattr(source, "classes_"):
-        raise NotFittedError(f"This {name} is not fitted yet; call fit(X, y) first.")
-    raise InputError(
-        f"A Plan is needed, or a calibrator that makes one (ReCal, TemperatureScaling), got {name}. "
-        "Other methods run in numpy: predict_proba."
-    )
-
-
 def parts_of(model: Any, plan: Any, preprocess: Any) -> tuple[torch.nn.Module, Any, Any]:
     """Return model, plan and preprocess; a CalibratedModule brings all three."""
     if isinstance(model, CalibratedModule):
@@ -320,15 +311,6 @@ def parts_of(model: Any, plan: Any, preprocess: Any) -> tuple[torch.nn.Module, A
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"A torch module or the path of an ONNX file is needed, got {type(model).__name__}.")
     return model, plan, preprocess
-
-
-def read_exported(path: str | os.PathLike[str]) -> torch.nn.Module:
-    """Return the module that `torch.export.save` wrote."""
-    try:
-        return torch.export.load(os.fspath(path)).module()
-    except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise FileError(f"{path} cannot be read as a torch.export file: {first}") from error
 
 
 class _Rows(torch.nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -36,6 +37,10 @@ TRANSFORMS: tuple[type[BuiltIn], ...] = (
 KINDS: dict[str, type[BuiltIn]] = {transform.kind: transform for transform in TRANSFORMS}
 
 
+# How a user hands over the code of transformations that a file knows by name.
+Own = Mapping[str, Callable[[Any], Any]] | Iterable[Callable[[Any], Any]]
+
+
 def as_transform(value: Any) -> Transform:
     """Return the transformation that a spec, a transformation or a named callable stands for.
 
@@ -60,6 +65,15 @@ def as_transform(value: Any) -> Transform:
     if colon and kind in KINDS:
         raise InputError(f"The name {named.name!r} means recal's own {kind}; give your transformation another name.")
     return named
+
+
+def by_name(given: Own) -> dict[str, Transform]:
+    """Return transformations by their names: callables that have one, or a mapping that gives it."""
+    if isinstance(given, Mapping):
+        given = [Named(name, code) for name, code in given.items()]
+    elif callable(given) or isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"Your transformations come as {{name: function}} or [function, ...], got {given!r}.")
+    return {str(transform): transform for transform in map(as_transform, given)}
 
 
 def _name_callable(value: Any) -> Named:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import recal
-from recal import InputError, collect, read_views
-from recal.collect import Normalize
+from recal import InputError, ViewAveraging, collect, read_views
+from recal.collect import Normalize, apply
 from recal.collect import collect as same
 from recal.errors import FileError
-from recal.transforms import ZoomOut
+from recal.transforms import Named, ZoomOut
 
 
 def test_each_view_is_the_models_answer_to_the_preprocessed_transformed_input(images, labels, model):
@@ -47,6 +47,41 @@ def test_the_inputs_are_left_as_they_were(images, model):
     before = images.copy()
     collect(model, images, "zoom:0.1-0.9:5+brightness:0.5", preprocess=lambda x: np.multiply(x, 0, out=x))
     np.testing.assert_array_equal(images, before)
+
+
+def test_code_that_works_in_place_spoils_neither_the_inputs_nor_other_views(images, model):
+    def darkened(batch):
+        batch //= 2
+        return batch
+
+    def hasty(batch):
+        answer = model(batch)
+        batch[:] = 0
+        return answer
+
+    before = images.copy()
+    views = collect(hasty, images, [darkened, "zoom:0.5"])
+    np.testing.assert_array_equal(images, before)
+    clean = collect(model, images, [Named("darkened", lambda batch: batch // 2), "zoom:0.5"])
+    np.testing.assert_array_equal(views.logits, clean.logits)
+    for transform in clean.transforms:
+        np.testing.assert_array_equal(views.transformed(transform), clean.transformed(transform))
+
+
+def test_your_own_transformations_are_given_again_as_functions_or_by_name(images, labels, model):
+    def flipped(batch):
+        return batch[:, :, ::-1]
+
+    views = collect(model, images, [flipped], labels=labels)
+    calibrator = ViewAveraging().fit(views)
+    calibrator.transforms_ = ("flipped",)  # as after a load
+    expected = calibrator.predict_proba(views)
+    for given in ([flipped], {"flipped": flipped}, [Named("flipped", flipped)]):
+        np.testing.assert_array_equal(apply(calibrator, model, images, transforms=given).probs, expected)
+    with pytest.raises(InputError, match=r"'flipped', which is known by name only.*transforms=\{'flipped'"):
+        apply(calibrator, model, images)
+    with pytest.raises(InputError, match=r"as \{name: function\} or \[function, \.\.\.\]"):
+        apply(calibrator, model, images, transforms=flipped)
 
 
 def test_a_file_is_written_at_the_end(tmp_path, images, labels, model):
@@ -91,6 +126,8 @@ def test_a_nan_names_the_sample_and_the_view(images, model):
         ({"batch_size": 2.5}, "got 2.5"),
         ({"engine": "spark"}, "`engine` must be 'local', 'ray' or a RayEngine, got 'spark'"),
         ({"out": "views.csv"}, r"must end in \.zarr .* or \.npz .*, got 'views.csv'"),
+        ({"batchsize": 5}, "no option `batchsize`.*resize, crop, on_error, part"),
+        ({"resize": 5}, "resize: only inputs read from a file or folder"),
         ({"labels": [0, 1]}, "20 samples but 2 labels"),
         ({"classes": ["a", "b"], "labels": ["a"] * 20}, "each of the 3 columns"),
     ],

@@ -178,6 +178,13 @@ def test_a_module_that_returns_a_tuple_is_refused(images):
         collect(Pair(), images, None)
 
 
+@pytest.mark.parametrize("device", ["meta:9:9", "nonsense", "cuda:99"])
+def test_a_device_that_is_not_there_is_named(images, device):
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    with pytest.raises(InputError, match=device):
+        collect(module, images, None, device=device)
+
+
 def test_in_place_preprocess_spoils_nothing(images):
     kept = images.astype(np.float32)
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
@@ -274,11 +281,12 @@ def test_pickles_are_refused_unopened(tmp_path, name):
         ("missing.onnx", None, "There is no model file"),
     ],
 )
-def test_files_that_hold_no_model_are_refused(tmp_path, name, content, message):
+def test_files_that_hold_no_model_are_refused(tmp_path, name, content, message, capfd, caplog):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(RecalError, match=message):
         as_model(tmp_path / name)
+    assert "Traceback" not in capfd.readouterr().err + caplog.text
 
 
 # --- Hugging Face

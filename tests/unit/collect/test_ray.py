@@ -178,15 +178,17 @@ def test_the_address_decides_where_and_only_what_was_started_is_ended(monkeypatc
     assert ("num_cpus" in asked[0]) == (address is None), "a cluster that is there has its own size"
 
 
-def test_a_cluster_that_cannot_be_joined_is_named(monkeypatch):
+@pytest.mark.parametrize("kind", [ConnectionError, ray.exceptions.AuthenticationError])
+def test_a_cluster_that_cannot_be_joined_is_named(monkeypatch, kind):
     def refuse(**options):
-        raise ConnectionError("Failed to connect")
+        raise kind("Failed to connect")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
     monkeypatch.setenv("RAY_ADDRESS", "10.1.2.3:6379")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with (
-        pytest.raises(RecalError, match=r"cluster at 10\.1\.2\.3:6379: Failed to connect\. .*token"),
+        pytest.raises(RecalError, match=r"cluster at 10\.1\.2\.3:6379: Failed to connect\..*set RAY_AUTH_MODE=token"),
         ENGINE._cluster(),
     ):
         pass

@@ -198,6 +198,8 @@ def test_a_corrupt_image_is_named_or_skipped(folder, model, damage):
     assert source.skipped == ("bee/1.png",)
     views = collect(model, source, None)
     assert views.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
+    with pytest.warns(UserWarning, match=r"1 images could not be read and were skipped, such as bee/1\.png"):
+        collect(model, folder, None, on_error="skip")
 
 
 def test_a_nan_names_the_image(folder):

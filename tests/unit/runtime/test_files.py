@@ -185,6 +185,7 @@ def test_named_transformations_get_their_code_back(tmp_path):
     plan = load(path, transforms={"mine": lambda x: x * 2})
     assert plan == PLAN
     assert plan.steps[1].transform(3) == 6
+    assert load(path, transforms=[Named("mine", lambda x: x * 3)]).steps[1].transform(3) == 9
     with pytest.raises(InputError, match=r"no transformation 'other'; it uses: zoom:0\.37, mine"):
         load(path, transforms={"other": abs})
 

@@ -160,6 +160,20 @@ def test_your_own_transformation_needs_its_code(images: torch.Tensor) -> None:
         CalibratedModule(Net(), Plan((Step("flipped", betas),)))
 
 
+@pytest.mark.parametrize("max_batch", [None, 1])
+def test_code_that_works_in_place_spoils_neither_the_inputs_nor_other_views(
+    images: torch.Tensor, max_batch: int | None
+) -> None:
+    betas = (0.9, 0.8, 0.7, 0.6)
+    steps = (Step(Named("dark", lambda rows: rows.mul_(0.5)), betas), Step("zoom:0.5", betas))
+    clean = (Step(Named("dark", lambda rows: rows * 0.5), betas), Step("zoom:0.5", betas))
+    before = images.clone()
+    hasty = CalibratedModule(Net(), Plan(steps), preprocess=lambda rows: rows.sub_(0.5), max_batch=max_batch)
+    calm = CalibratedModule(Net(), Plan(clean), preprocess=lambda rows: rows - 0.5, max_batch=max_batch)
+    torch.testing.assert_close(hasty(images), calm(images))
+    assert torch.equal(images, before)
+
+
 def test_nan_from_the_model_stays_nan_in_its_row() -> None:
     logits = torch.randn(4, 10)
     logits[2, 3] = float("nan")
