@@ -13,7 +13,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it. The one place to add a name.
+# Public name -> the module that defines it. A new name gets its line here and, for type checkers, in __init__.pyi.
 _HOME = {
     "Views": "recal.views",
     "read_views": "recal.view_files",

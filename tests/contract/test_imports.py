@@ -178,6 +178,17 @@ def test_public_names_resolve():
     assert sorted(recal.__all__) == dir(recal)
 
 
+def test_type_checkers_see_the_public_names_and_no_others():
+    stub = ast.parse((SOURCE / "__init__.pyi").read_text())
+    homes = {}
+    for node in stub.body:
+        if isinstance(node, ast.ImportFrom):
+            homes |= {alias.asname: node.module for alias in node.names if alias.name == alias.asname}
+    assert set(homes) == set(recal.__all__) - {"__version__"}
+    for name, home in homes.items():
+        assert getattr(import_module(home), name) is getattr(recal, name)
+
+
 def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(AttributeError, match=r"no attribute 'Recall'.*ReCal"):
         _ = recal.Recall
