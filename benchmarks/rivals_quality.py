@@ -145,7 +145,7 @@ def explanation(views: Views, fitted: list[Row], raw: Row) -> list[str]:
         each = views.n_samples // 2 / views.n_classes
         lines += [
             f"- {_listed(starved)}: they learn numbers of their own for every class, and here each class has "
-            f"{each:.3g} sample{'s' if each != 1 else ''} on average to learn them from, and many have none. Every one of "
+            f"{each:.3g} sample{'s' if each != 1 else ''} on average to learn them from, and many have none. Each of "
             "them says so when it is fitted. That they run does not make them a choice at this size."
         ]
     if averaging:

@@ -185,9 +185,9 @@ def main() -> None:
     lines = [
         "# The rivals' speed",
         "",
-        "Made by `python -m benchmarks.rivals_speed --large`: synthetic logits, one thread, CPU seconds, the best of up",
-        "to three fits after one to warm up, on a machine that others used too. The searches of lambda and mu are whole:",
-        "the default grid and five folds (the paper: 77,354 and 43,002 s for MS-ODIR and Dir-ODIR with 10 classes,",
+        "Made by `python -m benchmarks.rivals_speed --large`: synthetic logits, one thread, CPU seconds, the best of",
+        "up to three fits after one to warm up, on a machine that others used too. The searches are whole: the default",
+        "grid and five folds (the paper: 77,354 and 43,002 s for MS-ODIR and Dir-ODIR with 10 classes,",
         "320,285 and 134,318 s with 100).",
     ]
     with threadpool_limits(1):
