@@ -13,6 +13,9 @@ from recal.calibrators.probabilities import softmax
 from recal.checks import Labels
 from recal.views import Views
 
+# How finely the others of a row are drawn together where one would overtake the predicted class.
+_HALVINGS = 30
+
 
 class SplineCalibration(Calibrator):
     """Calibrate the confidence by the slope of a spline through the cumulative hits, without any bins.
@@ -22,8 +25,9 @@ class SplineCalibration(Calibrator):
     spline's slope at a sample's rank is the calibrated confidence there, and between samples it is interpolated.
 
     Only the predicted class's probability is calibrated. What is left to the other classes is spread in proportion to
-    their own probabilities. Where the calibrated confidence is too low for the predicted class to stay on top, it is
-    raised to the least value at which it does, so the prediction is always kept. Reference: Gupta et al.,
+    their own probabilities. Where the second class would then overtake the predicted one, the others' probabilities are
+    drawn together just enough (by a temperature of the row's own), so that the prediction is always kept and the
+    confidence is what the curve says; only one below 1 / n_classes is raised to it. Reference: Gupta et al.,
     *Calibration of neural networks using splines* (ICLR 2021).
 
     Parameters
@@ -95,13 +99,33 @@ def _basis(knots: NDArray[np.float64]) -> CubicSpline:
 
 
 def spread_rest(logits: NDArray, top: Labels, confidence: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Give `top` the confidence and the others the rest, in proportion to their own probabilities; `top` stays top."""
-    rows = np.arange(len(top))
-    others = np.array(logits, dtype=np.float64, order="C")
-    others[rows, top] = -np.inf
-    shares = softmax(others)  # among themselves, so that nothing underflows beside a saturated prediction
-    second = shares.max(axis=1)
-    confidence = np.maximum(confidence, second / (1.0 + second))
-    probs = shares * (1.0 - confidence)[:, None]
-    probs[rows, top] = confidence
+    """Give `top` the confidence, at least 1 / n_classes, and the others the rest, none of them more than `top`.
+
+    The others share in proportion to their own probabilities; where the second would then overtake, their logits are
+    drawn together, all by the same factor, until it just does not.
+    """
+    n_samples, n_classes = logits.shape
+    confidence = np.maximum(confidence, 1.0 / n_classes)
+    other = np.arange(n_classes) != top[:, None]
+    logs = np.asarray(logits, dtype=np.float64)[other].reshape(n_samples, n_classes - 1)
+    logs -= logs.max(axis=1, keepdims=True)
+    # Shares among themselves, so that nothing underflows beside a saturated prediction.
+    shares = softmax(logs)
+    most = confidence / (1.0 - confidence)
+    crowded = np.flatnonzero(shares.max(axis=1) > most)
+    if len(crowded):
+        shares[crowded] = softmax(logs[crowded] * _largest_factor(logs[crowded], most[crowded])[:, None])
+    probs = np.empty((n_samples, n_classes))
+    probs[other] = (shares * (1.0 - confidence)[:, None]).ravel()
+    probs[np.arange(n_samples), top] = confidence
     return probs
+
+
+def _largest_factor(logs: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the largest factor in [0, 1] at which no row's softmax exceeds `most`; rows of `logs` end at 0."""
+    low, high = np.zeros(len(logs)), np.ones(len(logs))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        crowded = 1.0 / np.exp(logs * middle[:, None]).sum(axis=1) > most
+        low, high = np.where(crowded, low, middle), np.where(crowded, middle, high)
+    return low

@@ -54,18 +54,42 @@ def test_confidence_becomes_accuracy():
         assert confidence[some].mean() == pytest.approx(right[some].mean(), abs=0.03)  # six knots bend so far
 
 
-def test_the_rest_keeps_its_proportions():
+def test_the_rest_keeps_its_proportions_where_none_of_it_overtakes():
     logits, labels = draw()
     own, probs = softmax(logits), SplineCalibration().fit(logits, labels).predict_proba(logits)
-    ranked = np.argsort(-logits, axis=1)
-    second, third = (np.take_along_axis(p, ranked[:, 1:3], axis=1).T for p in (own, probs))
-    np.testing.assert_allclose(second[0] / second[1], third[0] / third[1], rtol=1e-9)
+    ranked = np.take_along_axis(probs, np.argsort(-logits, axis=1), axis=1)
+    free = ranked[:, 1] < ranked[:, 0] - 1e-6
+    assert 0.3 < free.mean() < 1.0
+    ranked_own = -np.sort(-own, axis=1)
+    np.testing.assert_allclose(
+        (ranked[:, 1] / ranked[:, 2])[free], (ranked_own[:, 1] / ranked_own[:, 2])[free], rtol=1e-9
+    )
 
 
-def test_a_confidence_too_low_for_the_top_is_raised_to_the_least_that_keeps_it():
+@pytest.mark.parametrize("n_classes", [2, 5, 20])
+def test_the_confidence_is_what_the_curve_says_however_sure_the_model_was(n_classes):
+    """A network five times too sure gives the second class nearly all of the rest; it must not push the first up."""
+    logits, labels = draw(n=3000, k=n_classes, sharpness=5.0)
+    model = SplineCalibration().fit(logits, labels)
+    said = np.interp(softmax(logits).max(axis=1), model.scores_, model.values_)
+    probs = model.predict_proba(logits)
+    np.testing.assert_allclose(probs.max(axis=1), np.maximum(said, 1 / n_classes), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(probs.argmax(axis=1), logits.argmax(axis=1))
+    above = said > 1 / n_classes  # at chance all classes are alike
+    ranks, own = (np.argsort(values[above], axis=1)[:, :-2] for values in (probs, logits))
+    np.testing.assert_array_equal(ranks, own)
+
+
+def test_a_second_that_would_overtake_is_drawn_towards_the_others():
     logits = np.log([[0.5, 0.4, 0.1]])
-    probs = spread_rest(logits, np.array([0]), np.array([0.01]))
-    np.testing.assert_allclose(probs, [[0.8 / 1.8, 0.8 / 1.8, 0.2 / 1.8]])
+    probs = spread_rest(logits, np.array([0]), np.array([0.42]))[0]
+    assert probs[0] == 0.42
+    assert 0.42 - 1e-8 < probs[1] <= 0.42
+    np.testing.assert_allclose(probs.sum(), 1.0)
+
+
+def test_a_confidence_below_chance_is_raised_to_it():
+    np.testing.assert_allclose(spread_rest(np.log([[0.5, 0.4, 0.1]]), np.array([0]), np.array([0.01])), 1 / 3)
 
 
 def test_the_rest_of_a_saturated_row_is_shared_out():
