@@ -7,12 +7,15 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
 from recal.calibrators.base import Calibrator
+from recal.calibrators.common_scale import fit_beta
 from recal.calibrators.monotone import smooth
 from recal.calibrators.parameters import check_count
 from recal.calibrators.probabilities import softmax
-from recal.checks import Labels
+from recal.checks import Floats, Labels
 from recal.views import Views
 
+# A share of e to this power is none.
+_LOWEST = -1e6
 # How finely the others of a row are drawn together where one would overtake the predicted class.
 _HALVINGS = 30
 
@@ -25,9 +28,9 @@ class SplineCalibration(Calibrator):
     spline's slope at a sample's rank is the calibrated confidence there, and between samples it is interpolated.
 
     Only the predicted class's probability is calibrated. What is left to the other classes is spread in proportion to
-    their own probabilities. Where the second class would then overtake the predicted one, the others' probabilities are
-    drawn together just enough (by a temperature of the row's own), so that the prediction is always kept and the
-    confidence is what the curve says; only one below 1 / n_classes is raised to it. Reference: Gupta et al.,
+    their probabilities after temperature scaling. Where the second class would then overtake the predicted one, the
+    others are drawn together just enough (by a temperature of the row's own), so that the prediction is always kept and
+    the confidence is what the curve says; only one below 1 / n_classes is raised to it. Reference: Gupta et al.,
     *Calibration of neural networks using splines* (ICLR 2021).
 
     Parameters
@@ -43,6 +46,8 @@ class SplineCalibration(Calibrator):
         The spline of the cumulative hits minus confidence: its knots in [0, 1] and its values there.
     scores_, values_ : ndarray
         Confidences seen, in order, and what they become.
+    beta_ : float
+        The scale 1/T of the temperature scaling by which the rest is spread.
 
     Examples
     --------
@@ -63,6 +68,7 @@ class SplineCalibration(Calibrator):
     coefficients_: NDArray[np.float64]
     scores_: NDArray[np.float64]
     values_: NDArray[np.float64]
+    beta_: float
 
     def __init__(self, n_knots: int = 6, smoothing: float = 1.0) -> None:
         self.n_knots = n_knots
@@ -70,6 +76,7 @@ class SplineCalibration(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         n_samples = len(labels)
+        self.beta_ = fit_beta(views.logits, labels)
         # Fewer samples than knots would leave the spline undetermined; two knots make a straight line.
         n_knots = min(check_count("n_knots", self.n_knots, least=2), max(2, n_samples // 2))
         top = views.logits.argmax(axis=1)
@@ -90,7 +97,7 @@ class SplineCalibration(Calibrator):
         rows = np.arange(len(views))
         top = views.logits.argmax(axis=1)
         confidence = np.interp(softmax(views.logits)[rows, top], self.scores_, self.values_)
-        return spread_rest(views.logits, top, confidence)
+        return spread_rest(views.logits, self.beta_, top, confidence)
 
 
 def _basis(knots: NDArray[np.float64]) -> CubicSpline:
@@ -98,17 +105,18 @@ def _basis(knots: NDArray[np.float64]) -> CubicSpline:
     return CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
 
 
-def spread_rest(logits: NDArray, top: Labels, confidence: NDArray[np.float64]) -> NDArray[np.float64]:
+def spread_rest(logits: Floats, beta: float, top: Labels, confidence: NDArray[np.float64]) -> NDArray[np.float64]:
     """Give `top` the confidence, at least 1 / n_classes, and the others the rest, none of them more than `top`.
 
-    The others share in proportion to their own probabilities; where the second would then overtake, their logits are
-    drawn together, all by the same factor, until it just does not.
+    The others share as in softmax(beta * logits); where the second would then overtake, their logits are drawn
+    together, all by the same factor, until it just does not.
     """
     n_samples, n_classes = logits.shape
     confidence = np.maximum(confidence, 1.0 / n_classes)
     other = np.arange(n_classes) != top[:, None]
     logs = np.asarray(logits, dtype=np.float64)[other].reshape(n_samples, n_classes - 1)
     logs -= logs.max(axis=1, keepdims=True)
+    logs = np.maximum(beta * logs, _LOWEST)
     # Shares among themselves, so that nothing underflows beside a saturated prediction.
     shares = softmax(logs)
     most = confidence / (1.0 - confidence)
