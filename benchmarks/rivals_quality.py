@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import math
 import time
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,12 +42,17 @@ class Row:
     warned: bool = False
     beta: list[float] = field(default_factory=list)  # of each half, where the method is one temperature
 
+    def add(self, found: dict[str, Any]) -> None:
+        self.figures.append(found["figures"])
+        self.warned |= found["warned"]
+        self.beta += found["beta"]
+
     def mean(self, column: int) -> float:
         return float(np.mean(self.figures, axis=0)[column])
 
 
 def measure(probs: np.ndarray, labels: np.ndarray, seconds: float) -> list[float]:
-    return [*(metric(probs, labels) for _, metric in METRICS), 100 * error_rate(probs, labels), seconds]
+    return [*(float(metric(probs, labels)) for _, metric in METRICS), 100 * float(error_rate(probs, labels)), seconds]
 
 
 def make(method: type[Calibrator], seed: int) -> Calibrator:
@@ -53,8 +60,8 @@ def make(method: type[Calibrator], seed: int) -> Calibrator:
     return method(random_state=seed) if seeded else method()
 
 
-def run(views: Views, halves: int, only: set[str]) -> list[Row]:
-    """Fit and test every method on each half; the halves are the same for all."""
+def run(views: Views, halves: int, only: set[str], kept: Path | None) -> list[Row]:
+    """Fit and test every method on each half; the halves are the same for all. What `kept` holds is not run again."""
     plain = Row("-", "uncalibrated", "yes")
     rows = {m: Row(m.short_name, m.__name__, "yes" if m.keeps_accuracy else "no") for m in CALIBRATORS}
     rows = {m: row for m, row in rows.items() if not only or row.name in only}
@@ -67,20 +74,33 @@ def run(views: Views, halves: int, only: set[str]) -> list[Row]:
         for method, row in rows.items():
             if row.refused:
                 continue
-            start = time.process_time()
+            file = kept / f"{row.name}-{half}.json" if kept else None
+            if file and file.exists():
+                row.add(json.loads(file.read_text()))
+                continue
             try:
-                with warnings.catch_warnings(record=True) as caught:
-                    warnings.simplefilter("always")
-                    model = make(method, half).fit(fitting)
-                seconds = time.process_time() - start
-                row.warned |= any(issubclass(w.category, FewSamplesWarning) for w in caught)
-                row.figures.append(measure(model.predict_proba(testing), truth, seconds))
-                if isinstance(model, TemperatureScaling):
-                    row.beta.append(model.beta_)
-                print(f"half {half + 1}  {row.name:<12} NLL {row.figures[-1][NLL]:.4f}  {seconds:.2f} s", flush=True)
+                row.add(found := trial(method, half, fitting, testing, truth))
             except RecalError as error:
                 row.refused = str(error)
+                continue
+            if file:
+                file.write_text(json.dumps(found))
+            print(f"half {half + 1}  {row.name:<12} NLL {found['figures'][NLL]:.4f}", flush=True)
     return [plain, *rows.values()]
+
+
+def trial(method: type[Calibrator], half: int, fitting: Views, testing: Views, truth: np.ndarray) -> dict[str, Any]:
+    """Fit one method on one half and return what the page needs of it, as plain values."""
+    start = time.process_time()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = make(method, half).fit(fitting)
+    seconds = time.process_time() - start
+    return {
+        "figures": measure(model.predict_proba(testing), truth, seconds),
+        "warned": any(issubclass(w.category, FewSamplesWarning) for w in caught),
+        "beta": [model.beta_] if isinstance(model, TemperatureScaling) else [],
+    }
 
 
 def page(stem: str, views: Views, rows: list[Row], halves: int) -> str:
@@ -176,11 +196,15 @@ def main() -> None:
     parser.add_argument("--halves", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=[], help="short names of the methods to run; all by default")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--keep", type=Path, help="a folder for what is done, so that a run can be stopped and resumed")
     settings = parser.parse_args()
     settings.out.mkdir(parents=True, exist_ok=True)
     for path in settings.views:
         views = read_views(path)
-        rows = run(views, settings.halves, set(settings.only))
+        kept = settings.keep / path.stem if settings.keep else None
+        if kept:
+            kept.mkdir(parents=True, exist_ok=True)
+        rows = run(views, settings.halves, set(settings.only), kept)
         (settings.out / f"methods-{path.stem}.md").write_text(page(path.stem, views, rows, settings.halves))
 
 
