@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
-from recal.calibrators.one_vs_rest import fit_logistic, targets
+from recal.calibrators.one_vs_rest import fit_logistic, largest_score, targets
 from recal.calibrators.parameters import warn_if_few
 from recal.calibrators.probabilities import log_odds, log_softmax, softmax
 from recal.checks import Labels
@@ -33,6 +33,8 @@ class BetaCalibration(Calibrator):
     ----------
     coefficients_ : ndarray of shape (3, n_classes)
         a, b and c of each class.
+    limit_ : float
+        Log p and -log(1 - p) count up to this size: 100, or twenty times the median log-odds where that is more.
 
     Examples
     --------
@@ -50,7 +52,9 @@ class BetaCalibration(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes)
-        features = _features(views)
+        log_probs = log_softmax(views.logits)
+        self.limit_ = largest_score(log_odds(log_probs))
+        features = _features(log_probs, self.limit_)
         high, low = targets(labels, views.n_classes, self.smooth)
         coef = fit_logistic(features, labels, high, low)
         free = np.ones(coef.shape, dtype=bool)
@@ -70,13 +74,12 @@ class BetaCalibration(Calibrator):
         self.coefficients_ = coef
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        log_p, log_rest = _features(views)
+        log_p, log_rest = _features(log_softmax(views.logits), self.limit_)
         a, b, c = self.coefficients_
         scores = log_p * a + log_rest * b + c
         return softmax(-np.logaddexp(0.0, -scores))
 
 
-def _features(views: Views) -> list[NDArray[np.float64]]:
+def _features(log_probs: NDArray[np.float64], limit: float) -> list[NDArray[np.float64]]:
     """Return log p and -log(1 - p)."""
-    log_probs = log_softmax(views.logits)
-    return [log_probs, log_odds(log_probs) - log_probs]
+    return [np.maximum(log_probs, -limit), np.minimum(log_odds(log_probs) - log_probs, limit)]

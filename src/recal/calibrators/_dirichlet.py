@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators._matrix import MatrixScaling
+from recal.calibrators._matrix import MatrixScaling, bounded
 from recal.calibrators.probabilities import log_softmax
 from recal.views import Views
 
@@ -35,4 +35,4 @@ class DirichletCalibration(MatrixScaling):
     keeps_accuracy: ClassVar[bool] = False
 
     def _features(self, views: Views) -> NDArray[np.float64]:
-        return log_softmax(views.logits)
+        return bounded(log_softmax(views.logits))

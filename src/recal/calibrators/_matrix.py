@@ -25,6 +25,8 @@ _MANY_CLASSES = 200
 _FEW_LAMBDA_DECADES = (0.0, 1.0, 2.0, 3.0)
 _FEW_MU_DECADES = (-1.0, 2.0)
 
+_LARGEST = 1e9
+
 
 class MatrixScaling(Calibrator):
     """Mix the logits linearly, softmax(W z + b), with the penalties' strengths found by cross-validation (MS-ODIR).
@@ -125,4 +127,9 @@ class MatrixScaling(Calibrator):
 
     def _features(self, views: Views) -> NDArray[np.float64]:
         """Return what the map is linear in: here the logits as they are."""
-        return np.array(views.logits, dtype=np.float64, order="C")
+        return bounded(np.array(views.logits, dtype=np.float64, order="C"))
+
+
+def bounded(features: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return features no larger than can be squared and multiplied: ruled-out classes may have a logit of -3e38."""
+    return np.clip(features, -_LARGEST, _LARGEST, out=features)

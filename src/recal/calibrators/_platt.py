@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
-from recal.calibrators.one_vs_rest import fit_logistic, targets
+from recal.calibrators.one_vs_rest import fit_logistic, largest_score, targets
 from recal.calibrators.parameters import warn_if_few
 from recal.calibrators.probabilities import log_odds, log_softmax, softmax
 from recal.checks import Labels
@@ -31,6 +31,8 @@ class PlattScaling(Calibrator):
     ----------
     slopes_, intercepts_ : ndarray of shape (n_classes,)
         a and c.
+    limit_ : float
+        Log-odds count up to this: 100, or twenty times their median where that is more.
 
     Examples
     --------
@@ -49,9 +51,12 @@ class PlattScaling(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes)
         scores = log_odds(log_softmax(views.logits))
+        self.limit_ = largest_score(scores)
+        scores = np.clip(scores, -self.limit_, self.limit_)
         high, low = targets(labels, views.n_classes, self.smooth)
         self.slopes_, self.intercepts_ = fit_logistic([scores], labels, high, low)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        scores = log_odds(log_softmax(views.logits)) * self.slopes_ + self.intercepts_
+        scores = np.clip(log_odds(log_softmax(views.logits)), -self.limit_, self.limit_)
+        scores = scores * self.slopes_ + self.intercepts_
         return softmax(-np.logaddexp(0.0, -scores))

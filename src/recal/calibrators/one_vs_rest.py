@@ -26,6 +26,15 @@ def targets(labels: Labels, n_classes: int, smooth: bool) -> tuple[np.ndarray, n
     return (positive + 1.0) / (positive + 2.0), 1.0 / (len(labels) - positive + 2.0)
 
 
+def largest_score(scores: np.ndarray) -> float:
+    """Return how large a score may count: 100, or twenty times the usual one where all are large.
+
+    With Platt's targets a sample pulls on the slope in proportion to its score, even one that is settled; a class that
+    the model rules out with a logit of -10,000 would flatten its whole curve.
+    """
+    return max(100.0, 20.0 * float(np.median(np.abs(scores))))
+
+
 def fit_logistic(
     features: Sequence[np.ndarray], labels: Labels, high: np.ndarray, low: np.ndarray, free: np.ndarray | None = None
 ) -> np.ndarray:
