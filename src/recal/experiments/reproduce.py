@@ -198,6 +198,7 @@ class _Collected:
     network: Network
     found: data.Dataset
     stages: Stages
+    at_hand: dict[str, tuple[Views, str]] = field(default_factory=dict)
 
     def test(self) -> tuple[Views, str]:
         return self._views("test", all_transforms(self.settings.seed))
@@ -217,6 +218,8 @@ class _Collected:
             images, labels = self.found.train_images[rows], self.found.train_labels[rows]
         network = self.network
         name = f"{network.name}/views/{part}{suffix}.zarr"
+        if name in self.at_hand:
+            return self.at_hand[name]
         made_from = {
             "network": network.mark,
             "images": data.digest_images(images),
@@ -240,7 +243,8 @@ class _Collected:
             )
 
         mark = self.stages.run(name, made_from, make)
-        return recal.read_views(self.stages.folder / name), mark
+        self.at_hand[name] = recal.read_views(self.stages.folder / name), mark
+        return self.at_hand[name]
 
 
 def _protocols(settings: Settings, views: _Collected) -> list[tuple[Protocol, str]]:

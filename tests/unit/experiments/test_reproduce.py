@@ -40,7 +40,8 @@ def stamps(folder):
 
 
 def test_every_table_is_written_in_the_papers_layout(done):
-    settings, files, _ = done
+    settings, files, said = done
+    assert said[-1].endswith(f" 0 were there already. Tables: {settings.out / 'cifar10'}")
     tables = settings.out / "cifar10" / "tables"
     assert {path.stem for path in files if path.suffix == ".md"} == {
         "ece",
