@@ -38,8 +38,8 @@ SIZES = [(5000, 10), (5000, 100), (25000, 1000)]
 def _bare(values, start, stop, out):
     for i in range(start, stop):
         total = np.float32(0)
-        for value in values[i]:
-            total += value
+        for j in range(values.shape[1]):
+            total += values[i, j]
         out[i] = total
 
 

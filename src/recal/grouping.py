@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_logits
+from recal.checks import Floats, check_logits
 from recal.errors import InputError
-from recal.kernels.grouping import regroup
+from recal.kernels.grouping import CLOSE, break_ties
 from recal.kernels.threads import over_rows
 from recal.plan import ConfidenceAt, Rule, Ties
-from recal.scaled import ScaledLogits, Vector
+from recal.scaled import Columns, ScaledLogits, Vector
 
 # Groups counted from 0, as betas are stored.
 GroupIndex = NDArray[np.int8]
@@ -62,13 +63,54 @@ def group(
     return group_indices(original, -original.log_partition(), view, rule).astype(np.int64) + 1
 
 
+class ViewRows(NamedTuple):
+    """What the rule for ties reads of a view. Sample chosen[k] stands in row where[k] of `logits`."""
+
+    logits: Floats
+    where: Columns
+    maxima: Floats
+    scales: Vector
+    at: Columns  # the column at which the view's confidence is read
+
+
 def group_indices(original: ScaledLogits, log_confidence: Vector, view: ScaledLogits, rule: Rule) -> GroupIndex:
     """Return the groups, counted from 0, of originals and a view at their present scales."""
-    groups = np.empty(len(log_confidence), dtype=np.int8)
-    over_rows(
-        regroup, original.logits, original.maxima, original.scales, original.columns, log_confidence,
-        view.logits, view.maxima, view.scales, view.columns,
-        view.columns if rule.confidence_at == "own" else original.columns,
-        view.log_partition(), rule.ties == "exact", groups,
-    )  # fmt: skip
-    return groups
+    at = view.columns if rule.confidence_at == "own" else original.columns
+    everyone = np.arange(len(at))
+    rows = ViewRows(view.logits, everyone, view.maxima, view.scales, at)
+    view_log_confidence = view.scales * view.drop_at(at) - view.log_partition()
+    fell = confidence_fell(everyone, original, log_confidence, rows, view_log_confidence, rule)
+    return (2 * (original.columns == view.columns) + fell).astype(np.int8)
+
+
+def confidence_fell(
+    chosen: Columns,
+    original: ScaledLogits,
+    log_confidence: Vector,
+    view: ViewRows,
+    view_log_confidence: Vector,
+    rule: Rule,
+    slack: Vector | float = 0.0,
+) -> NDArray[np.bool_]:
+    """Say of the samples `chosen` whether the confidence fell or stayed; `view_log_confidence` is of these alone.
+
+    Logarithms are compared first. Only where they are too close to call does the rule for ties matter, and only
+    there is it computed. `slack` is how far `log_confidence` can be off.
+    """
+    exact = rule.ties == "exact"
+    own = log_confidence[chosen]
+    margin = own - view_log_confidence
+    fell: NDArray[np.bool_] = margin > 0.0
+    close = np.abs(margin) <= CLOSE + np.broadcast_to(slack, log_confidence.shape)[chosen]
+    if exact:  # a saturated pair differs by nothing in logarithms and by much in log-odds
+        close |= own > -CLOSE
+    ties = np.flatnonzero(close)
+    if len(ties):
+        decided = np.empty(len(ties), dtype=np.bool_)
+        over_rows(
+            break_ties, chosen[ties], original.logits, original.maxima, original.scales, original.columns,
+            view.logits, view.where[ties], view.maxima, view.scales, view.at, exact, decided,
+            size=len(ties) * view.logits.shape[1],
+        )  # fmt: skip
+        fell[ties] = decided
+    return fell

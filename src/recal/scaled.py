@@ -64,8 +64,12 @@ class ScaledLogits:
         over_rows(kernel, self.logits, self.maxima, self.scales * factors, out)
         return out[1], out[2]
 
+    def error_bound(self, log_partition: Vector) -> Vector | float:
+        """Return how far such a log-partition can lie from the exact one; here it is exact."""
+        return 0.0
+
     def sharpen(self, log_partition: Vector, chosen: NDArray[np.bool_]) -> None:
-        """Replace an approximate log-partition by the exact one in some rows; here it is exact already."""
+        """Replace an approximate log-partition by the exact one in some rows."""
 
     def drop_at(self, columns: Columns) -> Vector:
         """Return how far the logit at each row's column lies below the row's largest, unscaled; at most 0."""

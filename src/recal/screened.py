@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.grouping import GroupIndex
+from recal.grouping import GroupIndex, ViewRows, confidence_fell
 from recal.kernels import screening
 from recal.kernels.threads import over_rows
 from recal.plan import Rule
-from recal.scaled import ScaledLogits, Vector
+from recal.scaled import Columns, ScaledLogits, Vector
 
 
 class ScreenedView:
@@ -18,7 +17,7 @@ class ScreenedView:
 
     def __init__(self, scale: float, n_samples: int) -> None:
         self.scales = np.full(n_samples, scale)
-        self._last: Vector | None = None
+        self._looked = False
 
     def rescale(self, factors: Vector) -> None:
         self.scales = np.clip(self.scales * factors, *ScaledLogits.SCALE_RANGE)
@@ -27,34 +26,52 @@ class ScreenedView:
         self,
         original: ScaledLogits,
         log_confidence: Vector,
+        slack: Vector,
         logits: Floats,
-        where: NDArray[np.intp] | None,
+        where: Columns | None,
         rule: Rule,
     ) -> GroupIndex:
         """Return the groups, counted from 0, at the present scales.
 
-        `where` tells in which row of `logits` each sample's stand; None, that they are in order.
+        `slack` is how far `log_confidence` can be off. `where` tells in which row of `logits` each sample's stand;
+        None, that they are in order.
         """
         groups = np.full(len(self.scales), screening.UNDECIDED, dtype=np.int8)
         exact = rule.ties == "exact"
-        if self._last is None:
+        if not self._looked:
             self._first_look(original, logits, where, rule)
         else:
             over_rows(
                 screening.screen, self.scales, self._last, self._gaps, self._ranges, self._kept,
-                np.log(logits.shape[1]), log_confidence, exact, groups,
+                np.log(logits.shape[1]), log_confidence, slack, exact, groups,
             )  # fmt: skip
         chosen = np.flatnonzero(groups == screening.UNDECIDED)
         if len(chosen):
-            block, index = _readable(logits, where, chosen)
-            over_rows(
-                screening.decide, chosen, original.logits, original.maxima, original.scales, original.columns,
-                log_confidence, block, index, self._maxima, self.scales, self._at, self._kept, exact, self._last,
-                groups, size=len(chosen) * logits.shape[1],
-            )  # fmt: skip
+            groups[chosen] = self._look_again(chosen, original, log_confidence, slack, logits, where, rule)
         return groups
 
-    def _first_look(self, original: ScaledLogits, logits: Floats, where: NDArray[np.intp] | None, rule: Rule) -> None:
+    def _look_again(
+        self,
+        chosen: Columns,
+        original: ScaledLogits,
+        log_confidence: Vector,
+        slack: Vector,
+        logits: Floats,
+        where: Columns | None,
+        rule: Rule,
+    ) -> GroupIndex:
+        """Return the groups of the rows `chosen` from a pass over their logits, and remember what it gave."""
+        block, index = _readable(logits, where, chosen)
+        over_rows(
+            screening.look_again, chosen, block, index, self._maxima, self.scales, self._last,
+            size=len(chosen) * block.shape[1],
+        )  # fmt: skip
+        view_log_confidence = self.scales[chosen] * self._gaps[chosen] - self._last[chosen, screening.VALUE]
+        rows = ViewRows(block, index, self._maxima, self.scales, self._at)
+        fell = confidence_fell(chosen, original, log_confidence, rows, view_log_confidence, rule, slack)
+        return (2 * self._kept[chosen] + fell).astype(np.int8)
+
+    def _first_look(self, original: ScaledLogits, logits: Floats, where: Columns | None, rule: Rule) -> None:
         n_samples = len(self.scales)
         block, index = _readable(logits, where, np.arange(n_samples))
         self._maxima = np.empty(n_samples, dtype=block.dtype)
@@ -66,11 +83,10 @@ class ScreenedView:
         picked = block[index, self._at]
         self._gaps = picked.astype(np.float64) - self._maxima.astype(np.float64)
         self._last = np.empty((n_samples, 4))
+        self._looked = True
 
 
-def _readable(
-    logits: Floats, where: NDArray[np.intp] | None, chosen: NDArray[np.intp]
-) -> tuple[Floats, NDArray[np.intp]]:
+def _readable(logits: Floats, where: Columns | None, chosen: Columns) -> tuple[Floats, Columns]:
     """Return an array that kernels can read, the logits or a copy of the chosen rows, and where in it they stand."""
     rows = chosen if where is None else where[chosen]
     if logits.dtype != np.float16 and logits.flags.c_contiguous:

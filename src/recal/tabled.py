@@ -19,7 +19,7 @@ _WORTH_A_NODE = 0.02
 
 
 class TabledLogits(ScaledLogits):
-    """The same as `ScaledLogits` to 1e-6 in the log-partition; nodes of the table are filled when first needed."""
+    """The same as `ScaledLogits` within a known bound; nodes of the table are filled when first needed."""
 
     def __init__(self, logits: Floats, scales: Vector | None = None) -> None:
         super().__init__(logits, scales)
@@ -27,35 +27,49 @@ class TabledLogits(ScaledLogits):
         self._rivals = np.empty(n_samples)
         over_rows(table.rivals, self.logits, self.columns, self._rivals)
         self._gaps = self._rivals - self.maxima
+        self._error_bound = table.error_bound(self.logits.shape[1])
         self._node_scales = np.exp(_LOWEST + table.SPACING * np.arange(_NODES))
         self._filled = np.zeros(_NODES, dtype=bool)
         # Untouched pages of this array cost no memory.
         self._table = np.empty((_NODES, n_samples, 3))
+        self._pieces = np.full((n_samples, 8), np.inf)  # a lower end of infinity: none loaded
 
     def log_partition_at(self, factors: Vector | float) -> Vector:
-        return self._evaluate(self.scales * factors, with_value=True)[0]
+        scales = self.scales * factors
+        missing = self._load(scales)
+        out = np.empty(len(scales))
+        over_rows(table.log_partition, scales, self._gaps, self._pieces, out)
+        if missing.any():
+            out[missing] = self._dense(scales, missing)[0]
+        return out
 
     def slopes(self, factors: Vector, quick: bool = False) -> tuple[Vector, Vector]:
-        _, first, second = self._evaluate(self.scales * factors, with_value=False)
-        return first, second
+        scales = self.scales * factors
+        missing = self._load(scales)
+        out = np.zeros((2, len(scales)))
+        over_rows(table.slopes, scales, self._gaps, self._pieces, out[0], out[1])
+        if missing.any():
+            out[:, missing] = self._dense(scales, missing)[1:]
+        return out[0], out[1]
+
+    def error_bound(self, log_partition: Vector) -> Vector:
+        # F = log(1 + e**x) passes an error in x on times 1 - p; the error's effect on p itself is within a per cent.
+        return 1.01 * self._error_bound * -np.expm1(-log_partition)
 
     def sharpen(self, log_partition: Vector, chosen: NDArray[np.bool_]) -> None:
         if chosen.any():
             log_partition[chosen] = self._dense(self.scales, chosen)[0]
 
-    def _evaluate(self, scales: Vector, with_value: bool) -> Vector:
-        out = np.zeros((3, len(scales)))
+    def _load(self, scales: Vector) -> NDArray[np.bool_]:
+        """Load the polynomials around these scales; return which rows have none, being too few to fill nodes for."""
         for may_fill in (True, False):
             missing = np.zeros(len(scales), dtype=bool)
             over_rows(
-                table.evaluate, scales, self._gaps, self._table, _LOWEST, self._node_scales, self._filled,
-                with_value, out, missing,
-            )  # fmt: skip
+                table.load_pieces, scales, self._table, _LOWEST, self._node_scales, self._filled, self._pieces, missing
+            )
             if not (may_fill and missing.any() and self._fill(scales[missing])):
                 break
-        if missing.any():
-            out[:, missing] = self._dense(scales, missing)
-        return out
+        return missing
 
     def _fill(self, scales: Vector) -> bool:
         """Fill the nodes that enough of these scales need; say whether there were any."""

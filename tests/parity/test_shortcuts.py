@@ -58,6 +58,25 @@ def test_the_table_of_the_log_partition(k, sharpness):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-2)
 
 
+@pytest.mark.parametrize("k", [50, 1000])
+def test_the_table_errs_by_less_than_its_bound(k):
+    rng = np.random.default_rng(k)
+    rows = []
+    for _ in range(200):  # levels of several heights and numbers of classes: where sums of exponentials bend most
+        levels = np.sort(rng.uniform(0, 30, rng.integers(1, 5)))
+        rows.append(-levels[rng.choice(len(levels), k, p=rng.dirichlet(np.full(len(levels), 0.3)))])
+    z = np.array(rows) + 1e-3 * rng.normal(size=(200, k))
+    worst = 0.0
+    for scale in np.exp(rng.uniform(-3.5, 2.5, 40)):
+        scales = np.full(200, scale)
+        dense, table = ScaledLogits(z, scales), TabledLogits(z, scales.copy())
+        exact, tabled = dense.log_partition(), table.log_partition()
+        bound = table.error_bound(tabled)
+        assert (np.abs(tabled - exact) <= bound + 1e-13).all()
+        worst = max(worst, (np.abs(tabled - exact) / (bound + 1e-13)).max())
+    assert worst > 1e-4, "such rows are not what the bound is for"
+
+
 def step_by_step(plan, views):
     """Replay with a full pass over every view at every step."""
     original = ScaledLogits(views.logits)

@@ -20,9 +20,6 @@ from recal.tabled import FEWEST_CLASSES, TabledLogits
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 
-# Confidences this close to a bin's edge, in bins, are computed anew from the logits.
-_NEAR_AN_EDGE = 1e-5
-
 FourBetas = tuple[float, float, float, float]
 
 
@@ -106,6 +103,8 @@ class _Fit:
         else:
             self.original = TabledLogits(views.logits)
         self.correct = (self.original.columns == labels).astype(np.float64)
+        # A floor moves logits, which nothing else does.
+        self.drops = self.original.drop_at(labels) if reading.rule.floor is None else None
         self.tracks: dict[Transform, Any] = {}
         # Where the solver ended when a transformation was last drawn: a good place to begin the next time.
         self.last_betas: dict[Transform, Vector] = {}
@@ -119,22 +118,23 @@ class _Fit:
 
     def _refresh(self) -> None:
         log_partition = self.original.log_partition()
-        confidence = np.exp(-log_partition)
         # An approximation must not move a sample across the edge of a bin.
-        place = confidence * self.reading.n_bins
-        self.original.sharpen(log_partition, np.abs(place - np.rint(place)) < _NEAR_AN_EDGE)
+        place = np.exp(-log_partition) * self.reading.n_bins
+        error = self.original.error_bound(log_partition)
+        self.original.sharpen(log_partition, np.abs(place - np.rint(place)) < 1.01 * place * error)
+        self.slack = np.broadcast_to(error, log_partition.shape)
         self.log_confidence = -log_partition
         self.ece = _ece(np.exp(self.log_confidence), self.correct, self.reading.n_bins)
 
     def closing_beta(self) -> float:
-        return fit_betas(self.original, self.labels).values[0]
+        return fit_betas(self.original, self.labels, drops=self.drops).values[0]
 
     def iterate(self, transform: Transform) -> Iteration:
         if transform in self.rejected:
             return self.rejected[transform]
         groups = self._group(transform)
         sizes = np.bincount(groups, minlength=4)
-        answer = fit_betas(self.original, self.labels, groups, 4, self.last_betas.get(transform))
+        answer = fit_betas(self.original, self.labels, groups, 4, self.last_betas.get(transform), drops=self.drops)
         raw: Vector = np.array(answer.values)
         self.last_betas[transform] = raw.copy()
         raw[sizes == 0] = 1.0
@@ -169,7 +169,7 @@ class _Fit:
         if self.reading.exact:
             view = ScaledLogits(self.views.transformed(transform), track.scales)
             return group_indices(self.original, self.log_confidence, view, rule)
-        return track.groups(self.original, self.log_confidence, *self.views.source(transform), rule)
+        return track.groups(self.original, self.log_confidence, self.slack, *self.views.source(transform), rule)
 
     def _guarded(self, betas: Vector, groups: GroupIndex) -> tuple[Vector, bool]:
         """Undo what would raise the calibration error: all of it, or one group's part."""
@@ -201,5 +201,8 @@ def _four(values: NDArray, kind: type) -> Any:
 
 def _ece(confidence: Vector, correct: Vector, n_bins: int) -> float:
     edges = np.arange(n_bins + 1) / n_bins
-    bins = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
+    bins = np.clip(np.ceil(confidence * n_bins).astype(np.intp) - 1, 0, n_bins - 1)
+    # The product may be rounded across an edge: the edges themselves decide.
+    bins -= (confidence <= edges[bins]) & (bins > 0)
+    bins += confidence > edges[bins + 1]
     return float(np.abs(np.bincount(bins, weights=correct - confidence)).sum() / len(confidence))

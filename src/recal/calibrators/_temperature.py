@@ -67,19 +67,22 @@ def fit_betas(
     n_groups: int = 1,
     start: Vector | None = None,
     quick: bool = False,
+    drops: Vector | None = None,
 ) -> Betas:
     """Return the beta of each group that minimises its negative log-likelihood, relative to the present scales.
 
     `start` is a guess of the betas; it saves passes and does not change the answer. `quick` gives such a guess.
+    `drops` is `state.drop_at(labels)`, for a caller that has it already.
     """
-    members = np.zeros(len(labels), dtype=np.int8) if groups is None else groups
-    pull = state.scales * state.drop_at(labels)
+    members = np.zeros(len(labels), dtype=np.intp) if groups is None else groups.astype(np.intp)
+    pull = state.scales * (state.drop_at(labels) if drops is None else drops)
+    squares = state.scales**2
 
     def by_group(values: Vector) -> Vector:
         return np.bincount(members, weights=values, minlength=n_groups).astype(np.float64)
 
     def derivatives(betas: Vector) -> tuple[Vector, Vector]:
         first, second = state.slopes(betas[members], quick)
-        return by_group(state.scales * first - pull), by_group(state.scales**2 * second)
+        return by_group(state.scales * first - pull), by_group(squares * second)
 
     return solve_betas(derivatives, n_groups, start)

@@ -20,8 +20,8 @@ def _sums(row, top, scale):  # type: ignore[no-untyped-def]
     total = np.float32(0.0)
     first = np.float32(0.0)
     second = np.float32(0.0)
-    for value in row:
-        drop = np.float32(value - top)
+    for j in range(len(row)):
+        drop = np.float32(row[j] - top)
         weight = exp32(scale * drop)
         pull = weight * drop
         total += weight

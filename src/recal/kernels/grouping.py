@@ -1,8 +1,4 @@
-"""How a sample reacts to a transformation: four groups, told apart by two comparisons.
-
-Confidences are compared in logarithms first. Only where they are too close to call does the rule for ties matter, and
-only there is it computed.
-"""
+"""The rule for ties: which of two confidences is larger where their logarithms are too close to tell."""
 
 from __future__ import annotations
 
@@ -109,26 +105,18 @@ def did_not_rise(row, top, scale, column, view_row, view_top, view_scale, view_c
 
 
 @njit(cache=True, nogil=True)
-def regroup(  # type: ignore[no-untyped-def]
-    logits, start, stop, maxima, scales, columns, log_confidence,
-    view, view_maxima, view_scales, view_columns, view_at, view_log_partition, exact, groups,
+def break_ties(  # type: ignore[no-untyped-def]
+    chosen, start, stop, logits, maxima, scales, columns,
+    view, view_index, view_maxima, view_scales, view_at, exact, fell,
 ):  # fmt: skip
-    """Fill the groups 0..3: twice whether the prediction was kept, plus whether the confidence did not rise.
+    """Fill fell[k] with whether p >= p_t in row chosen[k], by the rule for ties.
 
-    `log_confidence` is the original's, `view_log_partition` the view's F at its scale; `view_at` is the column at
-    which the view's confidence is read.
+    Row chosen[k] of the view stands in view[view_index[k]]; `view_at` is the column at which its confidence is read.
     """
     buffer = np.empty(logits.shape[1], dtype=np.float32)
-    for i in range(start, stop):
-        at = view_at[i]
-        view_log = view_scales[i] * (np.float64(view[i, at]) - np.float64(view_maxima[i])) - view_log_partition[i]
-        margin = log_confidence[i] - view_log
-        # A saturated pair differs by nothing in logarithms and by much in log-odds.
-        if abs(margin) > CLOSE and not (exact and log_confidence[i] > -CLOSE):
-            fell = margin > 0.0
-        else:
-            fell = did_not_rise(
-                logits[i], np.float64(maxima[i]), scales[i], columns[i],
-                view[i], np.float64(view_maxima[i]), view_scales[i], at, exact, buffer,
-            )  # fmt: skip
-        groups[i] = 2 * (columns[i] == view_columns[i]) + fell
+    for k in range(start, stop):
+        i = chosen[k]
+        fell[k] = did_not_rise(
+            logits[i], np.float64(maxima[i]), scales[i], columns[i],
+            view[view_index[k]], np.float64(view_maxima[i]), view_scales[i], view_at[i], exact, buffer,
+        )  # fmt: skip

@@ -1,7 +1,8 @@
 """Reductions over the rows of a logit matrix, each row with a scale of its own.
 
 Kernels take arrays and fill arrays for the rows `start` to `stop`; nothing crosses from row to row, so a row's result
-is the same bit for bit whatever its batch. `kernels.threads.over_rows` runs them on all cores.
+is the same bit for bit whatever its batch. `kernels.threads.over_rows` runs them on all cores. Loops go by index
+because recent numba turns `for value in row` into code without vector instructions, five times slower.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ def log_partition(logits, start, stop, maxima, scales, out):  # type: ignore[no-
         top = np.float64(maxima[i])
         scale = scales[i]
         total = 0.0
-        for value in logits[i]:
-            total += exp(scale * (np.float64(value) - top))
+        row = logits[i]
+        for j in range(len(row)):
+            total += exp(scale * (np.float64(row[j]) - top))
         out[0, i] = np.log(total)
 
 
@@ -59,8 +61,9 @@ def log_partition_and_slopes(logits, start, stop, maxima, scales, out):  # type:
         total = 0.0
         first = 0.0
         second = 0.0
-        for value in logits[i]:
-            drop = np.float64(value) - top
+        row = logits[i]
+        for j in range(len(row)):
+            drop = np.float64(row[j]) - top
             weight = exp(scale * drop)
             pull = weight * drop
             total += weight

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from recal.kernels.fast import row_slopes
-from recal.kernels.grouping import CLOSE, did_not_rise
+from recal.kernels.grouping import CLOSE
 
 # What is remembered of each row of a view: its last look, in the columns of one array.
 AT, VALUE, SLOPE, CURVATURE = 0, 1, 2, 3
@@ -63,43 +63,30 @@ def lower_bound(last, gap, reach, log_classes, s):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def screen(scales, start, stop, last, gaps, ranges, kept, log_classes, log_confidence, exact, groups):  # type: ignore[no-untyped-def]
-    """Fill the groups 0..3 that the bounds decide, and UNDECIDED for the others."""
+def screen(scales, start, stop, last, gaps, ranges, kept, log_classes, log_confidence, slack, exact, groups):  # type: ignore[no-untyped-def]
+    """Fill the groups 0..3 that the bounds decide, and UNDECIDED for the others.
+
+    `slack` is how far `log_confidence` can be off.
+    """
     for i in range(start, stop):
-        confidence = log_confidence[i]
+        confidence, close = log_confidence[i], CLOSE + slack[i]
         groups[i] = UNDECIDED
         # In log-odds a saturated pair may differ although its logarithms do not.
         if exact and confidence > -CLOSE:
             continue
-        if confidence > upper_bound(last[i], gaps[i], scales[i]) + CLOSE:
+        if confidence > upper_bound(last[i], gaps[i], scales[i]) + close:
             groups[i] = 2 * kept[i] + 1
-        elif confidence < lower_bound(last[i], gaps[i], ranges[i], log_classes, scales[i]) - CLOSE:
+        elif confidence < lower_bound(last[i], gaps[i], ranges[i], log_classes, scales[i]) - close:
             groups[i] = 2 * kept[i]
 
 
 @njit(cache=True, nogil=True)
-def decide(  # type: ignore[no-untyped-def]
-    chosen, start, stop, logits, maxima, scales, columns, log_confidence,
-    view, view_index, view_maxima, view_scales, view_at, kept, exact, last, groups,
-):  # fmt: skip
-    """Fill the groups of the rows `chosen` from a pass over their view's logits, and remember what it gave.
+def look_again(chosen, start, stop, view, view_index, maxima, scales, last):  # type: ignore[no-untyped-def]
+    """Remember the log-partition of the rows `chosen` and its derivatives at their present scales.
 
     Row chosen[k] of the view stands in view[view_index[k]].
     """
-    buffer = np.empty(logits.shape[1], dtype=np.float32)
     for k in range(start, stop):
         i = chosen[k]
-        row = view[view_index[k]]
-        top = view_maxima[i]
-        value, slope, curvature = row_slopes(row, top, np.float32(view_scales[i]))
-        last[i, AT], last[i, VALUE], last[i, SLOPE], last[i, CURVATURE] = view_scales[i], value, slope, curvature
-        at = view_at[i]
-        margin = log_confidence[i] - (view_scales[i] * (np.float64(row[at]) - np.float64(top)) - value)
-        if abs(margin) > CLOSE and not (exact and log_confidence[i] > -CLOSE):
-            fell = margin > 0.0
-        else:
-            fell = did_not_rise(
-                logits[i], np.float64(maxima[i]), scales[i], columns[i],
-                row, np.float64(top), view_scales[i], at, exact, buffer,
-            )  # fmt: skip
-        groups[i] = 2 * kept[i] + fell
+        value, slope, curvature = row_slopes(view[view_index[k]], maxima[i], np.float32(scales[i]))
+        last[i, AT], last[i, VALUE], last[i, SLOPE], last[i, CURVATURE] = scales[i], value, slope, curvature
