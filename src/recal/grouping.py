@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, check_logits
 from recal.errors import InputError
-from recal.kernels.grouping import CLOSE, break_ties
+from recal.kernels.grouping import CLOSE, all_confidence32, all_log_odds, sum_order
 from recal.kernels.threads import over_rows
 from recal.plan import ConfidenceAt, Rule, Ties
 from recal.scaled import Columns, ScaledLogits, Vector
@@ -106,11 +106,20 @@ def confidence_fell(
         close |= own > -CLOSE
     ties = np.flatnonzero(close)
     if len(ties):
-        decided = np.empty(len(ties), dtype=np.bool_)
-        over_rows(
-            break_ties, chosen[ties], original.logits, original.maxima, original.scales, original.columns,
-            view.logits, view.where[ties], view.maxima, view.scales, view.at, exact, decided,
-            size=len(ties) * view.logits.shape[1],
-        )  # fmt: skip
-        fell[ties] = decided
+        who, where = chosen[ties], view.where[ties]
+        own = _comparable(exact, original.logits, who, original.maxima, original.scales, original.columns, who)
+        fell[ties] = own >= _comparable(exact, view.logits, where, view.maxima, view.scales, view.at, who)
     return fell
+
+
+def _comparable(
+    exact: bool, logits: Floats, where: Columns, maxima: Floats, scales: Vector, columns: Columns, who: Columns
+) -> Vector:
+    """Return what the rule for ties compares, of the samples `who`, whose logits stand in rows `where`."""
+    n_classes = logits.shape[1]
+    out = np.empty(len(who))
+    over_rows(
+        all_log_odds if exact else all_confidence32, where, logits, maxima[who], scales[who], columns[who],
+        sum_order(n_classes), out, size=len(who) * n_classes,
+    )  # fmt: skip
+    return out

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from recal.checks import Floats
 from recal.errors import InputError
 from recal.grouping import group_indices
+from recal.kernels.grouping import sum_order
 from recal.kernels.replay import replay_rows
 from recal.kernels.threads import over_rows
 from recal.plan import Plan
@@ -92,7 +93,7 @@ def _scales(plan: Plan, logits: Floats, stack: Floats) -> Vector:
     scales = np.empty(len(logits))
     over_rows(
         replay_rows, logits, stack, step_views, betas, plan.start, rule.confidence_at == "own",
-        rule.ties == "exact", *ScaledLogits.SCALE_RANGE, scales, size=stack.size,
+        rule.ties == "exact", sum_order(logits.shape[1]), *ScaledLogits.SCALE_RANGE, scales, size=stack.size,
     )  # fmt: skip
     return scales
 

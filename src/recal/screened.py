@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recal.checks import Floats
 from recal.grouping import GroupIndex, ViewRows, confidence_fell
 from recal.kernels import screening
+from recal.kernels.grouping import CLOSE
 from recal.kernels.threads import over_rows
 from recal.plan import Rule
 from recal.scaled import Columns, ScaledLogits, Vector
@@ -36,19 +38,27 @@ class ScreenedView:
         `slack` is how far `log_confidence` can be off. `where` tells in which row of `logits` each sample's stand;
         None, that they are in order.
         """
-        groups = np.full(len(self.scales), screening.UNDECIDED, dtype=np.int8)
-        exact = rule.ties == "exact"
-        if not self._looked:
-            self._first_look(original, logits, where, rule)
+        if self._looked:
+            fell, rose = self._screen(log_confidence, CLOSE + slack)
+            if rule.ties == "exact":  # in log-odds a saturated pair may differ although its logarithms do not
+                saturated = log_confidence > -CLOSE
+                fell, rose = fell & ~saturated, rose & ~saturated
+            groups = (2 * self._kept + fell).astype(np.int8)
+            chosen = np.flatnonzero(~(fell | rose))
         else:
-            over_rows(
-                screening.screen, self.scales, self._last, self._gaps, self._ranges, self._kept,
-                np.log(logits.shape[1]), log_confidence, slack, exact, groups,
-            )  # fmt: skip
-        chosen = np.flatnonzero(groups == screening.UNDECIDED)
+            self._first_look(original, logits, where, rule)
+            groups = np.empty(len(self.scales), dtype=np.int8)
+            chosen = np.arange(len(groups))
         if len(chosen):
             groups[chosen] = self._look_again(chosen, original, log_confidence, slack, logits, where, rule)
         return groups
+
+    def _screen(self, log_confidence: Vector, close: Vector) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return where the confidence certainly fell and where it certainly rose, by the bounds of the last look."""
+        upper = screening.upper_bound(self._last, self._gaps, self.scales)
+        with np.errstate(over="ignore"):  # a bound of minus infinity decides nothing
+            lower = screening.lower_bound(self._last, self._gaps, self._ranges, self._log_classes, self.scales)
+        return log_confidence > upper + close, log_confidence < lower - close
 
     def _look_again(
         self,
@@ -66,7 +76,7 @@ class ScreenedView:
             screening.look_again, chosen, block, index, self._maxima, self.scales, self._last,
             size=len(chosen) * block.shape[1],
         )  # fmt: skip
-        view_log_confidence = self.scales[chosen] * self._gaps[chosen] - self._last[chosen, screening.VALUE]
+        view_log_confidence = self.scales[chosen] * self._gaps[chosen] - self._last[screening.VALUE, chosen]
         rows = ViewRows(block, index, self._maxima, self.scales, self._at)
         fell = confidence_fell(chosen, original, log_confidence, rows, view_log_confidence, rule, slack)
         return (2 * self._kept[chosen] + fell).astype(np.int8)
@@ -82,7 +92,8 @@ class ScreenedView:
         self._at = columns if rule.confidence_at == "own" else original.columns
         picked = block[index, self._at]
         self._gaps = picked.astype(np.float64) - self._maxima.astype(np.float64)
-        self._last = np.empty((n_samples, 4))
+        self._last = np.empty((4, n_samples))
+        self._log_classes = np.log(block.shape[1])
         self._looked = True
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from recal.kernels.exponential import exp
 
@@ -12,77 +15,71 @@ from recal.kernels.exponential import exp
 CLOSE = 1e-5
 
 
+# Room in a buffer before its values: eight running sums, and the sums that wait for their sibling.
+WORK = 8 + 56
+
+
+@lru_cache(maxsize=8)
+def sum_order(count: int) -> NDArray[np.int64]:
+    """Return the order in which numpy adds up `count` values: blocks, each with its begin, its length and how many of
+    the sums before it are added to it.
+
+    numpy halves what is longer than 128, to a multiple of 8, and adds the halves.
+    """
+
+    def blocks(begin: int, length: int) -> list[list[int]]:
+        if length <= 128:
+            return [[begin, length, 0]]
+        half = length // 2
+        half -= half % 8
+        both = blocks(begin, half) + blocks(begin + half, length - half)
+        both[-1][2] += 1
+        return both
+
+    return np.array(blocks(0, count), dtype=np.int64)
+
+
 @njit(cache=True, nogil=True)
-def _sum_block(values, start, count):  # type: ignore[no-untyped-def]
-    """Sum up to 128 float32 values as numpy does: eight running sums, then the rest."""
-    if count < 8:
+def _ordered_sum(buffer, order):  # type: ignore[no-untyped-def]
+    """Sum the buffer's values in numpy's order, so that the result is numpy's to the bit."""
+    waiting = 8
+    total = np.float32(0.0)
+    for block in range(len(order)):
+        begin = order[block, 0] + WORK
+        end = begin + order[block, 1]
         total = np.float32(0.0)
-        for j in range(start, start + count):
-            total += values[j]
-        return total
-    r0, r1, r2, r3 = values[start], values[start + 1], values[start + 2], values[start + 3]
-    r4, r5, r6, r7 = values[start + 4], values[start + 5], values[start + 6], values[start + 7]
-    whole = count - count % 8
-    for j in range(start + 8, start + whole, 8):
-        r0 += values[j]
-        r1 += values[j + 1]
-        r2 += values[j + 2]
-        r3 += values[j + 3]
-        r4 += values[j + 4]
-        r5 += values[j + 5]
-        r6 += values[j + 6]
-        r7 += values[j + 7]
-    total = ((r0 + r1) + (r2 + r3)) + ((r4 + r5) + (r6 + r7))
-    for j in range(start + whole, start + count):
-        total += values[j]
+        if end - begin >= 8:
+            whole = end - (end - begin) % 8
+            for lane in range(8):
+                buffer[lane] = np.float32(0.0)
+            for j in range(begin, whole):
+                buffer[(j - begin) & 7] += buffer[j]
+            total = (buffer[0] + buffer[1]) + (buffer[2] + buffer[3])
+            total += (buffer[4] + buffer[5]) + (buffer[6] + buffer[7])
+            begin = whole
+        for j in range(begin, end):
+            total += buffer[j]
+        for _ in range(order[block, 2]):
+            waiting -= 1
+            total = buffer[waiting] + total
+        buffer[waiting] = total
+        waiting += 1
     return total
 
 
 @njit(cache=True, nogil=True)
-def _pairwise_sum(values, count):  # type: ignore[no-untyped-def]
-    """Sum float32 values in numpy's order of pairs, so that the result is numpy's to the bit.
+def confidence32(row, top, scale, column, order, buffer):  # type: ignore[no-untyped-def]
+    """Return a float32 softmax at `column`: each exp rounded to float32, divided in float32 by their float32 sum.
 
-    Written with a stack because numba cannot load a recursive function from its cache.
+    `order` is `sum_order` of the number of classes, `buffer` has room for as many float32 after the first `WORK`.
     """
-    start = 0
-    if count <= 128:
-        return _sum_block(values, start, count)
-    sums = np.empty(64, dtype=np.float32)  # what was summed and waits for its sibling
-    depth_of = np.empty((3, 64), dtype=np.int64)
-    counts, depths, sum_depths = depth_of[0], depth_of[1], depth_of[2]  # what is still to be summed, and how deep
-    counts[0], depths[0] = count, 0
-    pending, waiting = 1, 0
-    while pending > 0:
-        size, depth = counts[pending - 1], depths[pending - 1]
-        if size > 128:
-            half = size // 2
-            half -= half % 8
-            counts[pending - 1], depths[pending - 1] = size - half, depth + 1
-            counts[pending], depths[pending] = half, depth + 1
-            pending += 1
-            continue
-        pending -= 1
-        total = _sum_block(values, start, size)
-        start += size
-        while waiting > 0 and sum_depths[waiting - 1] == depth:
-            waiting -= 1
-            total = sums[waiting] + total
-            depth -= 1
-        sums[waiting], sum_depths[waiting] = total, depth
-        waiting += 1
-    return sums[0]
-
-
-@njit(cache=True, nogil=True)
-def _confidence32(row, top, scale, column, buffer):  # type: ignore[no-untyped-def]
-    """Return a float32 softmax at `column`: each exp rounded to float32, divided in float32 by their float32 sum."""
     for j in range(len(row)):
-        buffer[j] = np.float32(exp(scale * (np.float64(row[j]) - top)))
-    return buffer[column] / _pairwise_sum(buffer, len(row))
+        buffer[WORK + j] = np.float32(exp(scale * (np.float64(row[j]) - top)))
+    return np.float64(buffer[WORK + column] / _ordered_sum(buffer, order))
 
 
 @njit(cache=True, nogil=True)
-def _log_odds(row, scale, column):  # type: ignore[no-untyped-def]
+def log_odds(row, scale, column):  # type: ignore[no-untyped-def]
     """Return log(p / (1 - p)) at `column` without ever forming p, so that nothing saturates."""
     rival = -np.inf
     for j in range(len(row)):
@@ -95,28 +92,15 @@ def _log_odds(row, scale, column):  # type: ignore[no-untyped-def]
     return scale * (np.float64(row[column]) - rival) - np.log(total)
 
 
+# What the rule for ties compares, of many rows; row k stands in logits[index[k]].
 @njit(cache=True, nogil=True)
-def did_not_rise(row, top, scale, column, view_row, view_top, view_scale, view_column, exact, buffer):  # type: ignore[no-untyped-def]
-    """Whether p >= p_t, by the rule for ties."""
-    if exact:
-        return _log_odds(row, scale, column) >= _log_odds(view_row, view_scale, view_column)
-    p = _confidence32(row, top, scale, column, buffer)
-    return p >= _confidence32(view_row, view_top, view_scale, view_column, buffer)
-
-
-@njit(cache=True, nogil=True)
-def break_ties(  # type: ignore[no-untyped-def]
-    chosen, start, stop, logits, maxima, scales, columns,
-    view, view_index, view_maxima, view_scales, view_at, exact, fell,
-):  # fmt: skip
-    """Fill fell[k] with whether p >= p_t in row chosen[k], by the rule for ties.
-
-    Row chosen[k] of the view stands in view[view_index[k]]; `view_at` is the column at which its confidence is read.
-    """
-    buffer = np.empty(logits.shape[1], dtype=np.float32)
+def all_confidence32(index, start, stop, logits, tops, scales, columns, order, out):  # type: ignore[no-untyped-def]
+    buffer = np.empty(WORK + logits.shape[1], dtype=np.float32)
     for k in range(start, stop):
-        i = chosen[k]
-        fell[k] = did_not_rise(
-            logits[i], np.float64(maxima[i]), scales[i], columns[i],
-            view[view_index[k]], np.float64(view_maxima[i]), view_scales[i], view_at[i], exact, buffer,
-        )  # fmt: skip
+        out[k] = confidence32(logits[index[k]], np.float64(tops[k]), scales[k], columns[k], order, buffer)
+
+
+@njit(cache=True, nogil=True)
+def all_log_odds(index, start, stop, logits, tops, scales, columns, order, out):  # type: ignore[no-untyped-def]
+    for k in range(start, stop):
+        out[k] = log_odds(logits[index[k]], scales[k], columns[k])

@@ -7,8 +7,8 @@ from numba import njit
 
 from recal.kernels.exponential import exp32
 from recal.kernels.fast import row_slopes
-from recal.kernels.grouping import CLOSE, did_not_rise
-from recal.kernels.screening import AT, CURVATURE, SLOPE, VALUE, lower_bound, upper_bound
+from recal.kernels.grouping import CLOSE, WORK, confidence32, log_odds
+from recal.kernels.screening import AT, CURVATURE, SLOPE, VALUE, lower_bound_of_row, upper_bound_of_row
 
 _ROSE, _FELL, _UNDECIDED = 0, 1, -1
 # Rows that are first looked at together, one in each lane of the processor's vectors, where classes are few.
@@ -79,21 +79,21 @@ def _first_look(block, scale, drops, sums, tops, columns, ranges, last):  # type
 @njit(cache=True, nogil=True)
 def _compare(own_last, reach, scale, last, gap, view_reach, view_scale, log_classes, exact):  # type: ignore[no-untyped-def]
     """Say how the original's confidence compares to the view's, where the bounds of the last looks decide it."""
-    upper = upper_bound(own_last, 0.0, scale)
+    upper = upper_bound_of_row(own_last, 0.0, scale)
     if exact and upper > -CLOSE:  # in log-odds a saturated pair may differ although its logarithms do not
         return _UNDECIDED
-    view_upper = upper_bound(last, gap, view_scale)
+    view_upper = upper_bound_of_row(last, gap, view_scale)
     if upper > view_upper:
-        if lower_bound(own_last, 0.0, reach, log_classes, scale) > view_upper + CLOSE:
+        if lower_bound_of_row(own_last, 0.0, reach, log_classes, scale) > view_upper + CLOSE:
             return _FELL
-    elif upper < lower_bound(last, gap, view_reach, log_classes, view_scale) - CLOSE:
+    elif upper < lower_bound_of_row(last, gap, view_reach, log_classes, view_scale) - CLOSE:
         return _ROSE
     return _UNDECIDED
 
 
 @njit(cache=True, nogil=True)
 def replay_rows(  # type: ignore[no-untyped-def]
-    logits, start, stop, views, step_views, betas, begin, own, exact, least, largest, scales,
+    logits, start, stop, views, step_views, betas, begin, own, exact, order, least, largest, scales,
 ):  # fmt: skip
     """Fill the scale that the plan gives each row of `logits`.
 
@@ -103,7 +103,7 @@ def replay_rows(  # type: ignore[no-untyped-def]
     """
     n_views, _, n_classes = views.shape
     log_classes = np.log(n_classes)
-    buffer = np.empty(n_classes, dtype=np.float32)
+    buffer = np.empty(WORK + n_classes, dtype=np.float32)
     drops = np.zeros((n_classes if n_classes <= _FEW_CLASSES else 1, _LANES), dtype=np.float32)
     sums = np.empty((3, _LANES), dtype=np.float32)
     # Of each view (the last one is the original itself) and lane: the last look, maximum, its column, range.
@@ -143,10 +143,14 @@ def replay_rows(  # type: ignore[no-untyped-def]
                     else:
                         _look(views[v, i], tops[v, lane], view_scales[v], last[v, lane])
                 if verdict == _UNDECIDED:
-                    verdict = did_not_rise(
-                        logits[i], np.float64(top), scale, column, views[v, i], np.float64(tops[v, lane]),
-                        view_scales[v], columns[v, lane] if own else column, exact, buffer,
-                    )  # fmt: skip
+                    at = columns[v, lane] if own else column
+                    if exact:
+                        verdict = log_odds(logits[i], scale, column) >= log_odds(views[v, i], view_scales[v], at)
+                    else:
+                        own_value = confidence32(logits[i], np.float64(top), scale, column, order, buffer)
+                        verdict = own_value >= confidence32(
+                            views[v, i], np.float64(tops[v, lane]), view_scales[v], at, order, buffer
+                        )
                 beta = betas[step, 2 * (columns[v, lane] == column) + verdict]
                 scale = min(max(scale * beta, least), largest)
                 view_scales[v] = min(max(view_scales[v] * beta, least), largest)

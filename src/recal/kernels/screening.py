@@ -8,15 +8,15 @@ row in float32, and those still too close to call are decided by the rule for ti
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
 from recal.kernels.fast import row_slopes
-from recal.kernels.grouping import CLOSE
 
-# What is remembered of each row of a view: its last look, in the columns of one array.
+# What is remembered of a row: its last look.
 AT, VALUE, SLOPE, CURVATURE = 0, 1, 2, 3
-UNDECIDED = -1
 
 
 @njit(cache=True, nogil=True)
@@ -37,47 +37,29 @@ def look(index, start, stop, logits, maxima, columns, ranges):  # type: ignore[n
         ranges[i] = best - worst
 
 
-@njit(cache=True, nogil=True, inline="always")
-def upper_bound(last, gap, s):  # type: ignore[no-untyped-def]
+def upper_bound(last: Any, gap: Any, s: Any) -> Any:
     """Return an upper bound of b(s) from the last look at the row: the tangent."""
     return last[AT] * gap - last[VALUE] + (gap - last[SLOPE]) * (s - last[AT])
 
 
-@njit(cache=True, nogil=True)
-def lower_bound(last, gap, reach, log_classes, s):  # type: ignore[no-untyped-def]
+def lower_bound(last: Any, gap: Any, reach: Any, log_classes: float, s: Any) -> Any:
     """Return a lower bound of b(s) from the last look at the row."""
-    s0 = last[AT]
-    tangent = upper_bound(last, gap, s)
-    step = s - s0
+    tangent = last[AT] * gap - last[VALUE] + (gap - last[SLOPE]) * (s - last[AT])
     # Below the last look a chord to b(0) = -log K; above it, F only falls.
-    value = s0 * gap - last[VALUE]
-    chord = (value * s - (s0 - s) * log_classes) / s0 if s < s0 else s * gap - last[VALUE]
-    eighth = 0.125 * reach * abs(step)
-    if eighth > 0.75:
-        return min(chord, tangent)
-    # The curvature at s is at most e**x of that at s0, x = reach * |step|; and e**x <= (1 - x/8)**-8.
-    root = 1.0 / (1.0 - eighth)
+    below = np.minimum(s / last[AT], 1.0)
+    chord = s * gap - below * last[VALUE] - (1.0 - below) * log_classes
+    # The curvature at s is at most e**x of that at the last look, x = reach * |step|; and e**x <= (1 - x/8)**-8. What
+    # is added to it outweighs its rounding in float32.
+    step = s - last[AT]
+    root = 1.0 / np.maximum(1.0 - 0.125 * reach * np.abs(step), 1e-30)
     growth = root * root * root * root
-    bend = 0.5 * step * step * last[CURVATURE] * growth * growth
-    return min(max(tangent - bend, chord), tangent)
+    bend = 0.5 * step * step * (last[CURVATURE] + 1e-6 * last[SLOPE] * last[SLOPE] + 1e-30) * growth * growth
+    return np.minimum(np.maximum(tangent - bend, chord), tangent)
 
 
-@njit(cache=True, nogil=True)
-def screen(scales, start, stop, last, gaps, ranges, kept, log_classes, log_confidence, slack, exact, groups):  # type: ignore[no-untyped-def]
-    """Fill the groups 0..3 that the bounds decide, and UNDECIDED for the others.
-
-    `slack` is how far `log_confidence` can be off.
-    """
-    for i in range(start, stop):
-        confidence, close = log_confidence[i], CLOSE + slack[i]
-        groups[i] = UNDECIDED
-        # In log-odds a saturated pair may differ although its logarithms do not.
-        if exact and confidence > -CLOSE:
-            continue
-        if confidence > upper_bound(last[i], gaps[i], scales[i]) + close:
-            groups[i] = 2 * kept[i] + 1
-        elif confidence < lower_bound(last[i], gaps[i], ranges[i], log_classes, scales[i]) - close:
-            groups[i] = 2 * kept[i]
+# The same for one row, in compiled code. A fit, which asks for all rows at once, is as fast without, and compiles less.
+upper_bound_of_row = njit(cache=True, nogil=True, inline="always")(upper_bound)
+lower_bound_of_row = njit(cache=True, nogil=True)(lower_bound)
 
 
 @njit(cache=True, nogil=True)
@@ -89,4 +71,4 @@ def look_again(chosen, start, stop, view, view_index, maxima, scales, last):  # 
     for k in range(start, stop):
         i = chosen[k]
         value, slope, curvature = row_slopes(view[view_index[k]], maxima[i], np.float32(scales[i]))
-        last[i, AT], last[i, VALUE], last[i, SLOPE], last[i, CURVATURE] = scales[i], value, slope, curvature
+        last[AT, i], last[VALUE, i], last[SLOPE, i], last[CURVATURE, i] = scales[i], value, slope, curvature
