@@ -51,7 +51,8 @@ def calibrate_arrays(plan: Plan, logits: Floats, transformed: Floats) -> NDArray
     """
     if plan.rule.floor is not None:
         raise InputError("A plan with a floor is replayed by `calibrated_probs`.")
-    original = ScaledLogits(logits, _scales(plan, logits, transformed) * plan.finish)
+    scales = _scales(plan, np.concatenate([transformed, logits[None]]))
+    original = ScaledLogits(logits, scales * plan.finish)
     return original.probs()
 
 
@@ -79,21 +80,21 @@ def _replay_steps(plan: Plan, views: Views, original: ScaledLogits) -> None:
     for begin in range(0, views.n_samples, rows):
         part = slice(begin, min(begin + rows, views.n_samples))
         block = views if rows >= views.n_samples else views[part]
-        arrays = [block.transformed(transform) for transform in transforms]
-        dtype = np.result_type(original.logits, *arrays)
-        stack = np.empty((len(arrays), part.stop - part.start, views.n_classes), dtype=dtype)
+        arrays = [*(block.transformed(transform) for transform in transforms), original.logits[part]]
+        stack = np.empty((len(arrays), part.stop - part.start, views.n_classes), dtype=np.result_type(*arrays))
         for target, array in zip(stack, arrays):
             target[:] = array
-        original.scales[part] = _scales(plan, original.logits[part].astype(dtype, copy=False), stack)
+        original.scales[part] = _scales(plan, stack)
 
 
-def _scales(plan: Plan, logits: Floats, stack: Floats) -> Vector:
+def _scales(plan: Plan, stack: Floats) -> Vector:
+    """Return the scales that the plan gives before `finish`; the stack holds each view, and the originals last."""
     step_views, betas = plan.program
     rule = plan.rule
-    scales = np.empty(len(logits))
+    scales = np.empty(stack.shape[1])
     over_rows(
-        replay_rows, logits, stack, step_views, betas, plan.start, rule.confidence_at == "own",
-        rule.ties == "exact", sum_order(logits.shape[1]), *ScaledLogits.SCALE_RANGE, scales, size=stack.size,
+        replay_rows, scales, stack, step_views, betas, plan.start, rule.confidence_at == "own", rule.ties == "exact",
+        sum_order(stack.shape[2]), *ScaledLogits.SCALE_RANGE, size=stack.size,
     )  # fmt: skip
     return scales
 

@@ -55,9 +55,12 @@ class ScreenedView:
 
     def _screen(self, log_confidence: Vector, close: Vector) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return where the confidence certainly fell and where it certainly rose, by the bounds of the last look."""
-        upper = screening.upper_bound(self._last, self._gaps, self.scales)
+        at, value, slope, curvature = self._last
+        upper = screening.upper_bound(at, value, slope, self._gaps, self.scales)
         with np.errstate(over="ignore"):  # a bound of minus infinity decides nothing
-            lower = screening.lower_bound(self._last, self._gaps, self._ranges, self._log_classes, self.scales)
+            lower = screening.lower_bound(
+                at, value, slope, curvature, self._gaps, self._ranges, self._log_classes, self.scales
+            )
         return log_confidence > upper + close, log_confidence < lower - close
 
     def _look_again(

@@ -73,7 +73,7 @@ def _float32(typing_context: Any, value: Any) -> Any:
 
 # Contraction (fused multiply-add) and nothing more: reassociation would fold `x + _ROUND - _ROUND` to x. The option
 # must be written out, since a function without it inherits that of whichever caller compiles it first.
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def exp(x: float) -> float:
     """Return e**x for x <= 0 to one unit in the last place of float64; exp(0) is exactly 1, below -708 it is 0."""
     shifted = max(x, _SMALLEST) * _LOG2_E + _ROUND
@@ -96,7 +96,7 @@ def exp(x: float) -> float:
     return value if x >= _SMALLEST else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def exp32(x):  # type: ignore[no-untyped-def]
     """Return e**x for float32 x <= 0 within a relative 3e-7; exp32(0) is exactly 1, below -87 it stays at 1.6e-38."""
     bounded = max(x, _SMALLEST32)

@@ -15,7 +15,7 @@ _FAST = {"reassoc", "contract", "nsz"}
 _BLOCK = 4096
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
 def _sums(row, top, scale):  # type: ignore[no-untyped-def]
     total = np.float32(0.0)
     first = np.float32(0.0)
@@ -30,7 +30,7 @@ def _sums(row, top, scale):  # type: ignore[no-untyped-def]
     return np.float64(total), np.float64(first), np.float64(second)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def row_slopes(row, top, scale):  # type: ignore[no-untyped-def]
     """Return F(s) = log sum_j exp(s * (z_j - max z)) of one row and its first two derivatives in s."""
     total, first, second = _sums(row[:_BLOCK], top, scale)
@@ -41,7 +41,7 @@ def row_slopes(row, top, scale):  # type: ignore[no-untyped-def]
     return np.log(total), mean, max(second / total - mean * mean, 0.0)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def log_partition_and_slopes(logits, start, stop, maxima, scales, out):  # type: ignore[no-untyped-def]
     """Fill F(s) and its first two derivatives in s into out[0], out[1], out[2]. Rows of scale 0 are left out."""
     for i in range(start, stop):

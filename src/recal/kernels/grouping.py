@@ -39,7 +39,7 @@ def sum_order(count: int) -> NDArray[np.int64]:
     return np.array(blocks(0, count), dtype=np.int64)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _ordered_sum(buffer, order):  # type: ignore[no-untyped-def]
     """Sum the buffer's values in numpy's order, so that the result is numpy's to the bit."""
     waiting = 8
@@ -67,7 +67,7 @@ def _ordered_sum(buffer, order):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def confidence32(row, top, scale, column, order, buffer):  # type: ignore[no-untyped-def]
     """Return a float32 softmax at `column`: each exp rounded to float32, divided in float32 by their float32 sum.
 
@@ -78,7 +78,7 @@ def confidence32(row, top, scale, column, order, buffer):  # type: ignore[no-unt
     return np.float64(buffer[WORK + column] / _ordered_sum(buffer, order))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def log_odds(row, scale, column):  # type: ignore[no-untyped-def]
     """Return log(p / (1 - p)) at `column` without ever forming p, so that nothing saturates."""
     rival = -np.inf
@@ -93,14 +93,14 @@ def log_odds(row, scale, column):  # type: ignore[no-untyped-def]
 
 
 # What the rule for ties compares, of many rows; row k stands in logits[index[k]].
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def all_confidence32(index, start, stop, logits, tops, scales, columns, order, out):  # type: ignore[no-untyped-def]
     buffer = np.empty(WORK + logits.shape[1], dtype=np.float32)
     for k in range(start, stop):
         out[k] = confidence32(logits[index[k]], np.float64(tops[k]), scales[k], columns[k], order, buffer)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def all_log_odds(index, start, stop, logits, tops, scales, columns, order, out):  # type: ignore[no-untyped-def]
     for k in range(start, stop):
         out[k] = log_odds(logits[index[k]], scales[k], columns[k])

@@ -19,7 +19,7 @@ from recal.kernels.fast import row_slopes
 AT, VALUE, SLOPE, CURVATURE = 0, 1, 2, 3
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def look(index, start, stop, logits, maxima, columns, ranges):  # type: ignore[no-untyped-def]
     """Fill each row's largest logit, its column and how far the smallest lies below it."""
     for i in range(start, stop):
@@ -37,32 +37,35 @@ def look(index, start, stop, logits, maxima, columns, ranges):  # type: ignore[n
         ranges[i] = best - worst
 
 
-def upper_bound(last: Any, gap: Any, s: Any) -> Any:
+def upper_bound(at: Any, value: Any, slope: Any, gap: Any, s: Any) -> Any:
     """Return an upper bound of b(s) from the last look at the row: the tangent."""
-    return last[AT] * gap - last[VALUE] + (gap - last[SLOPE]) * (s - last[AT])
+    return at * gap - value + (gap - slope) * (s - at)
 
 
-def lower_bound(last: Any, gap: Any, reach: Any, log_classes: float, s: Any) -> Any:
+def lower_bound(
+    at: Any, value: Any, slope: Any, curvature: Any, gap: Any, reach: Any, log_classes: float, s: Any
+) -> Any:
     """Return a lower bound of b(s) from the last look at the row."""
-    tangent = last[AT] * gap - last[VALUE] + (gap - last[SLOPE]) * (s - last[AT])
+    tangent = at * gap - value + (gap - slope) * (s - at)
     # Below the last look a chord to b(0) = -log K; above it, F only falls.
-    below = np.minimum(s / last[AT], 1.0)
-    chord = s * gap - below * last[VALUE] - (1.0 - below) * log_classes
-    # The curvature at s is at most e**x of that at the last look, x = reach * |step|; and e**x <= (1 - x/8)**-8. What
-    # is added to it outweighs its rounding in float32.
-    step = s - last[AT]
-    root = 1.0 / np.maximum(1.0 - 0.125 * reach * np.abs(step), 1e-30)
+    below = np.minimum(s / at, 1.0)
+    chord = s * gap - below * value - (1.0 - below) * log_classes
+    # The curvature at s is at most e**x of that at the last look, x = reach * |step|; and e**y <= 1 + y + 0.72 y**2
+    # up to y = 1, beyond which nothing is known. What is added to the curvature outweighs its rounding in float32.
+    step = s - at
+    y = 0.125 * reach * np.abs(step)
+    root = 1.0 + y + 0.72 * y * y + 1e30 * np.maximum(y - 1.0, 0.0)
     growth = root * root * root * root
-    bend = 0.5 * step * step * (last[CURVATURE] + 1e-6 * last[SLOPE] * last[SLOPE] + 1e-30) * growth * growth
+    bend = 0.5 * step * step * (curvature + 1e-6 * slope * slope + 1e-30) * growth * growth
     return np.minimum(np.maximum(tangent - bend, chord), tangent)
 
 
 # The same for one row, in compiled code. A fit, which asks for all rows at once, is as fast without, and compiles less.
-upper_bound_of_row = njit(cache=True, nogil=True, inline="always")(upper_bound)
-lower_bound_of_row = njit(cache=True, nogil=True)(lower_bound)
+upper_bound_of_row = njit(cache=True, nogil=True, error_model="numpy", inline="always")(upper_bound)
+lower_bound_of_row = njit(cache=True, nogil=True, error_model="numpy")(lower_bound)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def look_again(chosen, start, stop, view, view_index, maxima, scales, last):  # type: ignore[no-untyped-def]
     """Remember the log-partition of the rows `chosen` and its derivatives at their present scales.
 

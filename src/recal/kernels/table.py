@@ -39,7 +39,7 @@ def error_bound(n_classes: int) -> float:
     return float(1.01 * 31.0 * 2.0 * moment.max() * width**6 / 46080.0)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def rivals(logits, start, stop, columns, out):  # type: ignore[no-untyped-def]
     """Fill each row's largest logit apart from the one at its column."""
     for i in range(start, stop):
@@ -50,7 +50,7 @@ def rivals(logits, start, stop, columns, out):  # type: ignore[no-untyped-def]
         out[i] = best
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
 def _sums(row, rival, scale):  # type: ignore[no-untyped-def]
     total = 0.0
     first = 0.0
@@ -65,7 +65,7 @@ def _sums(row, rival, scale):  # type: ignore[no-untyped-def]
     return total, first, second
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def fill_node(logits, start, stop, columns, rival, scale, node, table):  # type: ignore[no-untyped-def]
     """Fill table[node, i] with g and its first two derivatives at `scale`."""
     for i in range(start, stop):
@@ -79,20 +79,20 @@ def fill_node(logits, start, stop, columns, rival, scale, node, table):  # type:
         table[node, i, 2] = (left[2] + right[2]) / total - mean * mean
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def node_below(scale, lowest):  # type: ignore[no-untyped-def]
     """Return the index of the node at or below a scale."""
     return int(np.floor((np.log(scale) - lowest) / SPACING))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def count_nodes(scales, lowest, counts):  # type: ignore[no-untyped-def]
     """Count how many scales lie between each node and the next; those beyond the ends count in the outermost."""
     for i in range(len(scales)):
         counts[min(max(node_below(scales[i], lowest), 0), len(counts) - 2)] += 1
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def load_pieces(scales, start, stop, table, lowest, node_scales, filled, pieces, missing):  # type: ignore[no-untyped-def]
     """Fill each row's polynomial around its scale, unless it is there already; mark rows whose nodes are not filled.
 
@@ -120,7 +120,7 @@ def load_pieces(scales, start, stop, table, lowest, node_scales, filled, pieces,
         piece[7] = 6.0 * rise - 3.0 * (d0 + d1) - 0.5 * (c0 - c1)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def log_partition(scales, start, stop, gaps, pieces, out):  # type: ignore[no-untyped-def]
     """Fill F(s) of rows whose pieces are loaded; `gaps` is rival - top, at most 0."""
     for i in range(start, stop):
@@ -132,7 +132,7 @@ def log_partition(scales, start, stop, gaps, pieces, out):  # type: ignore[no-un
         out[i] = max(x, 0.0) + np.log1p(exp(-abs(x)))
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def slopes(scales, start, stop, gaps, pieces, first, second):  # type: ignore[no-untyped-def]
     """Fill the first two derivatives of F in s of rows whose pieces are loaded; rows of scale 0 are left out."""
     for i in range(start, stop):
