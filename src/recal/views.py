@@ -53,6 +53,11 @@ class Views:
         self._logits: Any = check_logits(logits)
         n_samples, n_classes = self._logits.shape
         self._transformed: dict[Transform, Any] = {}
+        if not isinstance(transformed, Mapping | None):
+            raise InputError(
+                "`transformed` must map each transformation to its logits, as in {'zoom:0.5': array}, "
+                f"got a {type(transformed).__name__}."
+            )
         for key, values in (transformed or {}).items():
             transform = as_transform(key)
             array = check_logits(values, f"transformed[{str(transform)!r}]")

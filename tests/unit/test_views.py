@@ -115,6 +115,12 @@ def test_views_are_found_by_spec_or_by_value():
         views.transformed("zoom:0.6")
 
 
+@pytest.mark.parametrize("transformed", [[ZOOMED], ZOOMED, "zoom:0.5"])
+def test_transformed_logits_without_their_names_are_refused(transformed):
+    with pytest.raises(InputError, match=f"got a {type(transformed).__name__}"):
+        Views(LOGITS, transformed)
+
+
 def test_a_transformation_given_twice_is_refused():
     with pytest.raises(InputError, match=r"'zoom:0\.5' is given twice"):
         Views(LOGITS, {"zoom:0.5": ZOOMED, "zoom:0.50": ZOOMED})

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators._temperature import fit_betas
+from recal.calibrators.parameters import check_count, check_number
 from recal.checks import Labels
 from recal.errors import InputError
 from recal.grouping import GroupIndex, group_indices
@@ -46,10 +47,8 @@ class Reading:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"`{name}` must be one of {allowed}, got {getattr(self, name)!r}.")
-        if not self.tol >= 0:
-            raise InputError(f"`tol` must be at least 0, got {self.tol!r}; 0 never stops early.")
-        if self.n_bins < 1 or int(self.n_bins) != self.n_bins:
-            raise InputError(f"`n_bins` must be a whole number of at least 1, got {self.n_bins!r}.")
+        check_number("tol", self.tol)
+        check_count("n_bins", self.n_bins)
 
 
 @dataclass(frozen=True)

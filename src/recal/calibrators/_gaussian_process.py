@@ -11,7 +11,7 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.common_scale import fit_beta
 from recal.calibrators.latent_process import LatentProcess, Posterior, kernel, whitening
 from recal.calibrators.linear_map import linear_scores
-from recal.calibrators.parameters import check_count
+from recal.calibrators.parameters import check_count, check_random_state
 from recal.calibrators.probabilities import log_softmax, softmax
 from recal.calibrators.progress import track
 from recal.checks import Labels
@@ -86,7 +86,7 @@ class GaussianProcessCalibration(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         for name in ("n_points", "n_draws", "max_search"):
             check_count(name, getattr(self, name))
-        rng = np.random.default_rng(self.random_state)
+        rng = check_random_state(self.random_state)
         self.beta_ = fit_beta(views.logits, labels)
         log_probs = log_softmax(np.multiply(views.logits, self.beta_, dtype=np.float64))
         lowest = max(float(log_probs.min()), _LOWEST)

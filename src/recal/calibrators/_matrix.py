@@ -12,7 +12,7 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.common_scale import fit_beta
 from recal.calibrators.linear_map import linear_scores
 from recal.calibrators.odir import candidates, fit_map, make_folds, search
-from recal.calibrators.parameters import check_choice, check_count, warn_if_few
+from recal.calibrators.parameters import check_choice, check_count, check_random_state, warn_if_few
 from recal.calibrators.probabilities import softmax
 from recal.checks import Labels
 from recal.views import Views
@@ -109,7 +109,7 @@ class MatrixScaling(Calibrator):
         self.lambda_, self.mu_, self.search_ = lambdas[0], mus[0], {}
         folds: list[np.ndarray] = [np.ones(len(labels), dtype=bool)]
         if len(lambdas) * len(mus) > 1 and len(labels) > 1:
-            fold = make_folds(labels, n_folds, np.random.default_rng(self.random_state))
+            fold = make_folds(labels, n_folds, check_random_state(self.random_state))
             found = search(features, labels, fold, beta, lambdas, mus)
             self.search_, (self.lambda_, self.mu_) = found.as_json(), found.best
             if final == "average":

@@ -12,7 +12,7 @@ from recal.calibrators._temperature import fit_betas
 from recal.calibrators.base import Calibrator
 from recal.calibrators.increasing_curve import IncreasingCurve
 from recal.calibrators.order_network import OrderNetwork
-from recal.calibrators.parameters import check_choice, check_count, check_number
+from recal.calibrators.parameters import check_choice, check_count, check_number, check_random_state
 from recal.calibrators.probabilities import softmax
 from recal.checks import Labels
 from recal.errors import ConvergenceWarning
@@ -109,7 +109,7 @@ class OrderPreserving(Calibrator):
         else:
             n_ranks, n_hidden = check_count("n_ranks", self.n_ranks, 2), check_count("n_hidden", self.n_hidden)
             function = OrderNetwork.for_logits(views.logits, n_ranks, n_hidden)
-            start = function.start(beta, np.random.default_rng(self.random_state))
+            start = function.start(beta, check_random_state(self.random_state))
         objective = function.objective(views.logits, labels, penalty)
         answer = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": max_iter})
         if answer.status not in (0, 1):  # 1: as many iterations as were asked for

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators._compile import Iteration, Reading, compile_plan
 from recal.calibrators.base import Calibrator, State
+from recal.calibrators.parameters import check_count, check_random_state
 from recal.checks import Labels
 from recal.errors import FewSamplesWarning, InputError
 from recal.plan import ConfidenceAt, Rule, Ties
@@ -155,14 +156,15 @@ class ReCal(Calibrator):
 
     def _draws(self, views: Views) -> Iterator[Transform]:
         """Yield the transformation of each iteration."""
-        if self.max_iter < 0 or int(self.max_iter) != self.max_iter:
-            raise InputError(f"`max_iter` must be a whole number of at least 0, got {self.max_iter!r}.")
+        max_iter = check_count("max_iter", self.max_iter, least=0)
         candidates = views.transforms
         if self.sequence is not None:
+            if isinstance(self.sequence, str) or not isinstance(self.sequence, Iterable):
+                raise InputError(f"`sequence` must be a list, one transformation per iteration, got {self.sequence!r}.")
             chosen = [_find(item, candidates) for item in self.sequence]
-            return iter(chosen[: self.max_iter])
-        rng = np.random.default_rng(self.random_state)
-        return (candidates[rng.integers(len(candidates))] for _ in range(self.max_iter))
+            return iter(chosen[:max_iter])
+        rng = check_random_state(self.random_state)
+        return (candidates[rng.integers(len(candidates))] for _ in range(max_iter))
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return calibrated_probs(self.plan_, views)
@@ -178,7 +180,8 @@ class ReCal(Calibrator):
 def _find(item: Transform | str | int | np.integer[Any], candidates: tuple[Transform, ...]) -> Transform:
     if isinstance(item, int | np.integer):
         if not 0 <= item < len(candidates):
-            raise InputError(f"`sequence` holds the index {item}, but there are {len(candidates)} transformations.")
+            last = len(candidates) - 1
+            raise InputError(f"`sequence` holds the index {item}, but the views' transformations go from 0 to {last}.")
         return candidates[int(item)]
     transform = as_transform(item)
     if transform not in candidates:

@@ -34,6 +34,16 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
+def check_random_state(value: Any) -> np.random.Generator:
+    """Return the generator that `value`, a seed or a generator or None, stands for."""
+    try:
+        return np.random.default_rng(value)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"`random_state` must be a whole number of at least 0, a Generator or None, got {value!r}."
+        ) from None
+
+
 def warn_if_few(method: object, n_samples: int, n_classes: int) -> None:
     """Say clearly that a method with parameters of its own for every class has too few samples for them."""
     if n_samples < _SAMPLES_PER_CLASS * n_classes:
