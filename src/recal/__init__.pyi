@@ -34,7 +34,12 @@ from recal.comparison import (
     compare as compare,
 )
 from recal.errors import (
+    ConvergenceWarning as ConvergenceWarning,
+    FewSamplesWarning as FewSamplesWarning,
+    FileError as FileError,
     InputError as InputError,
+    MissingExtraError as MissingExtraError,
+    NotFittedError as NotFittedError,
     RecalError as RecalError,
 )
 from recal.grouping import (

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 def main() -> None:
     """The `recal` command."""
-    from recal.cli.app import run
-
+    try:
+        from recal.cli.app import run
+    except KeyboardInterrupt:  # an impatient Ctrl-C; `run` itself answers the later ones
+        raise SystemExit(130) from None
     raise SystemExit(run())

@@ -112,7 +112,7 @@ def parse_value(text: str, hint: Any) -> Any:
             return text
         if choice is Any:
             return _number_or_text(text)
-    raise typer.BadParameter(f"{text!r} is not one of: {_metavar(hint)}")
+    raise typer.BadParameter(f"{text!r} cannot be read as {_metavar(hint)}")
 
 
 def _flatten(hint: Any) -> list[Any]:

@@ -51,13 +51,20 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    class Pipe(Console):
+        """Where the reader leaves early, rich would end the program by itself, with the exit code of a failure."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     # A pipe has no width: give the table all it wants rather than cutting numbers off.
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 400)
+    console = Pipe(highlight=False, markup=False, width=None if sys.stdout.isatty() else 400)
+    console.print(title, style="bold")  # not the table's own title, which would be broken to the table's width
     console.print(table)
     if note:
         console.print(note)

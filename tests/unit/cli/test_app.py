@@ -79,6 +79,18 @@ def test_a_reader_that_leaves_is_no_error():
     assert process.wait() in (1, 141)  # rich leaves with 1, what is printed plainly with 141
 
 
+def test_a_reader_that_leaves_in_the_middle_of_a_table_is_no_error():
+    code = (
+        "import sys\nfrom recal.cli import app, doctor\nfrom recal.cli.output import print_table\n"
+        "doctor.doctor = lambda: print_table('Long', ['x'], [['y' * 300]] * 2000)\nsys.exit(app.run(['doctor']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=60) == app.BROKEN_PIPE
+    assert process.stderr.read() == b""
+
+
 def test_version(capsys):
     import recal
 

@@ -88,8 +88,8 @@ def test_help_of_a_method_shows_its_options_with_defaults(capsys, monkeypatch):
     ("arguments", "words"),
     [
         (["--method", "best"], "no method 'best'; the methods are "),
-        (["--max-iter", "many"], "'many' is not one of: INT"),
-        (["--guard", "maybe"], r"'maybe' is not one of: ece|none"),
+        (["--max-iter", "many"], "'many' cannot be read as INT"),
+        (["--guard", "maybe"], r"'maybe' cannot be read as ece|none"),
         (["--max-iterations", "3"], "No such option"),
         (["--max-iter", "-1"], "`max_iter`"),
         (["--method", "ts", "--max-iter", "3"], "No such option"),
