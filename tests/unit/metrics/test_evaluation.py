@@ -167,6 +167,26 @@ def test_certain_and_right_is_honest_and_one_certain_error_is_not():
     assert calibration_test(probs, [0] * 49 + [1]).p_value < 0.01
 
 
+def test_errors_that_honest_models_make_at_high_confidence_do_not_hide_dishonesty():
+    """Most confidences near 1, as a network's are; then a temperature of 0.8 is a clear fault of 2,000 answers."""
+    rng = np.random.default_rng(0)
+    p_values = []
+    for seed in range(20):
+        logits = rng.normal(size=(2000, 5)) * 8
+        honest = np.exp(logits - logits.max(1, keepdims=True))
+        y = (honest.cumsum(1) > rng.random((2000, 1)) * honest.sum(1, keepdims=True)).argmax(1)
+        claimed = np.exp(0.8 * (logits - logits.max(1, keepdims=True)))
+        found = calibration_test(claimed / claimed.sum(1, keepdims=True), y, draws=199, random_state=seed)
+        p_values.append(found.p_value)
+    assert np.mean(np.array(p_values) <= 0.05) > 0.8
+
+
+@pytest.mark.parametrize("draws", [0, 2.5, "9", True])
+def test_a_test_of_calibration_needs_whole_draws(draws):
+    with pytest.raises(InputError, match=f"draws.*{draws!r}"):
+        calibration_test([[0.9, 0.1]], [0], draws=draws)
+
+
 @pytest.mark.parametrize("n", [40, 20_000])
 @pytest.mark.slow
 def test_the_test_of_calibration_keeps_its_level(n):
