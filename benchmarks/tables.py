@@ -19,7 +19,7 @@ import numpy as np
 
 from recal import ReCal, Views, read_views
 from recal.comparison import Comparison, compare
-from recal.comparison.tables import digits_for, number, seconds, signed
+from recal.comparison.tables import number, seconds, signed
 from recal.metrics import LABELS
 from recal.report.groups import GROUP_LABELS, group_study
 
@@ -51,7 +51,7 @@ def compare_file(views: Views, methods: Sequence[str], splits: int) -> list[Comp
 def cells(comparisons: Sequence[Comparison], metric: str) -> dict[str, str]:
     """Method to value, best in bold and second best in italics, with the difference to TS where it is real."""
     rows = {row.method: row for one in comparisons for row in one.rows(metric)}
-    digits = digits_for(metric)
+    digits = comparisons[0].digits(metric)
     levels = sorted({round(row.value, digits) for row in rows.values() if np.isfinite(row.value)})
     texts = {}
     for method, row in rows.items():
@@ -71,7 +71,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def groups_of(views: Views, name: str) -> str:
     study = group_study(views, scaled=True, confidence_at="own")
     rows = []
-    for spec, sizes, errors in zip(study.transforms, study.sizes.tolist(), study.errors.tolist()):
+    for spec, sizes, errors in study.lines():
         rows.append([spec, *(f"{number(error)} ({size:,})" for size, error in zip(sizes, errors))])
     ranks = [[label, *map(str, row)] for label, row in zip(GROUP_LABELS.values(), study.ranks.tolist())]
     return (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_labels, check_probs
@@ -26,6 +27,32 @@ class Probabilities:
     probs: Floats
     labels: Labels | None
     classes: NDArray[Any] | None
+
+    @property
+    def named_labels(self) -> NDArray[Any]:
+        """Labels by the names in `classes`, where there are names."""
+        assert self.labels is not None
+        return self.labels if self.classes is None else self.classes[self.labels]
+
+    def in_order_of(self, other: Probabilities) -> Probabilities:
+        """The same probabilities with the columns as in `other`, whose rows must be the same samples."""
+        if self.probs.shape != other.probs.shape:
+            raise InputError(
+                f"Both must hold the same samples and classes, got {self.probs.shape}, {other.probs.shape}."
+            )
+        if self.classes is not None and other.classes is not None:
+            columns = check_labels(other.classes, len(other.classes), len(self.classes), self.classes)
+            places = np.argsort(columns)
+            moved = None if self.labels is None else places[self.labels]
+            found = Probabilities(self.probs[:, columns], moved, other.classes)
+        else:
+            found = self
+        if found.labels is not None and other.labels is not None and (found.labels != other.labels).any():
+            row = int(np.argmax(found.labels != other.labels))
+            raise InputError(
+                f"The labels of row {row} differ, so these are not the same samples in the same order. Sort both alike."
+            )
+        return found
 
 
 def write_probs(

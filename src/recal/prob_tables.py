@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,11 +59,20 @@ def _labels(labels: NDArray, names: NDArray) -> tuple[NDArray, int, int]:
 def _numbers(name: str, values: NDArray) -> NDArray[np.float64]:
     try:
         return values.astype(np.float64)
-    except ValueError:
+    except (ValueError, TypeError):
+        row, value = next((i, v) for i, v in enumerate(values.tolist()) if not _is_number(v))
         raise InputError(
-            f"The column {name!r} must hold probabilities, as every column but the labels' does; it holds "
-            f"{values[0]!r}. Say which column holds the labels."
+            f"The column {name!r} must hold probabilities, as every column but the labels' does; row {row} holds "
+            f"{value!r}. Say which column holds the labels, or leave this one out."
         ) from None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def _read_csv(path: Path) -> dict[str, NDArray]:
@@ -91,7 +101,7 @@ def _read_parquet(path: Path) -> dict[str, NDArray]:
     try:
         table = pyarrow.parquet.read_table(path)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise FileError(f"{path} is not a readable Parquet file: {error}.") from error
+        raise FileError(f"{path} is not a readable Parquet file: {str(error).rstrip('.')}.") from error
     if table.num_rows == 0:
         raise FileError(f"{path} holds no rows.")
     return {name: table.column(name).to_numpy() for name in table.column_names}

@@ -41,7 +41,7 @@ def compare(
     """
     from recal.calibrators import CALIBRATORS
     from recal.comparison import compare as run
-    from recal.comparison.tables import digits_for, number, seconds, signed
+    from recal.comparison.tables import number, seconds, signed
     from recal.metrics import LABELS
     from recal.report.files import write_results
     from recal.view_files import read_views
@@ -68,7 +68,7 @@ def compare(
     for index, method in enumerate(found.methods):
         cells = []
         for metric in MAIN_METRICS:
-            row, digits = rows[metric][index], digits_for(metric)
+            row, digits = rows[metric][index], found.digits(metric)
             change = f" ({signed(row.difference, digits)})" if row.differs else ""
             cells.append(f"{number(row.value, digits)}{change}{marks[row.mark]}")
         lines.append([method, *cells, seconds(found.fit_seconds[:, index].mean()), found.passes[index]])

@@ -41,7 +41,7 @@ def evaluate(
         if report is not None:
             from recal.report import write_evaluation
 
-            write_evaluation(found.probs, found.labels, report, command=command_line())
+            write_evaluation(found.probs, found.named_labels, report, classes=found.classes, command=command_line())
     if as_json:
         print_json({"file": source, **result.to_dict(), "calibration_test": tested.to_dict(), "report": report})
         return

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from recal.cli.output import AsJson, print_json, print_table, working
+from recal.cli.output import AsJson, print_json, print_table, say, working
 
 
 def groups(
@@ -20,6 +20,9 @@ def groups(
         bool, typer.Option("--scaled", help="Divide logits by one temperature, fitted here, first; as the paper did.")
     ] = False,
     bins: Annotated[int, typer.Option("--bins", help="Bins of the calibration error.")] = 15,
+    chart: Annotated[
+        Path | None, typer.Option("--chart", help="Also draw the groups' ranks as bars (.png, .svg, .pdf).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how the model's answers react to each transformation, and how honest it is in each group.
@@ -41,11 +44,17 @@ def groups(
     rule = Rule(confidence_at=cast(ConfidenceAt, confidence_at), ties=cast(Ties, ties))  # refuses other words
     with working("Grouping"):
         study = group_study(source, confidence_at=rule.confidence_at, ties=rule.ties, scaled=scaled, n_bins=bins)
+    if chart is not None:
+        from recal.report.figures import rank_figure, save_figure
+
+        if source.labels is None:
+            raise InputError(f"{views} holds no labels; without them groups have no error by which to rank them.")
+        save_figure(rank_figure(study), chart)
     if as_json:
         print_json({"samples": source.n_samples, **study.to_dict()})
         return
     lines = []
-    for spec, sizes, errors in zip(study.transforms, study.sizes.tolist(), study.errors.tolist()):
+    for spec, sizes, errors in study.lines():
         cells = []
         for size, error in zip(sizes, errors):
             known = "" if error != error else f", ECE {error:.4f}"  # an empty group has none
@@ -61,3 +70,5 @@ def groups(
         places = ["smallest", "second", "third", "largest"]
         ranks = [[label, *row] for label, row in zip(GROUP_LABELS.values(), study.ranks.tolist())]
         print_table("How often each group's ECE ranks so over the transformations", ["group", *places], ranks)
+    if chart is not None:
+        say(f"Written to {chart}.")

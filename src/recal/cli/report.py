@@ -52,9 +52,12 @@ def report(
             after = labelled_probs(source, label_column)
             named = {"given": after.probs}
             if before is not None:
-                named = {"before": labelled_probs(before, label_column).probs, "after": after.probs}
-            assert after.labels is not None
-            result = compare_probs(named, after.labels, random_state=seed)
+                try:
+                    first = labelled_probs(before, label_column).in_order_of(after)
+                except InputError as error:
+                    raise InputError(f"{before} does not go with {source}: {error}") from None
+                named = {"before": first.probs, "after": after.probs}
+            result = compare_probs(named, after.named_labels, classes=after.classes, random_state=seed)
         write_comparison(result, out, title=title, command=command_line())
         sentences = verdict(result, recommended(result))
     if as_json:

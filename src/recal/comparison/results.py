@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -77,6 +78,7 @@ class Comparison:
     calibrators : mapping of method to the calibrator fitted on the first split
     failures : mapping of method to why it could not be fitted
     test : the first split's test views; None where only probabilities were given, which are then `probs`, `labels`
+    classes : names of the columns, where they were given
     """
 
     methods: Sequence[str]
@@ -94,6 +96,7 @@ class Comparison:
     test: Views | None = None
     probs: Mapping[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
     labels: NDArray[np.intp] | None = None
+    classes: NDArray[Any] | None = None
 
     def rows(self, metric: str) -> list[Row]:
         """One line for each method, in the order of `methods`."""
@@ -124,6 +127,12 @@ class Comparison:
         """The method with the best mean of a metric."""
         return next((row.method for row in self.rows(metric) if row.mark == "best"), self.baseline)
 
+    def digits(self, metric: str) -> int:
+        """How many digits after the point people are shown: enough to tell methods apart."""
+        if metric == "brier":  # divided by the number of classes, a small number where there are many
+            return 4 + math.ceil(math.log10(self.setup.n_classes))
+        return 5 if metric == "aurc" else 4
+
     def probabilities(self, method: str) -> NDArray[np.floating[Any]]:
         """A method's probabilities for the first split's test rows."""
         if method in self.probs:
@@ -153,17 +162,25 @@ class Comparison:
             return corrected_interval(differences, self.setup.n_test / self.setup.n_fit)
         if metric not in self.paired:
             return _NO_INTERVAL
-        return percentile_interval(self.paired[metric][index] - self.paired[metric][base])
+        with np.errstate(invalid="ignore"):  # both infinite: no difference
+            draws = self.paired[metric][index] - self.paired[metric][base]
+            seen = float(self.values[metric][0, index] - self.values[metric][0, base])
+        low, high = percentile_interval(draws)
+        # Draws of a calibration error lie around it without noise's part. How much of that cancels in a difference is
+        # itself uncertain, so the interval also holds the draws as they lie around the difference that is shown.
+        moved = seen - float(draws.mean())
+        return (low, high) if not np.isfinite(moved) else (low + min(moved, 0.0), high + max(moved, 0.0))
 
     def _marks(self, metric: str) -> list[str]:
         means = self.values[metric].mean(axis=0)
         losses = np.where(np.isnan(means), np.inf, -means if metric in HIGHER_IS_BETTER else means)
         # Equal to the last digit shown is equal: no mark where everybody shares the first place, as for error rates.
-        levels = np.unique(np.round(losses[np.isfinite(losses)], 10))
+        losses = np.round(losses, self.digits(metric))
+        levels = np.unique(losses[np.isfinite(losses)])
         if len(levels) < 2:
             return [""] * len(means)
         names = {levels[0]: "best", levels[1]: "second"}
-        return [names.get(level, "") for level in np.round(losses, 10)]
+        return [names.get(level, "") for level in losses]
 
     def __str__(self) -> str:
         from recal.comparison.tables import as_text

@@ -134,6 +134,7 @@ def compare(
         paired=paired,
         failures=failures,
         test=cuts[0][1],
+        classes=pooled.classes,
     )
 
 
@@ -202,6 +203,7 @@ def compare_probs(
         paired=paired_draws(list(samples.values()), bootstrap, n_bins, random_state) if bootstrap else {},
         probs=dict(zip(names, arrays)),
         labels=labels,
+        classes=None if classes is None else np.asarray(classes),
     )
 
 

@@ -19,11 +19,6 @@ def number(value: float, digits: int = 4) -> str:
     return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
 
-def digits_for(metric: str) -> int:
-    """Normalised Brier scores are small numbers; one digit more tells methods apart."""
-    return 5 if metric in ("brier", "aurc") else 4
-
-
 def signed(value: float, digits: int = 4) -> str:
     return "–" if math.isnan(value) else f"{value:+.{digits}f}".replace("-", "−")
 
@@ -56,7 +51,7 @@ def as_text(comparison: Comparison, metrics: Sequence[str] = MAIN_METRICS) -> st
         cells = [method]
         for metric in metrics:
             row = table[metric][index]
-            cells.append(number(row.value, digits_for(metric)) + marks[row.mark] + ("!" if row.differs else " "))
+            cells.append(number(row.value, comparison.digits(metric)) + marks[row.mark] + ("!" if row.differs else " "))
         lines.append([*cells, seconds(comparison.fit_seconds[:, index].mean()), str(comparison.passes[index])])
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     text = []
@@ -113,7 +108,7 @@ def _cells(
     for index, method in enumerate(comparison.methods):
         line = [escape(method)]
         for metric in metrics:
-            row, digits = table[metric][index], digits_for(metric)
+            row, digits = table[metric][index], comparison.digits(metric)
             text = mark(escape(number(row.value, digits)), row.mark)
             line.append(text + (escape(f" ({signed(row.difference, digits)})") if row.differs else ""))
         body.append([*line, escape(seconds(comparison.fit_seconds[:, index].mean())), str(comparison.passes[index])])

@@ -52,6 +52,12 @@ class Field:
     def add(self, drawn: Matrix) -> None:
         self.noise.append(drawn - self.observed)
 
+    def middle(self) -> float:
+        """The factor at which the observed error is the median of what noise gives: it takes the noise's part away."""
+        noise = np.concatenate(self.noise)
+        seen = float(self.norm(self.observed[None])[0])
+        return _solve(lambda c: float(np.median(self.norm(c * self.observed + noise))) - seen)
+
     def factors(self) -> Interval:
         """The smallest and largest factor on the observed pattern that agree with the observed error."""
         noise = np.concatenate(self.noise)

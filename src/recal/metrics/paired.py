@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from recal.errors import InputError
 from recal.metrics.binned import equal_mass_edges, table_of
 from recal.metrics.cells import gather
 from recal.metrics.evaluation import LABELS
-from recal.metrics.intervals import grouped, plain_metrics, watch
+from recal.metrics.intervals import Field, grouped, plain_metrics, watch
 from recal.metrics.rows import RowScores, equal_width_edges
 
 Matrix = NDArray[np.float64]
@@ -23,7 +24,11 @@ _BLOCK = 1_000_000
 def paired_draws(
     methods: Sequence[RowScores], draws: int, n_bins: int = 15, random_state: int | None = 0
 ) -> dict[str, Matrix]:
-    """Each metric of `PAIRED`, (n_methods, draws); in a draw every method meets the same rows."""
+    """Each metric of `PAIRED`, (n_methods, draws); in a draw every method meets the same rows.
+
+    Draws of a calibration error are moved so that they lie around the error without the part that noise adds. That part
+    is large where a model is honest and small where it is not, so it would not cancel in a difference.
+    """
     n = len(methods[0])
     if any(len(rows) != n for rows in methods):
         raise InputError("Methods can be paired only on the same rows.")
@@ -37,6 +42,16 @@ def paired_draws(
         # Only the fields and norms are used here, not the errors that factors stand for.
         prepared.append((cells, watch(cells, dict.fromkeys(LABELS, 1.0), width, mass)))
     found = {name: np.empty((len(methods), draws)) for name in PAIRED}
+    fields = [
+        {
+            name: Field(
+                one.field_of(*grouped(cells, cells.counts[None].astype(np.float64), one.starts, None))[0], one.norm
+            )
+            for name, one in watched.items()
+            if name in PAIRED
+        }
+        for cells, watched in prepared
+    ]
     block = max(1, _BLOCK // n)
     for first in range(0, draws, block):
         drawn = np.stack([_resample(n, rng) for _ in range(min(block, draws - first))])
@@ -44,12 +59,19 @@ def paired_draws(
         for index, (cells, watched) in enumerate(prepared):
             counts = cells.count(drawn)
             values = plain_metrics(cells, counts, None)
-            for name in set(PAIRED) - set(values):
+            for name, field in fields[index].items():
                 one = watched[name]
-                values[name] = one.norm(one.field_of(*grouped(cells, counts, one.starts, None)))
+                gaps = one.field_of(*grouped(cells, counts, one.starts, None))
+                field.add(gaps)
+                values[name] = one.norm(gaps)
             values["debiased_ece"] = np.sqrt(np.maximum(values["debiased_ece"], 0.0))
             for name in PAIRED:
                 found[name][index, part] = values[name]
+    for index, by_name in enumerate(fields):
+        for name, field in by_name.items():
+            seen = float(field.norm(field.observed[None])[0])
+            without_noise = math.sqrt(max(seen, 0.0)) if name == "debiased_ece" else field.middle() * seen
+            found[name][index] += without_noise - found[name][index].mean()
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from recal.comparison import Comparison
-from recal.comparison.tables import digits_for, number, signed
+from recal.comparison.tables import number, signed
 from recal.metrics import LABELS
 from recal.metrics.rows import RowScores
 from recal.report.data import PerClass, Thresholds, histogram, reliability, risk_coverage
@@ -31,7 +31,7 @@ def _signed_tick(value: float) -> str:
 def reliability_chart(rows: RowScores, css: str, name: str, n_bins: int) -> str:
     """Accuracy against confidence with a 95 % band, and how many rows each bin holds below."""
     data = reliability(rows, n_bins)
-    chart = Chart(f"Reliability diagram, {name}", (0, 1), (0, 1), height=340, margins=(14, 20, 98, 56))
+    chart = Chart(f"Reliability diagram, {name}", (0, 1), (0, 1), height=340, margins=(14, 26, 98, 74))
     chart.axes(FIFTHS, FIFTHS, "", "share right")
     chart.line((0, 1), (0, 1), "honest", "An honest model lies on this line.")
     base, most = chart.height - 28, float(data.counts.max())
@@ -114,7 +114,7 @@ def _lowest(table: Thresholds) -> float:
 
 def dot_plot(comparison: Comparison, metric: str) -> str:
     """Each method's value with its interval; the baseline's value as a line."""
-    rows, digits = comparison.rows(metric), digits_for(metric)
+    rows, digits = comparison.rows(metric), comparison.digits(metric)
     known = [value for row in rows for value in (row.value, *row.interval) if np.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
     pad = 0.06 * ((high - low) or abs(high) or 1.0)
@@ -144,13 +144,7 @@ def class_chart(data: PerClass, css: str) -> str:
     edge = max(float(np.abs(gaps).max()), 0.01) * 1.1
     size, title = len(data.names), "Over-confidence by predicted class"
     chart = Chart(title, (-edge, edge), (0, size), height=54 + 20 * size, margins=(8, 16, 40, 96))
-    chart.axes(
-        ticks(-edge, edge, 4),
-        (),
-        "mean confidence − accuracy",
-        "",
-        x_format=lambda value: f"{value:+.3g}" if value else "0",
-    )
+    chart.axes(ticks(-edge, edge, 4), (), "mean confidence − accuracy", "", x_format=_signed_tick)
     for index, (name, gap) in enumerate(zip(data.names, gaps.tolist())):
         y = size - index - 0.5
         words = (

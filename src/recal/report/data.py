@@ -15,6 +15,7 @@ from recal.metrics.ranked import runs
 from recal.metrics.rows import RowScores, equal_width_edges
 from recal.plan import Plan
 from recal.replay import calibrated_probs
+from recal.report.groups import by_strength
 from recal.views import Views
 
 Vector = NDArray[np.float64]
@@ -160,17 +161,9 @@ def progress(history: Sequence[Iteration]) -> Progress:
 
 def group_flow(found: Progress) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """The transformations drawn, by kind and strength, and the mean share of samples in each group, (m, 4)."""
-    specs = sorted(set(found.transform), key=_by_strength)
+    specs = sorted(set(found.transform), key=by_strength)
     drawn = np.array(found.transform)
     return tuple(specs), np.array([found.shares[drawn == spec].mean(axis=0) for spec in specs]).reshape(-1, 4)
-
-
-def _by_strength(spec: str) -> tuple[str, float, str]:
-    kind, _, strength = spec.partition(":")
-    try:
-        return kind, float(strength), spec
-    except ValueError:
-        return kind, 0.0, spec
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.comparison import Comparison
-from recal.errors import MissingExtraError
+from recal.errors import InputError, MissingExtraError
 from recal.metrics import LABELS
 from recal.metrics.rows import RowScores
 from recal.report import data
@@ -210,12 +210,13 @@ def write_figures(comparison: Comparison, folder: str | PathLike[str], kind: str
     target.mkdir(parents=True, exist_ok=True)
     method = recommended(comparison)
     pair = {name: comparison.samples[name] for name in dict.fromkeys((comparison.methods[0], method))}
-    classes = None if comparison.test is None else comparison.test.classes
     figures = {
         "reliability": reliability_figure(pair, comparison.setup.n_bins),
         "confidences": histogram_figure(pair),
         "risk-coverage": risk_coverage_figure(pair),
-        "classes": class_figure(data.per_class(comparison.probabilities(method), comparison.test_labels, classes)),
+        "classes": class_figure(
+            data.per_class(comparison.probabilities(method), comparison.test_labels, comparison.classes)
+        ),
     }
     if len(comparison.methods) > 1:
         figures["methods"] = dot_figure(comparison)
@@ -229,11 +230,15 @@ def write_figures(comparison: Comparison, folder: str | PathLike[str], kind: str
             figures[f"{name}-groups"] = flow_figure(found)
     if comparison.test is not None and comparison.test.transforms:
         figures["group-ranks"] = rank_figure(group_study(comparison.test))
-    written = []
-    for name, figure in figures.items():
-        path_ = target / f"{name}.{kind}"
-        # No date inside: the same numbers give the same bytes.
-        metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-        figure.savefig(path_, metadata=metadata)
-        written.append(path_)
-    return tuple(written)
+    return tuple(save_figure(figure, target / f"{name}.{kind}") for name, figure in figures.items())
+
+
+def save_figure(figure: Figure, path: str | PathLike[str]) -> Path:
+    """Write one figure, with no date inside: the same numbers give the same bytes."""
+    target = Path(path)
+    kind = target.suffix.lower().lstrip(".")
+    metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    if kind not in metadata:
+        raise InputError(f"Figures are written to a name ending in .png, .svg or .pdf, got {target.name!r}.")
+    figure.savefig(target, metadata=metadata[kind])
+    return target

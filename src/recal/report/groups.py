@@ -24,6 +24,15 @@ GROUP_LABELS = {
 }
 
 
+def by_strength(spec: str) -> tuple[str, float, str]:
+    """Order transformations by kind, then by their number."""
+    kind, _, strength = spec.partition(":")
+    try:
+        return kind, float(strength), spec
+    except ValueError:
+        return kind, 0.0, spec
+
+
 @dataclass(frozen=True)
 class GroupStudy:
     """Per transformation (rows) and group (columns, in the order of `Group`): size and calibration error.
@@ -55,6 +64,11 @@ class GroupStudy:
             for place, index in enumerate(held[np.argsort(errors[held], kind="stable")]):
                 counts[index, place] += 1
         return counts
+
+    def lines(self) -> list[tuple[str, list[int], list[float]]]:
+        """Transformation, sizes and errors of the four groups, by kind and strength, for a table that people read."""
+        rows = zip(self.transforms, self.sizes.tolist(), self.errors.tolist())
+        return sorted(rows, key=lambda row: by_strength(row[0]))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: per transformation and group the size and the ECE, None where a group is empty."""

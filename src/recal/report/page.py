@@ -49,8 +49,13 @@ def section(name: str, title: str, body: str, note: str = "") -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in a card that scrolls sideways on narrow screens; cells are markup."""
     header = "".join(f'<th scope="col">{escape(word)}</th>' for word in head)
-    lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="card scroll"><table><thead><tr>{header}</tr></thead><tbody>{lines}</tbody></table></div>'
+    lines = "".join(
+        f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>"
+        for first, *rest in rows
+    )
+    # Whoever has no pointer must be able to reach what scrolls.
+    inside = f"<table><thead><tr>{header}</tr></thead><tbody>{lines}</tbody></table>"
+    return f'<div class="card scroll" tabindex="0">{inside}</div>'
 
 
 def legend(keys: Mapping[str, str]) -> str:

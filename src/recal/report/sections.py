@@ -7,7 +7,7 @@ from html import escape
 import numpy as np
 
 from recal.comparison.results import MAIN_METRICS, Row
-from recal.comparison.tables import describe, digits_for, number, seconds, signed
+from recal.comparison.tables import describe, number, seconds, signed
 from recal.metrics import LABELS, calibration_test
 from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.plan import ConfidenceAt
@@ -31,7 +31,10 @@ def method_table(view: Page) -> str:
     lines = []
     for index, name in enumerate(comparison.methods):
         keeps = "" if comparison.keeps_accuracy[index] else "<small>may change predictions</small>"
-        cells = [f"{escape(name)}{keeps}", *(value_cell(rows[metric][index], metric) for metric in MAIN_METRICS)]
+        cells = [
+            f"{escape(name)}{keeps}",
+            *(value_cell(rows[metric][index], metric, comparison.digits(metric)) for metric in MAIN_METRICS),
+        ]
         tested = calibration_test(comparison.probabilities(name), comparison.test_labels)
         cells.append(("≤ " if tested.p_value <= 1 / (1 + tested.draws) else "") + f"{tested.p_value:.2g}")
         if fitted:
@@ -41,6 +44,7 @@ def method_table(view: Page) -> str:
         f"{escape(describe(comparison))} <b>Bold</b> is best and <u>underlined</u> second best. ▼ or ▲ with a number: "
         f"the difference to {escape(comparison.baseline)} where its 95 % interval excludes zero. “p, if honest”: the "
         "chance that an honest model would look at least this dishonest."
+        + (" “passes”: how often the model runs for one new input." if fitted else "")
     )
     left_out = "".join(
         f'<p class="note">{escape(name)} was left out: {escape(why)}</p>' for name, why in comparison.failures.items()
@@ -56,8 +60,7 @@ def method_table(view: Page) -> str:
     )
 
 
-def value_cell(row: Row, metric: str) -> str:
-    digits = digits_for(metric)
+def value_cell(row: Row, metric: str, digits: int) -> str:
     cell = f'<span class="{row.mark}">{number(row.value, digits)}</span>' if row.mark else number(row.value, digits)
     if row.differs:
         better = (row.difference < 0) != (metric in HIGHER_IS_BETTER)
@@ -74,7 +77,6 @@ def figures(view: Page) -> str:
     comparison, n_bins = view.comparison, view.comparison.setup.n_bins
     samples = comparison.samples
     blocks = {}
-    classes = comparison.test.classes if comparison.test is not None else None
     for name in view.choices:
         pairs = ([(view.before, "before")] if view.before is not None else []) + [(name, "after")]
         cards = [
@@ -85,7 +87,7 @@ def figures(view: Page) -> str:
         curves = {which: samples[which] for which, _ in pairs}
         keys = legend({css: which for which, css in pairs})
         cards.append(figure("Risk against coverage", risk_coverage_chart(curves), keys))
-        by_class = per_class(comparison.probabilities(name), comparison.test_labels, classes)
+        by_class = per_class(comparison.probabilities(name), comparison.test_labels, comparison.classes)
         cards.append(figure(f"By predicted class: {name}", class_chart(by_class, "after")))
         blocks[name] = f'<div class="two">{"".join(cards)}</div>'
     note = (
@@ -142,7 +144,7 @@ def groups(view: Page) -> str:
         for words, study in studies.items()
     ]
     tables = "".join(
-        f"<details><summary>Size and ECE of each group, confidence {words}</summary>{_group_table(study)}</details>"
+        f"<details><summary>ECE and size of each group, confidence {words}</summary>{_group_table(study)}</details>"
         for words, study in studies.items()
     )
     note = (
@@ -155,7 +157,7 @@ def groups(view: Page) -> str:
 
 def _group_table(study: GroupStudy) -> str:
     lines = []
-    for spec, sizes, errors in zip(study.transforms, study.sizes.tolist(), study.errors.tolist()):
+    for spec, sizes, errors in study.lines():
         cells = [
             f"{number(error)}<small>{size:,} ({percent(size / sum(sizes))})</small>"
             for size, error in zip(sizes, errors)
@@ -168,7 +170,7 @@ def all_metrics(view: Page) -> str:
     """Every metric of every method, folded away."""
     comparison = view.comparison
     lines = [
-        [escape(label), *(value_cell(row, metric) for row in comparison.rows(metric))]
+        [escape(label), *(value_cell(row, metric, comparison.digits(metric)) for row in comparison.rows(metric))]
         for metric, label in LABELS.items()
     ]
     inside = table(["metric", *comparison.methods], lines)

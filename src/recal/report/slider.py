@@ -31,7 +31,7 @@ def slider_card(view: Page) -> str:
     body = []
     for words, name, below in lines:
         cells = "".join(_cell(key, table, shown, name, below) for key, table in tables.items())
-        body.append(f'<tr><td scope="row">{words}</td>{cells}</tr>')
+        body.append(f'<tr><th scope="row">{words}</th>{cells}</tr>')
     return f"""<section id="threshold-section"><h2>May I act on answers above this confidence?</h2>
 <div class="card slider"><div>
 <label for="threshold">Accept answers with more than <output id="threshold-value" for="threshold">{FIRST:g}</output>

@@ -44,7 +44,7 @@ class Chart:
         *,
         width: int = 460,
         height: int = 300,
-        margins: tuple[int, int, int, int] = (14, 20, 44, 56),
+        margins: tuple[int, int, int, int] = (14, 26, 44, 74),
     ) -> None:
         self.title, self.width, self.height = title, width, height
         top, right, bottom, left = margins

@@ -37,26 +37,37 @@ def verdict(comparison: Comparison, method: str) -> tuple[str, str]:
         0.0,
     )
     answers = f"Of the answers given with more than {level:g} confidence" if level else "Of all answers"
-    (_, right_before, _, _), (_, right_after, _, _) = before.at(level), after.at(level)
+    (share_before, right_before, _, _), (share_after, right_after, _, _) = before.at(level), after.at(level)
+    # Probabilities from anywhere are called "before" and "after" themselves.
+    after_words = "after" if method == "after" else f"after {method}"
     if level:
-        first = f"{answers}, {_percent(right_before)} were right before and {_percent(right_after)} after {method}."
+        first = f"{answers}, {_percent(right_before)} were right before and {_percent(right_after)} {after_words}."
     else:
         confidence = [float(comparison.samples[name].confidence.mean()) for name in (before_name, method)]
         first = (
             f"{answers}, {_percent(right_after)} were right; the model claimed {_percent(confidence[0])} before and "
-            f"{_percent(confidence[1])} after {method}."
+            f"{_percent(confidence[1])} {after_words}."
         )
-    return first, _what_else(comparison, before_name, method)
+    second = _how_many(share_before, share_after) + _what_else(comparison, before_name, method)
+    return first, second[0].upper() + second[1:]
+
+
+def _how_many(before: float, after: float) -> str:
+    """More are right among fewer, or the other way round: who acts on these answers must know how many they are."""
+    if abs(after - before) < 0.0005:
+        return ""
+    word = "Fewer" if after < before else "More"
+    return f"{word} answers are that sure, {_percent(after)} of all instead of {_percent(before)}; "
 
 
 def _what_else(comparison: Comparison, before: str, method: str) -> str:
     old, new = (comparison.probabilities(name).argmax(axis=1) for name in (before, method))
     changed = int((old != new).sum())
     if changed == 0:
-        return "Nothing else changed: every prediction is the same as before."
+        return "nothing else changed: every prediction is the same as before."
     errors = [1 - float(comparison.samples[name].correct.mean()) for name in (before, method)]
     return (
-        f"It also changed {changed:,} of {len(old):,} predictions: the error rate went from {_percent(errors[0])} "
+        f"it also changed {changed:,} of {len(old):,} predictions: the error rate went from {_percent(errors[0])} "
         f"to {_percent(errors[1])}."
     )
 

@@ -106,6 +106,24 @@ def test_report_of_probabilities_before_and_after(files, capsys):
     assert (files / "report.html").exists()
 
 
+def test_columns_of_the_file_before_are_matched_by_name(files, capsys):
+    lines = [line.split(",") for line in (files / "probs.csv").read_text().splitlines()]
+    (files / "turned.csv").write_text("\n".join(",".join([c, a, b, t]) for a, b, c, t in lines))
+    assert run(["report", "probs.csv", "--before", "turned.csv", "--label-column", "truth", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["methods"]
+    assert found["before"]["metrics"]["nll"]["value"] == pytest.approx(found["after"]["metrics"]["nll"]["value"])
+
+
+def test_other_rows_before_are_refused(files, capsys):
+    head, *lines = (files / "probs.csv").read_text().splitlines()
+    (files / "turned.csv").write_text("\n".join([head, *lines[::-1]]))
+    assert run(["report", "probs.csv", "--before", "turned.csv", "--label-column", "truth"]) == 2
+    assert "not the same samples" in capsys.readouterr().err
+    (files / "short.csv").write_text("\n".join([head, *lines[:-1]]))
+    assert run(["report", "probs.csv", "--before", "short.csv", "--label-column", "truth"]) == 2
+    assert "(149, 3)" in capsys.readouterr().err
+
+
 def test_report_refuses_before_with_views(files, capsys):
     assert run(["report", "fit.npz", "--before", "probs.npz"]) == 2
     assert "--before goes with probabilities" in capsys.readouterr().err
@@ -126,6 +144,13 @@ def test_groups_shows_sizes_errors_and_ranks(files, capsys):
     shown = capsys.readouterr().out
     for words in ("zoom:0.4", "kept, fell", "ECE 0.", "largest"):
         assert words in shown
+
+
+def test_groups_draws_the_ranks(files, capsys):
+    assert run(["groups", "test.npz", "--chart", "ranks.png"]) == 0
+    assert (files / "ranks.png").read_bytes().startswith(b"\x89PNG")
+    assert run(["groups", "test.npz", "--chart", "ranks.doc"]) == 2
+    assert "'ranks.doc'" in capsys.readouterr().err
 
 
 def test_groups_refuses_an_unknown_reading(files, capsys):

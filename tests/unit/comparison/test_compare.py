@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from recal import ReCal, TemperatureScaling, Views, compare
+from recal.comparison import compare_probs
 from recal.comparison.results import corrected_interval
 from recal.errors import InputError
 from recal.metrics import METRICS, evaluate
@@ -62,6 +63,37 @@ def test_differences_are_paired(single):
     assert high - low < 0.6 * (row.interval[1] - row.interval[0])
     assert single.row("nll", "ts").difference_interval == (0.0, 0.0)
     assert not single.row("nll", "ts").differs
+
+
+def test_noise_in_an_honest_models_error_does_not_hide_in_a_difference():
+    """The error of an honest model is all noise, that of a dishonest one hardly: the difference is their truths'."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for seed in range(20):
+        logits = rng.normal(size=(2000, 5)) * 1.5
+        honest = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        y = (honest.cumsum(1) > rng.random((2000, 1))).argmax(1)
+        claimed = np.exp(1.3 * logits)
+        claimed /= claimed.sum(1, keepdims=True)
+        found = compare_probs({"honest": honest, "sharp": claimed}, y, bootstrap=100, random_state=seed)
+        low, high = found.row("ece", "sharp").difference_interval
+        assert low <= found.row("ece", "sharp").difference <= high
+        held += low <= 0.0708 <= high  # measured on a million rows
+    assert held >= 14
+
+
+def test_scores_that_look_equal_are_marked_equal():
+    probs = np.array([[0.9, 0.1], [0.2, 0.8]] * 10)
+    near = probs + np.array([1e-7, -1e-7])
+    found = compare_probs({"a": probs, "b": near, "c": probs[:, ::-1]}, [0, 1] * 10, bootstrap=0)
+    assert [row.mark for row in found.rows("nll")] == ["best", "best", "second"]
+
+
+@pytest.mark.parametrize(("k", "digits"), [(2, 5), (10, 5), (11, 6), (100, 6), (1000, 7)])
+def test_small_brier_scores_of_many_classes_are_told_apart(k, digits):
+    found = compare_probs({"a": np.full((4, k), 1 / k)}, [0, 1, 0, 1], bootstrap=0)
+    assert found.digits("brier") == digits
+    assert found.to_markdown().count(f"{found.values['brier'][0, 0]:.{digits}f}") == 1
 
 
 def test_forward_passes_are_those_of_the_plan(single):

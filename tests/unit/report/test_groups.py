@@ -54,6 +54,13 @@ def test_scaling_first_changes_confidences_and_not_predictions(comparison):
     assert not np.array_equal(plain.errors, scaled.errors, equal_nan=True)
 
 
+def test_lines_stand_by_kind_and_strength():
+    copies = {spec: [[1.5, 0.0]] for spec in ("zoom:0.5", "brightness:0.9", "zoom:0.25", "brightness:0.1")}
+    study = group_study(Views([[2.0, 0.0]], copies, labels=[0]))
+    assert [spec for spec, _, _ in study.lines()] == ["brightness:0.1", "brightness:0.9", "zoom:0.25", "zoom:0.5"]
+    assert all(sizes == [0, 0, 0, 1] for _, sizes, _ in study.lines())
+
+
 def test_without_labels_there_are_sizes_and_no_errors():
     study = group_study(Views([[2.0, 0.0]], {"zoom:0.5": [[1.5, 0.0]]}))
     assert study.sizes.tolist() == [[0, 0, 0, 1]]

@@ -95,7 +95,26 @@ def test_the_verdict_says_what_numpy_says(comparison):
         share = rows.correct[rows.confidence > 0.9].mean()
         assert f"{100 * share:.1f} %" in first
     assert first.startswith("Of the answers given with more than 0.9 confidence")
-    assert second == "Nothing else changed: every prediction is the same as before."
+    shares = [100 * (comparison.samples[name].confidence > 0.9).mean() for name in ("recal", "uncalibrated")]
+    assert second == (
+        f"Fewer answers are that sure, {shares[0]:.1f} % of all instead of {shares[1]:.1f} %; "
+        "nothing else changed: every prediction is the same as before."
+    )
+
+
+def test_the_verdict_on_probabilities_before_and_after_reads_well():
+    probs = np.array([[0.95, 0.05]] * 50)
+    found = compare_probs({"before": probs, "after": probs}, [0] * 40 + [1] * 10, bootstrap=0)
+    assert verdict(found, "after") == (
+        "Of the answers given with more than 0.9 confidence, 80.0 % were right before and 80.0 % after.",
+        "Nothing else changed: every prediction is the same as before.",
+    )
+
+
+def test_classes_are_shown_by_their_names():
+    probs = np.array([[0.9, 0.1], [0.2, 0.8]] * 30)
+    found = compare_probs({"given": probs}, ["cat", "dog"] * 30, classes=["cat", "dog"], bootstrap=0)
+    assert ">dog</text>" in page(found)
 
 
 def test_the_verdict_says_when_predictions_change(comparison):
