@@ -45,6 +45,7 @@ _JOB = {
     "preprocess": "another preprocess",
     "labels": "other labels",
 }
+_REMEDY = "Choose another name, or pass resume=False (--again) to begin again and replace it."
 
 
 class StoreSink(Sink):
@@ -157,8 +158,7 @@ class StoreSink(Sink):
         different = [words for key, words in _JOB.items() if found.get(key) != self._manifest[key]]
         if different:
             raise InputError(
-                f"{self.target} was made with {' and '.join(different)}; views of two jobs are not mixed. "
-                "Choose another name, or pass resume=False to begin again and replace it."
+                f"{self.target} was made with {' and '.join(different)}; views of two jobs are not mixed. {_REMEDY}"
             )
         self._manifest["versions"] = found.get("versions")  # of the run that began it
 
@@ -208,13 +208,13 @@ class StoreSink(Sink):
         if not all(old.shape == new.shape and np.allclose(old, new, rtol=1e-4, atol=1e-4) for old, new in pairs):
             raise InputError(
                 f"{self.target} was made with another model or another preprocess: computed again, its block "
-                f"{block.index} differs. Choose another name, or pass resume=False to begin again and replace it."
+                f"{block.index} differs. {_REMEDY}"
             )
 
     def _other_inputs(self, index: int) -> InputError:
         return InputError(
             f"{self.target} was made with other inputs: batch {index} differs from the one recorded. A loader must "
-            "give the same order each time (shuffle=False). Choose another name, or pass resume=False to begin again."
+            f"give the same order each time (shuffle=False). {_REMEDY}"
         )
 
     # --- arrays
@@ -226,7 +226,9 @@ class StoreSink(Sink):
         n = self.source.n_samples or 0
         root = zarr.open_group(str(self.target), mode="a", zarr_format=3)
         root.attrs["recal"] = {"kind": "views", "version": VERSION, "transforms": self._manifest["pool"]}
-        options: dict[str, Any] = {"dtype": block.logits.dtype, "fill_value": float("nan"), "overwrite": True}
+        # Logits hardly get smaller by packing, and packing each view by itself took nearly half of the store's time.
+        options: dict[str, Any] = {"compressors": None, "fill_value": float("nan"), "overwrite": True}
+        options["dtype"] = block.logits.dtype
         self._arrays["logits"] = root.create_array("logits", shape=(n, k), chunks=(b, k), **options)
         if m:  # a batch's views lie in one file, and each can be read by itself
             self._arrays["transformed"] = root.create_array(
@@ -240,7 +242,9 @@ class StoreSink(Sink):
             root: Any = zarr.open_group(str(self.target), mode="r+")
             self._arrays = {name: root[name] for name in ("logits", "transformed") if name in root}
         except Exception as error:
-            raise FileError(f"{self.target} is damaged: {error}. Pass resume=False to begin again.") from error
+            raise FileError(
+                f"{self.target} is damaged: {error}. Pass resume=False (--again) to begin again."
+            ) from error
         self._first = (self._arrays["logits"].shape[1], self._arrays["logits"].dtype)
 
     def _grow(self, block: Block) -> None:
