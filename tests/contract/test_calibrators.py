@@ -129,6 +129,14 @@ def test_init_only_stores(method):
 
 
 @every
+def test_parameters_of_the_wrong_kind_are_refused_by_name(method):
+    for name in inspect.signature(method).parameters:
+        for rubbish in ("rubbish", float("nan"), 0.5j):
+            with pytest.raises(InputError, match=rf"`{name}`"):
+                make(method).set_params(**{name: rubbish}).fit(problem())
+
+
+@every
 def test_clone_and_params(method):
     original = fitted(method)
     copy = clone(original)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.one_vs_rest import fit_logistic, largest_score, targets
-from recal.calibrators.parameters import warn_if_few
+from recal.calibrators.parameters import check_flag, warn_if_few
 from recal.calibrators.probabilities import log_odds, log_softmax, softmax
 from recal.checks import Labels
 from recal.views import Views
@@ -55,7 +55,7 @@ class BetaCalibration(Calibrator):
         log_probs = log_softmax(views.logits)
         self.limit_ = largest_score(log_odds(log_probs))
         features = _features(log_probs, self.limit_)
-        high, low = targets(labels, views.n_classes, self.smooth)
+        high, low = targets(labels, views.n_classes, check_flag("smooth", self.smooth))
         coef = fit_logistic(features, labels, high, low)
         free = np.ones(coef.shape, dtype=bool)
         # Setting one to zero may turn the other negative: twice is enough for two.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators._temperature import fit_betas
-from recal.calibrators.parameters import check_count, check_number
+from recal.calibrators.parameters import check_count, check_flag, check_number
 from recal.checks import Labels
 from recal.errors import InputError
 from recal.grouping import GroupIndex, group_indices
@@ -49,6 +49,7 @@ class Reading:
                 raise InputError(f"`{name}` must be one of {allowed}, got {getattr(self, name)!r}.")
         check_number("tol", self.tol)
         check_count("n_bins", self.n_bins)
+        check_flag("exact", self.exact)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators._isotonic import IsotonicCalibration
 from recal.calibrators._temperature import fit_betas
-from recal.calibrators.parameters import warn_if_few
+from recal.calibrators.parameters import check_flag, warn_if_few
 from recal.calibrators.probabilities import softmax
 from recal.checks import Labels
 from recal.scaled import ScaledLogits
@@ -53,7 +53,8 @@ class IsotonicOneVsAll(IsotonicCalibration):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes)
-        self.beta_ = fit_betas(ScaledLogits(views.logits), labels).values[0] if self.temperature else 1.0
+        scaled = check_flag("temperature", self.temperature)
+        self.beta_ = fit_betas(ScaledLogits(views.logits), labels).values[0] if scaled else 1.0
         self._fit_columns(softmax(views.logits, self.beta_), labels)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:

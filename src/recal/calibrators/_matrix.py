@@ -96,7 +96,7 @@ class MatrixScaling(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         final = check_choice("final", self.final, ("average", "refit"))
-        n_folds = check_count("n_folds", self.n_folds, least=2)
+        n_folds, rng = check_count("n_folds", self.n_folds, least=2), check_random_state(self.random_state)
         warn_if_few(self, len(labels), views.n_classes)
         count = views.n_classes
         many = count > _MANY_CLASSES
@@ -109,7 +109,7 @@ class MatrixScaling(Calibrator):
         self.lambda_, self.mu_, self.search_ = lambdas[0], mus[0], {}
         folds: list[np.ndarray] = [np.ones(len(labels), dtype=bool)]
         if len(lambdas) * len(mus) > 1 and len(labels) > 1:
-            fold = make_folds(labels, n_folds, check_random_state(self.random_state))
+            fold = make_folds(labels, n_folds, rng)
             found = search(features, labels, fold, beta, lambdas, mus)
             self.search_, (self.lambda_, self.mu_) = found.as_json(), found.best
             if final == "average":

@@ -101,15 +101,16 @@ class OrderPreserving(Calibrator):
         penalty = check_number("penalty", self.penalty)
         max_iter = check_count("max_iter", self.max_iter)
         variant = check_choice("variant", self.variant, ("order-invariant", "diagonal"))
+        n_ranks, n_hidden = check_count("n_ranks", self.n_ranks, 2), check_count("n_hidden", self.n_hidden)
+        n_pieces, rng = check_count("n_pieces", self.n_pieces), check_random_state(self.random_state)
         beta = fit_betas(ScaledLogits(views.logits), labels).values[0]
         function: OrderNetwork | IncreasingCurve
         if variant == "diagonal":
-            function = IncreasingCurve.for_logits(views.logits, labels, check_count("n_pieces", self.n_pieces))
+            function = IncreasingCurve.for_logits(views.logits, labels, n_pieces)
             start = function.start(beta)
         else:
-            n_ranks, n_hidden = check_count("n_ranks", self.n_ranks, 2), check_count("n_hidden", self.n_hidden)
             function = OrderNetwork.for_logits(views.logits, n_ranks, n_hidden)
-            start = function.start(beta, check_random_state(self.random_state))
+            start = function.start(beta, rng)
         objective = function.objective(views.logits, labels, penalty)
         answer = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": max_iter})
         if answer.status not in (0, 1):  # 1: as many iterations as were asked for

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.one_vs_rest import fit_logistic, largest_score, targets
-from recal.calibrators.parameters import warn_if_few
+from recal.calibrators.parameters import check_flag, warn_if_few
 from recal.calibrators.probabilities import log_odds, log_softmax, softmax
 from recal.checks import Labels
 from recal.views import Views
@@ -53,7 +53,7 @@ class PlattScaling(Calibrator):
         scores = log_odds(log_softmax(views.logits))
         self.limit_ = largest_score(scores)
         scores = np.clip(scores, -self.limit_, self.limit_)
-        high, low = targets(labels, views.n_classes, self.smooth)
+        high, low = targets(labels, views.n_classes, check_flag("smooth", self.smooth))
         self.slopes_, self.intercepts_ = fit_logistic([scores], labels, high, low)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:

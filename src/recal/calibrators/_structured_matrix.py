@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator
 from recal.calibrators.common_scale import fit_beta
 from recal.calibrators.linear_map import LinearMap, linear_scores
+from recal.calibrators.parameters import check_strength
 from recal.calibrators.probabilities import softmax
-from recal.calibrators.structured import check_strength, robust_log_probs
+from recal.calibrators.structured import robust_log_probs
 from recal.checks import Labels
 from recal.views import Views
 

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator
 from recal.calibrators.common_scale import fit_beta
 from recal.calibrators.diagonal_map import DiagonalMap
-from recal.calibrators.parameters import warn_if_few
+from recal.calibrators.parameters import check_strength, warn_if_few
 from recal.calibrators.probabilities import softmax
 from recal.checks import Labels
-from recal.errors import InputError
 from recal.views import Views
 
 
@@ -49,13 +48,12 @@ class VectorScaling(Calibrator):
         self.ridge = ridge
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        if not self.ridge > 0.0:
-            raise InputError(f"`ridge` must be positive, got {self.ridge!r}; 1e-7 hardly moves the answer.")
+        ridge = check_strength("ridge", self.ridge)
         warn_if_few(self, len(labels), views.n_classes)
         logits = np.array(views.logits, dtype=np.float64, order="C")
         start = np.zeros((2, views.n_classes))
         start[0] = fit_beta(logits, labels)
-        found = DiagonalMap(logits, labels, ridge=self.ridge, centre=start).solve(start)
+        found = DiagonalMap(logits, labels, ridge=ridge, centre=start).solve(start)
         self.scales_, self.shifts_ = found.point
         self.loss_ = found.loss
 

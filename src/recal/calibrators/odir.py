@@ -54,7 +54,10 @@ def candidates(values: float | Sequence[float] | None, name: str, scale: float, 
     """Return the values to try, strongest first; by default `scale` times powers of ten."""
     if values is None:
         return tuple(sorted((float(scale * 10.0**power) for power in decades), reverse=True))
-    given = np.unique(np.asarray(values, dtype=np.float64))
+    try:
+        given = np.unique(np.asarray(values, dtype=np.float64))
+    except (TypeError, ValueError):
+        given = np.empty(0)
     if given.size == 0 or not (np.isfinite(given).all() and given[0] > 0.0):
         raise InputError(f"`{name}` must hold positive numbers, got {values!r}; a tiny one stands for none.")
     return tuple(float(value) for value in given[::-1])

@@ -27,6 +27,20 @@ def check_number(name: str, value: Any, least: float = 0.0) -> float:
     return float(value)
 
 
+def check_strength(name: str, value: Any) -> float:
+    """Return a penalty's strength, which must be positive for the answer to be finite and unique."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0.0 < value < np.inf:
+        raise InputError(f"`{name}` must be a positive number, got {value!r}; a tiny one stands for none.")
+    return float(value)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return `value`, True or False: a word such as "no" would count as True."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(f"`{name}` must be True or False, got {value!r}.")
+    return bool(value)
+
+
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """Return `value`, one of `choices`."""
     if not isinstance(value, str) or value not in choices:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from recal.calibrators.probabilities import softmax
-from recal.errors import InputError
 
 
 def robust_log_probs(logits: np.ndarray, beta: float, n_fitted: int) -> np.ndarray:
@@ -18,10 +17,3 @@ def robust_log_probs(logits: np.ndarray, beta: float, n_fitted: int) -> np.ndarr
     probs *= 1.0 - share
     probs += share / probs.shape[1]
     return np.log(probs, out=probs)
-
-
-def check_strength(name: str, value: float) -> float:
-    """Return a penalty's strength, which must be positive for the answer to be finite and unique."""
-    if not 0.0 < value < np.inf:
-        raise InputError(f"`{name}` must be a positive number, got {value!r}; 1.0 is what the authors propose.")
-    return float(value)
