@@ -48,7 +48,8 @@ class ReCal(Calibrator):
     finish : {None, "temperature"}
         End with one more temperature scaling, or not.
     floor : float or None
-        Keep probabilities above this before taking logarithms. Needs a dense copy of every view.
+        Keep probabilities above this before taking logarithms, at the outset (also before a `start` temperature) and
+        after every rescaling. Needs a dense copy of every view.
     ties : {"float32", "exact"}
         Compare confidences as float32 softmax values, or exactly, in log-odds.
     n_bins : int
