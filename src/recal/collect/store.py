@@ -123,8 +123,9 @@ class StoreSink(Sink):
 
     def _begin(self) -> None:
         """Keep what is vouched for, and clear away the rest."""
-        for partial in self.target.rglob("*.partial"):
-            partial.unlink()
+        for pattern in ("*.partial", "*.part"):  # zarr's, and a manifest's
+            for partial in self.target.rglob(pattern):
+                partial.unlink()
         if self._journal.records:
             self._open_arrays()
             broken = [index for index, record in self._journal.records.items() if not self._is_intact(index, record)]

@@ -204,6 +204,7 @@ def test_damage_is_found_and_mended(tmp_path, job, model, whole, file):
     data = (path / file).read_bytes()
     (path / file).write_bytes(data[: len(data) // 2] if file == "journal.jsonl" else bytes(len(data)))
     (path / "logits" / "c" / "0" / "0.abc.partial").touch()
+    (path / ".manifest.json.1-abc.part").touch()  # killed while the last manifest was written
     job(path)
     assert contents(path) == whole
 
