@@ -140,6 +140,29 @@ def test_nothing_sticks_out_of_the_screen_fails_or_is_fetched(browser, report, t
     assert (folder / f"report-{width}.png").stat().st_size > 20_000
 
 
+_UNREADABLE = """(() => {
+  const found = [];
+  for (const svg of document.querySelectorAll("svg")) {
+    const frame = svg.getBoundingClientRect();
+    const words = [...svg.querySelectorAll("text")].filter((e) => e.textContent.trim() && frame.width)
+      .map((e) => [e.textContent, e.getBoundingClientRect()]);
+    words.forEach(([text, a], i) => {
+      if (a.left < frame.left - 1 || a.right > frame.right + 1) found.push(text + " is cut off");
+      for (const [other, b] of words.slice(i + 1))
+        if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 2 && b.top < a.bottom - 2)
+          found.push(text + " lies on " + other);
+    });
+  }
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_no_words_of_a_figure_are_cut_off_or_lie_on_others(browser, report, width):
+    browser.open(report, width=width)
+    assert browser.ask(_UNREADABLE) == []
+
+
 def test_it_prints_to_a_few_pages(browser, report):
     browser.open(report)
     pdf = browser.send("Page.printToPDF", printBackground=True)["data"]

@@ -30,15 +30,20 @@ def seconds(value: float) -> str:
 def describe(comparison: Comparison) -> str:
     """One sentence on the data and on where the intervals come from."""
     setup = comparison.setup
-    sizes = f"fitted on {setup.n_fit:,} samples, tested on {setup.n_test:,}, {setup.n_classes:,} classes"
+    if setup.n_fit:
+        sizes = f"fitted on {setup.n_fit:,} samples, tested on {setup.n_test:,}, {setup.n_classes:,} classes"
+    else:  # probabilities from anywhere
+        sizes = f"{setup.n_test:,} samples, {setup.n_classes:,} classes"
     if setup.splits > 1:
         return (
             f"Mean over {setup.splits} random splits, {sizes}; 95 % intervals by t with Nadeau and Bengio's "
             "correction for overlapping splits."
         )
+    if setup.n_fit:
+        sizes = f"One split, {sizes}"
     if setup.draws:
-        return f"One split, {sizes}; 95 % intervals from {setup.draws:,} bootstrap draws of the test rows."
-    return f"One split, {sizes}."
+        return f"{sizes}; 95 % intervals from {setup.draws:,} bootstrap draws of the test rows."
+    return f"{sizes}."
 
 
 def as_text(comparison: Comparison, metrics: Sequence[str] = MAIN_METRICS) -> str:

@@ -89,5 +89,6 @@ def rank_chart(study: GroupStudy) -> str:
         for place, count in enumerate(row):
             left, words = index + 0.1 + 0.2 * place, f"{label}: {places[place]} error {count} times"
             chart.box(left, left + 0.2, 0, float(count), f"rank r{place + 1}", words, 1)
-        chart.label(chart.px(index + 0.5), chart.bottom + 17, label)
+        for line, words in enumerate(label.split(", ")):  # two lines, for narrow screens
+            chart.label(chart.px(index + 0.5), chart.bottom + 17 + 16 * line, words)
     return str(chart)

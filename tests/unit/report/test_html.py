@@ -114,7 +114,10 @@ def test_the_verdict_on_probabilities_before_and_after_reads_well():
 def test_classes_are_shown_by_their_names():
     probs = np.array([[0.9, 0.1], [0.2, 0.8]] * 30)
     found = compare_probs({"given": probs}, ["cat", "dog"] * 30, classes=["cat", "dog"], bootstrap=0)
-    assert ">dog</text>" in page(found)
+    text = page(found)
+    assert ">dog</text>" in text
+    assert "60 samples, 2 classes." in text
+    assert "fitted on" not in text
 
 
 def test_the_verdict_says_when_predictions_change(comparison):
