@@ -12,6 +12,7 @@ from recal.comparison.results import MAIN_METRICS, Comparison, Row, check_metric
 from recal.metrics import LABELS
 
 _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}"}
+_LATEX |= {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -72,7 +73,7 @@ def as_markdown(comparison: Comparison, metrics: Sequence[str] = MAIN_METRICS) -
     def mark(text: str, kind: str) -> str:
         return {"best": f"**{text}**", "second": f"*{text}*", "": text}[kind]
 
-    header, body = _cells(comparison, check_metrics(metrics), mark, lambda text: text)
+    header, body = _cells(comparison, check_metrics(metrics), mark, lambda text: text.replace("|", r"\|"))
     lines = ["| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *body]]
     notes = [
         "",

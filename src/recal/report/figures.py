@@ -111,7 +111,8 @@ def iterations_figure(found: data.Progress, path: data.Path | None = None) -> Fi
     ax.plot(found.number, found.ece, color=AFTER, lw=1.2, label="fitting rows")
     kept = found.accepted
     ax.plot(found.number[kept], found.ece[kept], "o", color=AFTER, ms=2.5, label="accepted")
-    ax.plot(found.number[~kept], found.ece[~kept], "o", mfc="white", mec=AFTER, ms=4, label="rejected")
+    if not kept.all():
+        ax.plot(found.number[~kept], found.ece[~kept], "o", mfc="white", mec=AFTER, ms=4, label="rejected")
     ax.set(xlabel="iteration", ylabel="ECE")
     if path is not None:
         ax.plot(path.steps, path.ece, color=BEFORE, ls="--", label="test rows")
@@ -157,6 +158,7 @@ def class_figure(found: data.PerClass) -> Figure:
     ax.invert_yaxis()
     ax.axvline(0, color=INK, lw=0.8)
     ax.set(xlabel="mean confidence - accuracy", ylabel="predicted class")
+    ax.locator_params(axis="x", nbins=5)  # more labels than this run into each other
     return figure
 
 
@@ -172,6 +174,7 @@ def dot_figure(comparison: Comparison, metrics: Sequence[str] = ("nll", "brier",
         ax.set_yticks(range(len(rows)), [row.method for row in rows] if index == 0 else [])
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.set_xlabel(LABELS[metric])
+        ax.locator_params(axis="x", nbins=4)
     return figure
 
 

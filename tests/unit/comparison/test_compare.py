@@ -82,6 +82,12 @@ def test_noise_in_an_honest_models_error_does_not_hide_in_a_difference():
     assert held >= 14
 
 
+def test_names_do_not_break_a_table():
+    found = compare_probs({r"a|b\c^d~e_f": [[0.9, 0.1]], "g": [[0.8, 0.2]]}, [0], bootstrap=0)
+    assert r"| a\|b\c^d~e_f |" in found.to_markdown()
+    assert r"a|b\textbackslash{}c\^{}d\~{}e\_f & " in found.to_latex()
+
+
 def test_scores_that_look_equal_are_marked_equal():
     probs = np.array([[0.9, 0.1], [0.2, 0.8]] * 10)
     near = probs + np.array([1e-7, -1e-7])

@@ -1,13 +1,14 @@
 """Figures are drawn from tested numbers; here they must draw them, and nothing else."""
 
 import builtins
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from recal.errors import MissingExtraError
 from recal.report import figures
-from recal.report.data import progress, reliability
+from recal.report.data import per_class, progress, reliability
 
 
 def test_every_figure_of_a_comparison_is_written_the_same_twice(comparison, tmp_path):
@@ -58,3 +59,14 @@ def test_without_matplotlib_the_extra_is_named(comparison, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
     with pytest.raises(MissingExtraError, match=r"recal-calibration\[report\]"):
         figures.risk_coverage_figure({"recal": comparison.samples["recal"]})
+
+
+def test_numbers_below_an_axis_do_not_run_into_each_other(comparison):
+    found = per_class(comparison.probabilities("vs"), comparison.test_labels)
+    for figure in (figures.dot_figure(comparison), figures.class_figure(found)):
+        figure.draw_without_rendering()
+        for ax in figure.axes:
+            shown = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]
+            inside = [box for box in shown if ax.bbox.x0 - 1 <= (box.x0 + box.x1) / 2 <= ax.bbox.x1 + 1]
+            assert len(inside) > 1
+            assert all(left.x1 < right.x0 for left, right in pairwise(inside))
