@@ -8,7 +8,7 @@ import pytest
 
 from recal.errors import MissingExtraError
 from recal.report import figures
-from recal.report.data import per_class, progress, reliability
+from recal.report.data import PerClass, progress, reliability
 
 
 def test_every_figure_of_a_comparison_is_written_the_same_twice(comparison, tmp_path):
@@ -62,7 +62,7 @@ def test_without_matplotlib_the_extra_is_named(comparison, monkeypatch):
 
 
 def test_numbers_below_an_axis_do_not_run_into_each_other(comparison):
-    found = per_class(comparison.probabilities("vs"), comparison.test_labels)
+    found = PerClass(("cat", "dog"), np.array([50, 50]), np.array([0.8, 0.9]), np.array([0.898, 0.797]))
     for figure in (figures.dot_figure(comparison), figures.class_figure(found)):
         figure.draw_without_rendering()
         for ax in figure.axes:
