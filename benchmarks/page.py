@@ -146,7 +146,9 @@ def draw_growth(rows: list[dict[str, Any]], path: Path) -> None:
     for axis, row in zip(axes, rows, strict=True):
         axis.loglog(row["sizes"], row["cpu"], "o-", color="black")
         axis.set_title(f"{row['axis']}: exponent {row['exponent']:.2f}", fontsize=10)
-        axis.grid(True, which="both", alpha=0.3)
+        axis.set_xticks(row["sizes"], [f"{size:,}" for size in row["sizes"]], fontsize=8)
+        axis.minorticks_off()
+        axis.grid(True, alpha=0.3)
     axes[0].set_ylabel("CPU seconds")
     figure.tight_layout()
     figure.savefig(path, dpi=90)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,11 @@ from recal.kernels.grouping import CLOSE
 from recal.kernels.threads import over_rows
 from recal.plan import Rule
 from recal.scaled import Columns, ScaledLogits, Vector
+
+# Gives an array that holds the rows asked for, perhaps among others, and where in it they stand.
+ReadRows = Callable[[Columns], tuple[Floats, Columns]]
+# How many logits are looked at together: what is on disk need not fit in memory.
+_PIECE = 16_000_000
 
 
 class ScreenedView:
@@ -25,19 +32,10 @@ class ScreenedView:
         self.scales = np.clip(self.scales * factors, *ScaledLogits.SCALE_RANGE)
 
     def groups(
-        self,
-        original: ScaledLogits,
-        log_confidence: Vector,
-        slack: Vector,
-        logits: Floats,
-        where: Columns | None,
-        rule: Rule,
+        self, original: ScaledLogits, log_confidence: Vector, slack: Vector, read: ReadRows, rule: Rule
     ) -> GroupIndex:
-        """Return the groups, counted from 0, at the present scales.
-
-        `slack` is how far `log_confidence` can be off. `where` tells in which row of `logits` each sample's stand;
-        None, that they are in order.
-        """
+        """Return the groups, counted from 0, at the present scales. `slack` is how far `log_confidence` can be off."""
+        n_samples, n_classes = original.logits.shape
         if self._looked:
             fell, rose = self._screen(log_confidence, CLOSE + slack)
             if rule.ties == "exact":  # in log-odds a saturated pair may differ although its logarithms do not
@@ -46,11 +44,18 @@ class ScreenedView:
             groups = (2 * self._kept + fell).astype(np.int8)
             chosen = np.flatnonzero(~(fell | rose))
         else:
-            self._first_look(original, logits, where, rule)
-            groups = np.empty(len(self.scales), dtype=np.int8)
-            chosen = np.arange(len(groups))
-        if len(chosen):
-            groups[chosen] = self._look_again(chosen, original, log_confidence, slack, logits, where, rule)
+            groups = np.empty(n_samples, dtype=np.int8)
+            chosen = np.arange(n_samples)
+        step = max(1, _PIECE // n_classes)
+        for begin in range(0, len(chosen), step):
+            part = chosen[begin : begin + step]
+            block, index = _readable(*read(part))
+            if not self._looked:
+                if begin == 0:
+                    self._prepare(n_samples, block)
+                self._first_look(part, original, block, index, rule)
+            groups[part] = self._look_again(part, original, log_confidence, slack, block, index, rule)
+        self._looked = True
         return groups
 
     def _screen(self, log_confidence: Vector, close: Vector) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -63,47 +68,51 @@ class ScreenedView:
             )
         return log_confidence > upper + close, log_confidence < lower - close
 
+    def _prepare(self, n_samples: int, block: Floats) -> None:
+        """Make room for what is remembered."""
+        self._log_classes = np.log(block.shape[1])
+        self._maxima = np.empty(n_samples, dtype=block.dtype)
+        self._ranges = np.empty(n_samples, dtype=np.float32)
+        self._gaps = np.empty(n_samples)
+        self._at = np.empty(n_samples, dtype=np.intp)
+        self._kept = np.empty(n_samples, dtype=bool)
+        self._last = np.empty((4, n_samples))
+
+    def _first_look(self, part: Columns, original: ScaledLogits, block: Floats, index: Columns, rule: Rule) -> None:
+        """Find what never changes: each row's largest logit, where it stands, how far the others lie below."""
+        maxima = np.empty(len(part), dtype=block.dtype)
+        ranges = np.empty(len(part), dtype=np.float32)
+        columns = np.empty(len(part), dtype=np.intp)
+        over_rows(screening.look, index, block, maxima, columns, ranges, size=len(part) * block.shape[1])
+        at = columns if rule.confidence_at == "own" else original.columns[part]
+        self._maxima[part], self._ranges[part], self._at[part] = maxima, ranges, at
+        self._kept[part] = columns == original.columns[part]
+        self._gaps[part] = block[index, at].astype(np.float64) - maxima.astype(np.float64)
+
     def _look_again(
         self,
-        chosen: Columns,
+        part: Columns,
         original: ScaledLogits,
         log_confidence: Vector,
         slack: Vector,
-        logits: Floats,
-        where: Columns | None,
+        block: Floats,
+        index: Columns,
         rule: Rule,
     ) -> GroupIndex:
-        """Return the groups of the rows `chosen` from a pass over their logits, and remember what it gave."""
-        block, index = _readable(logits, where, chosen)
+        """Return the groups of these rows from a pass over their logits, and remember what it gave."""
         over_rows(
-            screening.look_again, chosen, block, index, self._maxima, self.scales, self._last,
-            size=len(chosen) * block.shape[1],
+            screening.look_again, part, block, index, self._maxima, self.scales, self._last,
+            size=len(part) * block.shape[1],
         )  # fmt: skip
-        view_log_confidence = self.scales[chosen] * self._gaps[chosen] - self._last[screening.VALUE, chosen]
+        view_log_confidence = self.scales[part] * self._gaps[part] - self._last[screening.VALUE, part]
         rows = ViewRows(block, index, self._maxima, self.scales, self._at)
-        fell = confidence_fell(chosen, original, log_confidence, rows, view_log_confidence, rule, slack)
-        return (2 * self._kept[chosen] + fell).astype(np.int8)
-
-    def _first_look(self, original: ScaledLogits, logits: Floats, where: Columns | None, rule: Rule) -> None:
-        n_samples = len(self.scales)
-        block, index = _readable(logits, where, np.arange(n_samples))
-        self._maxima = np.empty(n_samples, dtype=block.dtype)
-        self._ranges = np.empty(n_samples, dtype=np.float32)
-        columns = np.empty(n_samples, dtype=np.intp)
-        over_rows(screening.look, index, block, self._maxima, columns, self._ranges, size=n_samples * block.shape[1])
-        self._kept = columns == original.columns
-        self._at = columns if rule.confidence_at == "own" else original.columns
-        picked = block[index, self._at]
-        self._gaps = picked.astype(np.float64) - self._maxima.astype(np.float64)
-        self._last = np.empty((4, n_samples))
-        self._log_classes = np.log(block.shape[1])
-        self._looked = True
+        fell = confidence_fell(part, original, log_confidence, rows, view_log_confidence, rule, slack)
+        return (2 * self._kept[part] + fell).astype(np.int8)
 
 
-def _readable(logits: Floats, where: Columns | None, chosen: Columns) -> tuple[Floats, Columns]:
-    """Return an array that kernels can read, the logits or a copy of the chosen rows, and where in it they stand."""
-    rows = chosen if where is None else where[chosen]
+def _readable(logits: Floats, rows: Columns) -> tuple[Floats, Columns]:
+    """Return an array that kernels can read, the given one or a copy of the rows, and where in it they stand."""
     if logits.dtype != np.float16 and logits.flags.c_contiguous:
         return logits, rows
     copy = np.ascontiguousarray(logits[rows], dtype=np.float32 if logits.dtype == np.float16 else logits.dtype)
-    return copy, np.arange(len(chosen))
+    return copy, np.arange(len(rows))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from recal.atomic import partial_name, sync_folder
 from recal.checks import check_classes, check_labels
 from recal.errors import FileError, InputError
+from recal.plain_chunks import plain_chunks
 from recal.transforms import as_transform
 from recal.view_files import check_layout, row_parts, specs, transformed_dtype
 from recal.views import Views
@@ -71,7 +72,9 @@ def _write(views: Views, path: Path) -> None:
     root.attrs["recal"] = {"kind": "views", "version": VERSION, "transforms": specs(views).tolist()}
     # A part that got lost reads as NaN, which is refused, and not as zeros.
     lost = float("nan")
-    logits = root.create_array("logits", shape=(n, k), chunks=(rows, k), dtype=views[:1].logits.dtype, fill_value=lost)
+    # Logits hardly get smaller by packing, and are read many times.
+    options: Any = {"fill_value": lost, "compressors": None}
+    logits = root.create_array("logits", shape=(n, k), chunks=(rows, k), dtype=views[:1].logits.dtype, **options)
     for part in slices:
         logits[part] = views[part].logits
     if views.labels is not None:
@@ -81,7 +84,7 @@ def _write(views: Views, path: Path) -> None:
     if views.transforms:
         shape, chunks = (len(views.transforms), n, k), (1, rows, k)
         dtype = transformed_dtype(views)
-        stack = root.create_array("transformed", shape=shape, chunks=chunks, dtype=dtype, fill_value=lost)
+        stack = root.create_array("transformed", shape=shape, chunks=chunks, dtype=dtype, **options)
         for index, transform in enumerate(views.transforms):
             for part in slices:
                 stack[index, part] = views[part].transformed(transform)
@@ -167,6 +170,7 @@ class _Rows:
         self._path, self._stored, self._layer = path, stored, layer
         self.shape: tuple[int, ...] = stored.shape if layer is None else stored.shape[1:]
         self._step = stored.chunks[0 if layer is None else 1]
+        self._plain = plain_chunks(stored, layer) if len(self.shape) == 2 else None
 
     def __getitem__(self, rows: slice | NDArray[np.intp]) -> NDArray:
         try:
@@ -182,10 +186,14 @@ class _Rows:
             raise FileError(f"{self._path} is damaged: {error}.") from error
 
     def _slice(self, rows: slice) -> NDArray:
+        if self._plain:
+            return self._plain.read(np.arange(*rows.indices(self.shape[0])))
         return np.asarray(self._stored[rows] if self._layer is None else self._stored[self._layer, rows])
 
     def _pick(self, rows: NDArray[np.intp]) -> NDArray:
         """Read part by part, so that rows far apart do not pull in all that lies between."""
+        if self._plain:
+            return self._plain.read(rows)
         picked = np.empty((len(rows), *self.shape[1:]), dtype=self._stored.dtype)
         order = np.argsort(rows, kind="stable")
         parts = np.flatnonzero(np.diff(rows[order] // self._step)) + 1

@@ -104,16 +104,16 @@ class Views:
         """Whether the logits of the inputs seen through `transform` are held."""
         return as_transform(transform) in self._transformed
 
-    def source(self, transform: Transform) -> tuple[Floats, NDArray[np.intp] | None]:
-        """Return an array that holds a view's logits, perhaps among others, and where in it the rows stand.
+    def rows_of(self, transform: Transform, rows: NDArray[np.intp]) -> tuple[Floats, NDArray[np.intp]]:
+        """Return an array that holds these rows of a view, perhaps among others, and where in it they stand.
 
-        For readers that need a few rows of a selection in memory, which `transformed` would copy whole. None stands
-        for all rows in order.
+        What is in memory is not copied; of what is on disk, no other rows are read.
         """
+        if not self.in_memory:
+            return self[rows].transformed(transform), np.arange(len(rows))
         stored = self._transformed[transform]
-        if not self.in_memory or isinstance(self._rows, range):
-            return self._read(transform), None
-        return stored, self._rows
+        everything = isinstance(self._rows, range) and self._rows == range(len(stored))
+        return stored, rows if everything else np.asarray(self._rows)[rows]
 
     @property
     def in_memory(self) -> bool:

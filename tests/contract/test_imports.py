@@ -26,6 +26,7 @@ LAYERS = (
         "prob_files",
         "prob_tables",
         "plan",
+        "plain_chunks",
         "scaled",
         "tabled",
         "screened",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -169,7 +170,8 @@ class _Fit:
         if self.reading.exact:
             view = ScaledLogits(self.views.transformed(transform), track.scales)
             return group_indices(self.original, self.log_confidence, view, rule)
-        return track.groups(self.original, self.log_confidence, self.slack, *self.views.source(transform), rule)
+        read = partial(self.views.rows_of, transform)
+        return track.groups(self.original, self.log_confidence, self.slack, read, rule)
 
     def _guarded(self, betas: Vector, groups: GroupIndex) -> tuple[Vector, bool]:
         """Undo what would raise the calibration error: all of it, or one group's part."""

@@ -33,8 +33,8 @@ def _sums(row, top, scale):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, error_model="numpy")
 def row_slopes(row, top, scale):  # type: ignore[no-untyped-def]
     """Return F(s) = log sum_j exp(s * (z_j - max z)) of one row and its first two derivatives in s."""
-    total, first, second = _sums(row[:_BLOCK], top, scale)
-    for begin in range(_BLOCK, len(row), _BLOCK):
+    total, first, second = 0.0, 0.0, 0.0
+    for begin in range(0, len(row), _BLOCK):
         more = _sums(row[begin : begin + _BLOCK], top, scale)
         total, first, second = total + more[0], first + more[1], second + more[2]
     mean = first / total

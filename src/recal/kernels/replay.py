@@ -18,6 +18,8 @@ _FIELDS = 7
 # Rows that are first looked at together, one in each lane of the processor's vectors, where classes are few.
 _LANES = 16
 _FEW_CLASSES = 64
+# So few rows are looked at one by one: most lanes would be empty.
+_FEW_ROWS = 4
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -78,7 +80,7 @@ def _lane_sums(values, tops, scale, sums):  # type: ignore[no-untyped-def]
 def _first_look(block, values, bottoms, sums, tops, columns, known):  # type: ignore[no-untyped-def]
     """Look at up to _LANES rows of one view at once."""
     count, n_classes = block.shape
-    if n_classes > _FEW_CLASSES:
+    if n_classes > _FEW_CLASSES or count < _FEW_ROWS:
         for lane in range(count):
             tops[lane], columns[lane], known[RANGE, lane] = _extremes(block[lane])
             _look(block[lane], tops[lane], known, lane)
