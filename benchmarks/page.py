@@ -141,14 +141,15 @@ def draw_growth(rows: list[dict[str, Any]], path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullLocator
 
     figure, axes = plt.subplots(1, len(rows), figsize=(3 * len(rows), 2.8), sharey=True)
     for axis, row in zip(axes, rows, strict=True):
         axis.loglog(row["sizes"], row["cpu"], "o-", color="black")
         axis.set_title(f"{row['axis']}: exponent {row['exponent']:.2f}", fontsize=10)
         axis.set_xticks(row["sizes"], [f"{size:,}" for size in row["sizes"]], fontsize=8)
-        axis.minorticks_off()
-        axis.grid(True, alpha=0.3)
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.grid(True, which="both", alpha=0.3)
     axes[0].set_ylabel("CPU seconds")
     figure.tight_layout()
     figure.savefig(path, dpi=90)
