@@ -111,9 +111,9 @@ class Views:
         """
         if not self.in_memory:
             return self[rows].transformed(transform), np.arange(len(rows))
-        stored = self._transformed[transform]
-        everything = isinstance(self._rows, range) and self._rows == range(len(stored))
-        return stored, rows if everything else np.asarray(self._rows)[rows]
+        kept = self._rows
+        where = kept.start + kept.step * rows if isinstance(kept, range) else kept[rows]
+        return self._transformed[transform], where
 
     @property
     def in_memory(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from functools import cache
 from typing import Any
 
@@ -14,7 +13,6 @@ from sklearn.base import clone
 import recal
 from recal.calibrators import CALIBRATORS, Calibrator
 from recal.errors import InputError, NotFittedError
-from recal.plan import Plan
 from recal.views import Views
 
 # Averaging over views learns nothing, and strong views make it worse than no calibration.
@@ -389,26 +387,6 @@ def test_a_row_alone_gets_what_it_gets_in_a_batch(method, order, dtype):
 def _fitted_wide(method: type[Calibrator]) -> Calibrator:
     logits, labels = draw(150, 37, seed=10)
     return make(method).fit(make_views(logits, labels))
-
-
-@every
-def test_state_is_plain_data_and_survives_a_file(method):
-    state = fitted(method).state()
-    assert "classes_" in state
-    copy = clone(fitted(method)).set_state({name: _through_a_file(name, value) for name, value in state.items()})
-    np.testing.assert_array_equal(copy.predict_proba(problem()), fitted(method).predict_proba(problem()))
-    np.testing.assert_array_equal(copy.predict(problem()), fitted(method).predict(problem()))
-    assert copy.state().keys() == state.keys()
-
-
-def _through_a_file(name: str, value: Any) -> Any:
-    """What a file can hold: arrays that need no pickle, plans, and strict JSON."""
-    if isinstance(value, np.ndarray):
-        assert value.dtype.kind in "fiubU", f"{name} has dtype {value.dtype}"
-        return value.copy()
-    if isinstance(value, Plan):
-        return value
-    return json.loads(json.dumps(value, allow_nan=False))
 
 
 @every

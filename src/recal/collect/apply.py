@@ -99,9 +99,6 @@ class ProbabilitySink(Sink):
         self._check(block)
         self._probs[block.index] = calibrate(self.calibrator, self.job.transforms, block)
 
-    def finish(self) -> Views:
-        raise NotImplementedError("probabilities are no views")
-
     def result(self) -> Applied:
         probs = np.concatenate([self._probs[index] for index in sorted(self._probs)])
         names = self.calibrator.classes_

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from recal.collect.job import Job, Preprocess
 from recal.collect.models import Outputs, as_model
 from recal.collect.progress import progress_bar
-from recal.collect.sinks import FileSink, MemorySink, Sink
+from recal.collect.sinks import FileSink, MemorySink, Sink, ViewsSink
 from recal.collect.sources import Source, as_source
 from recal.errors import InputError
 from recal.transforms import Transform
@@ -152,7 +152,7 @@ def with_labels(source: Source, labels: Any) -> Source:
 
 def _open_sink(
     target: Path | None, job: Job, source: Source, classes: Sequence[Any] | None, batch_size: int, resume: bool
-) -> Sink:
+) -> ViewsSink:
     if target is None:
         return MemorySink(job, source, classes)
     if target.suffix == ".npz":

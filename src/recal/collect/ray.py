@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -139,7 +140,7 @@ class RayEngine:
         return max(asked, os.cpu_count() or 1)
 
 
-class _Worker:
+class _Worker(ABC):
     """Holds a model and answers for batches by their number; what recal refuses travels back as a message."""
 
     def __init__(self, task: Any) -> None:
@@ -159,11 +160,13 @@ class _Worker:
 
     columns: dict[str, Any]
 
+    @abstractmethod
     def _set(self, *rest: Any) -> None:
-        raise NotImplementedError
+        """Keep what this kind of worker was given beyond the job."""
 
+    @abstractmethod
     def _answer(self, index: int) -> dict[str, Any]:
-        raise NotImplementedError
+        """Return the columns of one batch."""
 
     def _run(self, index: int, digests: bool) -> Block:
         block: Block = self.job.run(self.source.batch(index, self.batch_size), self.source.describe, digests=digests)

@@ -20,7 +20,7 @@ from recal.views import Views
 
 
 class Sink(ABC):
-    """Takes blocks in any order, each once, and makes Views of them.
+    """Takes blocks in any order, each once.
 
     Attributes
     ----------
@@ -49,10 +49,6 @@ class Sink(ABC):
     @abstractmethod
     def put(self, block: Block) -> None:
         """Keep a block."""
-
-    @abstractmethod
-    def finish(self) -> Views:
-        """Return all blocks as Views."""
 
     def meet_again(self, batch: Batch) -> None:
         """See a batch that is in `done` already; a source that cannot skip gives it all the same."""
@@ -105,7 +101,15 @@ class Sink(ABC):
         return check_labels(values, len(values), n_classes, columns), columns
 
 
-class MemorySink(Sink):
+class ViewsSink(Sink):
+    """Makes Views of the blocks."""
+
+    @abstractmethod
+    def finish(self) -> Views:
+        """Return all blocks as Views."""
+
+
+class MemorySink(ViewsSink):
     """Holds all logits in memory."""
 
     def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None) -> None:

@@ -27,7 +27,7 @@ from recal.atomic import replacing
 from recal.collect.fingerprint import digest, digest_array
 from recal.collect.job import Block, Job, digest_inputs
 from recal.collect.journal import Journal
-from recal.collect.sinks import Sink
+from recal.collect.sinks import ViewsSink
 from recal.collect.sources import Batch, Source
 from recal.errors import FileError, InputError
 from recal.view_files import read_views
@@ -48,7 +48,7 @@ _JOB = {
 _REMEDY = "Choose another name, or pass resume=False (--again) to begin again and replace it."
 
 
-class StoreSink(Sink):
+class StoreSink(ViewsSink):
     """Writes blocks into a zarr folder, and continues one that was left unfinished."""
 
     wants_digests: ClassVar[bool] = True

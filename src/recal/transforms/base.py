@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -36,7 +37,7 @@ def tidy(value: float) -> float:
     return short if abs(short - number) <= 4 * math.ulp(number) else number
 
 
-class BuiltIn:
+class BuiltIn(ABC):
     """The base of the transformations that come with recal.
 
     A new one is a frozen dataclass whose first field is its strength and whose other fields, all with defaults, are
@@ -77,9 +78,9 @@ class BuiltIn:
     def is_identity(self) -> bool:
         return self.strength == self.identity
 
+    @abstractmethod
     def __call__(self, inputs: Any, /) -> Any:
         """Return the transformed copy of a batch: same shape, same dtype, the input untouched."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         own = fields(self)  # type: ignore[arg-type]

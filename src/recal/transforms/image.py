@@ -7,6 +7,7 @@ says otherwise, for instance 255; it matters only where a result is clipped or d
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,9 +46,9 @@ class ImageTransform(BuiltIn):
         planes = self._planes(arrays.to_working(to_planes(images, layout)), dtype)
         return from_planes(arrays.from_working(planes, dtype), layout, images.shape)
 
+    @abstractmethod
     def _planes(self, x: Array, dtype: str) -> Array:
         """Transform float planes; `dtype` is that of the user's images, which tells the value of white."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ The first axis counts samples. Time is the last axis, (n, time) or (n, channels,
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -44,9 +45,9 @@ class SeriesTransform(BuiltIn):
         result = arrays.from_working(self._series(arrays.to_working(timed), dtype), dtype)
         return arrays.contiguous(xp.moveaxis(result, 1, self.axis))
 
+    @abstractmethod
     def _series(self, x: Array, dtype: str) -> Array:
         """Transform floats of the shape (n, time, ...); `dtype` is that of the user's series."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
