@@ -37,10 +37,13 @@ def test_the_fit(n, k, sharpness, reading):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
+SELECTIONS = [np.random.default_rng(0).permutation(900)[:600], slice(5, 800, 3), slice(None, 100, -2)]
+
+
+@pytest.mark.parametrize("rows", SELECTIONS, ids=["permuted", "every third", "backwards"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_views_of_any_precision_and_any_selection_of_rows(dtype):
+def test_views_of_any_precision_and_any_selection_of_rows(dtype, rows):
     z, views, y = problems.problem(900, 80, seed=4)
-    rows = np.random.default_rng(0).permutation(900)[:600]
     whole = as_views(z, [view.astype(dtype) for view in views], y)
     copied = as_views(z[rows], [view.astype(dtype)[rows] for view in views], y[rows])
     options = {"random_state": 1, "max_iter": 20, "tol": 0}

@@ -8,7 +8,7 @@ from numba import njit
 from recal.kernels.exponential import exp32
 from recal.kernels.fast import row_slopes
 from recal.kernels.grouping import CLOSE, WORK, confidence32, log_odds
-from recal.kernels.screening import AT, CURVATURE, SLOPE, VALUE, lower_bound_of_row, upper_bound_of_row
+from recal.kernels.screening import AT, CURVATURE, SLOPE, VALUE, extremes, lower_bound_of_row, upper_bound_of_row
 
 _ROSE, _FELL, _UNDECIDED = 0, 1, -1
 # What is known of a row besides its last look: how far its smallest logit lies below the largest, its present scale,
@@ -28,20 +28,6 @@ def _look(row, top, known, lane):  # type: ignore[no-untyped-def]
     scale = known[SCALE, lane]
     value, slope, curvature = row_slopes(row, top, np.float32(scale))
     known[AT, lane], known[VALUE, lane], known[SLOPE, lane], known[CURVATURE, lane] = scale, value, slope, curvature
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _extremes(row):  # type: ignore[no-untyped-def]
-    """Return the largest value, its column and the range of a row."""
-    best = row[0]
-    worst = row[0]
-    column = 0
-    for j in range(1, len(row)):
-        if row[j] > best:
-            best = row[j]
-            column = j
-        worst = min(worst, row[j])
-    return best, column, np.float64(best) - np.float64(worst)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -82,7 +68,7 @@ def _first_look(block, values, bottoms, sums, tops, columns, known):  # type: ig
     count, n_classes = block.shape
     if n_classes > _FEW_CLASSES or count < _FEW_ROWS:
         for lane in range(count):
-            tops[lane], columns[lane], known[RANGE, lane] = _extremes(block[lane])
+            tops[lane], columns[lane], known[RANGE, lane] = extremes(block[lane])
             _look(block[lane], tops[lane], known, lane)
         return
     for lane in range(count):

@@ -20,21 +20,24 @@ AT, VALUE, SLOPE, CURVATURE = 0, 1, 2, 3
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def extremes(row):  # type: ignore[no-untyped-def]
+    """Return the largest value, its column and the range of a row."""
+    best = row[0]
+    worst = row[0]
+    column = 0
+    for j in range(1, len(row)):
+        if row[j] > best:
+            best = row[j]
+            column = j
+        worst = min(worst, row[j])
+    return best, column, np.float64(best) - np.float64(worst)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def look(index, start, stop, logits, maxima, columns, ranges):  # type: ignore[no-untyped-def]
     """Fill each row's largest logit, its column and how far the smallest lies below it."""
     for i in range(start, stop):
-        row = logits[index[i]]
-        best = row[0]
-        worst = row[0]
-        column = 0
-        for j in range(1, len(row)):
-            if row[j] > best:
-                best = row[j]
-                column = j
-            worst = min(worst, row[j])
-        maxima[i] = best
-        columns[i] = column
-        ranges[i] = best - worst
+        maxima[i], columns[i], ranges[i] = extremes(logits[index[i]])
 
 
 def upper_bound(at: Any, value: Any, slope: Any, gap: Any, s: Any) -> Any:
