@@ -24,7 +24,7 @@ import torch
 from PIL import Image
 
 from recal import collect, pool
-from recal.collect import Normalize
+from recal.collecting import Normalize
 
 POOL = "zoom:0.5-0.9:10"
 PREPROCESS = Normalize(mean=0.5, std=0.25)

@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 
 from recal import Views, read_views
-from recal.calibrators import CALIBRATORS, Calibrator, TemperatureScaling
-from recal.calibrators.probabilities import bounded_probs, softmax
+from recal.calibrators import CALIBRATORS
+from recal.calibrators.base import Calibrator
+from recal.calibrators.machinery.probabilities import bounded_probs, softmax
+from recal.calibrators.temperature import TemperatureScaling
 from recal.errors import FewSamplesWarning, RecalError
 from recal.metrics import aurc, brier, classwise_ece, ece, error_rate, nll
 

@@ -29,10 +29,10 @@ from scipy.optimize import brentq
 from scipy.special import softmax
 
 from recal import ReCal, TemperatureScaling, Views, metrics
-from recal.calibrators._temperature import fit_betas
-from recal.kernels.threads import over_rows
-from recal.replay import calibrate_arrays, replay
-from recal.scaled import ScaledLogits
+from recal.calibrators.machinery.common_scale import fit_betas
+from recal.engine.kernels.threads import over_rows
+from recal.engine.replay import calibrate_arrays, replay
+from recal.engine.scaled import ScaledLogits
 
 SIZES = [(5000, 10), (5000, 100), (25000, 1000)]
 

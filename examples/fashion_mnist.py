@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from recal import ReCal, TemperatureScaling, collect, evaluate
-from recal.collect import Normalize
-from recal.collect.files import read_idx
+from recal.collecting import Normalize
+from recal.collecting.inputs.files import read_idx
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 

@@ -1,39 +1,42 @@
-"""What type checkers and editors see of the names that `__init__.py` loads on first use.
+"""The one list of public names: what `recal` loads on first use, and what type checkers and editors see.
 
-Here `collect` is the function, which a reader of the folders alone would take for the package of that name.
+A class listed from a module of `calibrators` is thereby known to the command line, to `load` and to the contract tests.
 """
 
-from recal import calibrators as calibrators, metrics as metrics, transforms as transforms
-from recal.calibrators import (
-    BayesianBinning as BayesianBinning,
-    BetaCalibration as BetaCalibration,
-    DirichletCalibration as DirichletCalibration,
-    EnsembleTemperatureScaling as EnsembleTemperatureScaling,
-    GaussianProcessCalibration as GaussianProcessCalibration,
-    HistogramBinning as HistogramBinning,
-    IsotonicCalibration as IsotonicCalibration,
-    IsotonicMulticlass as IsotonicMulticlass,
-    IsotonicOneVsAll as IsotonicOneVsAll,
-    MatrixScaling as MatrixScaling,
-    MutualInformationBinning as MutualInformationBinning,
-    OrderPreserving as OrderPreserving,
-    PlattScaling as PlattScaling,
-    ReCal as ReCal,
-    SplineCalibration as SplineCalibration,
-    StructuredMatrixScaling as StructuredMatrixScaling,
-    StructuredVectorScaling as StructuredVectorScaling,
-    TemperatureScaling as TemperatureScaling,
-    VectorScaling as VectorScaling,
-    ViewAveraging as ViewAveraging,
-)
-from recal.collect import (
-    collect as collect,
-)
-from recal.comparison import (
-    Comparison as Comparison,
-    compare as compare,
-)
-from recal.errors import (
+from . import calibrators as calibrators, collecting as collecting, metrics as metrics, transforms as transforms
+from .views import Views as Views
+from .files.views import read_views as read_views
+from .transforms.pool import pool as pool
+from .collecting.local import collect as collect
+from .engine.grouping import Group as Group, group as group
+from .plan import Plan as Plan, Step as Step
+from .calibrators.bbq import BayesianBinning as BayesianBinning
+from .calibrators.beta import BetaCalibration as BetaCalibration
+from .calibrators.dirichlet import DirichletCalibration as DirichletCalibration
+from .calibrators.ets import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+from .calibrators.gaussian_process import GaussianProcessCalibration as GaussianProcessCalibration
+from .calibrators.histogram import HistogramBinning as HistogramBinning
+from .calibrators.isotonic import IsotonicCalibration as IsotonicCalibration
+from .calibrators.irm import IsotonicMulticlass as IsotonicMulticlass
+from .calibrators.irova import IsotonicOneVsAll as IsotonicOneVsAll
+from .calibrators.matrix import MatrixScaling as MatrixScaling
+from .calibrators.imax import MutualInformationBinning as MutualInformationBinning
+from .calibrators.order_preserving import OrderPreserving as OrderPreserving
+from .calibrators.platt import PlattScaling as PlattScaling
+from .calibrators.recal import ReCal as ReCal
+from .calibrators.spline import SplineCalibration as SplineCalibration
+from .calibrators.structured_matrix import StructuredMatrixScaling as StructuredMatrixScaling
+from .calibrators.structured_vector import StructuredVectorScaling as StructuredVectorScaling
+from .calibrators.temperature import TemperatureScaling as TemperatureScaling
+from .calibrators.vector import VectorScaling as VectorScaling
+from .calibrators.view_averaging import ViewAveraging as ViewAveraging
+from .metrics.evaluation import evaluate as evaluate
+from .comparison.results import Comparison as Comparison
+from .comparison.run import compare as compare
+from .runtime.classifier import CalibratedClassifier as CalibratedClassifier
+from .runtime.torch import CalibratedModule as CalibratedModule
+from .files.saved import load as load, save as save
+from .errors import (
     ConvergenceWarning as ConvergenceWarning,
     FewSamplesWarning as FewSamplesWarning,
     FileError as FileError,
@@ -42,36 +45,5 @@ from recal.errors import (
     NotFittedError as NotFittedError,
     RecalError as RecalError,
 )
-from recal.grouping import (
-    Group as Group,
-    group as group,
-)
-from recal.metrics import (
-    evaluate as evaluate,
-)
-from recal.plan import (
-    Plan as Plan,
-    Step as Step,
-)
-from recal.runtime.classifier import (
-    CalibratedClassifier as CalibratedClassifier,
-)
-from recal.runtime.files import (
-    load as load,
-    save as save,
-)
-from recal.runtime.torch import (
-    CalibratedModule as CalibratedModule,
-)
-from recal.transforms import (
-    pool as pool,
-)
-from recal.view_files import (
-    read_views as read_views,
-)
-from recal.views import (
-    Views as Views,
-)
 
 __version__: str
-__all__: list[str]

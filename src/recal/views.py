@@ -192,7 +192,7 @@ class Views:
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write to one ``.npz`` file, or to a zarr folder where the name ends in ``.zarr``."""
-        from recal.view_files import write_views  # files know views, not the other way round
+        from recal.files.views import write_views  # files know views, not the other way round
 
         return write_views(self, Path(path))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recal import InputError, MutualInformationBinning
-from recal.calibrators._imax import _Sums, best_edges, climb, informative_edges
+from recal.calibrators.imax import _Sums, best_edges, climb, informative_edges
 
 
 def information_of(scores, bins):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from recal import ReCal, Views, group
-from recal.grouping import group_indices
-from recal.scaled import FlooredLogits
+from recal.engine.grouping import group_indices
+from recal.engine.scaled import FlooredLogits
 
 DATA = Path(__file__).parent / "data"
 

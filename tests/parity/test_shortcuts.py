@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from recal import Plan, ReCal, Step, Views
-from recal.grouping import group_indices
+from recal.engine.grouping import group_indices
+from recal.engine.replay import calibrate_arrays, calibrated_probs, calibrated_scales
+from recal.engine.scaled import ScaledLogits
+from recal.engine.tabled import TabledLogits
 from recal.plan import Rule
-from recal.replay import calibrate_arrays, calibrated_probs, calibrated_scales
-from recal.scaled import ScaledLogits
-from recal.tabled import TabledLogits
 
 spec = importlib.util.spec_from_file_location("problems", Path(__file__).with_name("problems.py"))
 problems = importlib.util.module_from_spec(spec)

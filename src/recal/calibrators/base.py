@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 
-from recal.calibrators.probabilities import bounded_probs
+from recal.calibrators.machinery.probabilities import bounded_probs
 from recal.checks import Labels, check_classes, check_labels
 from recal.errors import InputError, NotFittedError
 from recal.plan import Plan

@@ -46,11 +46,11 @@ def apply(
     Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out probs.parquet[/bold]
     """
     from recal import Plan, load, read_views
-    from recal.collect.apply import Applied
-    from recal.collect.apply import apply as run
-    from recal.collect.models import import_model
-    from recal.collect.sources import as_source
-    from recal.collect.tables import check_target, write_applied
+    from recal.collecting.apply import Applied
+    from recal.collecting.apply import apply as run
+    from recal.collecting.inputs.sources import as_source
+    from recal.collecting.models.base import import_model
+    from recal.collecting.sinks.tables import check_target, write_applied
     from recal.errors import InputError
     from recal.runtime.numpy import calibrated_probs
 

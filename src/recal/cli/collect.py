@@ -50,9 +50,9 @@ def collect(
     Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide 255 --mean
     0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10 --out views.zarr[/bold]
     """
-    from recal.collect import collect as run
-    from recal.collect.models import import_model
-    from recal.collect.sources import as_source
+    from recal.collecting import collect as run
+    from recal.collecting.inputs.sources import as_source
+    from recal.collecting.models.base import import_model
     from recal.errors import InputError
 
     if model is None or data is None:

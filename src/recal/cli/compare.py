@@ -42,9 +42,9 @@ def compare(
     from recal.calibrators import CALIBRATORS
     from recal.comparison import compare as run
     from recal.comparison.tables import number, seconds, signed
+    from recal.files.views import read_views
     from recal.metrics import LABELS
     from recal.report.files import write_results
-    from recal.view_files import read_views
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
     if names == ["all"]:

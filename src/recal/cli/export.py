@@ -60,7 +60,7 @@ def export(
 def _opened(model: Path) -> Any:
     if model.suffix.lower() == ".onnx":
         return model
-    from recal.collect.torch_models import read_program
+    from recal.collecting.models.torch import read_program
 
     return read_program(model).module()
 
@@ -83,7 +83,7 @@ def _example(shape: str | None, dtype: str) -> Any:
 def _preprocess(divide: float | None, mean: str | None, std: str | None) -> Any:
     if divide is None and mean is None and std is None:
         return None
-    from recal.collect.preprocess import Normalize
+    from recal.collecting.preprocess import Normalize
 
     return Normalize(_numbers(mean, 0.0), _numbers(std, 1.0), 1.0 if divide is None else divide, channels="keep")
 

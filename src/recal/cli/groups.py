@@ -36,7 +36,7 @@ def groups(
     from recal import read_views
     from recal.errors import InputError
     from recal.plan import ConfidenceAt, Rule, Ties
-    from recal.report.groups import GROUP_LABELS, group_study
+    from recal.report.data.groups import GROUP_LABELS, group_study
 
     source = read_views(views)
     if not source.transforms:
@@ -45,7 +45,7 @@ def groups(
     with working("Grouping"):
         study = group_study(source, confidence_at=rule.confidence_at, ties=rule.ties, scaled=scaled, n_bins=bins)
     if chart is not None:
-        from recal.report.figures import rank_figure, save_figure
+        from recal.report.drawing.figures import rank_figure, save_figure
 
         if source.labels is None:
             raise InputError(f"{views} holds no labels; without them groups have no error by which to rank them.")

@@ -12,7 +12,7 @@ import typer
 from recal.errors import InputError
 
 if TYPE_CHECKING:
-    from recal.calibrators import Calibrator
+    from recal.calibrators.base import Calibrator
 
 _NONE = "none"
 # The seed has an option of its own, the same for every method.

@@ -50,12 +50,12 @@ def preprocessing(
     if function is not None:
         if normalise:
             raise InputError(f"--preprocess does it all; leave out {', '.join('--' + name for name in normalise)}.")
-        from recal.collect.models import import_object
+        from recal.collecting.models.base import import_object
 
         return import_object(function)
     if not normalise:
         return None
-    from recal.collect import Normalize
+    from recal.collecting import Normalize
 
     return Normalize(**normalise)
 

@@ -35,9 +35,9 @@ def report(
     """
     from recal.comparison import compare, compare_probs
     from recal.errors import InputError
+    from recal.files.views import read_views
     from recal.report import write_comparison
-    from recal.report.verdict import recommended, verdict
-    from recal.view_files import read_views
+    from recal.report.data.verdict import recommended, verdict
 
     with working("Writing the report"):
         if holds_views(source):

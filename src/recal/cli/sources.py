@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from recal.prob_files import Probabilities
+    from recal.files.probs import Probabilities
 
 LabelColumn = Annotated[
     str, typer.Option("--label-column", help="The column of a .csv or .parquet file that holds the labels.")
@@ -17,8 +17,8 @@ LabelColumn = Annotated[
 
 def holds_views(path: Path) -> bool:
     """Whether a file or folder holds views rather than probabilities."""
-    from recal.npz import names_in
-    from recal.prob_tables import SUFFIXES
+    from recal.files.npz import names_in
+    from recal.files.prob_tables import SUFFIXES
 
     return path.suffix not in SUFFIXES and (path.is_dir() or (path.is_file() and "logits" in names_in(path)))
 
@@ -26,8 +26,8 @@ def holds_views(path: Path) -> bool:
 def labelled_probs(path: Path, label_column: str) -> Probabilities:
     """Read probabilities with labels; of views, those that the model claims without calibration."""
     from recal.errors import InputError
-    from recal.prob_files import probs_of_file
-    from recal.prob_tables import SUFFIXES, read_prob_table
+    from recal.files.prob_tables import SUFFIXES, read_prob_table
+    from recal.files.probs import probs_of_file
 
     found = read_prob_table(path, label_column) if path.suffix in SUFFIXES else probs_of_file(path)
     if found.labels is None:

@@ -20,7 +20,7 @@ from recal.metrics.intervals import percentile_interval
 from recal.metrics.rows import RowScores
 
 if TYPE_CHECKING:
-    from recal.calibrators import Calibrator
+    from recal.calibrators.base import Calibrator
     from recal.views import Views
 
 UNCALIBRATED = "uncalibrated"

@@ -15,7 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from recal import __version__
-from recal.calibrators import CALIBRATORS, Calibrator, TemperatureScaling
+from recal.calibrators import CALIBRATORS
+from recal.calibrators.base import Calibrator
+from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_labels
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup, softmax
 from recal.errors import InputError, RecalError

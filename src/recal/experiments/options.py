@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recal.errors import InputError
-from recal.experiments.recipes import Recipe
+from recal.experiments.training.recipes import Recipe
 
 
 def parse_recipes(texts: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -11,20 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 import recal
-from recal.calibrators import Calibrator
-from recal.collect import collect
-from recal.collect.preprocess import Normalize
+from recal.calibrators.base import Calibrator
+from recal.collecting import collect
+from recal.collecting.preprocess import Normalize
 from recal.comparison import compare_probs
 from recal.errors import InputError
-from recal.experiments import data
-from recal.experiments.claims import claims_table
-from recal.experiments.fits import Protocol, all_transforms, judge, uncalibrated
-from recal.experiments.groups import group_tables, group_transforms, ranks
-from recal.experiments.paper import COMPARED, GROUP_KINDS, Compared, paper_groups
-from recal.experiments.rank_chart import rank_chart
-from recal.experiments.recipes import Recipe, recipe_for
-from recal.experiments.stages import Stages, digest_arrays, fingerprint, read_json, write_json, write_text
-from recal.experiments.tables import (
+from recal.experiments.results.claims import claims_table
+from recal.experiments.results.fits import Protocol, all_transforms, judge, uncalibrated
+from recal.experiments.results.groups import group_tables, group_transforms, ranks
+from recal.experiments.results.paper import COMPARED, GROUP_KINDS, Compared, paper_groups
+from recal.experiments.results.rank_chart import rank_chart
+from recal.experiments.results.tables import (
     BEYOND,
     METRICS,
     PAPER_SPLIT,
@@ -34,6 +31,9 @@ from recal.experiments.tables import (
     paper_table,
     rank_table,
 )
+from recal.experiments.stages import Stages, digest_arrays, fingerprint, read_json, write_json, write_text
+from recal.experiments.training import data
+from recal.experiments.training.recipes import Recipe, recipe_for
 from recal.report import write_comparison
 from recal.transforms import Transform
 from recal.views import Views
@@ -146,7 +146,7 @@ def _recipes(settings: Settings, found: data.Dataset) -> dict[str, Recipe]:
 
 def _opened(settings: Settings, name: str, found: data.Dataset) -> Network:
     """A network from a file. It gets the pixels that the others get, normalised as it was trained."""
-    from recal.collect.models import as_model
+    from recal.collecting.models.base import as_model
 
     path = settings.models[name]
     model: Any = as_model(path, device=settings.device)
@@ -163,7 +163,7 @@ def _opened(settings: Settings, name: str, found: data.Dataset) -> Network:
 
 
 def _trained(settings: Settings, name: str, recipe: Recipe, found: data.Dataset, stages: Stages) -> Network:
-    from recal.experiments.training import load_network, train
+    from recal.experiments.training.train import load_network, train
 
     rows = data.split(found, seed=settings.seed).train
     images, labels = found.train_images[rows], found.train_labels[rows]

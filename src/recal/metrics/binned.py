@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.engine.kernels import bins
 from recal.errors import InputError
-from recal.kernels import bins
 from recal.metrics.rows import Classes, check_n_bins, check_pair, equal_width_edges, run, score
 
 Vector = NDArray[np.float64]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.engine.kernels import bins
 from recal.errors import InputError
-from recal.kernels import bins
 from recal.metrics.binned import equal_mass_edges
 from recal.metrics.cells import gather
 from recal.metrics.rows import Classes, score

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from recal.engine.kernels import bins
 from recal.errors import InputError
-from recal.kernels import bins
 from recal.metrics.binned import BinTable, equal_mass_edges, table_of
 from recal.metrics.cells import gather
 from recal.metrics.intervals import Interval, classwise_interval

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
-from recal.kernels import bins
+from recal.engine.kernels import bins
 from recal.metrics.binned import BinTable
 from recal.metrics.cells import Cells
 from recal.metrics.ranked import Runs, aurc_of, auroc_of, harmonic_numbers

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_form, check_labels, check_probs
+from recal.engine.kernels import bins
 from recal.errors import InputError, RecalError
-from recal.kernels import bins
 
 Classes = Sequence[Any] | NDArray | None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.kernels import bins
+from recal.engine.kernels import bins
 from recal.metrics.rows import Classes, score
 
 Vector = NDArray[np.float64]

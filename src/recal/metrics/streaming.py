@@ -7,8 +7,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from recal.engine.kernels import bins
 from recal.errors import InputError
-from recal.kernels import bins
 from recal.metrics.binned import BinTable
 from recal.metrics.evaluation import Evaluation
 from recal.metrics.rows import Classes, check_pair, equal_width_edges, run

@@ -6,9 +6,9 @@ import json
 from os import PathLike
 from pathlib import Path
 
-from recal.atomic import replacing
 from recal.comparison import Comparison
-from recal.report.html import write_comparison
+from recal.files.atomic import replacing
+from recal.report.page.html import write_comparison
 
 
 def write_results(comparison: Comparison, folder: str | PathLike[str], command: str = "") -> tuple[Path, ...]:

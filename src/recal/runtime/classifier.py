@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
-from recal.calibrators import Calibrator, ReCal
-from recal.collect import collect
-from recal.collect.apply import apply
-from recal.collect.local import as_pool
-from recal.collect.models import Outputs
+from recal.calibrators.base import Calibrator
+from recal.calibrators.recal import ReCal
+from recal.collecting import collect
+from recal.collecting.apply import apply
+from recal.collecting.local import as_pool
+from recal.collecting.models.base import Outputs
 from recal.errors import InputError, NotFittedError
 from recal.transforms import Transform
 

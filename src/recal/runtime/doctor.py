@@ -88,7 +88,7 @@ def numba_cache() -> dict[str, Any]:
     """Return where compiled kernels are kept; where nothing is writable, every start compiles them anew."""
     import numba
 
-    from recal import kernels
+    from recal.engine import kernels
 
     chosen = numba.config.CACHE_DIR
     folder = Path(chosen) if chosen else Path(kernels.__path__[0]) / "__pycache__"

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from recal.atomic import replacing
 from recal.errors import FileError, InputError, MissingExtraError
+from recal.files.atomic import replacing
 from recal.plan import Plan, plan_of
 from recal.runtime.onnx_replay import OPSET, PROBS, ROWS, replay_after_model, replay_model
 from recal.transforms import BuiltIn, Transform

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from recal.checks import looks_like_probabilities
+from recal.engine.replay import replay
 from recal.errors import InputError, MissingExtraError
 from recal.plan import Plan, Rule, plan_of
-from recal.replay import replay
 from recal.runtime.summation import BLOCK, half_of, lanes
 from recal.transforms import BuiltIn, Named, Transform
 from recal.transforms.arrays import is_plain

@@ -3,8 +3,8 @@ import pytest
 from scipy.optimize import minimize
 
 from recal import EnsembleTemperatureScaling, TemperatureScaling
-from recal.calibrators._ets import mixture_weights
-from recal.calibrators.probabilities import softmax
+from recal.calibrators.ets import mixture_weights
+from recal.calibrators.machinery.probabilities import softmax
 
 
 def draw(n=2000, k=5, seed=0, noise=0.0):

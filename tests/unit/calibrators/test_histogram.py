@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from recal import HistogramBinning, InputError
-from recal.calibrators.binning import equal_mass_edges
-from recal.calibrators.probabilities import softmax
+from recal.calibrators.machinery.binning import equal_mass_edges
+from recal.calibrators.machinery.probabilities import softmax
 
 
 def draw(n=300, k=3, seed=0):

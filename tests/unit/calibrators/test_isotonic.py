@@ -3,8 +3,8 @@ import pytest
 from sklearn.isotonic import IsotonicRegression
 
 from recal import InputError, IsotonicCalibration, IsotonicMulticlass, IsotonicOneVsAll
-from recal.calibrators.monotone import fit_increasing
-from recal.calibrators.probabilities import softmax
+from recal.calibrators.machinery.monotone import fit_increasing
+from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import FewSamplesWarning
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.calibrators.diagonal_map import DiagonalMap
-from recal.calibrators.linear_map import LinearMap, linear_scores
+from recal.calibrators.machinery.diagonal_map import DiagonalMap
+from recal.calibrators.machinery.linear_map import LinearMap, linear_scores
 
 N, K = 40, 4
 

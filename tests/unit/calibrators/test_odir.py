@@ -7,7 +7,7 @@ import pytest
 from scipy.special import softmax
 
 from recal import DirichletCalibration, MatrixScaling
-from recal.calibrators.folds import stratified_folds
+from recal.calibrators.machinery.folds import stratified_folds
 from recal.errors import FewSamplesWarning, InputError
 
 

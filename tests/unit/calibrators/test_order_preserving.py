@@ -3,9 +3,9 @@ import pytest
 from scipy.optimize import check_grad
 
 from recal import InputError, OrderPreserving, TemperatureScaling
-from recal.calibrators.increasing_curve import IncreasingCurve
-from recal.calibrators.order_network import OrderNetwork
-from recal.calibrators.probabilities import log_softmax, softmax
+from recal.calibrators.machinery.increasing_curve import IncreasingCurve
+from recal.calibrators.machinery.order_network import OrderNetwork
+from recal.calibrators.machinery.probabilities import log_softmax, softmax
 
 VARIANTS = ["order-invariant", "diagonal"]
 

@@ -1,7 +1,15 @@
 import numpy as np
 import pytest
 
-from recal.calibrators.probabilities import LARGEST, SMALLEST, bounded_probs, log_odds, log_softmax, normalise, softmax
+from recal.calibrators.machinery.probabilities import (
+    LARGEST,
+    SMALLEST,
+    bounded_probs,
+    log_odds,
+    log_softmax,
+    normalise,
+    softmax,
+)
 
 
 def test_underflow_and_rounding_to_one_are_mended():

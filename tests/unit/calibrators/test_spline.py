@@ -3,8 +3,8 @@ import pytest
 from scipy.interpolate import CubicSpline
 
 from recal import InputError, SplineCalibration, TemperatureScaling
-from recal.calibrators._spline import spread_rest
-from recal.calibrators.probabilities import softmax
+from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.spline import spread_rest
 
 
 def draw(n=1500, k=4, seed=0, sharpness=3.0):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from recal import InputError, ViewAveraging, Views
-from recal.calibrators.probabilities import softmax
+from recal.calibrators.machinery.probabilities import softmax
 
 
 def test_the_answer_is_the_mean_over_the_original_and_the_views():

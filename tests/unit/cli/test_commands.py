@@ -11,7 +11,7 @@ from recal import Plan, ReCal, Step, TemperatureScaling, Views, evaluate, load, 
 from recal.cli.app import run
 from recal.cli.methods import find_method, option_parameters, parse_value
 from recal.errors import InputError
-from recal.prob_files import read_probs
+from recal.files.probs import read_probs
 
 
 @pytest.fixture

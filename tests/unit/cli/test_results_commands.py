@@ -7,7 +7,7 @@ import pytest
 
 from recal import Views, evaluate, read_views
 from recal.cli.app import run
-from recal.prob_files import write_probs
+from recal.files.probs import write_probs
 from recal.report import group_study
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recal.errors import FileError, InputError
-from recal.experiments import data
+from recal.experiments.training import data
 
 
 def same(one: data.Dataset, other: data.Dataset) -> bool:

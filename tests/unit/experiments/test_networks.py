@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recal.errors import InputError
-from recal.experiments.networks import NETWORKS, ResidualBlock, ResNet, build, count_parameters
+from recal.experiments.training.networks import NETWORKS, ResidualBlock, ResNet, build, count_parameters
 
 # Published, in millions, to the digits that the papers print; LeNet-5's follows from its layers.
 PUBLISHED = {

@@ -11,8 +11,10 @@ import pytest
 from recal import load, read_views
 from recal.cli.app import run
 from recal.errors import InputError
-from recal.experiments import data, paper, reproduce
+from recal.experiments import reproduce
 from recal.experiments.reproduce import Settings
+from recal.experiments.results import paper
+from recal.experiments.training import data
 
 TINY_POOLS = {
     "zoom:0.1-0.9:20": "zoom:0.1-0.9:3",
@@ -102,7 +104,7 @@ def test_a_killed_run_goes_on(done, monkeypatch):
     (folder / "results" / "half-0" / "uncal.json").unlink()
     (folder / "views" / "test-groups.zarr.made-from.json").unlink()
     (folder.parent / "tables" / "ece.md").unlink()
-    monkeypatch.setattr("recal.experiments.training.train", None)  # what is there is not trained again
+    monkeypatch.setattr("recal.experiments.training.train.train", None)  # what is there is not trained again
     said: list[str] = []
     reproduce.reproduce(settings, said.append)
     assert said[-1].startswith("3 stages done")
@@ -162,9 +164,9 @@ def test_imagenet_is_reproduced_with_a_network_from_a_file(tmp_path, pictures, m
     import torch
 
     tiny = tuple(paper.Compared(m.name, m.build, TINY_POOLS.get(m.pool) if m.pool else None) for m in paper.COMPARED)
-    for module in ("fits", "tables", "reproduce"):
+    for module in ("results.fits", "results.tables", "reproduce"):
         monkeypatch.setattr(f"recal.experiments.{module}.COMPARED", tiny)
-    monkeypatch.setattr("recal.experiments.fits.all_transforms.__defaults__", (tiny,))
+    monkeypatch.setattr("recal.experiments.results.fits.all_transforms.__defaults__", (tiny,))
     pictures.imagenet(tmp_path / "data", n_classes=3, per_class=8)
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.AvgPool2d(32), torch.nn.Flatten(), torch.nn.Linear(147, 3)).eval()
@@ -195,7 +197,7 @@ def test_what_is_wrong_with_the_second_network_is_said_before_the_first_is_train
     tmp_path, pictures, monkeypatch, change, message
 ):
     pictures.cifar10(tmp_path / "data")
-    monkeypatch.setattr("recal.experiments.training.train", None)
+    monkeypatch.setattr("recal.experiments.training.train.train", None)
     given = {"what": "ece", "data_dir": tmp_path / "data", "dataset": "cifar10", "out": tmp_path / "out"}
     with pytest.raises(InputError, match=message):
         reproduce.reproduce(Settings(**given, **change, verify=False), lambda _: None)

@@ -9,9 +9,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from recal.errors import FileError, InputError
-from recal.experiments.data import normalisation
-from recal.experiments.recipes import RECIPES, Recipe, recipe_for
-from recal.experiments.training import augment, load_network, train
+from recal.experiments.training.data import normalisation
+from recal.experiments.training.recipes import RECIPES, Recipe, recipe_for
+from recal.experiments.training.train import augment, load_network, train
 
 QUICK = Recipe(epochs=3, batch_size=16, rate=0.02, crop=2)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from recal.metrics.rows import RowScores
-from recal.report.data import (
+from recal.report.data.figures import (
     THRESHOLDS,
     group_flow,
     histogram,
@@ -15,7 +15,7 @@ from recal.report.data import (
     risk_coverage,
     threshold_table,
 )
-from recal.report.svg import ticks
+from recal.report.drawing.svg import ticks
 
 
 def rows_of(confidence, correct):

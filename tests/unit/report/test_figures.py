@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from recal.errors import MissingExtraError
-from recal.report import figures
-from recal.report.data import PerClass, progress, reliability
+from recal.report.data.figures import PerClass, progress, reliability
+from recal.report.drawing import figures
 
 
 def test_every_figure_of_a_comparison_is_written_the_same_twice(comparison, tmp_path):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from recal.comparison import compare_probs
-from recal.report.data import THRESHOLDS
-from recal.report.html import page, write_evaluation
-from recal.report.verdict import recommended, verdict
+from recal.report.data.figures import THRESHOLDS
+from recal.report.data.verdict import recommended, verdict
+from recal.report.page.html import page, write_evaluation
 
 
 class Tags(HTMLParser):

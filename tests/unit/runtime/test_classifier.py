@@ -11,7 +11,7 @@ from sklearn.model_selection import cross_val_predict
 from torch.utils.data import DataLoader, TensorDataset
 
 from recal import CalibratedClassifier, InputError, ReCal, TemperatureScaling, ViewAveraging, collect
-from recal.collect import apply
+from recal.collecting import apply
 from recal.errors import NotFittedError
 from recal.transforms import Named
 

@@ -1,0 +1,154 @@
+"""Bayesian binning into quantiles: many histograms, weighted by how well each explains the labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from recal.calibrators.base import Calibrator
+from recal.calibrators.machinery.monotone import pack, smooth
+from recal.calibrators.machinery.parameters import check_number, warn_if_few
+from recal.calibrators.machinery.probabilities import normalise, softmax
+from recal.checks import Labels
+from recal.views import Views
+
+Vector = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+# Histograms with less than this share of the weight are left out of the stored function.
+_NEGLIGIBLE = 1e-7
+
+
+class BayesianBinning(Calibrator):
+    """Average equal-mass histograms of all sizes, each weighted by its Bayesian score, class by class.
+
+    For each class, histograms of `n^(1/3) / spread` to `n^(1/3) * spread` bins are scored by the marginal likelihood
+    of the labels under a beta prior in each bin; the answer is their weighted mean, and rows are normalised. There is
+    no number of bins to choose, and the average is smoother than one histogram; predictions may change. Reference:
+    Naeini, Cooper and Hauskrecht, *Obtaining well calibrated probabilities using Bayesian binning* (AAAI 2015).
+
+    Parameters
+    ----------
+    spread : float
+        How far the number of bins ranges around the cube root of the number of samples, C in the publication.
+    prior_samples : float
+        The prior's strength in samples, shared by all bins of a histogram; N' in the publication. A bin's prior mean
+        is its middle.
+    smoothing : float
+        How many samples, spread evenly over the classes, are added at the end so that no answer is nearly 0 or 1.
+
+    Attributes
+    ----------
+    edges_, values_ : ndarray
+        Each class's averaged histogram as one step function, those of all classes end to end: the upper edge of every
+        step (the last is infinite) and the value on it.
+    offsets_ : ndarray of shape (n_classes + 1,)
+        Where each class's steps begin in them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import BayesianBinning
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(1000, 2))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> model = BayesianBinning().fit(5 * logits, labels)  # five times too sure
+    >>> bool(model.predict_proba([[5.0, 0.0]])[0, 0] < 0.85)
+    True
+    """
+
+    short_name = "bbq"
+    keeps_accuracy = False
+
+    edges_: Vector
+    values_: Vector
+    offsets_: NDArray[np.int64]
+
+    def __init__(self, spread: float = 10.0, prior_samples: float = 2.0, smoothing: float = 1.0) -> None:
+        self.spread = spread
+        self.prior_samples = prior_samples
+        self.smoothing = smoothing
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        spread = check_number("spread", self.spread, least=1.0)
+        prior = check_number("prior_samples", self.prior_samples, least=1e-6)
+        warn_if_few(self, len(labels), views.n_classes)
+        columns = np.ascontiguousarray(softmax(views.logits).T)
+        layout = _Layout.of(len(labels), spread)
+        curves = [_average(*_score(layout, column, labels == k, prior)) for k, column in enumerate(columns)]
+        self.edges_, values, self.offsets_ = pack(curves)
+        self.values_ = smooth(values, len(labels), views.n_classes, self.smoothing)
+
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        out = softmax(views.logits)
+        for k in range(out.shape[1]):
+            steps = slice(self.offsets_[k], self.offsets_[k + 1])
+            out[:, k] = self.values_[steps][np.searchsorted(self.edges_[steps], out[:, k], side="left")]
+        return normalise(out)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """All histograms' bins end to end: the same for every class, since only the number of samples matters."""
+
+    sizes: Index  # bins of each histogram
+    starts: Index  # where each histogram begins
+    lower: Index  # rank at which each bin begins, among the sorted scores
+    upper: Index  # rank at which it ends
+
+    @classmethod
+    def of(cls, n_samples: int, spread: float) -> _Layout:
+        root = n_samples ** (1 / 3)
+        fewest, most = max(1, int(root / spread)), max(1, min(int(np.ceil(root * spread)), n_samples))
+        sizes = np.arange(fewest, most + 1)
+        ends = [np.arange(size + 1) * n_samples // size for size in sizes]
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        return cls(sizes, starts, np.concatenate([e[:-1] for e in ends]), np.concatenate([e[1:] for e in ends]))
+
+
+def _score(layout: _Layout, scores: Vector, hits: NDArray[np.bool_], prior: float) -> tuple[Vector, list[Vector], list]:
+    """Return the weights of the histograms that matter, and their upper edges and values."""
+    n_samples = len(scores)
+    order = np.argsort(scores, kind="stable")
+    ordered = scores[order]
+    # Rank r -> the edge halfway between the scores on both sides, and how many samples and hits lie up to it.
+    edge_at = np.concatenate([[0.0], (ordered[1:] + ordered[:-1]) / 2, [1.0]])
+    count_to = np.searchsorted(ordered, edge_at, side="right")
+    count_to[0], count_to[-1] = 0, n_samples
+    hits_to = np.concatenate([[0], np.cumsum(hits[order])])[count_to]
+    counts = count_to[layout.upper] - count_to[layout.lower]
+    positives = hits_to[layout.upper] - hits_to[layout.lower]
+    middles = np.clip((edge_at[layout.lower] + edge_at[layout.upper]) / 2, 1e-12, 1 - 1e-12)
+    strength = np.repeat(prior / layout.sizes, layout.sizes)
+    alpha, beta = strength * middles, strength * (1 - middles)
+    evidence = (
+        gammaln(strength)
+        - gammaln(counts + strength)
+        + gammaln(positives + alpha)
+        - gammaln(alpha)
+        + gammaln(counts - positives + beta)
+        - gammaln(beta)
+    )
+    log_scores = np.add.reduceat(evidence, layout.starts)
+    weights = np.exp(log_scores - log_scores.max())
+    weights /= weights.sum()
+    values = (positives + alpha) / (counts + strength)
+    kept = np.flatnonzero(weights > _NEGLIGIBLE)
+    bins = [slice(layout.starts[m], layout.starts[m] + layout.sizes[m]) for m in kept]
+    return (
+        weights[kept] / weights[kept].sum(),
+        [np.append(edge_at[layout.upper[part][:-1]], np.inf) for part in bins],
+        [values[part] for part in bins],
+    )
+
+
+def _average(weights: Vector, edges: list[Vector], values: list[Vector]) -> tuple[Vector, Vector]:
+    """Return the weighted mean of step functions, as a step function on all their edges together."""
+    union = np.unique(np.concatenate(edges))
+    mean = np.zeros(len(union))
+    for weight, own_edges, own_values in zip(weights, edges, values):
+        mean += weight * own_values[np.searchsorted(own_edges, union, side="left")]
+    return union, mean

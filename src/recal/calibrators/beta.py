@@ -1,0 +1,85 @@
+"""Beta calibration, one class against the rest (Kull, Silva Filho and Flach, 2017)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator
+from recal.calibrators.machinery.one_vs_rest import fit_logistic, largest_score, targets
+from recal.calibrators.machinery.parameters import check_flag, warn_if_few
+from recal.calibrators.machinery.probabilities import log_odds, log_softmax, softmax
+from recal.checks import Labels
+from recal.views import Views
+
+
+class BetaCalibration(Calibrator):
+    """Give each class the map 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b >= 0, and divide by the sum.
+
+    The map fits scores that are Beta-distributed among the samples of a class and among the rest. It holds the identity
+    (a = b = 1, c = 0) and, with a = b, Platt's curve of the log-odds; else it bends differently near 0 and near 1.
+    As published, a and b come from a logistic regression on log p and -log(1 - p); one that turns out negative is set
+    to zero and the rest is fitted again, so that the map never falls.
+
+    Parameters
+    ----------
+    smooth : bool
+        Fit to Platt's targets, (N+ + 1) / (N+ + 2) and 1 / (N- + 2), in place of 1 and 0. They keep the map honest
+        where a class has few samples, and finite where it has none.
+
+    Attributes
+    ----------
+    coefficients_ : ndarray of shape (3, n_classes)
+        a, b and c of each class.
+    limit_ : float
+        Log p and -log(1 - p) count up to this size: 100, or twenty times the median log-odds where that is more.
+
+    Examples
+    --------
+    >>> from recal import BetaCalibration
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+    >>> BetaCalibration().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.6, 0.4]])
+    """
+
+    short_name: ClassVar[str] = "beta"
+    keeps_accuracy: ClassVar[bool] = False
+
+    def __init__(self, smooth: bool = True) -> None:
+        self.smooth = smooth
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        warn_if_few(self, len(labels), views.n_classes)
+        log_probs = log_softmax(views.logits)
+        self.limit_ = largest_score(log_odds(log_probs))
+        features = _features(log_probs, self.limit_)
+        high, low = targets(labels, views.n_classes, check_flag("smooth", self.smooth))
+        coef = fit_logistic(features, labels, high, low)
+        free = np.ones(coef.shape, dtype=bool)
+        # Setting one to zero may turn the other negative: twice is enough for two.
+        for _ in range(2):
+            negative = (coef < 0.0) & free
+            negative[-1] = False
+            if not negative.any():
+                break
+            # Where both are negative the more negative goes first.
+            both = negative[:2].all(axis=0)
+            negative[0] &= ~both | (coef[0] <= coef[1])
+            negative[1] &= ~both | (coef[1] < coef[0])
+            free &= ~negative
+            coef = fit_logistic(features, labels, high, low, free)
+        coef[:2] = np.maximum(coef[:2], 0.0)
+        self.coefficients_ = coef
+
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        log_p, log_rest = _features(log_softmax(views.logits), self.limit_)
+        a, b, c = self.coefficients_
+        scores = log_p * a + log_rest * b + c
+        return softmax(-np.logaddexp(0.0, -scores))
+
+
+def _features(log_probs: NDArray[np.float64], limit: float) -> list[NDArray[np.float64]]:
+    """Return log p and -log(1 - p)."""
+    return [np.maximum(log_probs, -limit), np.minimum(log_odds(log_probs) - log_probs, limit)]

@@ -1,0 +1,215 @@
+"""Bins that keep as much information about the label as so few bins can (I-Max)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from recal.calibrators.base import Calibrator
+from recal.calibrators.machinery.binning import frequencies
+from recal.calibrators.machinery.parameters import check_choice, check_count, warn_if_few
+from recal.calibrators.machinery.probabilities import log_odds, log_softmax, normalise
+from recal.checks import Labels
+from recal.views import Views
+
+Vector = NDArray[np.float64]
+
+# Log-odds beyond this are as good as certain; clipping keeps every sum below exact enough.
+_CERTAIN = 36.0
+# A relative gain below this is none.
+_STANDSTILL = 1e-9
+_MAX_ITER = 100
+# How many edges the first choice is made from.
+_GRID = 240
+
+
+class MutualInformationBinning(Calibrator):
+    """Bin the log-odds so that the bin tells as much as possible about the label, and answer with its share of hits.
+
+    Equal-mass bins lie where most scores are, far from where decisions are made; equal-width bins are nearly empty in
+    between. These bins maximise the mutual information of bin and label, by turns setting the edges for given bin
+    values and the values for given edges, each of which can only raise it. All classes share one set of bins, so that
+    rare classes lend each other samples. Within a bin ties are broken by the model's own order, but predictions may
+    still change. Reference: Patel et al., *Multi-class uncertainty calibration via mutual information
+    maximization-based binning* (ICLR 2021), there I-Max with shared class-wise binning.
+
+    Parameters
+    ----------
+    n_bins : int
+        At most so many bins; fewer where the scores have fewer distinct values.
+    share : {"all", "none"}
+        One set of bins for all classes, or one for each (which wants many samples of each).
+    smoothing : float
+        How many samples, spread evenly over the classes, are added to every bin so that no share is 0 or 1.
+
+    Attributes
+    ----------
+    edges_ : ndarray of shape (1 or n_classes, n_bins - 1)
+        The inner edges of the log-odds; a bin holds its upper edge.
+    values_ : ndarray of shape (1 or n_classes, n_bins)
+        The share of hits in each bin.
+    information_ : ndarray of shape (1 or n_classes,)
+        The mutual information of bin and label, in nats, if the model's own probabilities were right.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import MutualInformationBinning
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(1000, 3))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> model = MutualInformationBinning(n_bins=8).fit(3 * logits, labels)
+    >>> model.edges_.shape
+    (1, 7)
+    """
+
+    short_name = "imax"
+    keeps_accuracy = False
+
+    edges_: Vector
+    values_: Vector
+    information_: Vector
+
+    def __init__(self, n_bins: int = 15, share: str = "all", smoothing: float = 1.0) -> None:
+        self.n_bins = n_bins
+        self.share = share
+        self.smoothing = smoothing
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        n_bins = check_count("n_bins", self.n_bins)
+        odds = _clipped_odds(views)
+        if check_choice("share", self.share, ("all", "none")) == "all":
+            pooled = np.zeros(odds.shape, dtype=bool)
+            pooled[np.arange(len(labels)), labels] = True
+            groups = [(odds.ravel(), pooled.ravel())]
+        else:
+            warn_if_few(self, *odds.shape)
+            groups = [(column, labels == k) for k, column in enumerate(np.ascontiguousarray(odds.T))]
+        self.edges_ = np.full((len(groups), n_bins - 1), np.inf)
+        self.values_ = np.zeros((len(groups), n_bins))
+        self.information_ = np.empty(len(groups))
+        for g, (scores, hits) in enumerate(groups):
+            edges, self.information_[g] = informative_edges(scores, n_bins)
+            self.edges_[g, : len(edges)] = edges
+            bins = np.searchsorted(edges, scores, side="left")
+            middles = np.zeros(len(edges) + 1)  # no bin is empty, so none needs its middle
+            shares = frequencies(bins, hits, middles, views.n_classes, self.smoothing)
+            self.values_[g, : len(shares)] = shares
+
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        odds = _clipped_odds(views)
+        if len(self.edges_) == 1:
+            out = self.values_[0][np.searchsorted(self.edges_[0], odds, side="left")]
+        else:
+            out = np.empty_like(odds)
+            for k, (edges, values) in enumerate(zip(self.edges_, self.values_)):
+                out[:, k] = values[np.searchsorted(edges, odds[:, k], side="left")]
+        return normalise(out * (1.0 + 1e-9 * expit(odds)))
+
+
+def _clipped_odds(views: Views) -> Vector:
+    return np.clip(log_odds(log_softmax(views.logits)), -_CERTAIN, _CERTAIN)
+
+
+class _Sums:
+    """Sums over ranges of the sorted log-odds: of P(hit) and of P(miss), as the scores themselves say."""
+
+    def __init__(self, scores: Vector) -> None:
+        self.ordered = np.sort(scores)
+        # Each is added up from its small end, so that small sums keep their digits.
+        self.hit = np.concatenate([[0.0], np.cumsum(expit(self.ordered))])
+        self.miss = np.concatenate([np.cumsum(expit(-self.ordered)[::-1])[::-1], [0.0]])
+
+    def between(self, edges: Vector) -> tuple[Vector, Vector]:
+        """Return both sums for each bin that is not empty."""
+        ends = np.unique(np.concatenate([[0], np.searchsorted(self.ordered, edges, "right"), [len(self.ordered)]]))
+        return np.diff(self.hit[ends]), -np.diff(self.miss[ends])
+
+
+def informative_edges(scores: Vector, n_bins: int) -> tuple[Vector, float]:
+    """Return at most n_bins - 1 edges, none of whose bins is empty, and the mutual information they keep.
+
+    The published search finds a local optimum. It starts here from the best bins on a grid of candidate edges, which
+    are all there are where the scores have few distinct values.
+    """
+    sums = _Sums(scores)
+    edges, history = climb(sums, best_on_grid(sums, _candidates(sums), n_bins))
+    return edges, history[-1]
+
+
+def _candidates(sums: _Sums) -> Vector:
+    """Return edges to choose from: between all scores if they are few, else spread by hits, by mass and by width."""
+    distinct = np.unique(sums.ordered) if len(sums.ordered) <= _GRID else None
+    if distinct is None:
+        inner = np.arange(1, _GRID // 3) / (_GRID // 3)
+        by_hits = np.minimum(np.searchsorted(sums.hit, inner * sums.hit[-1]), len(sums.ordered) - 1)
+        by_mass = (inner * len(sums.ordered)).astype(np.intp)
+        by_width = sums.ordered[0] + inner * (sums.ordered[-1] - sums.ordered[0])
+        distinct = np.unique(np.concatenate([sums.ordered[by_hits], sums.ordered[by_mass], by_width]))
+    return _settled(sums, (distinct[1:] + distinct[:-1]) / 2)
+
+
+def best_on_grid(sums: _Sums, candidates: Vector, n_bins: int) -> Vector:
+    """Return the n_bins - 1 candidates that keep the most information, by dynamic programming."""
+    if len(candidates) < n_bins:
+        return candidates
+    ends = np.concatenate([[0], np.searchsorted(sums.ordered, candidates, "right"), [len(sums.ordered)]])
+    hit = sums.hit[None, ends] - sums.hit[ends, None]
+    miss = sums.miss[ends, None] - sums.miss[None, ends]
+    # gain[i, j]: what a bin from end i to end j adds; the bins' entropies are all that the choice changes.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = hit * np.log(hit / (hit + miss)) + miss * np.log(miss / (hit + miss))
+    gain[np.tril_indices(len(ends))] = -np.inf
+    total, back = gain[0], []
+    for _ in range(n_bins - 1):
+        through = total[:, None] + gain
+        back.append(through.argmax(axis=0))
+        total = through.max(axis=0)
+    chosen, at = [], len(ends) - 1
+    for previous in reversed(back):
+        at = previous[at]
+        chosen.append(at)
+    return candidates[np.sort(chosen) - 1]
+
+
+def climb(sums: _Sums, edges: Vector) -> tuple[Vector, list[float]]:
+    """Raise the mutual information until it stands still; return the edges and its value after each step."""
+    edges = _settled(sums, edges)
+    history = [information(*sums.between(edges))]
+    for _ in range(_MAX_ITER):
+        hit, miss = sums.between(edges)
+        moved = _settled(sums, best_edges(np.log(hit) - np.log(miss)))
+        value = information(*sums.between(moved))
+        if not value > history[-1] * (1 + _STANDSTILL):
+            break
+        edges = moved
+        history.append(value)
+    return edges, history
+
+
+def _settled(sums: _Sums, edges: Vector) -> Vector:
+    """Drop edges that leave a bin empty."""
+    ends = np.searchsorted(sums.ordered, edges, "right")
+    keep = np.diff(ends, prepend=0) > 0
+    return edges[keep & (ends < len(sums.ordered))]
+
+
+def best_edges(values: Vector) -> Vector:
+    """Return where neighbouring bins with these log-odds explain a score equally well."""
+    low, high = values[:-1], values[1:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        edges = np.log(np.logaddexp(0, high) - np.logaddexp(0, low)) - np.log(
+            np.logaddexp(0, -low) - np.logaddexp(0, -high)
+        )
+    return np.where(np.isfinite(edges), edges, (low + high) / 2)  # equal neighbours: any point between will do
+
+
+def information(hit: Vector, miss: Vector) -> float:
+    """Return the mutual information of bin and label, in nats, from each bin's expected hits and misses."""
+    total = hit.sum() + miss.sum()
+    p_bin = (hit + miss) / total
+    kept = hit * np.log(hit / total / p_bin / (hit.sum() / total)) + miss * np.log(
+        miss / total / p_bin / (miss.sum() / total)
+    )
+    return float(kept.sum() / total)

@@ -1,0 +1,1 @@
+"""What several methods share: solvers, folds, binning, monotone curves, penalties, checks of parameters."""

@@ -1,0 +1,47 @@
+"""Bins of scores: which bin a score falls in, and how often it hits there. Bins are (low, high], as for the ECE."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.machinery.parameters import check_number
+
+
+def equal_mass_edges(scores: NDArray[np.float64], n_bins: int) -> NDArray[np.float64]:
+    """Return the n_bins - 1 inner edges that share out the samples evenly; equal where scores are.
+
+    An edge lies halfway between two neighbouring scores, so that rounding at predict time moves no sample across.
+    """
+    ordered = np.sort(scores)
+    position = np.arange(1, n_bins) * len(ordered) // n_bins
+    return (ordered[np.maximum(position - 1, 0)] + ordered[position]) / 2
+
+
+def equal_width_edges(n_bins: int) -> NDArray[np.float64]:
+    """Return the n_bins - 1 inner edges that share out [0, 1] evenly."""
+    return np.linspace(0.0, 1.0, n_bins + 1)[1:-1]
+
+
+def frequencies(
+    bins: NDArray[np.intp], hits: NDArray[np.bool_], middles: NDArray[np.float64], n_classes: int, smoothing: float
+) -> NDArray[np.float64]:
+    """Return each bin's share of hits with `smoothing` samples, spread evenly over the classes, added.
+
+    A bin that holds no sample says nothing, and answers with its middle.
+    """
+    smoothing = check_number("smoothing", smoothing)
+    counts = np.bincount(bins, minlength=len(middles))
+    hit = np.bincount(bins[hits], minlength=len(middles))
+    shares = (hit + smoothing / n_classes) / np.maximum(counts + smoothing, np.finfo(np.float64).tiny)
+    return np.where(counts > 0, shares, middles)
+
+
+def look_up(
+    scores: NDArray[np.float64], edges: NDArray[np.float64], values: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Send each column to the values of its bins; edges (n_classes, n_bins - 1), values (n_classes, n_bins)."""
+    out = np.empty_like(scores)
+    for column in range(scores.shape[1]):
+        out[:, column] = values[column][np.searchsorted(edges[column], scores[:, column], side="left")]
+    return out

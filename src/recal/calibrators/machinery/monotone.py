@@ -1,0 +1,69 @@
+"""Isotonic regression of hits on scores, kept as the few knots that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.isotonic import isotonic_regression
+
+from recal.calibrators.machinery.parameters import check_number
+
+Knots = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def fit_increasing(scores: NDArray[np.float64], hits: NDArray[np.bool_]) -> Knots:
+    """Return the knots (score, value) of the increasing function that best predicts `hits`, in squared error.
+
+    Between knots the function is linear, outside constant, as in scikit-learn's IsotonicRegression with clipping. No
+    block of the solution can end between two equal targets, so the misses between neighbouring hits are pooled
+    beforehand: the solver sees at most two elements per hit, however many classes' scores were thrown together.
+    """
+    ordered = np.sort(scores)
+    where, counts = np.unique(scores[hits], return_counts=True)
+    left, right = np.searchsorted(ordered, where, "left"), np.searchsorted(ordered, where, "right")
+    # Elements in turn: the misses before a score with hits, then all samples at that score.
+    edges = np.empty(2 * len(where) + 2, dtype=np.intp)
+    edges[0], edges[-1] = 0, len(ordered)
+    edges[1:-1:2], edges[2:-1:2] = left, right
+    weights = np.diff(edges)
+    targets = np.zeros(len(weights))
+    targets[1::2] = counts / weights[1::2]
+    present = weights > 0
+    fitted = isotonic_regression(targets[present], sample_weight=weights[present].astype(np.float64))
+    starts, ends = edges[:-1][present], edges[1:][present] - 1
+    first = np.concatenate([[True], fitted[1:] != fitted[:-1]])
+    last = np.concatenate([first[1:], [True]])
+    low, high = ordered[starts[first]], ordered[ends[last]]
+    keep = np.stack([np.ones(len(low), dtype=bool), high > low], axis=1).ravel()
+    return np.stack([low, high], axis=1).ravel()[keep], np.repeat(fitted[first], 2)[keep]
+
+
+def pack(curves: Sequence[Knots]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Lay curves of different lengths end to end: scores, values, and where each begins and ends."""
+    scores, values = (np.concatenate(parts) for parts in zip(*curves))
+    return scores, values, np.cumsum([0, *(len(curve[0]) for curve in curves)], dtype=np.int64)
+
+
+def evaluate_columns(
+    scores: NDArray[np.float64],
+    knots: NDArray[np.float64],
+    values: NDArray[np.float64],
+    offsets: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Send each column through its own packed curve."""
+    out = np.empty_like(scores)
+    for column in range(scores.shape[1]):
+        part = slice(offsets[column], offsets[column + 1])
+        out[:, column] = np.interp(scores[:, column], knots[part], values[part])
+    return out
+
+
+def smooth(values: NDArray[np.float64], n_samples: int, n_classes: int, smoothing: float) -> NDArray[np.float64]:
+    """Move frequencies as if `smoothing` more samples had been seen, spread evenly over the classes.
+
+    The move is increasing, so order is kept, and with smoothing > 0 no frequency stays at 0 or 1.
+    """
+    smoothing = check_number("smoothing", smoothing)
+    return (n_samples * values + smoothing / n_classes) / (n_samples + smoothing)

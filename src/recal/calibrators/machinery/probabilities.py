@@ -1,0 +1,99 @@
+"""From logits to probabilities, and the promise that none is ever exactly 0 or 1.
+
+Everything here works row by row on C-ordered float64, so that a row alone gets, bit for bit, what it gets in a batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.checks import Labels
+
+# The ends of what float64 can say strictly between 0 and 1, leaving out subnormal numbers.
+SMALLEST = float(np.finfo(np.float64).tiny)
+LARGEST = float(np.nextafter(1.0, 0.0))
+
+
+def log_softmax(logits: ArrayLike, beta: float = 1.0) -> NDArray[np.float64]:
+    """Return the logarithm of softmax(beta * logits), (n_samples, n_classes) float64; large and negative, not -inf."""
+    shifted = np.array(logits, dtype=np.float64, order="C")
+    shifted -= shifted.max(axis=1, keepdims=True)
+    shifted *= beta
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return shifted
+
+
+def softmax(logits: ArrayLike, beta: float = 1.0) -> NDArray[np.float64]:
+    """Return softmax(beta * logits), (n_samples, n_classes) float64. Far-off classes may underflow to 0.
+
+    Examples
+    --------
+    >>> from recal.calibrators.machinery.probabilities import softmax
+    >>> softmax([[0.0, 0.0], [1000.0, -1000.0]])
+    array([[0.5, 0.5],
+           [1. , 0. ]])
+    """
+    probs = np.array(logits, dtype=np.float64, order="C")
+    probs -= probs.max(axis=1, keepdims=True)
+    probs *= beta
+    np.exp(probs, out=probs)
+    probs /= probs.sum(axis=1, keepdims=True)
+    return probs
+
+
+def log_odds(log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return log(p / (1 - p)) of each class; finite where the others' sum has not underflowed.
+
+    1 - p is taken from the other classes' sum where p is large, since 1 - p itself would have lost its digits.
+    """
+    probs = np.exp(log_probs)
+    rest = 1.0 - probs
+    rows = np.arange(len(probs))
+    top = probs.argmax(axis=1)
+    others = probs.copy()
+    others[rows, top] = 0.0
+    rest[rows, top] = others.sum(axis=1)
+    return log_probs - np.log(np.maximum(rest, SMALLEST))
+
+
+def normalise(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Divide rows of scores >= 0 by their sums; a row of zeros becomes uniform."""
+    scores = np.ascontiguousarray(scores)
+    sums = scores.sum(axis=1, keepdims=True)
+    uniform = 1.0 / scores.shape[1]
+    return np.where(sums > 0, scores / np.where(sums > 0, sums, 1.0), uniform)
+
+
+def bounded_probs(probs: NDArray[np.float64], top: Labels | None = None) -> NDArray[np.float64]:
+    """Return `probs` strictly inside (0, 1), and with its largest value at `top` where that is given.
+
+    A probability that underflowed to 0 becomes the smallest normal float64 (a loss of 708, not infinity); one that
+    rounded to 1 becomes the float64 before 1. Where rounding made the predicted class tie with another, it is lifted
+    by one unit in the last place, so that `argmax` still gives the model's own answer.
+
+    Parameters
+    ----------
+    probs : (n_samples, n_classes), rows sum to 1
+    top : (n_samples,) column of the model's prediction, optional
+
+    Examples
+    --------
+    >>> from recal.calibrators.machinery.probabilities import bounded_probs
+    >>> bounded_probs(np.array([[1.0, 0.0]]))[0].tolist()
+    [0.9999999999999999, 2.2250738585072014e-308]
+    >>> bounded_probs(np.array([[0.5, 0.5]]), top=np.array([1])).argmax(axis=1)
+    array([1])
+    """
+    bounded = np.clip(probs, SMALLEST, LARGEST)
+    if top is None:
+        return bounded
+    best = bounded.argmax(axis=1)
+    rows = np.flatnonzero(best != top)
+    columns, rivals = top[rows], best[rows]
+    # Swapping the two values keeps the row's sum; they are equal, or differ by rounding.
+    bounded[rows, columns], bounded[rows, rivals] = bounded[rows, rivals], bounded[rows, columns]
+    tied = bounded[rows].argmax(axis=1) != columns
+    rows, columns = rows[tied], columns[tied]
+    bounded[rows, columns] = np.nextafter(bounded[rows, columns], 1.0)
+    return bounded

@@ -1,0 +1,210 @@
+"""The fit of ReCal: compile views and labels into a plan. One iteration fits on a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.machinery.common_scale import fit_betas
+from recal.calibrators.machinery.parameters import check_count, check_flag, check_number
+from recal.checks import Labels
+from recal.engine.grouping import GroupIndex, group_indices
+from recal.engine.scaled import FlooredLogits, ScaledLogits, Vector
+from recal.engine.screened import ScreenedView
+from recal.engine.tabled import FEWEST_CLASSES, TabledLogits
+from recal.errors import InputError
+from recal.plan import NEUTRAL, Plan, Rule, Step
+from recal.transforms import Transform, as_transform
+from recal.views import Views
+
+FourBetas = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the method is read where its description leaves a choice; see `ReCal` for each."""
+
+    rule: Rule
+    shrink: Literal["beta", "temperature"]
+    guard: Literal["ece"] | None
+    start: Literal["raw", "temperature"]
+    finish: Literal["temperature"] | None
+    tol: float
+    n_bins: int
+    exact: bool
+
+    def __post_init__(self) -> None:
+        choices = {
+            "shrink": ("beta", "temperature"),
+            "guard": (None, "ece"),
+            "start": ("raw", "temperature"),
+            "finish": (None, "temperature"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"`{name}` must be one of {allowed}, got {getattr(self, name)!r}.")
+        check_number("tol", self.tol)
+        check_count("n_bins", self.n_bins)
+        check_flag("exact", self.exact)
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What one iteration saw and did; groups in the order of `Group`."""
+
+    transform: Transform
+    sizes: tuple[int, int, int, int]
+    raw_betas: FourBetas
+    betas: FourBetas
+    ece_before: float
+    ece_after: float
+    accepted: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "transform": str(self.transform)}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Iteration:
+        lists = {name: tuple(record[name]) for name in ("sizes", "raw_betas", "betas")}
+        return cls(**{**record, **lists, "transform": as_transform(record["transform"])})
+
+
+def compile_plan(
+    views: Views, labels: Labels, reading: Reading, draws: Iterator[Transform]
+) -> tuple[Plan, tuple[Iteration, ...]]:
+    """Return the plan, and what each iteration saw."""
+    fit = _Fit(views, labels, reading)
+    start = fit.closing_beta() if reading.start == "temperature" else 1.0
+    fit.begin(start)
+    history: list[Iteration] = []
+    for transform in draws:
+        previous_ece = fit.ece if history else 1.0
+        history.append(fit.iterate(transform))
+        if history[-1].accepted and abs(fit.ece - previous_ece) < reading.tol:
+            break
+    finish = fit.closing_beta() if reading.finish == "temperature" else 1.0
+    steps = tuple(Step(iteration.transform, iteration.betas) for iteration in history)
+    return Plan(steps, start, finish, reading.rule), tuple(history)
+
+
+class _Fit:
+    """The state of a fit: one scale per sample and view. No view's logits are held longer than an iteration."""
+
+    def __init__(self, views: Views, labels: Labels, reading: Reading) -> None:
+        self.views, self.labels, self.reading = views, labels, reading
+        if reading.rule.floor is not None:
+            self.original: ScaledLogits = FlooredLogits(views.logits, reading.rule.floor)
+        elif reading.exact or views.n_classes < FEWEST_CLASSES:
+            self.original = ScaledLogits(views.logits)
+        else:
+            self.original = TabledLogits(views.logits)
+        self.correct = (self.original.columns == labels).astype(np.float64)
+        # A floor moves logits, which nothing else does.
+        self.drops = self.original.drop_at(labels) if reading.rule.floor is None else None
+        self.tracks: dict[Transform, Any] = {}
+        # Where the solver ended when a transformation was last drawn: a good place to begin the next time.
+        self.last_betas: dict[Transform, Vector] = {}
+        # What each transformation gave that was rejected at the present state: drawn again, it gives the same.
+        self.rejected: dict[Transform, Iteration] = {}
+
+    def begin(self, start: float) -> None:
+        self.start = start
+        self.original.rescale(start)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        log_partition = self.original.log_partition()
+        # An approximation must not move a sample across the edge of a bin.
+        place = np.exp(-log_partition) * self.reading.n_bins
+        error = self.original.error_bound(log_partition)
+        self.original.sharpen(log_partition, np.abs(place - np.rint(place)) < 1.01 * place * error)
+        self.slack = np.broadcast_to(error, log_partition.shape)
+        self.log_confidence = -log_partition
+        self.ece = _ece(np.exp(self.log_confidence), self.correct, self.reading.n_bins)
+
+    def closing_beta(self) -> float:
+        return fit_betas(self.original, self.labels, drops=self.drops).values[0]
+
+    def iterate(self, transform: Transform) -> Iteration:
+        if transform in self.rejected:
+            return self.rejected[transform]
+        groups = self._group(transform)
+        sizes = np.bincount(groups, minlength=4)
+        answer = fit_betas(self.original, self.labels, groups, 4, self.last_betas.get(transform), drops=self.drops)
+        raw: Vector = np.array(answer.values)
+        self.last_betas[transform] = raw.copy()
+        raw[sizes == 0] = 1.0
+        betas = _shrunk(raw, sizes / len(groups), self.reading.shrink)
+        ece_before = self.ece
+        accepted = True
+        if self.reading.guard == "ece":
+            betas, accepted = self._guarded(betas, groups)
+        if accepted:
+            factors = betas[groups]
+            self.original.rescale(factors)
+            self.tracks[transform].rescale(factors)
+            self._refresh()
+            self.rejected.clear()
+        iteration = Iteration(
+            transform, _four(sizes, int), _four(raw, float), _four(betas, float), ece_before, self.ece, accepted
+        )
+        if not accepted:
+            self.rejected[transform] = iteration
+        return iteration
+
+    def _group(self, transform: Transform) -> GroupIndex:
+        rule = self.reading.rule
+        track = self.tracks.get(transform)
+        if rule.floor is not None:
+            if track is None:
+                track = self.tracks[transform] = FlooredLogits(self.views.transformed(transform), rule.floor)
+                track.rescale(self.start)
+            return group_indices(self.original, self.log_confidence, track, rule)
+        if track is None:
+            track = self.tracks[transform] = ScreenedView(self.start, len(self.labels))
+        if self.reading.exact:
+            view = ScaledLogits(self.views.transformed(transform), track.scales)
+            return group_indices(self.original, self.log_confidence, view, rule)
+        read = partial(self.views.rows_of, transform)
+        return track.groups(self.original, self.log_confidence, self.slack, read, rule)
+
+    def _guarded(self, betas: Vector, groups: GroupIndex) -> tuple[Vector, bool]:
+        """Undo what would raise the calibration error: all of it, or one group's part."""
+        bins = self.reading.n_bins
+        before = np.exp(self.log_confidence)
+        after = np.exp(-self.original.log_partition_at(betas[groups]))
+        if _ece(after, self.correct, bins) > self.ece:
+            return np.array(NEUTRAL), False
+        kept = betas.copy()
+        for k in range(4):
+            members = groups == k
+            if members.any() and _ece(after[members], self.correct[members], bins) > _ece(
+                before[members], self.correct[members], bins
+            ):
+                kept[k] = 1.0
+        return kept, True
+
+
+def _shrunk(raw: Vector, shares: Vector, shrink: str) -> Vector:
+    """Draw each group's value towards 1 by the share of samples outside the group."""
+    if shrink == "temperature":
+        return 1.0 / ((1.0 - shares) + shares / raw)
+    return (1.0 - shares) + shares * raw
+
+
+def _four(values: NDArray, kind: type) -> Any:
+    return tuple(kind(value) for value in values)
+
+
+def _ece(confidence: Vector, correct: Vector, n_bins: int) -> float:
+    edges = np.arange(n_bins + 1) / n_bins
+    bins = np.clip(np.ceil(confidence * n_bins).astype(np.intp) - 1, 0, n_bins - 1)
+    # The product may be rounded across an edge: the edges themselves decide.
+    bins -= (confidence <= edges[bins]) & (bins > 0)
+    bins += confidence > edges[bins + 1]
+    return float(np.abs(np.bincount(bins, weights=correct - confidence)).sum() / len(confidence))

@@ -1,0 +1,62 @@
+"""Platt scaling: a logistic curve for each class, one against the rest (Platt, 1999)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator
+from recal.calibrators.machinery.one_vs_rest import fit_logistic, largest_score, targets
+from recal.calibrators.machinery.parameters import check_flag, warn_if_few
+from recal.calibrators.machinery.probabilities import log_odds, log_softmax, softmax
+from recal.checks import Labels
+from recal.views import Views
+
+
+class PlattScaling(Calibrator):
+    """Give each class a logistic curve of its log-odds, sigmoid(a * log(p / (1 - p)) + c), and divide by the sum.
+
+    The score of a class is the log-odds of its softmax probability, not its bare logit: with two classes that is the
+    difference of the logits, and with any number a constant added to all logits of a sample changes nothing.
+
+    Parameters
+    ----------
+    smooth : bool
+        Fit to Platt's targets, (N+ + 1) / (N+ + 2) and 1 / (N- + 2), in place of 1 and 0. They keep the curve honest
+        where a class has few samples, and finite where it has none.
+
+    Attributes
+    ----------
+    slopes_, intercepts_ : ndarray of shape (n_classes,)
+        a and c.
+    limit_ : float
+        Log-odds count up to this: 100, or twenty times their median where that is more.
+
+    Examples
+    --------
+    >>> from recal import PlattScaling
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+    >>> PlattScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.61, 0.39]])
+    """
+
+    short_name: ClassVar[str] = "platt"
+    keeps_accuracy: ClassVar[bool] = False
+
+    def __init__(self, smooth: bool = True) -> None:
+        self.smooth = smooth
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        warn_if_few(self, len(labels), views.n_classes)
+        scores = log_odds(log_softmax(views.logits))
+        self.limit_ = largest_score(scores)
+        scores = np.clip(scores, -self.limit_, self.limit_)
+        high, low = targets(labels, views.n_classes, check_flag("smooth", self.smooth))
+        self.slopes_, self.intercepts_ = fit_logistic([scores], labels, high, low)
+
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        scores = np.clip(log_odds(log_softmax(views.logits)), -self.limit_, self.limit_)
+        scores = scores * self.slopes_ + self.intercepts_
+        return softmax(-np.logaddexp(0.0, -scores))

@@ -1,0 +1,139 @@
+"""A smooth curve through the cumulative hits of the predicted class; its slope is the calibrated confidence."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import CubicSpline
+
+from recal.calibrators.base import Calibrator
+from recal.calibrators.machinery.common_scale import fit_beta
+from recal.calibrators.machinery.monotone import smooth
+from recal.calibrators.machinery.parameters import check_count
+from recal.calibrators.machinery.probabilities import softmax
+from recal.checks import Floats, Labels
+from recal.views import Views
+
+# A share of e to this power is none.
+_LOWEST = -1e6
+# How finely the others of a row are drawn together where one would overtake the predicted class.
+_HALVINGS = 30
+
+
+class SplineCalibration(Calibrator):
+    """Calibrate the confidence by the slope of a spline through the cumulative hits, without any bins.
+
+    Sort the samples by confidence and add up, from the lowest, hits minus confidence. For a calibrated model the sum
+    stays near zero. A natural cubic spline with few knots is fitted to it by least squares; confidence plus the
+    spline's slope at a sample's rank is the calibrated confidence there, and between samples it is interpolated.
+
+    Only the predicted class's probability is calibrated. What is left to the other classes is spread in proportion to
+    their probabilities after temperature scaling. Where the second class would then overtake the predicted one, the
+    others are drawn together just enough (by a temperature of the row's own), so that the prediction is always kept and
+    the confidence is what the curve says; only one below 1 / n_classes is raised to it. Reference: Gupta et al.,
+    *Calibration of neural networks using splines* (ICLR 2021).
+
+    Parameters
+    ----------
+    n_knots : int
+        Knots of the spline, spread evenly over the ranks.
+    smoothing : float
+        How many samples, right by chance only, are added so that no confidence is 0 or 1.
+
+    Attributes
+    ----------
+    knots_, coefficients_ : ndarray of shape (n_knots,)
+        The spline of the cumulative hits minus confidence: its knots in [0, 1] and its values there.
+    scores_, values_ : ndarray
+        Confidences seen, in order, and what they become.
+    beta_ : float
+        The scale 1/T of the temperature scaling by which the rest is spread.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import SplineCalibration
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(1000, 3))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> model = SplineCalibration().fit(3 * logits, labels)  # three times too sure
+    >>> bool(model.predict_proba(3 * logits).max(axis=1).mean() < 0.65)
+    True
+    """
+
+    short_name = "spline"
+    keeps_accuracy = True
+
+    knots_: NDArray[np.float64]
+    coefficients_: NDArray[np.float64]
+    scores_: NDArray[np.float64]
+    values_: NDArray[np.float64]
+    beta_: float
+
+    def __init__(self, n_knots: int = 6, smoothing: float = 1.0) -> None:
+        self.n_knots = n_knots
+        self.smoothing = smoothing
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        n_samples = len(labels)
+        self.beta_ = fit_beta(views.logits, labels)
+        # Fewer samples than knots would leave the spline undetermined; two knots make a straight line.
+        n_knots = min(check_count("n_knots", self.n_knots, least=2), max(2, n_samples // 2))
+        top = views.logits.argmax(axis=1)
+        confidence = softmax(views.logits)[np.arange(n_samples), top]
+        order = np.argsort(confidence, kind="stable")
+        confidence, hits = confidence[order], (top == labels)[order]
+        ranks = np.arange(n_samples + 1) / n_samples
+        excess = np.concatenate([[0.0], np.cumsum(hits - confidence)]) / n_samples
+        self.knots_ = np.linspace(0.0, 1.0, n_knots)
+        self.coefficients_ = np.linalg.lstsq(_basis(self.knots_)(ranks), excess, rcond=None)[0]
+        # Half a rank back is the middle of what a sample adds to the sum.
+        slopes = _basis(self.knots_)(ranks[1:] - 0.5 / n_samples, 1) @ self.coefficients_
+        self.scores_, tied, counts = np.unique(confidence, return_inverse=True, return_counts=True)
+        calibrated = self.scores_ + np.bincount(tied, weights=slopes) / counts
+        self.values_ = smooth(np.clip(calibrated, 0.0, 1.0), n_samples, views.n_classes, self.smoothing)
+
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        rows = np.arange(len(views))
+        top = views.logits.argmax(axis=1)
+        confidence = np.interp(softmax(views.logits)[rows, top], self.scores_, self.values_)
+        return spread_rest(views.logits, self.beta_, top, confidence)
+
+
+def _basis(knots: NDArray[np.float64]) -> CubicSpline:
+    """Return the natural splines that are 1 at one knot and 0 at the others, as one vector-valued function."""
+    return CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
+
+
+def spread_rest(logits: Floats, beta: float, top: Labels, confidence: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give `top` the confidence, at least 1 / n_classes, and the others the rest, none of them more than `top`.
+
+    The others share as in softmax(beta * logits); where the second would then overtake, their logits are drawn
+    together, all by the same factor, until it just does not.
+    """
+    n_samples, n_classes = logits.shape
+    confidence = np.maximum(confidence, 1.0 / n_classes)
+    other = np.arange(n_classes) != top[:, None]
+    logs = np.asarray(logits, dtype=np.float64)[other].reshape(n_samples, n_classes - 1)
+    logs -= logs.max(axis=1, keepdims=True)
+    logs = np.maximum(beta * logs, _LOWEST)
+    # Shares among themselves, so that nothing underflows beside a saturated prediction.
+    shares = softmax(logs)
+    most = confidence / (1.0 - confidence)
+    crowded = np.flatnonzero(shares.max(axis=1) > most)
+    if len(crowded):
+        shares[crowded] = softmax(logs[crowded] * _largest_factor(logs[crowded], most[crowded])[:, None])
+    probs = np.empty((n_samples, n_classes))
+    probs[other] = (shares * (1.0 - confidence)[:, None]).ravel()
+    probs[np.arange(n_samples), top] = confidence
+    return probs
+
+
+def _largest_factor(logs: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the largest factor in [0, 1] at which no row's softmax exceeds `most`; rows of `logs` end at 0."""
+    low, high = np.zeros(len(logs)), np.ones(len(logs))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        crowded = 1.0 / np.exp(logs * middle[:, None]).sum(axis=1) > most
+        low, high = np.where(crowded, low, middle), np.where(crowded, middle, high)
+    return low

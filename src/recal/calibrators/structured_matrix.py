@@ -1,0 +1,80 @@
+"""Structured matrix scaling: matrix scaling drawn back to temperature scaling (Berta et al., arXiv 2511.03685)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator
+from recal.calibrators.machinery.common_scale import fit_beta
+from recal.calibrators.machinery.linear_map import LinearMap, linear_scores
+from recal.calibrators.machinery.parameters import check_strength
+from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.machinery.structured import robust_log_probs
+from recal.checks import Labels
+from recal.views import Views
+
+
+class StructuredMatrixScaling(Calibrator):
+    """Mix the classes linearly, as far from temperature scaling as the number of samples warrants (SMS).
+
+    With x the log-probabilities after temperature scaling, mixed with 1 part in n + 1 of the uniform answer, minimise
+    over W = diag(v) + M, M off the diagonal, the mean NLL of softmax(W x + b) plus
+
+        K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty * sum of b^2) + K(K-1)/n * mix_penalty * sum of M^2.
+
+    Parameters
+    ----------
+    scale_penalty, shift_penalty, mix_penalty : float
+        Strengths relative to the authors' K/n, K/n and K(K-1)/n.
+
+    Attributes
+    ----------
+    beta_ : float
+        The scale 1/T of the temperature scaling that comes first.
+    weights_ : ndarray of shape (n_classes, n_classes)
+        W; row k gives the score of class k.
+    intercept_ : ndarray of shape (n_classes,)
+        b.
+    n_fitted_ : int
+        The number of samples of the fit, which sets the share of the uniform answer.
+    loss_ : float
+        The penalised loss at the minimum.
+
+    Examples
+    --------
+    >>> from recal import StructuredMatrixScaling
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+    >>> StructuredMatrixScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.75, 0.25]])
+    """
+
+    short_name: ClassVar[str] = "sms"
+    keeps_accuracy: ClassVar[bool] = False
+
+    def __init__(self, scale_penalty: float = 1.0, shift_penalty: float = 1.0, mix_penalty: float = 1.0) -> None:
+        self.scale_penalty = scale_penalty
+        self.shift_penalty = shift_penalty
+        self.mix_penalty = mix_penalty
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        count = views.n_classes
+        ridge = np.full((count, count + 1), check_strength("mix_penalty", self.mix_penalty) * (count - 1))
+        np.fill_diagonal(ridge, check_strength("scale_penalty", self.scale_penalty))
+        ridge[:, -1] = check_strength("shift_penalty", self.shift_penalty)
+        ridge *= count / len(labels)
+        logits = np.asarray(views.logits, dtype=np.float64)
+        self.beta_ = fit_beta(logits, labels)
+        self.n_fitted_ = len(labels)
+        problem = LinearMap(robust_log_probs(logits, self.beta_, self.n_fitted_), labels, count)
+        identity = np.eye(count, count + 1)
+        problem.penalise(ridge, identity)
+        found = problem.solve(identity)
+        self.weights_, self.intercept_ = found.point[:, :-1].copy(), found.point[:, -1].copy()
+        self.loss_ = found.loss
+
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        features = robust_log_probs(views.logits, self.beta_, self.n_fitted_)
+        return softmax(linear_scores(features, self.weights_, self.intercept_))

@@ -1,0 +1,61 @@
+"""Vector scaling: a scale and a shift for each class (Guo et al., 2017)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator
+from recal.calibrators.machinery.common_scale import fit_beta
+from recal.calibrators.machinery.diagonal_map import DiagonalMap
+from recal.calibrators.machinery.parameters import check_strength, warn_if_few
+from recal.calibrators.machinery.probabilities import softmax
+from recal.checks import Labels
+from recal.views import Views
+
+
+class VectorScaling(Calibrator):
+    """Scale and shift the logits class by class, softmax(v * z + b), to the least negative log-likelihood.
+
+    Parameters
+    ----------
+    ridge : float
+        Strength of a trace of ridge, ``ridge * (sum of (v - beta)^2 + sum of b^2)`` with beta the one common scale of
+        temperature scaling. It is there to make the answer finite and unique, for instance where a class is missing
+        from the labels or is told apart without an error; by default it moves the loss by less than 1e-7 elsewhere.
+
+    Attributes
+    ----------
+    scales_, shifts_ : ndarray of shape (n_classes,)
+        v and b.
+    loss_ : float
+        The penalised loss at the minimum.
+
+    Examples
+    --------
+    >>> from recal import VectorScaling
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+    >>> VectorScaling(ridge=0.1).fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.79, 0.21]])
+    """
+
+    short_name: ClassVar[str] = "vs"
+    keeps_accuracy: ClassVar[bool] = False
+
+    def __init__(self, ridge: float = 1e-7) -> None:
+        self.ridge = ridge
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        ridge = check_strength("ridge", self.ridge)
+        warn_if_few(self, len(labels), views.n_classes)
+        logits = np.array(views.logits, dtype=np.float64, order="C")
+        start = np.zeros((2, views.n_classes))
+        start[0] = fit_beta(logits, labels)
+        found = DiagonalMap(logits, labels, ridge=ridge, centre=start).solve(start)
+        self.scales_, self.shifts_ = found.point
+        self.loss_ = found.loss
+
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        return softmax(np.asarray(views.logits, dtype=np.float64) * self.scales_ + self.shifts_)

@@ -1,0 +1,30 @@
+"""From any model to Views: adapters for models, sources of inputs, engines, and the store."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from recal.collecting.apply import apply
+from recal.collecting.inputs.sources import Source, as_source
+from recal.collecting.local import collect
+from recal.collecting.models.base import PROBABILITY_FLOOR, Model, as_model
+from recal.collecting.preprocess import Normalize
+
+# These need Pillow, or a package that is not always installed.
+_LATER = {
+    "ImageFolder": "recal.collecting.inputs.folder",
+    "OnnxModel": "recal.collecting.models.onnx",
+    "TorchModel": "recal.collecting.models.torch",
+    "HuggingFaceModel": "recal.collecting.models.huggingface",
+    "RayEngine": "recal.collecting.ray",
+    "apply_distributed": "recal.collecting.ray",
+}
+
+__all__ = ["PROBABILITY_FLOOR", "Model", "Normalize", "Source", "apply", "as_model", "as_source", "collect", *_LATER]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)

@@ -1,0 +1,150 @@
+"""Files of inputs: .npy, .npz, IDX (the MNIST format) and the binary CIFAR archives. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import struct
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.collecting.inputs.folder import ImageFolder
+from recal.collecting.inputs.sources import ArraySource, Source
+from recal.errors import FileError, InputError
+
+Part = Literal["train", "test"]
+
+_INPUTS = ("inputs", "images", "x", "X", "data")
+_LABELS = ("labels", "y", "targets")
+_IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_PIXELS = 3 * 32 * 32
+_BROKEN = (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFile, tarfile.TarError, struct.error)
+
+
+def open_path(path: Path, *, part: Part | None = None, **options: Any) -> Source:
+    """Return the source for a file or folder, chosen by its name.
+
+    Parameters
+    ----------
+    part : {"train", "test"}, optional
+        Which images of a CIFAR archive; "test" where not said.
+    **options
+        `resize`, `crop` and `on_error` of a folder of images.
+    """
+    if not path.exists():
+        raise FileError(f"There is no file or folder {path}.")
+    options = {name: value for name, value in options.items() if value is not None}
+    if path.is_dir():
+        _refuse("part", part, "CIFAR archives")
+        return ImageFolder(path, **options)
+    for name, value in options.items():
+        _refuse(name, value, "folders of images")
+    name = path.name.lower()
+    try:
+        if name.endswith((".tar.gz", ".tgz", ".tar")):
+            return ArraySource(*_read_cifar_archive(path, part or "test"))
+        _refuse("part", part, "CIFAR archives")
+        if name.endswith(".bin"):
+            return ArraySource(*_split_cifar(path.read_bytes(), path))
+        if name.endswith(".npz"):
+            return ArraySource(*_read_npz(path))
+        if name.endswith(".npy"):
+            return ArraySource(np.load(path, mmap_mode="r", allow_pickle=False))
+        if re.search(r"idx\d", name):
+            return ArraySource(read_idx(path), _idx_labels(path))
+    except _BROKEN as error:
+        if isinstance(error, InputError):
+            raise
+        # numpy takes whatever it does not know for a pickle, and offers to open it.
+        reason = "it is damaged, or holds Python objects" if "pickle" in str(error) else str(error).rstrip(".")
+        raise FileError(f"{path} cannot be read: {reason}.") from error
+    raise InputError(
+        f"{path.name}: inputs are read from .npz, .npy, IDX (a name with idx3-ubyte, maybe .gz), binary CIFAR archives "
+        "(.bin, .tar.gz), or a folder of images."
+    )
+
+
+def _refuse(name: str, value: Any, where: str) -> None:
+    if value is not None:
+        raise InputError(f"`{name}` applies to {where} only.")
+
+
+def read_labels(path: Path) -> NDArray:
+    """Read labels from a .npy or IDX file."""
+    try:
+        return np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.asarray(read_idx(path))
+    except _BROKEN as error:
+        raise FileError(f"{path} cannot be read as labels (.npy or IDX): {str(error).rstrip('.')}.") from error
+
+
+def _read_npz(path: Path) -> tuple[NDArray, NDArray | None]:
+    with np.load(path, allow_pickle=False) as file:
+        names = list(file.files)
+        label = next((name for name in _LABELS if name in names), None)
+        others = [name for name in names if name != label]
+        chosen = next((name for name in _INPUTS if name in names), others[0] if len(others) == 1 else None)
+        if chosen is None:
+            raise InputError(
+                f"{path} holds {', '.join(names) or 'nothing'}; call the inputs `inputs` and the labels `labels`."
+            )
+        return file[chosen], None if label is None else file[label]
+
+
+def read_idx(path: Path) -> NDArray:
+    """Read an IDX file; one that is not compressed is mapped, not loaded."""
+    compressed = path.name.lower().endswith(".gz")
+    with gzip.open(path, "rb") if compressed else path.open("rb") as file:
+        head = file.read(4)
+        if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_DTYPES:
+            raise ValueError(f"it does not begin as an IDX file (first bytes {head.hex() or 'none'})")
+        dtype = np.dtype(_IDX_DTYPES[head[2]])
+        shape = struct.unpack(f">{head[3]}I", file.read(4 * head[3]))
+        expected = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        offset = 4 + 4 * head[3]
+        size = len(values := file.read()) if compressed else path.stat().st_size - offset
+        if size != expected:
+            raise ValueError(f"its header promises {shape} values, {expected} bytes, and {size} follow")
+    if compressed:
+        return np.frombuffer(values, dtype=dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
+
+
+def _idx_labels(path: Path) -> NDArray | None:
+    """`t10k-images-idx3-ubyte.gz` has its labels beside it, in `t10k-labels-idx1-ubyte.gz`."""
+    name = re.sub(r"idx\d", "idx1", path.name.replace("images", "labels"))
+    for beside in (name, name.removesuffix(".gz"), name + ".gz"):
+        if name != path.name and path.with_name(beside).exists():
+            return np.asarray(read_idx(path.with_name(beside)))
+    return None
+
+
+def _read_cifar_archive(path: Path, part: Part) -> tuple[NDArray, NDArray]:
+    if part not in ("train", "test"):
+        raise InputError(f"`part` must be 'train' or 'test', got {part!r}.")
+    wanted = re.compile(r"(^|/)(test_batch|test)\.bin$" if part == "test" else r"(^|/)(data_batch_\d+|train)\.bin$")
+    with tarfile.open(path) as archive:
+        names = sorted(name for name in archive.getnames() if wanted.search(name))
+        if not names:
+            if any("_batch" in name or name.endswith("/meta") for name in archive.getnames()):
+                raise InputError(f"{path.name} holds pickles; take the binary version of CIFAR (…-binary.tar.gz).")
+            raise InputError(f"{path.name} holds no {part} images of CIFAR's binary version (.bin files).")
+        files = [archive.extractfile(name) for name in names]
+        parts = [_split_cifar((file or io.BytesIO()).read(), path) for file in files]
+    return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
+
+
+def _split_cifar(data: bytes, path: Path) -> tuple[NDArray, NDArray]:
+    """Rows of one label (CIFAR-10) or coarse and fine label (CIFAR-100), then 3 x 32 x 32 bytes."""
+    for n_labels in (1, 2):
+        rows, rest = divmod(len(data), n_labels + _PIXELS)
+        if rows and not rest:
+            table = np.frombuffer(data, dtype=np.uint8).reshape(rows, -1)
+            return table[:, n_labels:].reshape(rows, 3, 32, 32), table[:, n_labels - 1].astype(np.int64)
+    raise InputError(f"{path.name} is not a binary CIFAR file: its {len(data)} bytes are not rows of 3073 or 3074.")

@@ -1,0 +1,156 @@
+"""Where inputs come from: a source reads them batch by batch and never holds more than it must."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.collecting.fingerprint import digest_array
+from recal.collecting.models.base import _comes_from
+from recal.errors import InputError
+
+# What a file or folder may be told; each reader takes its own of these.
+FILE_OPTIONS = ("resize", "crop", "on_error", "part")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some inputs in a row, with their labels where the source gives them along."""
+
+    index: int
+    start: int
+    inputs: Any
+    labels: NDArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+class Source(ABC):
+    """A finite sequence of inputs.
+
+    Attributes
+    ----------
+    n_samples : int or None
+        None where it is known only at the end.
+    labels : ndarray or None
+        One per sample, where they are known beforehand.
+    classes : sequence of str or None
+        What the integer labels stand for, where the source names them (the folders of an image folder).
+    skipped : tuple of str
+        What could not be read and was left out.
+    """
+
+    n_samples: int | None
+    labels: NDArray | None = None
+    classes: tuple[str, ...] | None = None
+    skipped: tuple[str, ...] = ()
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a digest that differs when the data differ, as far as can be told without reading all."""
+
+    @abstractmethod
+    def batches(self, size: int, done: frozenset[int] = frozenset()) -> Iterator[Batch]:
+        """Yield batches of `size` samples, the last one maybe smaller; those in `done` need not be read."""
+
+    def describe(self, row: int) -> str:
+        """Return how messages call a sample."""
+        return f"sample {row}"
+
+
+class IndexedSource(Source):
+    """A source whose samples can be read in any order, so that several workers can share it."""
+
+    n_samples: int
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> Any:
+        """Return the inputs of rows start..stop-1 as one batch."""
+
+    def batch(self, index: int, size: int) -> Batch:
+        start = index * size
+        stop = min(start + size, self.n_samples)
+        return Batch(index, start, self.read(start, stop), None if self.labels is None else self.labels[start:stop])
+
+    def batches(self, size: int, done: frozenset[int] = frozenset()) -> Iterator[Batch]:
+        for index in range(-(-self.n_samples // size)):
+            if index not in done:
+                yield self.batch(index, size)
+
+
+class ArraySource(IndexedSource):
+    """Inputs in one array or tensor, in memory or mapped from a file."""
+
+    def __init__(self, values: Any, labels: ArrayLike | None = None) -> None:
+        self.values = values if hasattr(values, "detach") else _as_array(values)
+        if len(self.values.shape) == 0 or self.values.shape[0] == 0:
+            raise InputError(f"Inputs must hold at least one sample, got an array of shape {tuple(self.values.shape)}.")
+        self.n_samples = int(self.values.shape[0])
+        self.labels = None if labels is None else np.asarray(labels)
+
+    def fingerprint(self) -> str:
+        values = self.values.detach().cpu().numpy() if hasattr(self.values, "detach") else self.values
+        return digest_array(values)
+
+    def read(self, start: int, stop: int) -> Any:
+        batch = self.values[start:stop]
+        return np.asarray(batch) if isinstance(batch, np.memmap) else batch
+
+
+def _as_array(values: Any) -> NDArray:
+    if isinstance(values, np.ndarray):
+        return values
+    if isinstance(values, list) and values and isinstance(values[0], str):
+        return np.array(values, dtype=object)  # a fixed-width dtype would hold every text at the longest one's length
+    try:
+        array = np.asarray(values)
+    except ValueError:  # samples of different lengths
+        array = np.empty(len(values), dtype=object)
+        array[:] = values
+    if array.dtype == object and array.ndim == 0:
+        raise InputError(
+            "Inputs are an array, a torch dataset or loader, an iterable of batches, or the path of a file or folder; "
+            f"got {type(values).__name__}."
+        )
+    return array
+
+
+def as_source(inputs: Any, **options: Any) -> Source:
+    """Return the source that serves `inputs`; `options` go to the reader of files and folders."""
+    if unknown := sorted(set(options) - set(FILE_OPTIONS)):
+        raise InputError(
+            f"There is no option `{unknown[0]}`; besides its own, collect takes those of files and folders: "
+            f"{', '.join(FILE_OPTIONS)}."
+        )
+    if isinstance(inputs, Source):
+        source: Source = inputs
+    elif isinstance(inputs, str | os.PathLike):
+        from recal.collecting.inputs.files import open_path
+
+        return open_path(Path(inputs), **options)
+    elif isinstance(inputs, tuple):
+        raise InputError(
+            f"Inputs came as a tuple of {len(inputs)}; pass the inputs alone, and their labels as `labels`."
+        )
+    elif _comes_from(inputs, "torch.utils.data"):
+        from recal.collecting.inputs.loaders import open_torch
+
+        source = open_torch(inputs)
+    elif hasattr(inputs, "__iter__") and not hasattr(inputs, "__array__") and not isinstance(inputs, list | dict | set):
+        from recal.collecting.inputs.loaders import LoaderSource
+
+        source = LoaderSource(inputs)
+    else:
+        source = ArraySource(inputs)
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InputError(f"{', '.join(given)}: only inputs read from a file or folder take this.")
+    return source

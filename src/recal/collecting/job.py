@@ -1,0 +1,103 @@
+"""One collect, as a value: what to compute for a batch. Every engine runs the same job, so all give the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.checks import Floats
+from recal.collecting.fingerprint import digest_array
+from recal.collecting.inputs.sources import Batch
+from recal.collecting.models.base import Model, Outputs, as_logits
+from recal.errors import InputError
+from recal.transforms import BuiltIn, Transform
+
+Preprocess = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The logits of one batch: (b, K) of the originals and (m, b, K) of the transformed copies."""
+
+    index: int
+    start: int
+    logits: Floats
+    transformed: Floats
+    labels: NDArray | None = None
+    inputs: str | None = None  # a digest of what it was made of, where a store wants it
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model, the transformations it is to be asked through, and what stands between the two."""
+
+    model: Model
+    transforms: tuple[Transform, ...] = ()
+    preprocess: Preprocess | None = None
+    outputs: Outputs = "logits"
+
+    def run(self, batch: Batch, describe: Callable[[int], str], *, digests: bool = False) -> Block:
+        """Return the logits of one batch, each view in a forward pass of its own."""
+        inputs = self.model.prepare(batch.inputs)
+        logits = self._view(None, inputs, batch, describe)
+        transformed = np.empty((len(self.transforms), *logits.shape), dtype=logits.dtype)
+        for place, transform in enumerate(self.transforms):
+            view = self._view(transform, inputs, batch, describe)
+            if view.shape[1] != logits.shape[1]:
+                raise InputError(
+                    f"The number of classes changed: {self.model.name} gave {logits.shape[1]} for the originals and "
+                    f"{view.shape[1]} through {str(transform)!r}."
+                )
+            transformed[place] = view
+        inputs_digest = digest_inputs(batch) if digests else None
+        return Block(batch.index, batch.start, logits, transformed, batch.labels, inputs_digest)
+
+    def _view(self, transform: Transform | None, inputs: Any, batch: Batch, describe: Callable[[int], str]) -> Floats:
+        """Return one view's logits, checked."""
+        try:
+            # The inputs are still needed, and may be the caller's own: code that may work in place gets a copy.
+            seen = inputs if isinstance(transform, BuiltIn) else _copy(inputs)
+            if transform is not None:
+                seen = transform(seen)
+            if self.preprocess is not None:
+                seen = self.preprocess(seen)
+            logits = as_logits(self.model.answer(seen), self.outputs, self.model)
+        except Exception as error:
+            error.add_note(
+                f"while collecting {_call(transform)} of samples {batch.start}..{batch.start + len(batch) - 1}"
+            )
+            raise
+        if len(logits) != len(batch):
+            raise InputError(
+                f"{self.model.name} gave {len(logits)} rows for {len(batch)} inputs ({_call(transform)}, from "
+                f"{describe(batch.start)} on); one row per input is needed."
+            )
+        if not (np.isfinite(logits.min()) and np.isfinite(logits.max())):
+            row, column = np.argwhere(~np.isfinite(logits))[0].tolist()
+            raise InputError(
+                f"Logits must be finite; {self.model.name} gave {logits[row, column]} for "
+                f"{describe(batch.start + row)}, class {column}, in {_call(transform)}. "
+                "Remove that sample, or mend the model or `preprocess`."
+            )
+        return logits
+
+
+def digest_inputs(batch: Batch) -> str:
+    """Return a digest of a batch's inputs."""
+    inputs = batch.inputs
+    return digest_array(np.asarray(inputs.detach().cpu() if hasattr(inputs, "detach") else inputs))
+
+
+def _call(transform: Transform | None) -> str:
+    return "the original" if transform is None else f"the view {str(transform)!r}"
+
+
+def _copy(inputs: Any) -> Any:
+    return inputs.clone() if hasattr(inputs, "clone") else inputs.copy()

@@ -1,0 +1,192 @@
+"""collect: a model, a pool and inputs to Views, batch by batch."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from recal.collecting.inputs.sources import Source, as_source
+from recal.collecting.job import Job, Preprocess
+from recal.collecting.models.base import Outputs, as_model
+from recal.collecting.progress import progress_bar
+from recal.collecting.sinks.memory import FileSink, MemorySink, Sink, ViewsSink
+from recal.errors import InputError
+from recal.transforms import Transform
+from recal.transforms import pool as draw_pool
+from recal.views import Views
+
+Engine = Literal["local", "ray"]
+Runner = Callable[[Job, Source, int, Sink, bool], None]
+
+
+def collect(
+    model: Any,
+    inputs: Any,
+    pool: str | Sequence[Transform | str] | None,
+    *,
+    preprocess: Preprocess | None = None,
+    labels: ArrayLike | None = None,
+    classes: Sequence[Any] | None = None,
+    batch_size: int = 256,
+    out: str | os.PathLike[str] | None = None,
+    engine: Engine | Any = "local",
+    resume: bool = True,
+    progress: bool = True,
+    outputs: Outputs = "logits",
+    device: Any = None,
+    seed: int = 0,
+    **files: Any,
+) -> Views:
+    """Ask a model for the logits of inputs, as they are and through each transformation of a pool.
+
+    Parameters
+    ----------
+    model : callable, torch module, fitted scikit-learn classifier, ONNX session, (model, processor), or path
+        What gives logits for a batch; see `recal.collecting.models.base.as_model`.
+    inputs : array, tensor, torch Dataset or DataLoader, iterable of batches, or path
+        Not yet normalised: transformations act on pixels, and `preprocess` follows them. A folder, dataset or loader
+        is read batch by batch and never held whole.
+    pool : str, sequence of transformations, or None
+        As in `recal.pool`; None for the originals alone.
+    preprocess : callable, optional
+        From a transformed batch to what the model takes (normalisation, layout). It gets a tensor on the model's
+        device for a torch model, and an array otherwise.
+    labels : array-like or path, optional
+        The true classes, where the inputs do not bring them.
+    classes : sequence, optional
+        The model's columns in order, where labels are not column indices.
+    batch_size : int
+        Samples in one forward pass. A model may answer in other last bits for another size.
+    out : path, optional
+        A name ending in .zarr is a store, written batch by batch and resumable; one in .npz is written at the end.
+    engine : {"local", "ray"} or RayEngine
+        Where the work is done.
+    resume : bool
+        Go on with a store that was interrupted; False begins again and replaces it.
+    progress : bool
+        Show a bar, if this is a terminal.
+    outputs : {"logits", "probabilities"}
+        What the model returns. Probabilities become logarithms, with 1e-12 in place of 0.
+    device : optional
+        Where a torch model runs; it is moved back afterwards.
+    seed : int
+        For drawing the pool.
+    **files
+        For inputs given as a path: `resize`, `crop`, `on_error` ("stop" or "skip") of a folder of images, `part`
+        ("train" or "test") of a CIFAR archive.
+
+    Returns
+    -------
+    Views
+        In memory, or reading from the store.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import collect
+    >>> images = np.random.default_rng(0).integers(0, 256, (6, 8, 8), dtype=np.uint8)
+    >>> def model(batch):
+    ...     return np.stack([batch.mean((1, 2)), batch.std((1, 2))], axis=1) / 50
+    >>> collect(model, images, "zoom:0.5-0.9:3", labels=[0, 1, 0, 1, 0, 1])
+    Views: 6 samples, 2 classes, 3 transformations, labelled
+    """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise InputError(f"`batch_size` must be a whole number from 1 on, got {batch_size!r}.")
+    job = Job(as_model(model, outputs=outputs, device=device), as_pool(pool, seed), preprocess, outputs)
+    source = open_source(inputs, labels, files)
+    target = None if out is None else Path(out)
+    sink = _open_sink(target, job, source, classes, int(batch_size), resume)
+    run = choose_engine(engine)
+    with sink:
+        run(job, source, int(batch_size), sink, progress)
+        return sink.finish()
+
+
+def as_pool(pool: str | Sequence[Transform | str] | None, seed: int = 0) -> tuple[Transform, ...]:
+    """Return a pool as its transformations; nothing at all where it is None or empty."""
+    if pool is None or (not isinstance(pool, str) and not callable(pool) and len(pool) == 0):
+        return ()
+    return draw_pool(pool, seed=seed)
+
+
+def open_source(inputs: Any, labels: Any, files: Mapping[str, Any]) -> Source:
+    """Return the source of what the caller passed, and tell of what it leaves out."""
+    source = as_source(inputs, **files)
+    if source.skipped and source is not inputs:  # a source that the caller opened can be asked
+        warnings.warn(
+            f"{len(source.skipped)} images could not be read and were skipped, such as {source.skipped[0]}.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return with_labels(source, labels)
+
+
+def with_labels(source: Source, labels: Any) -> Source:
+    """Give a source the labels that came beside it."""
+    if labels is None:
+        return source
+    if isinstance(labels, str | os.PathLike):
+        from recal.collecting.inputs.files import read_labels
+
+        labels = read_labels(Path(labels))
+    array = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(
+            f"Labels must be one per sample, got the shape {array.shape}. For one-hot rows pass y.argmax(1)."
+        )
+    if source.n_samples is not None and len(array) != source.n_samples:
+        raise InputError(f"There are {source.n_samples} samples but {len(array)} labels.")
+    given = copy.copy(source)  # the caller's source stays as it was
+    given.labels, given.classes = array, None
+    return given
+
+
+def _open_sink(
+    target: Path | None, job: Job, source: Source, classes: Sequence[Any] | None, batch_size: int, resume: bool
+) -> ViewsSink:
+    if target is None:
+        return MemorySink(job, source, classes)
+    if target.suffix == ".npz":
+        return FileSink(job, source, classes, target)
+    if target.suffix == ".zarr":
+        from recal.collecting.sinks.store import StoreSink
+
+        return StoreSink(job, source, classes, target, batch_size=batch_size, resume=resume)
+    raise InputError(
+        f"`out` must end in .zarr (written batch by batch) or .npz (written at the end), got {target.name!r}."
+    )
+
+
+def choose_engine(engine: Any) -> Runner:
+    """Return the function that runs a job."""
+    if engine == "local":
+        return run_local
+    if engine == "ray":
+        from recal.collecting.ray import RayEngine
+
+        return RayEngine().run
+    if hasattr(engine, "run"):
+        run: Runner = engine.run
+        return run
+    raise InputError(f"`engine` must be 'local', 'ray' or a RayEngine, got {engine!r}.")
+
+
+def run_local(job: Job, source: Source, batch_size: int, sink: Sink, progress: bool) -> None:
+    """Run the job in this process."""
+    done = sum(min(batch_size, (source.n_samples or batch_size) - index * batch_size) for index in sink.done)
+    with job.model.running(), progress_bar("Collecting", source.n_samples, done, shown=progress) as advance:
+        for batch in source.batches(batch_size, sink.done):
+            if batch.index in sink.done:
+                sink.meet_again(batch)
+                continue
+            sink.put(job.run(batch, source.describe, digests=sink.wants_digests))
+            advance(len(batch))

@@ -1,0 +1,1 @@
+"""What collect needs of a model, and an adapter for each kind."""

@@ -1,0 +1,226 @@
+"""What collect needs of a model, and which adapter serves what the user passes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.checks import Floats, check_probs, looks_like_probabilities
+from recal.collecting.fingerprint import digest
+from recal.errors import InputError
+
+Outputs = Literal["logits", "probabilities"]
+
+# Where a model answers a probability of 0 its logarithm is taken as that of this floor.
+PROBABILITY_FLOOR = 1e-12
+
+_PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
+
+
+class Model(ABC):
+    """A classifier as collect sees it: batches in, one row of outputs per sample out.
+
+    Attributes
+    ----------
+    name : str
+        How messages call it.
+    classes : ndarray or None
+        The columns' names, where the model knows them.
+    gives_logits : bool
+        Whether the adapter itself vouches that its outputs are logits.
+    """
+
+    name: str
+    classes: NDArray | None = None
+    gives_logits: ClassVar[bool] = False
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a digest that differs when the weights or the structure differ, as far as can be told."""
+
+    def running(self) -> AbstractContextManager[Any]:
+        """Return a context in which the model answers; what it changes is put back afterwards."""
+        return nullcontext()
+
+    def prepare(self, inputs: Any) -> Any:
+        """Return the batch in the form, and on the device, where it is transformed."""
+        return inputs
+
+    @abstractmethod
+    def answer(self, batch: Any) -> NDArray:
+        """Return the model's outputs for a transformed and preprocessed batch."""
+
+
+class CallableModel(Model):
+    """Any function from a batch to logits, as arrays or tensors."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+        self.name = str(getattr(function, "__name__", type(function).__name__))
+
+    def fingerprint(self) -> str:
+        return digest(self.function)
+
+    def answer(self, batch: Any) -> NDArray:
+        return as_numpy(self.function(batch), self.name)
+
+
+def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> Model:
+    """Return the adapter for `model`, chosen by what it is."""
+    if outputs not in ("logits", "probabilities"):
+        raise InputError(f"`outputs` says what the model returns: 'logits' or 'probabilities', got {outputs!r}.")
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, str | os.PathLike):
+        return _open_model(Path(model), device)
+    if isinstance(model, tuple) and len(model) == 2:
+        from recal.collecting.models.huggingface import HuggingFaceModel
+
+        return HuggingFaceModel(*model, device=device)
+    if hasattr(model, "image_processor") and hasattr(model, "model"):  # a transformers pipeline
+        from recal.collecting.models.huggingface import HuggingFaceModel
+
+        return HuggingFaceModel(model.model, model.image_processor, device=device)
+    if _comes_from(model, "torch.nn"):
+        from recal.collecting.models.torch import TorchModel
+
+        return TorchModel(model, device=device)
+    if hasattr(model, "get_inputs") and hasattr(model, "run"):
+        from recal.collecting.models.onnx import OnnxModel
+
+        return OnnxModel(model)
+    if isinstance(model, type):
+        raise InputError(f"The model is the class {model.__name__}; pass a trained instance of it.")
+    if hasattr(model, "predict") and (hasattr(model, "predict_proba") or hasattr(model, "decision_function")):
+        from recal.collecting.models.estimators import EstimatorModel
+
+        return EstimatorModel(model, outputs=outputs)
+    if _comes_from(model, "sklearn"):
+        raise InputError(
+            f"{type(model).__name__} has neither decision_function nor predict_proba, so it tells no confidence; "
+            "pass a fitted classifier that has one (an SVC needs probability=True for predict_proba)."
+        )
+    if callable(model):
+        return CallableModel(model)
+    raise InputError(
+        "A model is a callable that returns logits, a torch module, a fitted scikit-learn classifier, an ONNX session, "
+        f"a (Hugging Face model, processor) pair, or a path ending in .onnx or .pt2; got {type(model).__name__}."
+    )
+
+
+def _open_model(path: Path, device: Any) -> Model:
+    if path.suffix.lower() in _PICKLES:
+        raise InputError(
+            f"{path.name} is a pickle, which may run any code when opened, so recal does not open it. Build the module "
+            "yourself, load its weights, and pass it; or write it with torch.export.save (.pt2) or torch.onnx.export."
+        )
+    if not path.exists():
+        raise InputError(f"There is no model file {path}.")
+    if path.suffix.lower() == ".onnx":
+        from recal.collecting.models.onnx import OnnxModel
+
+        return OnnxModel(path)
+    if path.suffix.lower() == ".pt2":
+        from recal.collecting.models.torch import ExportedModel
+
+        return ExportedModel(path, device=device)
+    if path.is_dir() and (path / "config.json").exists():
+        from recal.collecting.models.huggingface import open_folder
+
+        return open_folder(path, device=device)
+    raise InputError(
+        f"A model file ends in .onnx or .pt2 (torch.export), or is a Hugging Face folder with config.json; got {path}."
+    )
+
+
+def import_model(spec: str) -> Any:
+    """Return the model at a path, or what `package.module:name` names in Python."""
+    module, separator, _ = spec.partition(":")
+    if not separator or Path(spec).exists() or not all(part.isidentifier() for part in module.split(".")):
+        return Path(spec)
+    return import_object(spec)
+
+
+def import_object(spec: str) -> Any:
+    """Return what `package.module:name` names."""
+    module, _, name = spec.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"Cannot import {spec!r}: {error}. Write it as package.module:name.") from error
+    return found
+
+
+def _comes_from(value: Any, package: str) -> bool:
+    """Whether the value's class descends from one of `package`, without importing it."""
+    return any(base.__module__ == package or base.__module__.startswith(package + ".") for base in type(value).__mro__)
+
+
+def as_numpy(values: Any, name: str) -> NDArray:
+    """Return a model's outputs as an array; take `.logits` where the model wraps them."""
+    values = getattr(values, "logits", values)
+    if isinstance(values, dict) and "logits" in values:
+        values = values["logits"]
+    if isinstance(values, tuple | list | dict) and not _is_nested_numbers(values):
+        raise InputError(
+            f"{name} returned a {type(values).__name__}; one (n_samples, n_classes) array is needed. "
+            "Wrap the model so that it returns the logits alone."
+        )
+    if hasattr(values, "detach"):
+        values = values.detach()
+        values = (values.float() if values.dtype.itemsize < 4 and values.is_floating_point() else values).cpu().numpy()
+    return np.asarray(values)
+
+
+def _is_nested_numbers(values: Any) -> bool:
+    return isinstance(values, list) and bool(values) and isinstance(values[0], list | int | float)
+
+
+def as_logits(raw: NDArray, outputs: Outputs, model: Model) -> Floats:
+    """Return a batch of outputs as logits in float32 or float64; refuse what is not what `outputs` says.
+
+    Probabilities become their logarithms, with `PROBABILITY_FLOOR` in place of zeros.
+    """
+    if raw.ndim != 2 or raw.shape[1] < 2:
+        raise InputError(
+            f"{model.name} returned the shape {raw.shape}; (n_samples, n_classes) with two classes or more is needed. "
+            "For a binary score s return the two columns (0, s)."
+        )
+    if raw.dtype.kind not in "f":
+        raise InputError(f"{model.name} returned dtype {raw.dtype}; logits are floats. Did it return classes?")
+    values: Floats = raw.astype(np.float32) if raw.dtype.itemsize < 4 else raw
+    if model.gives_logits:
+        return values
+    if outputs == "probabilities":
+        return log_of(values, model.name) if np.isfinite(values).all() else values
+    if looks_like_probabilities(values):
+        raise InputError(
+            f"Every row that {model.name} returned lies in [0, 1] and sums to 1: these are probabilities, and logits "
+            "are needed. Return the values before the softmax, or say outputs='probabilities' to take their logarithms "
+            f"(with a floor of {PROBABILITY_FLOOR:g})."
+        )
+    return values
+
+
+def log_of(probs: Floats, name: str) -> Floats:
+    """Return the logarithms of probabilities, floored, and say so when the floor was needed."""
+    check_probs(probs, f"outputs of {name}")
+    if probs.min() < PROBABILITY_FLOOR:
+        warnings.warn(
+            f"{name} answers probabilities of 0, or nearly; {PROBABILITY_FLOOR:g} is taken in place of all below it, "
+            "since the logarithm of 0 is minus infinity.",
+            UserWarning,
+            stacklevel=2,
+        )
+    return np.log(np.maximum(probs, probs.dtype.type(PROBABILITY_FLOOR)))

@@ -1,0 +1,69 @@
+"""scikit-learn classifiers, and all that have their methods."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.collecting.fingerprint import digest
+from recal.collecting.models.base import Model, Outputs, log_of
+from recal.errors import InputError
+
+
+class EstimatorModel(Model):
+    """A fitted scikit-learn classifier.
+
+    Logits are its `decision_function`, with two columns (0, s) for a binary score s; where it has none, or
+    ``outputs="probabilities"`` asks for them, the logarithms of `predict_proba`, with `PROBABILITY_FLOOR` for zeros.
+    Batches of more than two dimensions are flattened to rows where the classifier was fitted on rows of that length.
+    """
+
+    gives_logits: ClassVar[bool] = True
+
+    def __init__(self, estimator: Any, *, outputs: Outputs = "logits") -> None:
+        self.estimator = estimator
+        self.name = type(estimator).__name__
+        classes = getattr(estimator, "classes_", None)
+        if classes is None:
+            raise InputError(f"{self.name} is not fitted (it has no classes_); fit it on the training set first.")
+        if isinstance(classes, list):
+            raise InputError(f"{self.name} has several outputs; recal calibrates one classifier at a time.")
+        self.classes = np.asarray(classes)
+        self.method = "decision_function" if outputs == "logits" and self._can("decision_function") else "predict_proba"
+        if not self._can(self.method):
+            raise InputError(f"{self.name} has no {self.method}; pass outputs='logits' to use its decision_function.")
+
+    def _can(self, method: str) -> bool:
+        # An SVC's one-vs-one margins are one per pair of classes, not one per class.
+        if method == "decision_function" and getattr(self.estimator, "decision_function_shape", None) == "ovo":
+            if len(self.classes if self.classes is not None else ()) > 2 and not hasattr(
+                self.estimator, "predict_proba"
+            ):
+                raise InputError(
+                    f"{self.name} gives one margin per pair of classes; set decision_function_shape='ovr'."
+                )
+            return len(self.classes if self.classes is not None else ()) <= 2
+        return hasattr(self.estimator, method)
+
+    def fingerprint(self) -> str:
+        return digest([self.method, self.estimator])
+
+    def answer(self, batch: Any) -> NDArray:
+        rows = self._rows(np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch))
+        values = np.asarray(getattr(self.estimator, self.method)(rows))
+        if values.dtype.kind != "f":
+            values = values.astype(np.float64)
+        if self.method == "predict_proba":
+            return log_of(values, f"{self.name}.predict_proba")
+        return np.column_stack([np.zeros_like(values), values]) if values.ndim == 1 else values
+
+    def _rows(self, batch: NDArray) -> NDArray:
+        try:
+            expected = self.estimator.n_features_in_
+        except AttributeError:  # a pipeline whose first step takes what it is given
+            return batch
+        if batch.ndim <= 2 or expected != int(np.prod(batch.shape[1:])):
+            return batch
+        return batch.reshape(len(batch), -1)

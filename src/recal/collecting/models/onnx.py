@@ -1,0 +1,116 @@
+"""ONNX files and sessions, run by ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.collecting.fingerprint import digest, digest_file
+from recal.collecting.models.base import Model
+from recal.errors import FileError, InputError, MissingExtraError
+
+try:
+    import onnxruntime
+except ImportError as error:
+    raise MissingExtraError("onnxruntime", "onnx", "Running an ONNX model") from error
+
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(uint8)": np.uint8,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+}
+
+
+class OnnxModel(Model):
+    """An ONNX file or an open session with one input, the batch.
+
+    Parameters
+    ----------
+    model : path or InferenceSession
+    output : str, optional
+        Which output holds the logits, where the model has several and none is called ``logits``.
+    """
+
+    def __init__(self, model: Any, *, output: str | None = None) -> None:
+        self.path = Path(model) if isinstance(model, str | Path) else None
+        self.asked = output
+        self._use(model)
+
+    def _use(self, model: Any) -> None:
+        if self.path is not None:
+            self.name = self.path.name
+            try:
+                model = onnxruntime.InferenceSession(str(self.path), providers=onnxruntime.get_available_providers())
+            except Exception as error:
+                raise FileError(f"{self.path} cannot be read as an ONNX model: {str(error).rstrip('.')}.") from error
+        else:
+            self.name = "the ONNX session"
+        self.session = model
+        inputs = model.get_inputs()
+        if len(inputs) != 1:
+            raise InputError(
+                f"{self.name} takes {len(inputs)} inputs ({', '.join(i.name for i in inputs)}); recal passes one, "
+                "the batch. Wrap the session in a function that fills the others."
+            )
+        self.input = inputs[0].name
+        self.dtype = _DTYPES.get(inputs[0].type)
+        shape = inputs[0].shape
+        self.fixed = shape[0] if shape and isinstance(shape[0], int) and shape[0] > 0 else None
+        self.output = self._choose([output.name for output in model.get_outputs()])
+
+    def _choose(self, names: list[str]) -> str:
+        if self.asked is not None:
+            if self.asked not in names:
+                raise InputError(f"{self.name} has no output {self.asked!r}; it has: {', '.join(names)}.")
+            return self.asked
+        if len(names) == 1:
+            return names[0]
+        if "logits" in names:
+            return "logits"
+        raise InputError(
+            f"{self.name} has several outputs ({', '.join(names)}) and none is called logits; "
+            "say which: from recal.collecting import OnnxModel; OnnxModel(path, output=...)."
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.path is None:
+            raise InputError("An open ONNX session cannot be sent to other processes; pass the path of its file.")
+        return {"path": self.path, "asked": self.asked}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._use(None)
+
+    def fingerprint(self) -> str:
+        if self.path is not None:
+            return digest([digest_file(self.path), self.output])
+        described = [(i.name, i.type, i.shape) for i in (*self.session.get_inputs(), *self.session.get_outputs())]
+        return digest([repr(described), self.output])
+
+    def answer(self, batch: Any) -> NDArray:
+        array = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch)
+        array = np.ascontiguousarray(array if self.dtype is None else array.astype(self.dtype, copy=False))
+        if self.fixed is None:
+            return self._run(array)
+        pieces = []
+        for start in range(0, len(array), self.fixed):
+            piece = array[start : start + self.fixed]
+            full = np.concatenate([piece, np.repeat(piece[-1:], self.fixed - len(piece), axis=0)])
+            pieces.append(self._run(full)[: len(piece)])
+        return np.concatenate(pieces)
+
+    def _run(self, array: NDArray) -> NDArray:
+        try:
+            return np.asarray(self.session.run([self.output], {self.input: array})[0])
+        except Exception as error:
+            expected = self.session.get_inputs()[0].shape
+            raise InputError(
+                f"{self.name} expects the shape {expected} and refused a batch of {array.shape}, dtype {array.dtype}: "
+                f"{error}. Bring inputs into that shape with `preprocess`."
+            ) from error

@@ -1,0 +1,195 @@
+"""torch modules and torch.export files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.collecting.fingerprint import digest_file, digest_texts
+from recal.collecting.models.base import Model, as_numpy
+from recal.errors import FileError, InputError, MissingExtraError
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtraError("torch", "torch", "Running a torch model") from error
+
+
+class TorchModel(Model):
+    """A torch module, run in evaluation mode and without gradients; its modes and device are put back afterwards.
+
+    Batches are moved to the module's device (or to `device`, where the module is moved for the while) before they are
+    transformed. After `preprocess`, floats and uint8 are cast to the dtype of the module's weights; other integers,
+    such as token ids, are left alone.
+    """
+
+    def __init__(self, module: torch.nn.Module, *, device: Any = None) -> None:
+        self.module = module
+        self.name = type(module).__name__
+        self.device, self.dtype = _home(module)
+        self.asked = device  # looked up where the model runs: another machine may have it
+
+    def fingerprint(self) -> str:
+        state = self.module.state_dict()
+        texts = [repr(self.module)]
+        for key in sorted(state):
+            value = state[key]
+            texts.append(key)
+            if isinstance(value, torch.Tensor):
+                whole = value.detach().cpu().contiguous()
+                texts.append(f"{whole.dtype}{tuple(whole.shape)}{_digest_tensor(whole)}")
+        return digest_texts(texts)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        modes = {module: module.training for module in self.module.modules()}
+        home = self.device
+        try:
+            if self.asked is not None and (away := as_device(self.asked)) != home:
+                self.module.to(away)
+                self.device = away
+            self.module.eval()
+            with torch.no_grad():
+                yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode  # not train(): it would also switch what the user set by hand below
+            if self.device != home:
+                self.module.to(home)
+                self.device = home
+
+    def prepare(self, inputs: Any) -> torch.Tensor:
+        return as_tensor(inputs).to(self.device)
+
+    def answer(self, batch: Any) -> NDArray:
+        tensor = as_tensor(batch).to(self.device)
+        if self.dtype is not None and (tensor.is_floating_point() or tensor.dtype == torch.uint8):
+            tensor = tensor.to(self.dtype)
+        return as_numpy(self.module(tensor), self.name)
+
+
+class ExportedModel(Model):
+    """A program written by `torch.export.save`, whose file holds a graph and weights and no Python code."""
+
+    def __init__(self, path: Path, *, device: Any = None) -> None:
+        self.path, self.asked = Path(path), device
+        self.name = self.path.name
+        self._open()
+
+    def _open(self) -> None:
+        program = read_program(self.path)
+        self.module: Any = program.module()
+        self.device, self.dtype = _home(self.module)
+        names = set(program.graph_signature.user_inputs)
+        shapes = [
+            node.meta["val"].shape for node in program.graph.nodes if node.op == "placeholder" and node.name in names
+        ]
+        if len(shapes) != 1:
+            raise InputError(f"{self.name} takes {len(shapes)} inputs; recal passes one, the batch.")
+        first = shapes[0][0] if shapes[0] else None
+        self.fixed = first if isinstance(first, int) else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "asked": self.asked, "name": self.name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def fingerprint(self) -> str:
+        return digest_file(self.path)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        if self.asked is not None and (away := as_device(self.asked)) != self.device:
+            self.module.to(away)
+            self.device = away
+        with torch.no_grad():
+            yield
+
+    def prepare(self, inputs: Any) -> torch.Tensor:
+        return as_tensor(inputs).to(self.device)
+
+    def answer(self, batch: Any) -> NDArray:
+        tensor = as_tensor(batch).to(self.device)
+        if self.dtype is not None and (tensor.is_floating_point() or tensor.dtype == torch.uint8):
+            tensor = tensor.to(self.dtype)
+        if self.fixed is None:
+            return as_numpy(self.module(tensor), self.name)
+        pieces = []
+        for piece in torch.split(tensor, self.fixed):
+            missing = self.fixed - len(piece)
+            full = torch.cat([piece, piece[-1:].expand(missing, *piece.shape[1:])]) if missing else piece
+            pieces.append(as_numpy(self.module(full), self.name)[: len(piece)])
+        return np.concatenate(pieces)
+
+
+def as_device(device: Any) -> torch.device:
+    """Return a device that this machine has, or say that it has not."""
+    try:
+        found = torch.device(device)
+        torch.empty(1, device=found)  # a name alone may be one that this build of torch, or this machine, cannot use
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"The device {device!r} cannot be used here ({reason}). Use 'cpu'.") from error
+    return found
+
+
+def read_program(path: Path) -> torch.export.ExportedProgram:
+    """Read what `torch.export.save` wrote."""
+    logger = logging.getLogger("torch.export")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it would print its own errors, which are told below
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise FileError(f"{path} cannot be read as a torch.export file: {first}.") from error
+    finally:
+        logger.setLevel(level)
+
+
+def as_tensor(values: Any) -> torch.Tensor:
+    """Return an array or tensor as a tensor, without a copy where possible."""
+    if isinstance(values, torch.Tensor):
+        return values
+    array = np.asarray(values)
+    if array.dtype.kind not in "biufc":
+        raise InputError(
+            f"A torch model takes numbers; this batch has dtype {array.dtype}. Convert it in `preprocess`."
+        )
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    # torch warns of, and may write through to, arrays it must not change.
+    return torch.from_numpy(np.ascontiguousarray(array) if array.flags.writeable else array.copy())
+
+
+def stack(items: list[Any]) -> torch.Tensor:
+    """Stack tensors of one shape into a batch."""
+    return torch.stack(items)
+
+
+def concatenate(batches: list[Any]) -> torch.Tensor:
+    """Join batches of tensors."""
+    return torch.cat(batches)
+
+
+def _home(module: torch.nn.Module) -> tuple[torch.device, torch.dtype | None]:
+    """The device of the first weight and the dtype of the first floating one."""
+    weights = [*module.parameters(), *module.buffers()]
+    floats = [weight.dtype for weight in weights if weight.is_floating_point()]
+    return (weights[0].device if weights else torch.device("cpu")), (floats[0] if floats else None)
+
+
+def _digest_tensor(tensor: torch.Tensor) -> str:
+    from recal.collecting.fingerprint import digest_array
+
+    if tensor.is_sparse or tensor.is_quantized:
+        return repr(tensor)
+    return digest_array(tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0))

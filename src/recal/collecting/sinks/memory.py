@@ -1,0 +1,165 @@
+"""Where blocks of logits go: into memory, or from there into one file. The store is in store.py."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.checks import Floats, Labels, check_classes, check_labels
+from recal.collecting.inputs.sources import Batch, Source
+from recal.collecting.job import Block, Job
+from recal.errors import FileError, InputError
+from recal.transforms import Transform
+from recal.views import Views
+
+
+class Sink(ABC):
+    """Takes blocks in any order, each once.
+
+    Attributes
+    ----------
+    done : frozenset of int
+        The batches that need not be computed.
+    wants_digests : bool
+        Whether blocks should tell what inputs they were made of.
+    """
+
+    done: frozenset[int] = frozenset()
+    wants_digests: ClassVar[bool] = False
+
+    def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None) -> None:
+        self.job, self.source, self.asked_classes = job, source, classes
+        self._first: tuple[int, np.dtype[Any]] | None = None
+        self._labels: dict[int, NDArray] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    @abstractmethod
+    def put(self, block: Block) -> None:
+        """Keep a block."""
+
+    def meet_again(self, batch: Batch) -> None:
+        """See a batch that is in `done` already; a source that cannot skip gives it all the same."""
+        return
+
+    def _check(self, block: Block) -> Block:
+        """Return the block in the dtype of the first; refuse another number of classes."""
+        n_classes, dtype = block.logits.shape[1], block.logits.dtype
+        if self._first is None:
+            self._first = (n_classes, dtype)
+            if self.source.labels is not None:  # known before the work begins: refuse bad ones before it, too
+                self._columns(self.source.labels, n_classes)
+        if n_classes != self._first[0]:
+            raise InputError(
+                f"The number of classes changed: {self.job.model.name} gave {self._first[0]} before and {n_classes} "
+                f"for batch {block.index}. A classifier must give one column per class for every input."
+            )
+        if block.labels is not None and self.source.labels is None:
+            self._labels[block.index] = block.labels
+        if dtype != self._first[1] and not np.can_cast(dtype, self._first[1]):
+            raise InputError(f"{self.job.model.name} gave {self._first[1]} before and {dtype} for batch {block.index}.")
+        return block
+
+    def labels(self, n_samples: int, n_classes: int) -> tuple[Labels | None, NDArray | None]:
+        """Return the labels as column indices, and the columns' names where they have any."""
+        values = self.source.labels
+        if values is None and self._labels:
+            values = np.concatenate([self._labels[index] for index in sorted(self._labels)])
+        if values is not None and len(values) != n_samples:
+            raise InputError(f"There are {n_samples} samples but {len(values)} labels.")
+        return self._columns(values, n_classes)
+
+    def _columns(self, values: NDArray | None, n_classes: int) -> tuple[Labels | None, NDArray | None]:
+        names = self.asked_classes if self.asked_classes is not None else self.job.model.classes
+        folders = self.source.classes
+        if names is None and folders is not None and len(folders) != n_classes:
+            raise InputError(
+                f"There are {len(folders)} class folders and the model has {n_classes} classes, so which is which "
+                "cannot be told. Pass classes=[...], the model's columns in order, by the folders' names."
+            )
+        columns = None if names is None else check_classes(names, n_classes)
+        if columns is None and folders is not None:
+            columns = check_classes(folders, n_classes)
+        elif columns is not None and np.array_equal(columns, np.arange(n_classes)):
+            columns = None
+        if values is None:
+            return None, columns
+        if folders is not None and columns is not None:
+            values = np.asarray(folders)[values]
+        return check_labels(values, len(values), n_classes, columns), columns
+
+
+class ViewsSink(Sink):
+    """Makes Views of the blocks."""
+
+    @abstractmethod
+    def finish(self) -> Views:
+        """Return all blocks as Views."""
+
+
+class MemorySink(ViewsSink):
+    """Holds all logits in memory."""
+
+    def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None) -> None:
+        super().__init__(job, source, classes)
+        self._blocks: dict[int, Block] = {}
+        self._stack: Floats | None = None  # (1 + m, n, K), where n is known: blocks need not be held twice
+        self._rows = 0
+
+    def put(self, block: Block) -> None:
+        self._check(block)
+        if self.source.n_samples is None:
+            self._blocks[block.index] = block
+            return
+        if self._stack is None:
+            shape = (1 + len(self.job.transforms), self.source.n_samples, block.logits.shape[1])
+            self._stack = np.empty(shape, dtype=block.logits.dtype)
+        rows = slice(block.start, block.start + len(block))
+        self._stack[0, rows], self._stack[1:, rows] = block.logits, block.transformed
+        self._rows += len(block)
+
+    def finish(self) -> Views:
+        stack = self._stack
+        if stack is None:
+            blocks = [self._blocks.pop(index) for index in sorted(self._blocks)]
+            pieces = [np.concatenate([block.logits[None], block.transformed]) for block in blocks]
+            stack = np.concatenate(pieces, axis=1)
+        elif self._rows != stack.shape[1]:
+            raise InputError(f"{stack.shape[1]} samples were announced and {self._rows} came.")
+        logits = stack[0]
+        transformed: dict[Transform | str, Any] = dict(zip(self.job.transforms, stack[1:]))
+        labels, columns = self.labels(*logits.shape)
+        named = labels if labels is None or columns is None else columns[labels]
+        return Views(logits, transformed, named, classes=columns)
+
+
+class FileSink(MemorySink):
+    """Holds all logits in memory and writes them to one .npz file at the end."""
+
+    def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None, target: Path) -> None:
+        super().__init__(job, source, classes)
+        self.target = target
+        try:  # better now than after hours of work
+            target.parent.mkdir(parents=True, exist_ok=True)
+            probe = target.with_name(f".{target.name}.probe")
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise FileError(f"Cannot write {target}: {error.strerror or error}.") from error
+
+    def finish(self) -> Views:
+        views = super().finish()
+        views.write(self.target)
+        return views

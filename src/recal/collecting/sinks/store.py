@@ -1,0 +1,340 @@
+"""The store: views written batch by batch into a zarr folder, so that an interrupted collect goes on where it was.
+
+    name.zarr/logits, labels, transformed   what `read_views` reads
+    name.zarr/manifest.json                 which model, pool and data; at the end also a checksum of every block
+    name.zarr/journal.jsonl                 one line per finished block; there only while the store is unfinished
+
+A block's arrays are written first and its line afterwards. Whatever is not vouched for by a line with the right
+checksums is computed again, so a kill, a full disk or a power cut costs the blocks under way and nothing else.
+Nothing in a store depends on time, place or engine: two runs of one job give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.collecting.fingerprint import digest, digest_array
+from recal.collecting.inputs.sources import Batch, Source
+from recal.collecting.job import Block, Job, digest_inputs
+from recal.collecting.sinks.journal import Journal
+from recal.collecting.sinks.memory import ViewsSink
+from recal.errors import FileError, InputError
+from recal.files.atomic import replacing
+from recal.files.view_folders import JOURNAL, VERSION
+from recal.files.views import read_views
+from recal.views import Views
+
+_PACKAGES = ("recal-calibration", "numpy", "zarr", "scikit-learn", "torch", "onnxruntime")
+# What must be the same to go on, and how a message calls it.
+_JOB = {
+    "model": "another model",
+    "pool": "another pool of transformations",
+    "data": "other inputs",
+    "batch_size": "another batch_size",
+    "outputs": "another kind of outputs",
+    "preprocess": "another preprocess",
+    "labels": "other labels",
+}
+_REMEDY = "Choose another name, or pass resume=False (--again) to begin again and replace it."
+
+
+class StoreSink(ViewsSink):
+    """Writes blocks into a zarr folder, and continues one that was left unfinished."""
+
+    wants_digests: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        job: Job,
+        source: Source,
+        classes: Sequence[Any] | None,
+        target: Path,
+        *,
+        batch_size: int,
+        resume: bool,
+    ) -> None:
+        super().__init__(job, source, classes)
+        self.target, self.batch_size, self.resume = target, batch_size, resume
+        self._manifest = self._describe()
+        self._arrays: dict[str, Any] = {}
+        self._probe: int | None = None
+
+    def _describe(self) -> dict[str, Any]:
+        given = self.source.labels
+        return {
+            "kind": "recal collect",
+            "version": 1,
+            "complete": False,
+            "model": self.job.model.fingerprint(),
+            "model_name": self.job.model.name,
+            "pool": [str(transform) for transform in self.job.transforms],
+            "data": {"fingerprint": self.source.fingerprint(), "skipped": list(self.source.skipped)},
+            "batch_size": self.batch_size,
+            "outputs": self.job.outputs,
+            "preprocess": None if self.job.preprocess is None else digest(self.job.preprocess),
+            "labels": None if given is None else digest([np.asarray(given), self.source.classes, self.asked_classes]),
+            "versions": {name: _version(name) for name in _PACKAGES},
+        }
+
+    # --- opening
+
+    def __enter__(self) -> Self:
+        try:
+            self._open()
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        return self
+
+    def _open(self) -> None:
+        self._complete = False
+        if self.target.exists():
+            found = self._read_manifest()
+            if self.resume and (found["complete"] or self._has_blocks()):
+                self._compare(found)
+                self._complete = found["complete"]
+            elif not self.resume:
+                shutil.rmtree(self.target)
+        self.target.mkdir(parents=True, exist_ok=True)
+        self._journal = Journal(self.target / JOURNAL, finished=self._complete)
+        if self._complete:
+            self._journal.records = dict(enumerate(found["chunks"]))
+        else:
+            self._begin()
+        self.done = frozenset(self._journal.records)
+        if self.done:
+            # One block is computed again: only what comes out tells a changed preprocess or function.
+            self._probe = min(self.done)
+            self.done -= {self._probe}
+
+    def _has_blocks(self) -> bool:
+        """Whether an unfinished store holds anything that a beginning with another job would lose."""
+        journal = self.target / JOURNAL
+        return journal.exists() and journal.stat().st_size > 0
+
+    def _begin(self) -> None:
+        """Keep what is vouched for, and clear away the rest."""
+        for pattern in ("*.partial", "*.part"):  # zarr's, and a manifest's
+            for partial in self.target.rglob(pattern):
+                partial.unlink()
+        if self._journal.records:
+            self._open_arrays()
+            broken = [index for index, record in self._journal.records.items() if not self._is_intact(index, record)]
+            self._journal.forget(broken)
+        if not self._journal.records:
+            for path in self.target.iterdir():
+                if path.name not in (JOURNAL, "manifest.json"):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            self._arrays = {}
+            self._write_manifest()
+
+    def _read_manifest(self) -> dict[str, Any]:
+        """Return the manifest of what stands at the target; a folder that collect did not make is never touched."""
+        path = self.target / "manifest.json"
+        if self.target.is_dir() and not path.exists() and not _foreign(self.target):
+            return {**self._manifest, "complete": False}  # killed before its first file was whole
+        try:
+            found: dict[str, Any] = json.loads(path.read_text())
+            if found["kind"] != "recal collect" or found["version"] != 1:
+                raise ValueError(f"kind {found['kind']!r}, version {found['version']!r}")
+            if found["complete"] and not isinstance(found["chunks"], list):
+                raise ValueError("it lists no chunks")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FileError(
+                f"{self.target} is there already and was not made by collect (no readable manifest.json: {error}); "
+                "it is left alone. Choose another name."
+            ) from error
+        return found
+
+    def _compare(self, found: dict[str, Any]) -> None:
+        different = [words for key, words in _JOB.items() if found.get(key) != self._manifest[key]]
+        if different:
+            raise InputError(
+                f"{self.target} was made with {' and '.join(different)}; views of two jobs are not mixed. {_REMEDY}"
+            )
+        self._manifest["versions"] = found.get("versions")  # of the run that began it
+
+    # --- blocks
+
+    def put(self, block: Block) -> None:
+        self._check(block)
+        record = {
+            "rows": len(block),
+            "inputs": block.inputs,
+            "logits": digest_array(block.logits),
+            "transformed": digest_array(block.transformed),
+            "labels": None if block.labels is None or self.source.labels is not None else block.labels.tolist(),
+        }
+        if block.index == self._probe:
+            self._compare_block(block, record)
+            return
+        if self._complete:
+            raise self._other_inputs(block.index)  # there are more than when it was finished
+        try:
+            if not self._arrays:
+                self._create_arrays(block)
+            self._grow(block)
+            self._discard(block.index)
+            rows = slice(block.index * self.batch_size, block.index * self.batch_size + len(block))
+            self._arrays["logits"][rows] = block.logits
+            if self.job.transforms:
+                self._arrays["transformed"][:, rows] = block.transformed
+            self._journal.add(block.index, record)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def meet_again(self, batch: Batch) -> None:
+        recorded = self._journal.records[batch.index]
+        if recorded["inputs"] not in (None, digest_inputs(batch)):
+            raise self._other_inputs(batch.index)
+
+    def _compare_block(self, block: Block, record: dict[str, Any]) -> None:
+        recorded = self._journal.records[block.index]
+        if record["inputs"] != recorded["inputs"] and None not in (record["inputs"], recorded["inputs"]):
+            raise self._other_inputs(block.index)
+        if record["logits"] == recorded["logits"] and record["transformed"] == recorded["transformed"]:
+            return
+        stored = self._stored(block.index, recorded["rows"])
+        pairs = zip(stored, (block.logits, block.transformed))
+        # Another machine may round otherwise; another model gives other answers.
+        if not all(old.shape == new.shape and np.allclose(old, new, rtol=1e-4, atol=1e-4) for old, new in pairs):
+            raise InputError(
+                f"{self.target} was made with another model or another preprocess: computed again, its block "
+                f"{block.index} differs. {_REMEDY}"
+            )
+
+    def _other_inputs(self, index: int) -> InputError:
+        return InputError(
+            f"{self.target} was made with other inputs: batch {index} differs from the one recorded. A loader must "
+            f"give the same order each time (shuffle=False). {_REMEDY}"
+        )
+
+    # --- arrays
+
+    def _create_arrays(self, block: Block) -> None:
+        import zarr
+
+        (_, k), m, b = block.logits.shape, len(self.job.transforms), self.batch_size
+        n = self.source.n_samples or 0
+        root = zarr.open_group(str(self.target), mode="a", zarr_format=3)
+        root.attrs["recal"] = {"kind": "views", "version": VERSION, "transforms": self._manifest["pool"]}
+        # Logits hardly get smaller by packing, and packing each view by itself took nearly half of the store's time.
+        options: dict[str, Any] = {"compressors": None, "fill_value": float("nan"), "overwrite": True}
+        options["dtype"] = block.logits.dtype
+        self._arrays["logits"] = root.create_array("logits", shape=(n, k), chunks=(b, k), **options)
+        if m:  # a batch's views lie in one file, and each can be read by itself
+            self._arrays["transformed"] = root.create_array(
+                "transformed", shape=(m, n, k), shards=(m, b, k), chunks=(1, b, k), **options
+            )
+
+    def _open_arrays(self) -> None:
+        import zarr
+
+        try:
+            root: Any = zarr.open_group(str(self.target), mode="r+")
+            self._arrays = {name: root[name] for name in ("logits", "transformed") if name in root}
+        except Exception as error:
+            raise FileError(
+                f"{self.target} is damaged: {error}. Pass resume=False (--again) to begin again."
+            ) from error
+        self._first = (self._arrays["logits"].shape[1], self._arrays["logits"].dtype)
+
+    def _grow(self, block: Block) -> None:
+        """Make room, where the number of samples is not known beforehand."""
+        end = block.index * self.batch_size + len(block)
+        for array in self._arrays.values():
+            shape = list(array.shape)
+            if shape[-2] < end:
+                shape[-2] = end
+                array.resize(tuple(shape))
+
+    def _discard(self, index: int) -> None:
+        """Remove what a killed or damaged write left: zarr would read it before it writes."""
+        for place in (f"logits/c/{index}/0", f"transformed/c/0/{index}/0"):
+            (self.target / place).unlink(missing_ok=True)
+
+    def _stored(self, index: int, rows: int) -> tuple[NDArray, NDArray]:
+        if not self._arrays:
+            self._open_arrays()
+        where = slice(index * self.batch_size, index * self.batch_size + rows)
+        logits = np.asarray(self._arrays["logits"][where])
+        if "transformed" not in self._arrays:
+            return logits, np.empty((0, *logits.shape), dtype=logits.dtype)
+        return logits, np.asarray(self._arrays["transformed"][:, where])
+
+    def _is_intact(self, index: int, record: dict[str, Any]) -> bool:
+        try:
+            logits, transformed = self._stored(index, record["rows"])
+        except Exception:  # a damaged chunk; it is computed again
+            return False
+        return digest_array(logits) == record["logits"] and digest_array(transformed) == record["transformed"]
+
+    # --- the end
+
+    def finish(self) -> Views:
+        if not self._complete:
+            try:
+                self._seal()
+            except OSError as error:
+                raise self._cannot_write(error) from error
+        return read_views(self.target)
+
+    def _seal(self) -> None:
+        import zarr
+
+        records = self._journal.records
+        missing = set(range(max(records, default=-1) + 1)) - set(records)
+        n_samples = sum(record["rows"] for record in records.values())
+        if missing or (self.source.n_samples is not None and n_samples != self.source.n_samples):
+            raise InputError(f"{self.target}: {self.source.n_samples} samples were announced and {n_samples} came.")
+        if self.source.labels is None:
+            self._labels = {i: np.array(r["labels"]) for i, r in records.items() if r["labels"] is not None}
+        labels, columns = self.labels(n_samples, self._arrays["logits"].shape[1])
+        root: Any = zarr.open_group(str(self.target), mode="a")
+        if labels is not None:
+            root.create_array(
+                "labels", data=labels.astype(np.int64), chunks=(n_samples,), fill_value=-1, overwrite=True
+            )
+        if columns is not None:
+            root.attrs["classes"] = columns.tolist()
+        kept = ("rows", "inputs", "logits", "transformed")
+        chunks = [{key: records[index][key] for key in kept} for index in sorted(records)]
+        self._manifest |= {"complete": True, "chunks": chunks}
+        self._write_manifest()
+        self._journal.remove()
+
+    def _write_manifest(self) -> None:
+        with replacing(self.target / "manifest.json") as file:
+            file.write(json.dumps(self._manifest, indent=1).encode())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._journal.close()
+
+    def _cannot_write(self, error: OSError) -> FileError:
+        return FileError(
+            f"Cannot write {self.target}: {error.strerror or error}. What was finished is kept: "
+            "make room (or mend what is wrong) and run the same again to go on."
+        )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _foreign(folder: Path) -> bool:
+    """Whether a folder without a manifest holds anything but what a killed beginning leaves."""
+    return any(not (name == JOURNAL or name.endswith(".part")) for name in os.listdir(folder))

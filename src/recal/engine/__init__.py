@@ -1,0 +1,1 @@
+"""What happens to logits: scaled, tabled, grouped, fitted by a temperature, replayed."""

@@ -1,0 +1,175 @@
+"""Replay a plan row by row: all steps of one sample before the next, so its views stay in the nearest cache."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from recal.engine.kernels.exponential import exp32
+from recal.engine.kernels.fast import row_slopes
+from recal.engine.kernels.grouping import CLOSE, WORK, confidence32, log_odds
+from recal.engine.kernels.screening import AT, CURVATURE, SLOPE, VALUE, extremes, lower_bound_of_row, upper_bound_of_row
+
+_ROSE, _FELL, _UNDECIDED = 0, 1, -1
+# What is known of a row besides its last look: how far its smallest logit lies below the largest, its present scale,
+# and how far the logit whose confidence is read lies below the largest.
+RANGE, SCALE, GAP = 4, 5, 6
+_FIELDS = 7
+# Rows that are first looked at together, one in each lane of the processor's vectors, where classes are few.
+_LANES = 16
+_FEW_CLASSES = 64
+# So few rows are looked at one by one: most lanes would be empty.
+_FEW_ROWS = 4
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _look(row, top, known, lane):  # type: ignore[no-untyped-def]
+    """Remember F(s) and its derivatives at the present scale."""
+    scale = known[SCALE, lane]
+    value, slope, curvature = row_slopes(row, top, np.float32(scale))
+    known[AT, lane], known[VALUE, lane], known[SLOPE, lane], known[CURVATURE, lane] = scale, value, slope, curvature
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _lane_extremes(values, tops, bottoms, columns):  # type: ignore[no-untyped-def]
+    """Fill the largest value, its first column and the smallest value of each lane."""
+    for lane in range(_LANES):
+        tops[lane] = values[0, lane]
+        bottoms[lane] = values[0, lane]
+        columns[lane] = 0
+    for j in range(1, len(values)):
+        for lane in range(_LANES):
+            value = values[j, lane]
+            columns[lane] = j if value > tops[lane] else columns[lane]
+            tops[lane] = value if value > tops[lane] else tops[lane]
+            bottoms[lane] = value if value < bottoms[lane] else bottoms[lane]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+def _lane_sums(values, tops, scale, sums):  # type: ignore[no-untyped-def]
+    """Fill sum w, sum w d and sum w d**2 of each lane, w = exp(s d), d the distance from the largest value."""
+    for lane in range(_LANES):
+        sums[0, lane] = np.float32(0.0)
+        sums[1, lane] = np.float32(0.0)
+        sums[2, lane] = np.float32(0.0)
+    for j in range(len(values)):
+        for lane in range(_LANES):
+            drop = np.float32(values[j, lane] - tops[lane])
+            weight = exp32(scale * drop)
+            pull = weight * drop
+            sums[0, lane] += weight
+            sums[1, lane] += pull
+            sums[2, lane] += pull * drop
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _first_look(block, values, bottoms, sums, tops, columns, known):  # type: ignore[no-untyped-def]
+    """Look at up to _LANES rows of one view at once."""
+    count, n_classes = block.shape
+    if n_classes > _FEW_CLASSES or count < _FEW_ROWS:
+        for lane in range(count):
+            tops[lane], columns[lane], known[RANGE, lane] = extremes(block[lane])
+            _look(block[lane], tops[lane], known, lane)
+        return
+    for lane in range(count):
+        for j in range(n_classes):
+            values[j, lane] = block[lane, j]
+    _lane_extremes(values, tops, bottoms, columns)
+    _lane_sums(values, tops, np.float32(known[SCALE, 0]), sums)
+    for lane in range(count):
+        known[RANGE, lane] = np.float64(tops[lane]) - np.float64(bottoms[lane])
+        total = np.float64(sums[0, lane])
+        mean = np.float64(sums[1, lane]) / total
+        known[AT, lane] = known[SCALE, lane]
+        known[VALUE, lane] = np.log(total)
+        known[SLOPE, lane] = mean
+        known[CURVATURE, lane] = max(np.float64(sums[2, lane]) / total - mean * mean, 0.0)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def _compare(own, view, log_classes, saturated, verdicts):  # type: ignore[no-untyped-def]
+    """Say in each lane how the original's confidence compares to the view's, where the last looks' bounds decide it.
+
+    Above `saturated` they are not asked.
+    """
+    for lane in range(_LANES):
+        at, value, slope, curvature = own[AT, lane], own[VALUE, lane], own[SLOPE, lane], own[CURVATURE, lane]
+        scale, reach = own[SCALE, lane], own[RANGE, lane]
+        own_upper = upper_bound_of_row(at, value, slope, 0.0, scale)
+        own_lower = lower_bound_of_row(at, value, slope, curvature, 0.0, reach, log_classes, scale)
+        at, value, slope, curvature = view[AT, lane], view[VALUE, lane], view[SLOPE, lane], view[CURVATURE, lane]
+        scale, reach, gap = view[SCALE, lane], view[RANGE, lane], view[GAP, lane]
+        upper = upper_bound_of_row(at, value, slope, gap, scale)
+        lower = lower_bound_of_row(at, value, slope, curvature, gap, reach, log_classes, scale)
+        verdict = _ROSE if lower > own_upper + CLOSE else _UNDECIDED
+        verdict = _FELL if own_lower > upper + CLOSE else verdict
+        verdicts[lane] = verdict if own_upper <= saturated else _UNDECIDED
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _decide(own_row, row, lane, own_top, top, own_at, at, own, view, exact, order, buffer):  # type: ignore[no-untyped-def]
+    """Say how two confidences compare from a new look at both rows, or by the rule for ties."""
+    _look(own_row, own_top, own, lane)
+    _look(row, top, view, lane)
+    own_scale, scale = own[SCALE, lane], view[SCALE, lane]
+    rise = scale * view[GAP, lane] - view[VALUE, lane] + own[VALUE, lane]
+    if abs(rise) > CLOSE and not (exact and own[VALUE, lane] < CLOSE):
+        return _ROSE if rise > 0.0 else _FELL
+    if exact:
+        return _ROSE if log_odds(own_row, own_scale, own_at) < log_odds(row, scale, at) else _FELL
+    own_value = confidence32(own_row, np.float64(own_top), own_scale, own_at, order, buffer)
+    return _ROSE if own_value < confidence32(row, np.float64(top), scale, at, order, buffer) else _FELL
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def replay_rows(  # type: ignore[no-untyped-def]
+    out, start, stop, views, step_views, betas, begin, at_own_prediction, exact, order, least, largest
+):
+    """Fill the scale that the plan gives each sample.
+
+    `views` is (n_views + 1, n_samples, n_classes), the original last; step l looks at view step_views[l] and multiplies
+    by betas[l, group]. Confidences are compared by the bounds of the last look, in all lanes at once; where these do
+    not decide it, by a new look at both; and where they are too close to call, by the rule for ties in full. Each is
+    certain, so none changes the answer.
+    """
+    n_views, _, n_classes = views.shape
+    own = n_views - 1
+    log_classes = np.log(n_classes)
+    # In log-odds a saturated pair may differ although its logarithms do not.
+    saturated = -CLOSE if exact else np.inf
+    buffer = np.empty(WORK + n_classes, dtype=np.float32)
+    values = np.empty((n_classes if n_classes <= _FEW_CLASSES else 1, _LANES), dtype=views.dtype)
+    bottoms = np.empty(_LANES, dtype=views.dtype)
+    sums = np.empty((3, _LANES), dtype=np.float32)
+    verdicts = np.empty(_LANES, dtype=np.int64)
+    # Of each view and lane: what is known, the largest value, its column, and the column at which confidence is read.
+    known = np.empty((n_views, _FIELDS, _LANES))
+    tops = np.empty((n_views, _LANES), dtype=views.dtype)
+    columns = np.empty((n_views, _LANES), dtype=np.int64)
+    read_at = np.empty((n_views, _LANES), dtype=np.int64)
+    for tile in range(start, stop, _LANES):
+        count = min(_LANES, stop - tile)
+        for v in range(n_views):
+            for lane in range(_LANES):
+                known[v, SCALE, lane] = begin
+            _first_look(views[v, tile : tile + count], values, bottoms, sums, tops[v], columns[v], known[v])
+        for v in range(n_views):
+            for lane in range(count):
+                at = columns[v if at_own_prediction else own, lane]
+                read_at[v, lane] = at
+                known[v, GAP, lane] = np.float64(views[v, tile + lane, at]) - np.float64(tops[v, lane])
+        for step in range(len(step_views)):
+            v = step_views[step]
+            _compare(known[own], known[v], log_classes, saturated, verdicts)
+            for lane in range(count):
+                if verdicts[lane] == _UNDECIDED:
+                    i = tile + lane
+                    verdicts[lane] = _decide(
+                        views[own, i], views[v, i], lane, tops[own, lane], tops[v, lane], read_at[own, lane],
+                        read_at[v, lane], known[own], known[v], exact, order, buffer,
+                    )  # fmt: skip
+                beta = betas[step, 2 * (columns[v, lane] == columns[own, lane]) + verdicts[lane]]
+                known[own, SCALE, lane] = min(max(known[own, SCALE, lane] * beta, least), largest)
+                known[v, SCALE, lane] = min(max(known[v, SCALE, lane] * beta, least), largest)
+        for lane in range(count):
+            out[tile + lane] = known[own, SCALE, lane]

@@ -1,0 +1,197 @@
+"""The demo's three figures. They are drawn to be read in grey, too: by lightness and pattern, not by colour alone."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.checks import Labels
+from recal.engine.grouping import Group, group
+from recal.errors import MissingExtraError
+from recal.files.atomic import replacing
+from recal.metrics import Evaluation
+from recal.metrics.binned import table_of
+from recal.metrics.rows import equal_width_edges
+from recal.transforms import Transform
+from recal.views import Views
+
+INK, _INK = "#222222", (0.13, 0.13, 0.13)
+_BLUE, _RUST, _DARK = (0.62, 0.73, 0.84), (0.60, 0.20, 0.08), "#1f4e79"
+_FEW = 10
+_TITLES = {"uncalibrated": "as trained", "temperature": "temperature scaling", "ReCal": "ReCal"}
+_BINS = 15
+_SHOWN = 6
+Probs = dict[str, NDArray[np.float64]]
+
+
+def _plots() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "demo", "Drawing the demo's figures") from error
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams["font.family"] = "DejaVu Sans"  # comes with matplotlib, so figures look the same everywhere
+    return Figure
+
+
+def _save(figure: Any, path: Path) -> Path:
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=120, metadata={"Software": None})
+    with replacing(path) as file:
+        file.write(drawn.getvalue())
+    return path
+
+
+def _panels(count: int, height: float) -> tuple[Any, Any]:
+    figure = _plots()(figsize=(3.6 * count, height), layout="constrained")
+    axes = figure.subplots(1, count, sharey=True)
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(length=3, colors=INK, labelsize=9)
+    return figure, axes
+
+
+def draw_reliability(path: Path, probs: Probs, labels: Labels, found: dict[str, Evaluation]) -> Path:
+    """Draw, for every method, how often answers were right against how sure the model was."""
+    figure, axes = _panels(len(probs), 4.5)
+    edges = equal_width_edges(_BINS)
+    for axis, (name, p) in zip(axes, probs.items()):
+        table = table_of(p.max(1), p.argmax(1) == labels, edges)
+        held = table.counts > 0
+        middles, width = (edges[:-1] + edges[1:])[held] / 2, 1 / _BINS
+        right, sure, count = table.accuracy[held], table.confidence[held], table.counts[held]
+        # Bins of a handful of digits say little: they are pale.
+        pale = np.where(count < _FEW, 0.3, 1.0)
+        axis.bar(middles, right, width * 0.94, color=[(*_BLUE, strength) for strength in pale], zorder=2)
+        axis.bar(
+            middles, sure - right, width * 0.94, bottom=right, facecolor="none", hatch="/////", linewidth=0.9,
+            edgecolor=[(*_RUST, strength) for strength in pale], zorder=3,
+        )  # fmt: skip
+        low, high = _wilson(right, count)
+        axis.vlines(middles, low, high, color=[(*_INK, strength) for strength in pale], linewidth=1.3, zorder=4)
+        axis.plot([0, 1], [0, 1], linestyle=(0, (4, 3)), color=INK, linewidth=1.1, zorder=5)
+        value, (lowest, highest) = found[name]["ece"], found[name].intervals["ece"]
+        told = f"ECE {100 * value:.1f} %   ({100 * lowest:.1f} to {100 * highest:.1f} %)"
+        axis.set_title(f"{_TITLES[name]}\n{told}", fontsize=11, color=INK)
+        axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", aspect="equal")
+    axes[0].set_ylabel("share of right answers")
+    _explain(figure)
+    return _save(figure, path)
+
+
+def _explain(figure: Any) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(color=_BLUE, label="right answers"),
+        Patch(facecolor="none", edgecolor=_RUST, hatch="/////", label="gap to the confidence"),
+        Line2D([], [], color=INK, linewidth=1.3, label="95 % interval"),
+        Line2D([], [], color=INK, linewidth=1.1, linestyle=(0, (4, 3)), label="honest"),
+        Patch(color=(*_BLUE, 0.3), label=f"fewer than {_FEW} digits"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, frameon=False)
+
+
+def _wilson(share: NDArray[np.float64], count: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+    """The 95 % interval of a share, which stays within 0 and 1 for few samples too."""
+    z = 1.96
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+    return middle - half, middle + half
+
+
+def draw_confidence(path: Path, probs: Probs, labels: Labels) -> Path:
+    """Draw, for every method, how sure the model was when it was right and when it was wrong."""
+    figure, axes = _panels(len(probs), 3.4)
+    edges = np.linspace(0, 1, 21)
+    for axis, (name, p) in zip(axes, probs.items()):
+        sure, right = p.max(1), p.argmax(1) == labels
+        axis.hist(sure[right], edges, color=_BLUE, label="right answers")
+        axis.hist(
+            sure[~right], edges, facecolor=_DARK, edgecolor="white", linewidth=0.8, hatch="///", label="wrong answers"
+        )
+        axis.hist(sure[right], edges, histtype="step", color=_DARK, linewidth=1.0)
+        surely_wrong = int((sure[~right] > 0.9).sum())
+        axis.set_title(f"{_TITLES[name]}\n{surely_wrong} wrong answers above 90 %", fontsize=11, color=INK)
+        axis.set(xlim=(0, 1), yscale="log", xlabel="confidence")
+    axes[0].set_ylabel("digits (log scale)")
+    axes[0].legend(loc="upper left", fontsize=8, frameon=False)
+    return _save(figure, path)
+
+
+def draw_zoomed(path: Path, images: NDArray[np.uint8], views: Views, calibrated: NDArray[np.float64]) -> Path:
+    """Draw one digit of each group beside its zoomed copies, with what the network said about each."""
+    strongest_first = sorted(views.transforms, key=lambda transform: getattr(transform, "scale", 0.0))
+    shown = [strongest_first[i] for i in np.linspace(len(strongest_first) - 1, 0, _SHOWN).astype(int)]
+    rows = _examples(views, shown[-2])
+    figure = _plots()(figsize=(1.45 * (_SHOWN + 2.6), 1.72 * len(rows) + 0.5), layout="constrained")
+    axes = figure.subplots(len(rows), _SHOWN + 2, width_ratios=[1.5, *[1.0] * (_SHOWN + 1)], squeeze=False)
+    for line, (kind, row) in zip(axes, rows.items()):
+        sample = views[row]
+        answer, truth = int(sample.logits.argmax()), int(sample.labels[0])  # type: ignore[index]
+        before, after = _softmax(sample.logits[0])[answer], calibrated[row, answer]
+        line[0].axis("off")
+        told = (
+            f"at {shown[-2]}:\n{_GROUPS[kind]}\n\nthe truth: {truth}\n"
+            f"as trained: {answer}, {before:.0%} sure\nReCal: {answer}, {after:.0%} sure"
+        )
+        line[0].text(0, 0.5, told, va="center", fontsize=9, color=INK, linespacing=1.35)
+        _picture(line[1], images[row], "original", answer, before, answer)
+        for axis, transform in zip(line[2:], shown):
+            probs = _softmax(sample.transformed(transform)[0])
+            _picture(axis, _apply(transform, images[row]), str(transform), int(probs.argmax()), probs[answer], answer)
+    figure.suptitle(
+        "What the network answers when a digit is zoomed out, and how sure it is; bold where the answer changes, "
+        "with how sure it still is of the first one",
+        fontsize=10.5,
+        color=INK,
+    )
+    return _save(figure, path)
+
+
+_GROUPS = {
+    Group.CHANGED_ROSE: "answer changed,\nconfidence rose",
+    Group.CHANGED_FELL: "answer changed,\nconfidence fell",
+    Group.KEPT_ROSE: "answer kept,\nconfidence rose",
+    Group.KEPT_FELL: "answer kept,\nconfidence fell",
+}
+
+
+def _examples(views: Views, transform: Transform) -> dict[Group, int]:
+    """The sample of each group whose confidence was middling, where there is something to correct."""
+    groups = group(views.logits, views.transformed(transform))
+    sure = _softmax(views.logits).max(1)
+    chosen = {}
+    for kind in reversed(Group):
+        members = np.flatnonzero(groups == kind)
+        if len(members):
+            chosen[kind] = int(members[np.argmin(np.abs(sure[members] - 0.85))])
+    return chosen
+
+
+def _picture(axis: Any, image: NDArray, title: str, said: int, sure: float, answer: int) -> None:
+    axis.imshow(image, cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
+    axis.set(xticks=[], yticks=[])
+    axis.set_title(title, fontsize=8, color=INK)
+    changed = said != answer
+    told = f"{said}  ({answer}: {sure:.0%})" if changed else f"{answer}: {sure:.0%}"
+    axis.set_xlabel(told, fontsize=9, color=INK, weight="bold" if changed else "normal")
+    for spine in axis.spines.values():
+        spine.set(color=INK, linewidth=2.2 if changed else 0.5)
+
+
+def _apply(transform: Transform, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    zoomed: NDArray[np.uint8] = transform(image[None])[0]
+    return zoomed
+
+
+def _softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    shares: NDArray[np.float64] = powers / powers.sum(-1, keepdims=True)
+    return shares

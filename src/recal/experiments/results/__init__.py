@@ -1,0 +1,1 @@
+"""The paper's fits, tables and claims beside what was run here."""

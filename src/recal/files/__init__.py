@@ -1,0 +1,1 @@
+"""All that is read or written, and what a file may hold."""

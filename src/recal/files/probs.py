@@ -1,0 +1,93 @@
+"""Probabilities on disk: one .npz file with `probs` (n, K), optional `labels` (n,) and `classes` (K,)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.checks import Floats, Labels, check_classes, check_labels, check_probs
+from recal.engine.replay import calibrated_probs
+from recal.errors import InputError
+from recal.files.npz import names_in, read_npz, write_npz
+from recal.files.views import read_views
+from recal.plan import Plan
+
+_NAMES = ("probs", "labels", "classes")
+
+
+@dataclass(frozen=True)
+class Probabilities:
+    """What a file of probabilities holds; labels are column indices."""
+
+    probs: Floats
+    labels: Labels | None
+    classes: NDArray[Any] | None
+
+    @property
+    def named_labels(self) -> NDArray[Any]:
+        """Labels by the names in `classes`, where there are names."""
+        assert self.labels is not None
+        return self.labels if self.classes is None else self.classes[self.labels]
+
+    def in_order_of(self, other: Probabilities) -> Probabilities:
+        """The same probabilities with the columns as in `other`, whose rows must be the same samples."""
+        if self.probs.shape != other.probs.shape:
+            raise InputError(
+                f"Both must hold the same samples and classes, got {self.probs.shape}, {other.probs.shape}."
+            )
+        if self.classes is not None and other.classes is not None:
+            columns = check_labels(other.classes, len(other.classes), len(self.classes), self.classes)
+            places = np.argsort(columns)
+            moved = None if self.labels is None else places[self.labels]
+            found = Probabilities(self.probs[:, columns], moved, other.classes)
+        else:
+            found = self
+        if found.labels is not None and other.labels is not None and (found.labels != other.labels).any():
+            row = int(np.argmax(found.labels != other.labels))
+            raise InputError(
+                f"The labels of row {row} differ, so these are not the same samples in the same order. Sort both alike."
+            )
+        return found
+
+
+def write_probs(
+    path: str | os.PathLike[str], probs: ArrayLike, labels: Labels | None = None, classes: NDArray | None = None
+) -> Path:
+    """Write probabilities, whole or not at all."""
+    target = Path(path)
+    if target.suffix != ".npz":
+        raise InputError(f"Probabilities are written to a name ending in .npz, got {target.name!r}.")
+    arrays: dict[str, Any] = {"probs": check_probs(probs)}
+    if labels is not None:
+        arrays["labels"] = labels if classes is None else classes[labels]
+    if classes is not None:
+        arrays["classes"] = classes
+    write_npz(target, arrays)
+    return target
+
+
+def read_probs(path: str | os.PathLike[str]) -> Probabilities:
+    """Read what `write_probs` wrote, or an .npz file made by hand with the same names."""
+    source = Path(path)
+    arrays = read_npz(source, _NAMES, required="probs")
+    try:
+        probs = check_probs(arrays["probs"])
+        classes = check_classes(arrays["classes"], probs.shape[1]) if "classes" in arrays else None
+        labels = check_labels(arrays["labels"], len(probs), probs.shape[1], classes) if "labels" in arrays else None
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    return Probabilities(probs, labels, classes)
+
+
+def probs_of_file(path: str | os.PathLike[str]) -> Probabilities:
+    """Read probabilities, or views, whose logits then become the model's own probabilities."""
+    source = Path(path)
+    if source.is_file() and "logits" not in names_in(source):
+        return read_probs(source)
+    views = read_views(source)
+    return Probabilities(calibrated_probs(Plan(), views), views.labels, views.classes)

@@ -1,0 +1,116 @@
+"""Views on disk: one `.npz` file, or a `.zarr` folder for what outgrows memory.
+
+Both hold `logits` (n, K), optional `labels` (n,), optional `classes` (K,), `transforms` (m,) specs and
+`transformed` (m, n, K). They are written beside their final name and moved there, so a reader never meets half of one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.errors import FileError, InputError
+from recal.files.npz import Parts, read_npz, write_npz
+from recal.views import Views
+
+# About 4 MB of float32 at once: large enough to be fast, small enough to hold many.
+_PART_VALUES = 1_000_000
+_NAMES = ("logits", "labels", "classes", "transforms", "transformed")
+
+
+def read_views(path: str | os.PathLike[str]) -> Views:
+    """Read views from an ``.npz`` file into memory, or open a ``.zarr`` folder lazily.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from recal import Views, read_views
+    >>> views = Views([[2.0, 0.5], [0.1, 0.3]], {"zoom:0.5": [[1.0, 0.5], [0.2, 0.3]]}, labels=[0, 1])
+    >>> read_views(views.write(tempfile.mkdtemp() + "/views.npz"))
+    Views: 2 samples, 2 classes, 1 transformation, labelled
+    """
+    source = Path(path)
+    if not source.exists():
+        raise FileError(f"There is no file or folder {source}.")
+    if source.is_dir():
+        from recal.files.view_folders import open_folder
+
+        return open_folder(source)
+    return _read_file(source)
+
+
+def write_views(views: Views, target: Path) -> Path:
+    """Write to a ``.npz`` file or a ``.zarr`` folder, as the name says, replacing what was there only when done."""
+    if target.suffix == ".npz":
+        _write_file(views, target)
+    elif target.suffix == ".zarr":
+        from recal.files.view_folders import write_folder
+
+        write_folder(views, target)
+    else:
+        raise InputError(f"Views are written to a name ending in .npz or .zarr, got {target.name!r}.")
+    return target
+
+
+def specs(views: Views) -> NDArray[np.str_]:
+    """Return the transformations as they are named in files."""
+    return np.array([str(transform) for transform in views.transforms], dtype=np.str_)
+
+
+def row_parts(n_samples: int, n_classes: int) -> Iterator[slice]:
+    """Return slices that cover all rows, each of a size that is quick to write."""
+    step = max(1, min(n_samples, _PART_VALUES // n_classes))
+    return (slice(start, start + step) for start in range(0, n_samples, step))
+
+
+def transformed_dtype(views: Views) -> np.dtype[Any]:
+    """Return the dtype that holds every transformation's logits without loss."""
+    return np.result_type(*(views[:1].transformed(transform).dtype for transform in views.transforms))
+
+
+def _write_file(views: Views, path: Path) -> None:
+    shape = (views.n_samples, views.n_classes)
+    slices = list(row_parts(*shape))
+    arrays: dict[str, NDArray | Parts] = {
+        "logits": Parts(shape, views[:1].logits.dtype, (views[rows].logits for rows in slices)),
+        "transforms": specs(views),
+    }
+    if views.transforms:
+        arrays["transformed"] = Parts(
+            (len(views.transforms), *shape),
+            transformed_dtype(views),
+            (views[rows].transformed(transform) for transform in views.transforms for rows in slices),
+        )
+    if views.labels is not None:
+        # With classes the labels' own names are written: a number among numbers would be read as a name.
+        arrays["labels"] = views.labels if views.classes is None else views.classes[views.labels]
+    if views.classes is not None:
+        arrays["classes"] = views.classes
+    write_npz(path, arrays)
+
+
+def _read_file(path: Path) -> Views:
+    arrays = read_npz(path, _NAMES, required="logits")
+    logits, names = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
+    transformed = arrays.get("transformed", np.empty((0, *logits.shape)))
+    check_layout(path, logits.shape, names, transformed.shape)
+    try:
+        pairs = dict(zip(names.tolist(), transformed))
+        return Views(logits, pairs, arrays.get("labels"), classes=arrays.get("classes"))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def check_layout(path: Path, shape: tuple[int, ...], names: NDArray, transformed: tuple[int, ...]) -> None:
+    """Refuse a file whose arrays do not belong together."""
+    if names.ndim != 1 or (len(names) and names.dtype.kind != "U"):
+        raise FileError(f"{path}: `transforms` must be a list of specs, got dtype {names.dtype}, shape {names.shape}.")
+    if len(set(names.tolist())) != len(names):
+        raise FileError(f"{path}: `transforms` names a transformation twice.")
+    if transformed != (len(names), *shape):
+        raise FileError(f"{path}: `transformed` must have the shape {(len(names), *shape)}, got {transformed}.")

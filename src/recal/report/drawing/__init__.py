@@ -1,0 +1,1 @@
+"""From numbers to pictures: SVG for the page, matplotlib for files."""

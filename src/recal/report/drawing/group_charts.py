@@ -1,0 +1,94 @@
+"""The page's charts of ReCal's iterations and of the four groups."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from recal.report.data.figures import Path, Progress, group_flow
+from recal.report.data.groups import GROUP_LABELS, GroupStudy
+from recal.report.drawing.charts import FIFTHS, percent_tick
+from recal.report.drawing.svg import Chart, ticks
+
+GROUP_CSS = ("g1", "g2", "g3", "g4")
+# More dots than this hide the line.
+_MOST_DOTS = 120
+
+
+def progress_chart(data: Progress, path: Path | None = None) -> str:
+    """The calibration error after each iteration of the fit, rejected iterations hollow; `path` on other rows."""
+    high = max(float(data.ece.max()), float(path.ece.max()) if path is not None else 0.0) * 1.05
+    n = len(data.number)
+    chart = Chart("ECE over the iterations of the fit", (0, n), (0, high))
+    chart.axes(ticks(0, n), ticks(0, high), "iteration", "ECE")
+    if path is not None:
+        chart.line(path.steps, path.ece, "curve before", "on the test rows")
+    chart.line(data.number, data.ece, "curve after", "on the fitting rows")
+    for at, ece, accepted, transform in zip(data.number.tolist(), data.ece.tolist(), data.accepted, data.transform):
+        if n <= _MOST_DOTS or not accepted:
+            word = "accepted" if accepted else "rejected"
+            chart.dot(at, ece, f"dot {'after' if accepted else 'hollow'}", f"{at}: {transform}, {word}", 2.5)
+    return str(chart)
+
+
+def path_chart(path: Path) -> str:
+    """NLL and Brier score on the test rows while steps are added, each relative to its start."""
+    curves = {"NLL": path.nll / path.nll[0], "Brier score": path.brier / path.brier[0]}
+    values = np.concatenate(list(curves.values()))
+    low, high = float(values.min()), float(values.max())
+    pad = 0.05 * ((high - low) or 0.1)
+    last = float(path.steps[-1]) or 1.0
+    chart = Chart("NLL and Brier score over the steps", (0, last), (low - pad, high + pad))
+    chart.axes(ticks(0, last), ticks(low - pad, high + pad), "steps of the plan", "relative to before")
+    chart.line((0, last), (1, 1), "reference")
+    for (name, curve), css in zip(curves.items(), ("curve after", "curve before")):
+        chart.line(path.steps, curve, css, name)
+    return str(chart)
+
+
+def betas_chart(data: Progress) -> str:
+    """What each iteration did to each group's confidence."""
+    low, high = float(min(data.betas.min(), 1)), float(max(data.betas.max(), 1))
+    pad = 0.05 * ((high - low) or 0.1)
+    n = len(data.number)
+    chart = Chart("Factor on each group's logits, by iteration", (0, n), (low - pad, high + pad))
+    chart.axes(ticks(0, n), ticks(low, high), "iteration", "factor on the logits")
+    chart.line((0, n), (1, 1), "reference", "1: unchanged")
+    for index, (label, css) in enumerate(zip(GROUP_LABELS.values(), GROUP_CSS)):
+        for at, beta, transform in zip(data.number.tolist(), data.betas[:, index].tolist(), data.transform):
+            if beta != 1.0:
+                chart.dot(at, beta, f"speck {css}", f"{at}: {transform}, {label}, factor {beta:.3f}", 2.2)
+    return str(chart)
+
+
+def flow_chart(data: Progress) -> str:
+    """The share of samples in each group, by transformation; the mean over the iterations that drew it."""
+    specs, shares = group_flow(data)
+    chart = Chart("Share of samples in each group, by transformation", (0, len(specs)), (0, 1), height=320)
+    chart.axes((), FIFTHS, "transformations drawn, by kind and strength", "share of samples", y_format=percent_tick)
+    for column, spec in enumerate(specs):
+        base = 0.0
+        for share, label, css in zip(shares[column].tolist(), GROUP_LABELS.values(), GROUP_CSS):
+            words = f"{spec}: {100 * share:.1f} % {label}"
+            chart.box(column, column + 1, base, base + share, f"flow {css}", words)
+            base += share
+        if len(specs) <= 8 or column in (0, len(specs) - 1):
+            anchor = {0: "start", len(specs) - 1: "end"}.get(column, "middle") if len(specs) > 8 else "middle"
+            at = {"start": 0.0, "end": 1.0, "middle": 0.5}[anchor]
+            chart.label(chart.px(column + at), chart.bottom + 17, spec, anchor=anchor)
+    return str(chart)
+
+
+def rank_chart(study: GroupStudy) -> str:
+    """How often each group had the smallest to the largest calibration error over the transformations."""
+    ranks = study.ranks
+    most = max(int(ranks.max()), 1)
+    chart = Chart("Ranks of the groups by calibration error", (0, 4), (0, most), height=270)
+    chart.axes((), ticks(0, most), "", "transformations")
+    places = ("smallest", "second smallest", "second largest", "largest")
+    for index, (label, row) in enumerate(zip(GROUP_LABELS.values(), ranks.tolist())):
+        for place, count in enumerate(row):
+            left, words = index + 0.1 + 0.2 * place, f"{label}: {places[place]} error {count} times"
+            chart.box(left, left + 0.2, 0, float(count), f"rank r{place + 1}", words, 1)
+        for line, words in enumerate(label.split(", ")):  # two lines, for narrow screens
+            chart.label(chart.px(index + 0.5), chart.bottom + 17 + 16 * line, words)
+    return str(chart)

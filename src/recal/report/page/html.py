@@ -1,0 +1,130 @@
+"""The report: one HTML file that needs no network."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import escape
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+
+from numpy.typing import ArrayLike
+
+from recal.comparison import Comparison, compare_probs
+from recal.files.atomic import replacing
+from recal.metrics.rows import Classes
+from recal.report.data.figures import THRESHOLDS, threshold_table
+from recal.report.data.verdict import recommended, verdict
+from recal.report.page.parts import Page
+from recal.report.page.sections import all_metrics, figures, groups, how_it_was_made, method_table, recal_figures
+from recal.report.page.slider import slider_card
+
+
+def write_comparison(
+    comparison: Comparison, path: str | PathLike[str], *, title: str = "Calibration report", command: str = ""
+) -> Path:
+    """Write the report on a comparison.
+
+    Parameters
+    ----------
+    comparison : what `recal.compare` or `recal.comparison.compare_probs` returned
+    path : name of the file, ending in .html
+    title : shown above the verdict
+    command : how the report can be made again, shown at its end
+    """
+    text = page(comparison, title=title, command=command)
+    with replacing(path) as file:
+        file.write(text.encode("utf-8"))
+    return Path(path)
+
+
+def write_evaluation(
+    probs: ArrayLike,
+    y: ArrayLike,
+    path: str | PathLike[str],
+    *,
+    before: ArrayLike | None = None,
+    classes: Classes = None,
+    title: str = "Calibration report",
+    command: str = "",
+    bootstrap: int = 500,
+) -> Path:
+    """Write the report on probabilities from anywhere, beside those before calibration where they are given."""
+    named = {"given": probs} if before is None else {"before": before, "after": probs}
+    comparison = compare_probs(named, y, classes=classes, bootstrap=bootstrap)
+    return write_comparison(comparison, path, title=title, command=command)
+
+
+def page(comparison: Comparison, *, title: str = "Calibration report", command: str = "") -> str:
+    """The report as one string of HTML."""
+    before = comparison.methods[0] if len(comparison.methods) > 1 else None
+    tables = {name: threshold_table(rows) for name, rows in comparison.samples.items()}
+    view = Page(comparison, recommended(comparison), before, tables, title, command)
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        _verdict(view),
+        slider_card(view),
+        method_table(view),
+        figures(view),
+        recal_figures(view),
+        groups(view),
+        all_metrics(view),
+        how_it_was_made(view),
+    ]
+    parts = {
+        "title": escape(title),
+        "css": _template("page.css"),
+        "body": "\n".join(part for part in body if part),
+        "data": _data(view),
+        "script": _template("page.js"),
+    }
+    # In one pass: what is put in is not looked into again.
+    return re.sub("@(title|css|body|data|script)@", lambda found: parts[found[1]], _template("page.html"))
+
+
+def _verdict(view: Page) -> str:
+    blocks = []
+    for name in view.choices:
+        hidden = "" if name == view.shown else " hidden"
+        sentences = "".join(
+            f"<p>{escape(sentence).replace(' %', '&nbsp;%')}</p>" for sentence in verdict(view.comparison, name)
+        )
+        blocks.append(f'<div data-method="{escape(name)}"{hidden}>{sentences}</div>')
+    card = f'<section class="card verdict" id="verdict">{"".join(blocks)}</section>'
+    if len(view.choices) < 2:
+        return card
+    options = "".join(f'<option value="{escape(name)}">{escape(name)}</option>' for name in view.choices)
+    note = (
+        f"{escape(view.shown)} is shown first: the lowest NLL among the methods that never change a prediction."
+        if view.comparison.keeps_accuracy[list(view.comparison.methods).index(view.shown)]
+        else "No method here keeps every prediction."
+    )
+    return (
+        f'{card}<div class="picker"><label for="method">Method shown:</label><select id="method">{options}</select>'
+        f'<span class="note">{note}</span></div>'
+    )
+
+
+def _data(view: Page) -> str:
+    tables = {
+        name: {
+            "accepted": table.accepted.tolist(),
+            "right": table.right.tolist(),
+            "promised": [round(value, 3) for value in table.promised_errors.tolist()],
+        }
+        for name, table in view.tables.items()
+    }
+    value = {
+        "thresholds": THRESHOLDS,
+        "samples": view.comparison.setup.n_test,
+        "shown": view.shown,
+        "before": view.before,
+        "tables": tables,
+    }
+    # A name such as "</script>" must not end the element.
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _template(name: str) -> str:
+    return files("recal.report.page").joinpath("templates", name).read_text(encoding="utf-8")

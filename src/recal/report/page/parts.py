@@ -1,0 +1,64 @@
+"""What all parts of a page need to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from recal.comparison import Comparison
+from recal.report.data.figures import Thresholds
+
+
+@dataclass(frozen=True)
+class Page:
+    """A comparison, and which of its methods is looked at."""
+
+    comparison: Comparison
+    shown: str  # the method that is compared with the one before, until another is chosen
+    before: str | None  # None where there is only one set of probabilities
+    tables: Mapping[str, Thresholds]
+    title: str
+    command: str
+
+    @property
+    def choices(self) -> Sequence[str]:
+        """The methods that may be compared with the one before."""
+        return [name for name in self.comparison.methods if name != self.before]
+
+    def per_method(self, blocks: Mapping[str, str]) -> str:
+        """Blocks of which the script shows that of the chosen method."""
+        return "".join(
+            f'<div data-method="{escape(name)}"{"" if name == self.shown else " hidden"}>{block}</div>'
+            for name, block in blocks.items()
+        )
+
+
+def figure(title: str, svg: str, caption: str = "") -> str:
+    """A card with one chart; `caption` is markup."""
+    below = f"<figcaption>{caption}</figcaption>" if caption else ""
+    return f'<figure class="card"><h3>{escape(title)}</h3>{svg}{below}</figure>'
+
+
+def section(name: str, title: str, body: str, note: str = "") -> str:
+    """A titled part of the page; `body` and `note` are markup."""
+    words = f'<p class="note">{note}</p>' if note else ""
+    return f'<section id="{name}"><h2>{escape(title)}</h2>{words}{body}</section>'
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in a card that scrolls sideways on narrow screens; cells are markup."""
+    header = "".join(f'<th scope="col">{escape(word)}</th>' for word in head)
+    lines = "".join(
+        f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>"
+        for first, *rest in rows
+    )
+    # Whoever has no pointer must be able to reach what scrolls.
+    inside = f"<table><thead><tr>{header}</tr></thead><tbody>{lines}</tbody></table>"
+    return f'<div class="card scroll" tabindex="0">{inside}</div>'
+
+
+def legend(keys: Mapping[str, str]) -> str:
+    """What each colour of a chart stands for: style class to words."""
+    words = "".join(f'<span><i class="key {css}"></i>{escape(name)}</span>' for css, name in keys.items())
+    return f'<span class="legend">{words}</span>'

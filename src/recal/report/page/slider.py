@@ -1,0 +1,56 @@
+"""The slider: what happens when answers above a confidence are accepted without a second look."""
+
+from __future__ import annotations
+
+from html import escape
+
+import numpy as np
+
+from recal.report.data.figures import THRESHOLDS, Thresholds
+from recal.report.drawing.charts import percent, threshold_chart
+from recal.report.page.parts import Page
+
+# Where the slider stands at first, and for readers without scripts.
+FIRST = 0.9
+
+
+def slider_card(view: Page) -> str:
+    """The slider with its numbers and chart, filled for the first threshold."""
+    shown = THRESHOLDS.index(FIRST)
+    tables = {"after": view.tables[view.shown]}
+    if view.before is not None:
+        tables = {"before": view.tables[view.before], **tables}
+    heads = {"before": escape(str(view.before)), "after": f'<span class="method-name">{escape(view.shown)}</span>'}
+    header = "".join(f'<th scope="col"><span class="key {key}"></span>{heads[key]}</th>' for key in tables)
+    lines = [
+        ("Answers accepted", "coverage", "accepted"),
+        ("Right among them", "accuracy", None),
+        ("Errors made", "errors", None),
+        ("Errors its confidence promised", "promised", None),
+    ]
+    body = []
+    for words, name, below in lines:
+        cells = "".join(_cell(key, table, shown, name, below) for key, table in tables.items())
+        body.append(f'<tr><th scope="row">{words}</th>{cells}</tr>')
+    return f"""<section id="threshold-section"><h2>May I act on answers above this confidence?</h2>
+<div class="card slider"><div>
+<label for="threshold">Accept answers with more than <output id="threshold-value" for="threshold">{FIRST:g}</output>
+confidence</label>
+<input type="range" id="threshold" min="0" max="{len(THRESHOLDS) - 1}" step="1" value="{shown}">
+<table class="numbers" aria-live="polite"><thead><tr><th></th>{header}</tr></thead>
+<tbody>{"".join(body)}</tbody></table>
+<p class="note">Confidence is honest where the errors made match the errors promised.</p>
+</div><div>{threshold_chart(tables, shown)}</div></div></section>"""
+
+
+def _cell(key: str, table: Thresholds, index: int, name: str, below: str | None) -> str:
+    accepted, right = int(table.accepted[index]), int(table.right[index])
+    words = {
+        "coverage": percent(accepted / table.n_samples),
+        "accepted": f"{accepted:,} of {table.n_samples:,}",
+        "accuracy": percent(right / accepted if accepted else np.nan),
+        "errors": f"{accepted - right:,}",
+        "promised": f"{table.promised_errors[index]:,.0f}",
+    }
+    small = f'<small id="{below}-{key}">{words[below]}</small>' if below else ""
+    return f'<td><span id="{name}-{key}">{words[name]}</span>{small}</td>'

@@ -1,0 +1,182 @@
+"""collect in memory: what comes out, and what is refused before work begins."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import recal
+from recal import InputError, ViewAveraging, collect, read_views
+from recal.collecting import Normalize, apply
+from recal.errors import FileError
+from recal.transforms import Named, ZoomOut
+
+
+def test_each_view_is_the_models_answer_to_the_preprocessed_transformed_input(images, labels, model):
+    views = collect(model, images, "zoom:0.5+brightness:0.3", labels=labels, preprocess=lambda x: 255.0 - x)
+    np.testing.assert_array_equal(views.logits, model(255.0 - images))
+    np.testing.assert_array_equal(views.transformed("zoom:0.5"), model(255.0 - ZoomOut(0.5)(images)))
+    assert [str(t) for t in views.transforms] == ["zoom:0.5", "brightness:0.3"]
+    assert views.labels.tolist() == labels.tolist()
+
+
+def test_the_pool_may_be_text_values_callables_or_nothing(images, model):
+    def upside_down(batch):
+        return batch[:, ::-1]
+
+    assert collect(model, images, None).transforms == ()
+    assert collect(model, images, []).transforms == ()
+    assert collect(model, images, [ZoomOut(0.5), "brightness:0.5"]).transforms == recal.pool("zoom:0.5+brightness:0.5")
+    assert collect(model, images, "zoom:0.1-0.9:5", seed=3).transforms == recal.pool("zoom:0.1-0.9:5", seed=3)
+    own = collect(model, images, [upside_down])
+    np.testing.assert_array_equal(own.transformed(own.transforms[0]), model(images[:, ::-1]))
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 19, 20, 1000])
+def test_the_size_of_batches_does_not_matter_to_a_model_that_works_by_sample(images, model, batch_size):
+    views = collect(model, images, "zoom:0.5", batch_size=batch_size)
+    expected = collect(model, images, "zoom:0.5")
+    np.testing.assert_array_equal(views.logits, expected.logits)
+    np.testing.assert_array_equal(views.transformed("zoom:0.5"), expected.transformed("zoom:0.5"))
+
+
+def test_the_inputs_are_left_as_they_were(images, model):
+    before = images.copy()
+    collect(model, images, "zoom:0.1-0.9:5+brightness:0.5", preprocess=lambda x: np.multiply(x, 0, out=x))
+    np.testing.assert_array_equal(images, before)
+
+
+def test_code_that_works_in_place_spoils_neither_the_inputs_nor_other_views(images, model):
+    def darkened(batch):
+        batch //= 2
+        return batch
+
+    def hasty(batch):
+        answer = model(batch)
+        batch[:] = 0
+        return answer
+
+    before = images.copy()
+    views = collect(hasty, images, [darkened, "zoom:0.5"])
+    np.testing.assert_array_equal(images, before)
+    clean = collect(model, images, [Named("darkened", lambda batch: batch // 2), "zoom:0.5"])
+    np.testing.assert_array_equal(views.logits, clean.logits)
+    for transform in clean.transforms:
+        np.testing.assert_array_equal(views.transformed(transform), clean.transformed(transform))
+
+
+def test_your_own_transformations_are_given_again_as_functions_or_by_name(images, labels, model):
+    def flipped(batch):
+        return batch[:, :, ::-1]
+
+    views = collect(model, images, [flipped], labels=labels)
+    calibrator = ViewAveraging().fit(views)
+    calibrator.transforms_ = ("flipped",)  # as after a load
+    expected = calibrator.predict_proba(views)
+    for given in ([flipped], {"flipped": flipped}, [Named("flipped", flipped)]):
+        np.testing.assert_array_equal(apply(calibrator, model, images, transforms=given).probs, expected)
+    with pytest.raises(InputError, match=r"'flipped', which is known by name only.*transforms=\{'flipped'"):
+        apply(calibrator, model, images)
+    with pytest.raises(InputError, match=r"as \{name: function\} or \[function, \.\.\.\]"):
+        apply(calibrator, model, images, transforms=flipped)
+
+
+def test_a_file_is_written_at_the_end(tmp_path, images, labels, model):
+    views = collect(model, images, "zoom:0.5", labels=labels, out=tmp_path / "deep" / "views.npz")
+    again = read_views(tmp_path / "deep" / "views.npz")
+    np.testing.assert_array_equal(again.logits, views.logits)
+    np.testing.assert_array_equal(again.labels, labels)
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["views.npz"]
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path, images):
+    (tmp_path / "file").touch()
+
+    def never(batch):
+        raise AssertionError("the work began")
+
+    with pytest.raises(FileError, match="Cannot write"):
+        collect(never, images, None, out=tmp_path / "file" / "views.npz")
+
+
+def test_another_number_of_classes_is_refused(images):
+    def growing(batch):
+        return np.ones((len(batch), 2 + (len(batch) < 8)), dtype=np.float32) * np.arange(5, 7 + (len(batch) < 8))
+
+    with pytest.raises(InputError, match=r"number of classes changed: growing gave 2 before and 3 for batch 2"):
+        collect(growing, images, None, batch_size=8)
+
+
+def test_a_nan_names_the_sample_and_the_view(images, model):
+    def broken(batch):
+        logits = model(batch)
+        return np.where((batch.reshape(len(batch), -1).max(1) < 130)[:, None], np.inf, logits)
+
+    with pytest.raises(InputError, match=r"broken gave inf for sample 0, class 0, in the view 'brightness:0.5'"):
+        collect(broken, images, "zoom:0.9+brightness:0.5")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be a whole number from 1 on, got 0"),
+        ({"batch_size": 2.5}, "got 2.5"),
+        ({"engine": "spark"}, "`engine` must be 'local', 'ray' or a RayEngine, got 'spark'"),
+        ({"out": "views.csv"}, r"must end in \.zarr .* or \.npz .*, got 'views.csv'"),
+        ({"batchsize": 5}, "no option `batchsize`.*resize, crop, on_error, part"),
+        ({"resize": 5}, "resize: only inputs read from a file or folder"),
+        ({"labels": [0, 1]}, "20 samples but 2 labels"),
+        ({"classes": ["a", "b"], "labels": ["a"] * 20}, "each of the 3 columns"),
+    ],
+)
+def test_bad_options_are_refused(images, model, options, message):
+    with pytest.raises(InputError, match=message):
+        collect(model, images, None, **options)
+
+
+def test_a_bad_pool_is_refused(images, model):
+    with pytest.raises(InputError, match="Did you mean 'zoom'"):
+        collect(model, images, "zom:0.5")
+
+
+def test_nothing_is_printed_where_nobody_looks(images, model, capfd):
+    collect(model, images, "zoom:0.5")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_terminal_sees_a_bar_unless_told_not_to(images, model, monkeypatch, capfd):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    collect(model, images, "zoom:0.5", progress=False)
+    assert capfd.readouterr() == ("", "")
+    collect(model, images, "zoom:0.5")
+    assert "20/20" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 6), (2, 5, 6, 3), (2, 3, 5, 6)])
+@pytest.mark.parametrize("channels", ["first", "last"])
+def test_normalize_agrees_between_arrays_and_tensors(shape, channels):
+    import torch
+
+    batch = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    n = 1 if len(shape) == 3 else 3
+    normalize = Normalize(mean=[0.1, 0.2, 0.3][:n], std=[0.5, 0.6, 0.7][:n], channels=channels)
+    result = normalize(batch)
+    assert result.shape == ((2, n, 5, 6) if channels == "first" else (2, 5, 6, n))
+    np.testing.assert_allclose(normalize(torch.from_numpy(batch)).numpy(), result, atol=1e-6)
+    last = n - 1
+    plane = batch if len(shape) == 3 else batch[..., last] if shape[-1] == 3 else batch[:, last]
+    expected = (plane / 255 - normalize.mean[last]) / normalize.std[last]
+    np.testing.assert_allclose(result[:, last] if channels == "first" else result[..., last], expected, atol=1e-5)
+
+
+def test_normalize_refuses_what_it_cannot_place():
+    with pytest.raises(InputError, match="'first', 'last' or 'keep', got 'middle'"):
+        Normalize(channels="middle")
+    with pytest.raises(InputError, match="must not be 0"):
+        Normalize(std=0)
+    with pytest.raises(InputError, match=r"got \(2, 3\)"):
+        Normalize()(np.zeros((2, 3)))
+    with pytest.raises(InputError, match="each of 3 channels; got 2"):
+        Normalize(mean=[1, 2])(np.zeros((2, 3, 9, 9)))

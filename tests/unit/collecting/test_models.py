@@ -1,0 +1,397 @@
+"""Each kind of model gives its logits, is left as it was, and is refused with a remedy where it does not fit."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.svm import SVC
+
+from recal import collect
+from recal.collecting import PROBABILITY_FLOOR, Normalize, OnnxModel, as_model
+from recal.errors import FileError, InputError, RecalError
+
+
+def rows(n=60, k=3, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % k
+    return rng.normal(size=(n, 4)) + y[:, None], y
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3), torch.nn.Dropout(0.5))
+        self.norm = torch.nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        assert not torch.is_grad_enabled()
+        assert not self.training
+        return self.norm(self.body(x))
+
+
+def net(seed=0):
+    torch.manual_seed(seed)
+    return Net()
+
+
+# --- scikit-learn
+
+
+def test_multinomial_logits_are_the_decision_function():
+    X, y = rows()
+    model = LogisticRegression().fit(X, y)
+    np.testing.assert_array_equal(collect(model, X, None).logits, model.decision_function(X))
+
+
+def test_a_binary_score_becomes_two_columns_whose_softmax_is_the_models_own():
+    X, y = rows(k=2)
+    model = LogisticRegression().fit(X, y)
+    logits = collect(model, X, None).logits
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(probs, model.predict_proba(X), rtol=1e-12)
+
+
+def test_zeros_of_a_forest_are_floored_and_said_to_be():
+    X, y = rows()
+    model = RandomForestClassifier(10, random_state=0).fit(X, y)
+    assert (model.predict_proba(X) == 0).any()
+    with pytest.warns(UserWarning, match=r"RandomForestClassifier.*probabilities of 0.*1e-12"):
+        logits = collect(model, X, None).logits
+    np.testing.assert_allclose(np.exp(logits), np.maximum(model.predict_proba(X), PROBABILITY_FLOOR), rtol=1e-9)
+
+
+def test_nothing_is_said_where_nothing_was_floored():
+    X, y = rows()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        collect(GaussianNB().fit(X, y), X, None)
+        collect(LogisticRegression().fit(X, y), X, None)
+
+
+def test_probabilities_can_be_asked_of_a_classifier_that_has_both():
+    X, y = rows()
+    model = LogisticRegression().fit(X, y)
+    logits = collect(model, X, None, outputs="probabilities").logits
+    np.testing.assert_allclose(np.exp(logits), model.predict_proba(X), rtol=1e-12)
+
+
+def test_names_of_classes_become_columns_in_the_models_order():
+    X, y = rows()
+    names = np.array(["wolf", "ant", "bee"])[y]
+    views = collect(LogisticRegression().fit(X, names), X, None, labels=names)
+    assert views.classes.tolist() == ["ant", "bee", "wolf"]
+    assert (views.classes[views.labels] == names).all()
+
+
+def test_integer_classes_with_gaps_are_names_too():
+    X, y = rows()
+    names = np.array([5, 7, 9])[y]
+    views = collect(LogisticRegression().fit(X, names), X, None, labels=names)
+    assert views.classes.tolist() == [5, 7, 9]
+    assert views.labels.tolist() == y.tolist()
+
+
+def test_images_are_flattened_for_a_classifier_of_rows(images, labels):
+    model = LogisticRegression().fit(images.reshape(20, -1), labels)
+    views = collect(model, images, "zoom:0.5")
+    np.testing.assert_array_equal(views.logits, model.decision_function(images.reshape(20, -1)))
+
+
+def test_a_pipeline_that_takes_images_gets_images(images, labels):
+    model = make_pipeline(FunctionTransformer(lambda x: x.mean(2)), StandardScaler(), LogisticRegression())
+    model.fit(images, labels)
+    np.testing.assert_array_equal(collect(model, images, None).logits, model.decision_function(images))
+
+
+def test_margins_per_pair_of_classes_are_refused():
+    X, y = rows(k=4)
+    with pytest.raises(InputError, match="decision_function_shape='ovr'"):
+        as_model(SVC(decision_function_shape="ovo").fit(X, y))
+
+
+def test_an_unfitted_classifier_is_refused():
+    with pytest.raises(InputError, match=r"LogisticRegression is not fitted.*fit it"):
+        as_model(LogisticRegression())
+
+
+def test_a_regressor_is_refused():
+    X, y = rows()
+    with pytest.raises(InputError, match="LinearRegression has neither decision_function nor predict_proba"):
+        as_model(LinearRegression().fit(X, y))
+
+
+# --- torch
+
+
+def test_a_module_is_put_back_as_it_was(images):
+    module = net().train()
+    module.body[2].eval()  # set by hand: eval() followed by train() would lose it
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    collect(module, images, "zoom:0.5-0.9:2", preprocess=Normalize())
+    assert [m.training for m in (module, module.body, module.body[2], module.norm)] == [True, True, False, True]
+    assert torch.is_grad_enabled()
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+def test_a_module_is_put_back_after_an_error(images):
+    module = net().train()
+
+    def broken(batch):
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no") as caught:
+        collect(module, images, None, preprocess=broken)
+    assert module.training
+    assert torch.is_grad_enabled()
+    assert caught.value.__notes__ == ["while collecting the original of samples 0..19"]
+
+
+def test_floats_and_bytes_are_cast_to_the_weights_dtype(images):
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    as_bytes = collect(module, images, None).logits
+    np.testing.assert_array_equal(as_bytes, collect(module, images.astype(np.float64), None).logits)
+    assert collect(module.double(), images, None).logits.dtype == np.float64
+    assert collect(module.half(), images / 255, None).logits.dtype == np.float32
+
+
+def test_token_ids_stay_integers():
+    tokens = np.random.default_rng(0).integers(0, 50, (10, 7))
+    module = torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Flatten(), torch.nn.Linear(56, 2))
+    assert collect(module, tokens, None).logits.shape == (10, 2)
+
+
+def test_a_module_that_returns_a_tuple_is_refused(images):
+    class Pair(torch.nn.Module):
+        def forward(self, x):
+            return x, x
+
+    with pytest.raises(InputError, match=r"Pair returned a tuple.*logits alone"):
+        collect(Pair(), images, None)
+
+
+@pytest.mark.parametrize("device", ["meta:9:9", "nonsense", "cuda:99"])
+def test_a_device_that_is_not_there_is_named(images, device):
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    with pytest.raises(InputError, match=device):
+        collect(module, images, None, device=device)
+
+
+def test_in_place_preprocess_spoils_nothing(images):
+    kept = images.astype(np.float32)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    clean = collect(module, kept, "zoom:0.5+zoom:1.0", preprocess=lambda x: x / 255)
+    spoilt = collect(module, kept, "zoom:0.5+zoom:1.0", preprocess=lambda x: x.div_(255))
+    np.testing.assert_array_equal(kept, images)
+    np.testing.assert_array_equal(clean.transformed("zoom:0.5"), spoilt.transformed("zoom:0.5"))
+    np.testing.assert_array_equal(clean.logits, spoilt.logits)
+
+
+def test_another_weight_gives_another_fingerprint():
+    first, again, other = as_model(net(0)), as_model(net(0)), as_model(net(1))
+    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
+
+
+def test_fingerprints_of_classifiers_see_what_was_learned():
+    X, y = rows()
+    other, _ = rows(seed=1)
+    forest = [RandomForestClassifier(3, random_state=0).fit(data, y) for data in (X, X, other)]
+    prints = [as_model(model).fingerprint() for model in forest]
+    assert prints[0] == prints[1] != prints[2]
+
+
+# --- files
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A module, and the folders of its files with a free (True) and a fixed (False) size of batches."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).eval()
+    folders = {}
+    for dynamic in (True, False):
+        folders[dynamic] = folder = tmp_path_factory.mktemp("exported")
+        shapes = ({0: torch.export.Dim("n", min=1, max=1000)},) if dynamic else None
+        program = torch.export.export(module, (torch.zeros(8, 1, 8, 8),), dynamic_shapes=shapes)
+        torch.export.save(program, folder / "net.pt2")
+        torch.onnx.export(program, (), folder / "net.onnx", dynamo=True, verbose=False)
+    return module, folders
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("file", ["net.pt2", "net.onnx"])
+def test_exported_files_agree_with_the_module(exported, images, file, dynamic):
+    module, folders = exported
+    expected = collect(module, images, "zoom:0.5", preprocess=Normalize())
+    for model in (folders[dynamic] / file, str(folders[dynamic] / file)):
+        views = collect(model, images, "zoom:0.5", preprocess=Normalize(), batch_size=7)
+        np.testing.assert_allclose(views.logits, expected.logits, atol=1e-5)
+        np.testing.assert_allclose(views.transformed("zoom:0.5"), expected.transformed("zoom:0.5"), atol=1e-5)
+
+
+def test_an_open_session_is_a_model(exported, images):
+    import onnxruntime
+
+    path = exported[1][True] / "net.onnx"
+    views = collect(onnxruntime.InferenceSession(str(path)), images, None, preprocess=Normalize())
+    np.testing.assert_array_equal(views.logits, collect(path, images, None, preprocess=Normalize()).logits)
+
+
+def test_onnx_names_the_shape_it_wants(exported, images):
+    with pytest.raises(InputError, match=r"net\.onnx expects the shape .*1, 8, 8.*\(20, 8, 8\).*preprocess"):
+        collect(exported[1][True] / "net.onnx", images, None)
+
+
+def test_onnx_with_several_outputs_asks_which(tmp_path):
+    from onnx import TensorProto, helper, save
+
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 3])
+    outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 3]) for name in ("a", "b")]
+    nodes = [helper.make_node("Identity", ["x"], ["a"]), helper.make_node("Neg", ["x"], ["b"])]
+    graph = helper.make_graph(nodes, "two", [x], outs)
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "two.onnx")
+    with pytest.raises(InputError, match=r"several outputs \(a, b\).*output="):
+        as_model(tmp_path / "two.onnx")
+    X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    np.testing.assert_array_equal(collect(OnnxModel(tmp_path / "two.onnx", output="b"), X, None).logits, -X)
+    with pytest.raises(InputError, match="no output 'c'; it has: a, b"):
+        OnnxModel(tmp_path / "two.onnx", output="c")
+
+
+@pytest.mark.parametrize("name", ["net.pt", "net.pth", "net.pkl", "net.joblib", "net.ckpt"])
+def test_pickles_are_refused_unopened(tmp_path, name):
+    with pytest.raises(InputError, match=rf"{name} is a pickle.*torch\.export\.save"):
+        as_model(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("net.onnx", b"rubbish", "cannot be read as an ONNX model"),
+        ("net.pt2", b"rubbish", "cannot be read as a torch.export file"),
+        ("net.txt", b"", "ends in .onnx or .pt2"),
+        ("missing.onnx", None, "There is no model file"),
+    ],
+)
+def test_files_that_hold_no_model_are_refused(tmp_path, name, content, message, capfd, caplog):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(RecalError, match=message):
+        as_model(tmp_path / name)
+    assert "Traceback" not in capfd.readouterr().err + caplog.text
+
+
+# --- Hugging Face
+
+
+@pytest.fixture(scope="module")
+def vision():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=16, patch_size=8,
+        num_labels=3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.ViTForImageClassification(config)
+    processor = transformers.ViTImageProcessorPil(size={"height": 16, "width": 16})
+    return model, processor
+
+
+@pytest.mark.parametrize("shape", [(6, 20, 20, 3), (6, 3, 20, 20)])
+def test_a_hugging_face_pair_runs_its_processor_after_the_transformation(vision, shape):
+    model, processor = vision
+    images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    views = collect((model, processor), images, "zoom:0.5", batch_size=4)
+    from recal.transforms import ZoomOut
+
+    for seen, logits in ((images, views.logits), (ZoomOut(0.5)(images), views.transformed("zoom:0.5"))):
+        pixels = processor(images=list(seen), return_tensors="pt")["pixel_values"]
+        with torch.no_grad():
+            expected = model.eval()(pixels).logits.numpy()
+        np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_a_hugging_face_folder_is_opened(vision, tmp_path):
+    model, processor = vision
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    images = np.random.default_rng(0).integers(0, 256, (3, 20, 20, 3), dtype=np.uint8)
+    views = collect(tmp_path, images, None)
+    np.testing.assert_allclose(views.logits, collect(vision, images, None).logits, atol=1e-6)
+    (tmp_path / "model.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(FileError, match="not a Hugging Face image classifier"):
+        as_model(tmp_path)
+
+
+def test_a_pair_that_is_no_model_and_processor_is_refused():
+    with pytest.raises(InputError, match=r"must be \(model, processor\).*got int, str"):
+        as_model((3, "x"))
+
+
+# --- what no model may do
+
+
+def test_probabilities_are_refused_with_the_remedy_and_taken_when_said(images, model):
+    def softmax(batch):
+        values = np.exp(model(batch))
+        return values / values.sum(1, keepdims=True)
+
+    with pytest.raises(InputError, match=r"softmax returned lies in \[0, 1\] and sums to 1.*outputs='probabilities'"):
+        collect(softmax, images, None)
+    views = collect(softmax, images, "zoom:0.5", outputs="probabilities")
+    np.testing.assert_allclose(np.exp(views.logits), softmax(images), rtol=1e-5)
+
+
+def test_logits_said_to_be_probabilities_are_refused(images, model):
+    with pytest.raises(InputError, match=r"must lie in \[0, 1\].*logits"):
+        collect(model, images, None, outputs="probabilities")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda x: x.mean((1, 2)), r"shape \(20,\).*two columns \(0, s\)"),
+        (lambda x: x.mean((1, 2))[:, None], r"shape \(20, 1\).*two columns"),
+        (lambda x: np.ones((20, 2), dtype=int), "dtype int64.*Did it return classes"),
+        (lambda x: np.ones((20, 2)) * [1.0, np.nan], "gave nan for sample 0, class 1, in the original"),
+        (lambda x: np.ones((19, 2)), "gave 19 rows for 20 inputs"),
+        (lambda x: (np.ones((20, 2)), 1), "returned a tuple"),
+    ],
+)
+def test_answers_that_are_no_logits_are_refused(images, answer, message):
+    with pytest.raises(InputError, match=message):
+        collect(answer, images, None)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(3, "got int"), (LogisticRegression, "pass a trained instance"), (None, "got NoneType")],
+)
+def test_what_is_no_model_is_refused(images, model, message):
+    with pytest.raises(InputError, match=message):
+        collect(model, images, None)
+
+
+def test_an_unknown_kind_of_outputs_is_refused(images, model):
+    with pytest.raises(InputError, match="got 'scores'"):
+        collect(model, images, None, outputs="scores")
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "path", "extra"),
+    [("onnxruntime", "onnx", "net.onnx", "onnx"), ("torch", "torch", "net.pt2", "torch")],
+)
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, package, module, path, extra):
+    (tmp_path / path).touch()
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"recal.collecting.models.{module}", raising=False)
+    with pytest.raises(ImportError, match=rf"`{package}`, which is not installed.*\[{extra}\]"):
+        as_model(tmp_path / path)

@@ -1,0 +1,352 @@
+"""Every kind of input arrives whole and in order, with its labels, and what cannot be read is named."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from recal import collect
+from recal.collecting import as_source
+from recal.collecting.inputs.files import read_idx
+from recal.errors import FileError, InputError, RecalError
+
+
+def gather(source, size=7):
+    batches = list(source.batches(size))
+    assert [batch.index for batch in batches] == list(range(len(batches)))
+    assert [len(batch) for batch in batches[:-1]] == [size] * (len(batches) - 1)
+    return np.concatenate([np.asarray(batch.inputs) for batch in batches])
+
+
+class Pairs(torch.utils.data.Dataset):
+    def __init__(self, images, labels):
+        self.images, self.labels, self.read = images, labels, []
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, row):
+        self.read.append(row)
+        return self.images[row], int(self.labels[row])
+
+
+class Stream(IterableDataset):
+    def __init__(self, images, labels):
+        self.pairs = list(zip(images, labels))
+
+    def __iter__(self):
+        return iter(self.pairs)
+
+
+# --- arrays, datasets, loaders
+
+
+@pytest.mark.parametrize("size", [1, 7, 20, 50])
+def test_an_array_comes_in_batches(images, size):
+    np.testing.assert_array_equal(gather(as_source(images), size), images)
+
+
+def test_a_list_of_arrays_is_an_array(images):
+    np.testing.assert_array_equal(gather(as_source(list(images))), images)
+
+
+def test_texts_stay_texts():
+    texts = ["a", "longer", "b"]
+    assert list(next(as_source(texts).batches(3)).inputs) == texts
+
+
+@pytest.mark.parametrize("kind", ["dataset", "pairs", "loader", "stream", "iterable", "loader of another size"])
+def test_torch_inputs_bring_their_labels(kind, images, labels, model):
+    tensors = TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
+    inputs = {
+        "dataset": tensors,
+        "pairs": Pairs(images, labels),
+        "loader": DataLoader(tensors, batch_size=7),
+        "stream": Stream(images, labels),
+        "iterable": [(images[i : i + 3], labels[i : i + 3]) for i in range(0, 20, 3)].__iter__(),
+        "loader of another size": DataLoader(tensors, batch_size=3),
+    }[kind]
+    views = collect(model, inputs, "zoom:0.5", batch_size=7)
+    expected = collect(model, images, "zoom:0.5", labels=labels, batch_size=7)
+    np.testing.assert_array_equal(views.logits, expected.logits)
+    np.testing.assert_array_equal(views.transformed("zoom:0.5"), expected.transformed("zoom:0.5"))
+    np.testing.assert_array_equal(views.labels, labels)
+
+
+def test_labels_given_win_over_those_of_the_dataset(images, labels, model):
+    views = collect(model, Pairs(images, labels), None, labels=labels[::-1])
+    np.testing.assert_array_equal(views.labels, labels[::-1])
+
+
+def test_a_loader_without_labels(images, model):
+    views = collect(model, DataLoader(TensorDataset(torch.from_numpy(images)), batch_size=4), None)
+    assert views.labels is None
+    assert len(views) == 20
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (np.empty((0, 8, 8)), r"at least one sample.*\(0, 8, 8\)"),
+        (np.float32(3), r"at least one sample.*\(\)"),
+        (object(), "got object"),
+        ((np.zeros((3, 8, 8)), np.zeros(3)), "tuple of 2.*`labels`"),
+        (iter([]), "gave no batch"),
+        (iter([{"pixels": 1}]), "dictionaries with 'pixels'"),
+        (iter([(1, 2, 3)]), "got 3 parts"),
+        (iter([(np.zeros((3, 8, 8)), np.zeros(2))]), "batch of 3 inputs with 2 labels"),
+    ],
+)
+def test_what_holds_no_samples_is_refused(inputs, message, model):
+    with pytest.raises(InputError, match=message):
+        collect(model, inputs, None)
+
+
+def test_items_of_different_shapes_are_refused(model):
+    items = Pairs([np.zeros((8, 8)), np.zeros((9, 8))], [0, 1])
+    with pytest.raises(InputError, match=r"different shapes \[\(8, 8\), \(9, 8\)\]"):
+        collect(model, items, None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.zeros(19, int), "20 samples but 19 labels"),
+        (np.full(20, 3), r"0\.\.2.*row 0 has 3"),
+        (np.zeros((20, 3)), r"one per sample.*\(20, 3\)"),
+        (["a"] * 20, "pass classes="),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(images, model, labels, message):
+    with pytest.raises(InputError, match=message):
+        collect(model, images, None, labels=labels)
+
+
+def test_options_of_folders_are_refused_for_arrays(images, model):
+    with pytest.raises(InputError, match="resize: only inputs read from a file or folder"):
+        collect(model, images, None, resize=8)
+
+
+# --- folders of images
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("ant", "bee", "cat"):
+        for number in range(3):
+            path = tmp_path / "images" / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (12, 10, 3), dtype=np.uint8)).save(path)
+    return tmp_path / "images"
+
+
+def test_a_folder_is_read_in_the_order_of_its_names(folder, model):
+    source = as_source(folder)
+    pixels = gather(source, 4)
+    assert pixels.shape == (9, 12, 10, 3)
+    np.testing.assert_array_equal(pixels[4], np.asarray(Image.open(folder / "bee" / "1.png")))
+    views = collect(model, folder, None)
+    assert views.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert views.classes.tolist() == ["ant", "bee", "cat"]
+
+
+def test_folders_are_matched_by_name_where_the_models_columns_are_given(folder, model):
+    views = collect(model, folder, None, classes=["cat", "bee", "ant"])
+    assert views.labels.tolist() == [2, 2, 2, 1, 1, 1, 0, 0, 0]
+
+
+def test_a_missing_class_folder_does_not_shift_columns(folder, model):
+    for path in (folder / "ant").iterdir():
+        path.unlink()
+    (folder / "ant").rmdir()
+    with pytest.raises(InputError, match=r"2 class folders and the model has 3 classes.*classes="):
+        collect(model, folder, None)
+    assert collect(model, folder, None, classes=["ant", "bee", "cat"]).labels.tolist() == [1, 1, 1, 2, 2, 2]
+
+
+def test_resize_and_crop(folder):
+    assert gather(as_source(folder, resize=20)).shape == (9, 24, 20, 3)
+    assert gather(as_source(folder, resize=(6, 5))).shape == (9, 6, 5, 3)
+    cropped = gather(as_source(folder, crop=(4, 6)))
+    np.testing.assert_array_equal(cropped, gather(as_source(folder))[:, 4:8, 2:8])
+
+
+def test_images_of_different_sizes_are_named(folder):
+    Image.new("RGB", (7, 7)).save(folder / "ant" / "9.png")
+    with pytest.raises(InputError, match=r"9\.png is \(7, 7\).*resize="):
+        gather(as_source(folder))
+    with pytest.raises(InputError, match=r"crop=8x8 is larger than the image .*9\.png, which is 7x7"):
+        gather(as_source(folder, crop=8))
+
+
+@pytest.mark.parametrize("damage", [b"", b"not an image", "half"])
+def test_a_corrupt_image_is_named_or_skipped(folder, model, damage):
+    path = folder / "bee" / "1.png"
+    path.write_bytes(path.read_bytes()[:100] if damage == "half" else damage)
+    with pytest.raises(FileError, match=r"bee.1\.png cannot be read.*on_error='skip'"):
+        collect(model, folder, None)
+    source = as_source(folder, on_error="skip")
+    assert source.skipped == ("bee/1.png",)
+    views = collect(model, source, None)
+    assert views.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
+    with pytest.warns(UserWarning, match=r"1 images could not be read and were skipped, such as bee/1\.png"):
+        collect(model, folder, None, on_error="skip")
+
+
+def test_a_nan_names_the_image(folder):
+    def model(batch):
+        return np.where(np.arange(len(batch))[:, None] == 4, np.nan, np.ones((len(batch), 3)))
+
+    with pytest.raises(InputError, match=r"sample 4 \(bee/1\.png\), class 0, in the original"):
+        collect(model, folder, None)
+
+
+def test_images_alone_have_no_labels(folder, model):
+    assert collect(model, folder / "ant", None).labels is None
+
+
+def test_a_folder_without_images_is_refused(tmp_path):
+    (tmp_path / "note.txt").write_text("none")
+    with pytest.raises(InputError, match="holds no images"):
+        as_source(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resize": 0}, "`resize` must be a positive"),
+        ({"crop": (1, 2, 3)}, "`crop` must be"),
+        ({"on_error": "hope"}, "'stop' or 'skip', got 'hope'"),
+        ({"part": "test"}, "`part` applies to CIFAR"),
+    ],
+)
+def test_bad_options_of_a_folder_are_refused(folder, options, message):
+    with pytest.raises(InputError, match=message):
+        as_source(folder, **options)
+
+
+def test_only_what_is_needed_is_read(images, labels):
+    dataset = Pairs(images, labels)
+    source = as_source(dataset)
+    dataset.read.clear()
+    list(source.batches(5, frozenset({0, 2})))
+    assert dataset.read == [*range(5, 10), *range(15, 20)]
+
+
+# --- files
+
+
+def idx(array, code=0x08):
+    return bytes([0, 0, code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_idx_files_find_their_labels(tmp_path, images, labels, model, suffix):
+    pack = gzip.compress if suffix else bytes
+    (tmp_path / f"t10k-images-idx3-ubyte{suffix}").write_bytes(pack(idx(images)))
+    (tmp_path / f"t10k-labels-idx1-ubyte{suffix}").write_bytes(pack(idx(labels.astype(np.uint8))))
+    views = collect(model, tmp_path / f"t10k-images-idx3-ubyte{suffix}", None)
+    np.testing.assert_array_equal(views.logits, collect(model, images, None).logits)
+    np.testing.assert_array_equal(views.labels, labels)
+
+
+def test_idx_of_wider_numbers_are_big_endian(tmp_path):
+    values = np.array([1, -2, 70000], dtype=">i4")
+    (tmp_path / "x-idx1-int").write_bytes(idx(values, 0x0C))
+    assert read_idx(tmp_path / "x-idx1-int").tolist() == [1, -2, 70000]
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz", "named.npz"])
+def test_numpy_files(tmp_path, images, labels, model, name):
+    path = tmp_path / name
+    if name == "x.npy":
+        np.save(path, images)
+    elif name == "x.npz":
+        np.savez(path, images=images, y=labels)
+    else:
+        np.savez(path, whatever=images, labels=labels)
+    views = collect(model, path, None)
+    np.testing.assert_array_equal(views.logits, collect(model, images, None).logits)
+    assert views.labels is None if name == "x.npy" else (views.labels == labels).all()
+
+
+def test_labels_may_be_a_file(tmp_path, images, labels, model):
+    np.save(tmp_path / "y.npy", labels)
+    np.testing.assert_array_equal(collect(model, images, None, labels=tmp_path / "y.npy").labels, labels)
+    (tmp_path / "y.npy").write_bytes(b"rubbish")
+    with pytest.raises(FileError, match=r"y\.npy cannot be read as labels"):
+        collect(model, images, None, labels=tmp_path / "y.npy")
+
+
+def cifar(n, n_labels, seed=0):
+    table = np.random.default_rng(seed).integers(0, 256, (n, n_labels + 3072), dtype=np.uint8)
+    table[:, :n_labels] = np.arange(n)[:, None] % 3 + np.arange(n_labels) * 5
+    return table
+
+
+@pytest.mark.parametrize("n_labels", [1, 2])
+def test_binary_cifar(tmp_path, n_labels):
+    table = cifar(5, n_labels)
+    (tmp_path / "test.bin").write_bytes(table.tobytes())
+    source = as_source(tmp_path / "test.bin")
+    assert source.labels.tolist() == table[:, n_labels - 1].tolist()
+    np.testing.assert_array_equal(gather(source), table[:, n_labels:].reshape(5, 3, 32, 32))
+
+
+@pytest.mark.parametrize(("part", "rows"), [(None, [3]), ("test", [3]), ("train", [1, 2])])
+def test_cifar_archive(tmp_path, part, rows):
+    tables = {1: cifar(4, 1, 1), 2: cifar(5, 1, 2), 3: cifar(6, 1, 3)}
+    with tarfile.open(tmp_path / "cifar.tar.gz", "w:gz") as archive:
+        for key, name in ((2, "data_batch_2.bin"), (1, "data_batch_1.bin"), (3, "test_batch.bin")):
+            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            info.size = tables[key].nbytes
+            archive.addfile(info, io.BytesIO(tables[key].tobytes()))
+    source = as_source(tmp_path / "cifar.tar.gz", part=part)
+    expected = np.concatenate([tables[key] for key in rows])
+    np.testing.assert_array_equal(gather(source), expected[:, 1:].reshape(-1, 3, 32, 32))
+    assert source.labels.tolist() == expected[:, 0].tolist()
+
+
+def archive_of(path, names):
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "message"),
+    [
+        ("missing.npy", lambda p: None, "There is no file or folder"),
+        ("x.npy", lambda p: p.write_bytes(b"rubbish"), r"x\.npy cannot be read"),
+        ("x.npz", lambda p: p.write_bytes(b"rubbish"), r"x\.npz cannot be read"),
+        ("o.npy", lambda p: np.save(p, np.array([{}]), allow_pickle=True), r"o\.npy cannot be read.*Python objects"),
+        ("two.npz", lambda p: np.savez(p, a=[1], b=[2]), "holds a, b; call the inputs `inputs`"),
+        ("x-idx3-ubyte", lambda p: p.write_bytes(b"rubbish"), "does not begin as an IDX file"),
+        ("x-idx3-ubyte", lambda p: p.write_bytes(idx(np.zeros((2, 3, 3), np.uint8))[:-1]), "18 bytes, and 17 follow"),
+        ("x-idx3-ubyte.gz", lambda p: p.write_bytes(b"rubbish"), r"idx3-ubyte\.gz cannot be read"),
+        ("x.bin", lambda p: p.write_bytes(bytes(3000)), "3000 bytes are not rows of 3073 or 3074"),
+        ("x.tar.gz", lambda p: p.write_bytes(b"rubbish"), r"x\.tar\.gz cannot be read"),
+        ("c.tar.gz", lambda p: archive_of(p, ["cifar/data_batch_1"]), "holds pickles; take the binary version"),
+        ("c.tar.gz", lambda p: archive_of(p, ["other"]), "holds no test images"),
+        ("x.csv", lambda p: p.write_text("1,2"), r"x\.csv: inputs are read from \.npz"),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(tmp_path, name, make, message):
+    make(tmp_path / name)
+    with pytest.raises(RecalError, match=message):
+        as_source(tmp_path / name)
+
+
+def test_an_unknown_part_is_refused(tmp_path):
+    archive_of(tmp_path / "c.tar.gz", ["test_batch.bin"])
+    with pytest.raises(InputError, match="'train' or 'test', got 'all'"):
+        as_source(tmp_path / "c.tar.gz", part="all")

@@ -1,0 +1,271 @@
+"""Saving and loading: what goes in comes out, files appear whole, and rubbish is refused in one sentence."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Literal
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from recal import InputError, Plan, Step, load, save
+from recal.calibrators.base import Calibrator
+from recal.errors import FileError, NotFittedError
+from recal.plan import Rule
+from recal.transforms import Named
+from recal.transforms.image import ZoomOut
+
+
+class Toy(Calibrator):
+    """A calibrator whose state may be anything, to try what files can hold."""
+
+    short_name = "toy"
+    keeps_accuracy = True
+
+    def __init__(self, strength: float = 1.0, mode: Literal["a", "b"] | None = None, items=None):
+        self.strength = strength
+        self.mode = mode
+        self.items = items
+
+    def _fit(self, views, labels):
+        self.thing_ = None
+
+    def _predict_proba(self, views):
+        raise NotImplementedError
+
+
+class Stranger(Toy):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch):
+    from recal import calibrators
+
+    monkeypatch.setattr(calibrators, "CALIBRATORS", (*calibrators.CALIBRATORS, Toy))
+
+
+def toy(thing=None, **params) -> Toy:
+    made = Toy(**params).fit([[0.0, 1.0], [2.0, 3.0]], [0, 1])
+    made.thing_ = thing
+    return made
+
+
+def same(a, b) -> bool:
+    """Equal in value and in type, down to the last array."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and bool(np.all((a == b) | ((a != a) & (b != b))))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+    if isinstance(a, float) and math.isnan(a):
+        return math.isnan(b)
+    return a == b
+
+
+PLAN = Plan(
+    (Step("zoom:0.37", (1.0, 0.1 + 0.2, 1e-3, 100.0)), Step("mine", (1, 1, 1, 1)), Step("zoom:0.37", (1, 2, 3, 4))),
+    start=1 / 3,
+    finish=1.1,
+    rule=Rule(confidence_at="own", ties="exact", floor=1e-16),
+)
+
+
+def test_a_plan_comes_back_equal_to_the_last_bit(tmp_path):
+    again = load(save(PLAN, tmp_path / "plan.recal"))
+    assert again == PLAN
+    assert hash(again) == hash(PLAN)
+    assert again.steps[0].betas[1].hex() == (0.1 + 0.2).hex()
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        None,
+        True,
+        -7,
+        10**30,
+        0.1,
+        -0.0,
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+        "Zürich \x00 \ud800".replace("\ud800", "😀"),
+        [],
+        (),
+        {},
+        [1, (2, [3.5, None]), {"a": (1,)}],
+        {1: "int", (2, "b"): "tuple", None: 0.5},
+        {"$": "not a tag", "x": 1},
+        {"$": "array", "array": "a0"},
+        np.float32(0.1),
+        np.int64(3),
+        np.bool_(True),
+        np.arange(6.0).reshape(2, 3),
+        np.arange(6.0, dtype=np.float32).reshape(2, 3).T,
+        np.arange(3, dtype=">f8"),
+        np.array(1.5),
+        np.array([np.nan, np.inf, -np.inf], dtype=np.float16),
+        np.empty((0, 3), dtype=np.int32),
+        np.array([True, False]),
+        np.array([["a", "bcd"], ["", "é"]]),
+        np.array(["a", 1, None, 2.5], dtype=object),
+        PLAN,
+        [PLAN, Named("mine")],
+    ],
+    ids=repr,
+)
+def test_state_of_every_kind_comes_back_the_same(thing, tmp_path):
+    again = load(save(toy(thing), tmp_path / "toy")).thing_
+    expected = thing.astype(thing.dtype.newbyteorder("=")) if isinstance(thing, np.ndarray) else thing
+    assert same(again, expected)
+
+
+def test_loaded_arrays_can_be_written_to(tmp_path):
+    again = load(save(toy(np.zeros(3)), tmp_path / "toy")).thing_
+    again[0] = 1.0
+    assert again[0] == 1.0
+
+
+def test_parameters_come_back_and_the_calibrator_can_be_cloned(tmp_path):
+    again = load(save(toy(strength=0.1, mode="b", items=(1, "zoom:0.5")), tmp_path / "toy"))
+    assert again.get_params() == {"strength": 0.1, "mode": "b", "items": (1, "zoom:0.5")}
+    assert clone(again).get_params() == again.get_params()
+
+
+def test_string_classes_come_back(tmp_path):
+    made = Toy().fit([[0.0, 1.0], [2.0, 3.0]], ["dog", "cat"], classes=["cat", "dog"])
+    assert same(load(save(made, tmp_path / "toy")).classes_, np.array(["cat", "dog"]))
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [{1, 2}, object(), len, np.random.default_rng(0), b"bytes", 1j, np.array([1j])],
+    ids=lambda thing: (
+        type(thing).__name__
+    ),  # an address in a name would differ between the processes that share the tests
+)
+def test_what_a_file_cannot_hold_is_refused_by_name(thing, tmp_path):
+    with pytest.raises(InputError, match=r"Toy\.thing_"):
+        save(toy(thing), tmp_path / "toy")
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_nested_too_deep_are_refused_at_save(tmp_path):
+    deep: list = []
+    for _ in range(100):
+        deep = [deep]
+    with pytest.raises(InputError, match="more than 40 deep"):
+        save(toy(deep), tmp_path / "toy")
+
+
+def test_only_fitted_calibrators_of_the_family_and_plans_can_be_saved(tmp_path):
+    with pytest.raises(NotFittedError, match="Toy"):
+        save(Toy(), tmp_path / "x")
+    with pytest.raises(InputError, match="Stranger is not one of them"):
+        save(Stranger().fit([[0.0, 2.0]], [0]), tmp_path / "x")
+    with pytest.raises(InputError, match="got a dict"):
+        save({}, tmp_path / "x")
+
+
+def test_named_transformations_get_their_code_back(tmp_path):
+    path = save(PLAN, tmp_path / "plan")
+    with pytest.raises(InputError, match="known by name only"):
+        load(path).steps[1].transform(3)
+    plan = load(path, transforms={"mine": lambda x: x * 2})
+    assert plan == PLAN
+    assert plan.steps[1].transform(3) == 6
+    assert load(path, transforms=[Named("mine", lambda x: x * 3)]).steps[1].transform(3) == 9
+    with pytest.raises(InputError, match=r"no transformation 'other'; it uses: zoom:0\.37, mine"):
+        load(path, transforms={"other": abs})
+
+
+def test_a_transformation_whose_spec_names_another_is_refused(tmp_path):
+    class Sly(ZoomOut):
+        def __str__(self):
+            return "zoom:0.9"
+
+    with pytest.raises(InputError, match=r"its spec 'zoom:0\.9' does not name it"):
+        save(Plan((Step(Sly(0.5), (1, 1, 1, 2)),)), tmp_path / "plan")
+
+
+def test_missing_files_and_folders_are_refused(tmp_path):
+    with pytest.raises(FileError, match=r"nothing\.recal: No such file"):
+        load(tmp_path / "nothing.recal")
+    with pytest.raises(FileError, match="is a folder"):
+        load(tmp_path)
+    with pytest.raises(FileError, match=r"it is a folder\. Nothing was changed"):
+        save(PLAN, tmp_path)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="not a regular file"):
+        load(tmp_path / "pipe")
+
+
+def test_a_link_is_written_through(tmp_path):
+    save(Plan(start=2.0), tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    save(PLAN, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert load(tmp_path / "real") == PLAN
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = save(PLAN, tmp_path / "plan")
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FileError, match=r"No space left on device\. Nothing was changed"):
+        save(Plan(start=2.0), path)
+    assert load(path) == PLAN
+    assert [p.name for p in tmp_path.iterdir()] == ["plan"]
+
+
+def test_a_file_can_be_read_by_all_whom_the_umask_allows(tmp_path):
+    old = os.umask(0o022)
+    try:
+        path = save(PLAN, tmp_path / "plan")
+    finally:
+        os.umask(old)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path):
+    path = save(Plan(start=1.0), tmp_path / "plan")
+    code = (
+        "import sys\nfrom recal import Plan, save\nprint('go', flush=True)\n"
+        "n = 1\nwhile True:\n    n += 1\n    save(Plan(start=float(n)), sys.argv[1])"
+    )
+    for wait in (0.003, 0.011, 0.029, 0.05):
+        writer = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+        writer.stdout.readline()
+        time.sleep(wait)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        assert load(path).start >= 1.0
+
+
+@pytest.mark.parametrize("beginning", [b"\x80\x04", b"\x80\x05", b"\x1f\x8b"])
+def test_a_header_whose_length_begins_like_another_kind_of_file_is_read(tmp_path, beginning):
+    path = save(Plan(start=0.5), tmp_path / "plan")
+    content = path.read_bytes()
+    length, wanted = int.from_bytes(content[:8], "little"), int.from_bytes(beginning, "little")
+    spaces = b" " * (wanted - length)  # JSON allows them, so the header can be given any length
+    path.write_bytes(wanted.to_bytes(8, "little") + content[8 : 8 + length] + spaces + content[8 + length :])
+    assert path.read_bytes().startswith(beginning)
+    assert load(path) == Plan(start=0.5)

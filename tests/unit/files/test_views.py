@@ -1,0 +1,340 @@
+"""Views on disk: what is written comes back, big ones pass through in parts, and rubbish is refused."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import shutil
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from recal import InputError, Views, read_views
+from recal.errors import FileError, RecalError
+from recal.files import npz as npz_module
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(6, 3)).astype(np.float32)
+SPECS = ("zoom:0.5", "brightness:0.3", "my own")
+WORDS = np.array(["ant", "bee", "zebu é"])
+
+
+def make(dtype=np.float32, labels=(0, 1, 2, 2, 1, 0), classes=None, count=3) -> Views:
+    transformed = {spec: (LOGITS * (i + 2)).astype(dtype) for i, spec in enumerate(SPECS[:count])}
+    return Views(LOGITS.astype(dtype), transformed, labels, classes=classes)
+
+
+def assert_same(a: Views, b: Views) -> None:
+    assert a.transforms == b.transforms
+    assert a.logits.dtype == b.logits.dtype
+    np.testing.assert_array_equal(a.logits, b.logits)
+    for transform in a.transforms:
+        assert a.transformed(transform).dtype == b.transformed(transform).dtype
+        np.testing.assert_array_equal(a.transformed(transform), b.transformed(transform))
+    for x, y in ((a.labels, b.labels), (a.classes, b.classes)):
+        assert (x is None) == (y is None)
+        if x is not None:
+            assert x.tolist() == y.tolist()
+
+
+@pytest.fixture(params=["npz", "zarr"])
+def target(request, tmp_path):
+    return tmp_path / f"views.{request.param}"
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        make(),
+        make(np.float16),
+        make(np.float64),
+        make(labels=None),
+        make(count=0),
+        make(count=0, labels=None),
+        make(classes=WORDS, labels=WORDS[[2, 0, 0, 1, 1, 1]]),
+        make(classes=[10, 20, 30], labels=[10, 20, 30, 30, 20, 10]),
+        make(classes=[2, 0, 1], labels=[2, 0, 1, 1, 0, 2]),
+        make(classes=np.array(["x", "y", "z"], dtype=object), labels=["x", "y", "z", "z", "y", "x"]),
+        make(classes=[0.5, 1.5, 2.5], labels=[0.5, 2.5, 2.5, 0.5, 0.5, 0.5]),
+        make()[[5, 0, 0]],
+        make()[::-2],
+        Views(np.asfortranarray(LOGITS), {"a": np.asfortranarray(LOGITS * 2)}),
+    ],
+    ids=range(14),
+)
+def test_what_is_written_comes_back(views, target):
+    assert views.write(target) == target
+    assert_same(read_views(target), views)
+    read_views(target).write(target)  # over itself
+    assert_same(read_views(target), views)
+    assert [p.name for p in target.parent.iterdir()] == [target.name]
+
+
+def test_views_of_several_dtypes_lose_nothing(target):
+    views = Views(LOGITS, {"a": LOGITS.astype(np.float16), "b": LOGITS.astype(np.float64) / 3})
+    again = read_views(views.write(target))
+    assert again.logits.dtype == np.float32
+    np.testing.assert_array_equal(again.transformed("b"), views.transformed("b"))
+    np.testing.assert_array_equal(again.transformed("a"), views.transformed("a"))
+
+
+def test_numpy_reads_the_file_as_told(tmp_path):
+    make(classes=WORDS, labels=[0, 1, 2, 2, 1, 0]).write(tmp_path / "v.npz")
+    with np.load(tmp_path / "v.npz") as file:
+        assert sorted(file.files) == ["classes", "labels", "logits", "transformed", "transforms"]
+        assert file["transforms"].tolist() == list(SPECS)
+        assert file["transformed"].shape == (3, 6, 3)
+        np.testing.assert_array_equal(file["transformed"][1], LOGITS * 3)
+
+
+def test_a_file_made_by_hand_is_read(tmp_path):
+    stack = np.stack([LOGITS, LOGITS * 2])
+    np.savez_compressed(
+        tmp_path / "v.npz", logits=LOGITS, transforms=["a", "b"], transformed=stack, labels=np.arange(6) % 3, extra=[1]
+    )
+    views = read_views(tmp_path / "v.npz")
+    assert [str(t) for t in views.transforms] == ["a", "b"]
+    np.testing.assert_array_equal(views.transformed("b"), LOGITS * 2)
+    assert views.labels.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_equal_views_give_equal_bytes(tmp_path):
+    assert make().write(tmp_path / "a.npz").read_bytes() == make().write(tmp_path / "b.npz").read_bytes()
+
+
+def test_a_folder_is_opened_without_reading_logits(tmp_path, monkeypatch):
+    make().write(tmp_path / "v.zarr")
+    shutil.rmtree(tmp_path / "v.zarr" / "logits" / "c")
+    shutil.rmtree(tmp_path / "v.zarr" / "transformed" / "c")
+    views = read_views(tmp_path / "v.zarr")
+    assert repr(views) == "Views: 6 samples, 3 classes, 3 transformations, labelled"
+    with pytest.raises(InputError, match="`logits` must be finite; row 0, column 0 is nan"):
+        _ = views.logits
+
+
+@pytest.fixture
+def parts_of_two(monkeypatch):
+    monkeypatch.setattr("recal.files.views._PART_VALUES", 6)
+
+
+def test_only_the_parts_asked_for_are_read(tmp_path, parts_of_two):
+    make().write(tmp_path / "v.zarr")
+    (tmp_path / "v.zarr" / "logits" / "c" / "1" / "0").unlink()  # rows 2 and 3
+    views = read_views(tmp_path / "v.zarr")
+    for rows in ([0, 5, 1], slice(4, None), [5, 0, 0]):
+        np.testing.assert_array_equal(views[rows].logits, LOGITS[rows])
+    with pytest.raises(InputError, match="row 1, column 0 is nan"):
+        _ = views[[0, 2]].logits
+
+
+def test_many_parts_come_back(target, parts_of_two):
+    assert_same(read_views(make().write(target)), make())
+
+
+@pytest.mark.parametrize("suffix", ["npz", "zarr"])
+def test_big_views_pass_through_in_parts(tmp_path, suffix):
+    logits = np.zeros((200_000, 10), dtype=np.float32)
+    views = Views(logits, {f"v{i}": logits for i in range(10)})  # 8 MB each, 80 MB in all
+    tracemalloc.start()
+    views.write(tmp_path / f"v.{suffix}")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40e6
+
+
+def test_a_name_without_a_known_ending_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"\.npz or \.zarr, got 'v\.txt'"):
+        make().write(tmp_path / "v.txt")
+
+
+def test_what_is_no_zarr_folder_is_never_replaced(tmp_path):
+    (tmp_path / "v.zarr").mkdir()
+    (tmp_path / "v.zarr" / "thesis.tex").write_text("dear")
+    with pytest.raises(FileError, match="no zarr folder"):
+        make().write(tmp_path / "v.zarr")
+    assert (tmp_path / "v.zarr" / "thesis.tex").read_text() == "dear"
+    (tmp_path / "v.npz").mkdir()
+    with pytest.raises(FileError, match="is a folder"):
+        make().write(tmp_path / "v.npz")
+
+
+def test_a_full_disk_leaves_the_old_views(target, monkeypatch):
+    make(count=1).write(target)
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(npz_module, "_write_array", full)
+    monkeypatch.setattr("zarr.Group.create_array", full)
+    with pytest.raises(FileError, match=r"No space left on device\. Nothing was changed"):
+        make(count=3).write(target)
+    assert_same(read_views(target), make(count=1))
+    assert [p.name for p in target.parent.iterdir()] == [target.name]
+
+
+def write_npz(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def bomb(path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**8, 2)})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("logits.npy", "w") as member:
+        member.write(header.getvalue())
+        for _ in range(100):
+            member.write(bytes(8 * 10**5))
+    raw = path.read_bytes().replace(
+        (len(header.getvalue()) + 8 * 10**7).to_bytes(4, "little"), (2**31).to_bytes(4, "little")
+    )
+    path.write_bytes(raw)
+    return path
+
+
+def lying(path, shape):
+    """An array that declares another shape than it has."""
+    with zipfile.ZipFile(path, "w") as archive, archive.open("logits.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        member.write(LOGITS.tobytes())
+    return path
+
+
+NPZ = {
+    "says-less": (lambda p: lying(p, (2, 3)), "`logits` declares 24 bytes and has 72"),
+    "says-more": (lambda p: lying(p, (10**9, 3)), "`logits` declares 12,000,000,000 bytes and has 72"),
+    "says-minus": (lambda p: lying(p, (-6, 3)), "logits"),
+    "text": (lambda p: p.write_text("logits") and p, "not a whole .npz file"),
+    "empty": (lambda p: p.write_bytes(b"") or p, "not a whole .npz file"),
+    "png": (lambda p: p.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99)) and p, "not a whole .npz file"),
+    "no-logits": (lambda p: write_npz(p, probs=LOGITS), "no array `logits`; it holds: probs"),
+    "objects": (lambda p: write_npz(p, logits=np.array([[{}, 1]], dtype=object)), "Python objects, which are never"),
+    "object-labels": (
+        lambda p: write_npz(p, logits=LOGITS, labels=np.array(["a"] * 6, dtype=object)),
+        "`labels` holds Python objects",
+    ),
+    "ints-as-specs": (lambda p: write_npz(p, logits=LOGITS, transforms=[1], transformed=LOGITS[None]), "dtype int64"),
+    "twice": (lambda p: write_npz(p, logits=LOGITS, transforms=["a", "a"], transformed=[LOGITS] * 2), "twice"),
+    "same": (
+        lambda p: write_npz(p, logits=LOGITS, transforms=["zoom:.5", "zoom:0.5"], transformed=[LOGITS] * 2),
+        "twice",
+    ),
+    "no-stack": (lambda p: write_npz(p, logits=LOGITS, transforms=["a"]), r"shape \(1, 6, 3\), got \(0, 6, 3\)"),
+    "no-specs": (lambda p: write_npz(p, logits=LOGITS, transformed=LOGITS[None]), r"shape \(0, 6, 3\), got \(1"),
+    "one-axis": (lambda p: write_npz(p, logits=LOGITS[0]), r"\(n_samples, n_classes\), got \(3,\)"),
+    "nan": (lambda p: write_npz(p, logits=LOGITS * np.nan), "row 0, column 0 is nan"),
+    "words": (lambda p: write_npz(p, logits=[["a", "b"]]), "must hold floats"),
+    "probabilities": (lambda p: write_npz(p, logits=np.full((20, 4), 0.25)), "these are probabilities"),
+    "labels": (lambda p: write_npz(p, logits=LOGITS, labels=[0] * 5), "6 samples but 5 labels"),
+    "label": (lambda p: write_npz(p, logits=LOGITS, labels=[0, 0, 0, 0, 0, 3]), "row 5 has 3"),
+    "bad-strength": (lambda p: write_npz(p, logits=LOGITS, transforms=["zoom:9"], transformed=LOGITS[None]), "zoom"),
+    "bomb": (bomb, "claim to hold|declares"),
+}
+
+
+@pytest.mark.parametrize("name", NPZ)
+def test_a_bad_file_is_refused_in_one_sentence(name, tmp_path):
+    build, words = NPZ[name]
+    path = build(tmp_path / f"{name}.npz")
+    with pytest.raises(RecalError, match=words) as refused:
+        read_views(path)
+    assert str(path) in str(refused.value)
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    with pytest.raises(FileError, match="no file or folder"):
+        read_views(tmp_path / "nothing.npz")
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(FileError, match="not a regular file"):
+        read_views(tmp_path / "pipe.npz")
+
+
+def edit(path, change):
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+ZARR = {
+    "empty": (lambda p: shutil.rmtree(p) or p.mkdir(), "not a zarr folder"),
+    "broken-json": (lambda p: (p / "zarr.json").write_text("{"), "not a zarr folder"),
+    "no-logits": (lambda p: shutil.rmtree(p / "logits"), "`logits` must be an array of floats"),
+    "not-ours": (lambda p: edit(p / "zarr.json", lambda d: d["attributes"].pop("recal")), "not one of recal's"),
+    "future": (lambda p: edit(p / "zarr.json", lambda d: d["attributes"]["recal"].update(version=2)), "format 2"),
+    "specs": (
+        lambda p: edit(p / "zarr.json", lambda d: d["attributes"]["recal"].update(transforms=[1, 2, 3])),
+        "specs",
+    ),
+    "same": (
+        lambda p: edit(p / "zarr.json", lambda d: d["attributes"]["recal"].update(transforms=["a", "a", "b"])),
+        "twice",
+    ),
+    "fewer": (
+        lambda p: edit(p / "zarr.json", lambda d: d["attributes"]["recal"].update(transforms=["a"])),
+        r"\(1, 6, 3\)",
+    ),
+    "classes": (lambda p: edit(p / "zarr.json", lambda d: d["attributes"].update(classes=["a"])), "3 columns"),
+    "huge-labels": (lambda p: edit(p / "labels" / "zarr.json", lambda d: d.update(shape=[10**13])), "6 integers"),
+    "pickle": (
+        lambda p: edit(p / "logits" / "zarr.json", lambda d: d["codecs"].append({"name": "numcodecs.pickle"})),
+        "not a zarr folder|not opened",
+    ),
+    "integers": (
+        lambda p: edit(p / "logits" / "zarr.json", lambda d: d.update(data_type="int32", fill_value=0)),
+        "array of floats with 2 dimensions, got int32",
+    ),
+    "lost-labels": (lambda p: shutil.rmtree(p / "labels" / "c"), "row 0 has -1"),
+}
+
+
+@pytest.mark.parametrize("name", ZARR)
+def test_a_bad_folder_is_refused_in_one_sentence(name, tmp_path):
+    damage, words = ZARR[name]
+    path = make().write(tmp_path / "v.zarr")
+    damage(path)
+    with pytest.raises(RecalError, match=words) as refused:
+        read_views(path)
+    assert str(path) in str(refused.value)
+
+
+def test_a_folder_that_claims_too_many_rows_is_refused_when_read(tmp_path):
+    path = make(count=0, labels=None).write(tmp_path / "v.zarr")
+    edit(path / "logits" / "zarr.json", lambda d: d.update(shape=[10**14, 3]))
+    with pytest.raises(RecalError, match=r"memory|damaged"):
+        _ = read_views(path).logits
+
+
+def test_a_part_cut_short_is_refused_when_read(tmp_path):
+    path = make().write(tmp_path / "v.zarr")
+    part = path / "logits" / "c" / "0" / "0"
+    part.write_bytes(part.read_bytes()[:-5])
+    with pytest.raises(FileError, match="is damaged"):
+        _ = read_views(path).logits
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return make(classes=WORDS, labels=[0, 1, 2, 2, 1, 0]).write(tmp_path_factory.mktemp("fuzz") / "v.npz")
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_file_is_read_right_or_refused(whole, data):
+    raw = bytearray(whole.read_bytes())
+    if data.draw(st.booleans(), label="cut"):
+        raw = raw[: data.draw(st.integers(0, len(raw) - 1), label="length")]
+    else:
+        for _ in range(data.draw(st.integers(1, 3), label="flips")):
+            raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    damaged = whole.with_name("damaged.npz")
+    damaged.write_bytes(raw)
+    try:
+        views = read_views(damaged)
+    except RecalError:
+        return
+    np.testing.assert_array_equal(views.logits, LOGITS)
