@@ -116,8 +116,10 @@ def _check_option(kind: str, name: str, value: Any, default: Any) -> Any:
     """Return the option in the type of its default, so that equal specs and equal values are the same thing."""
     try:
         if isinstance(default, tuple):
-            return tuple(float(format(float(v), ".9g")) + 0.0 for v in value)
-        if isinstance(default, float) and not isinstance(value, bool):
+            numbers = tuple(float(format(float(v), ".9g")) + 0.0 for v in value)
+            if all(map(math.isfinite, numbers)):
+                return numbers
+        elif isinstance(default, float) and not isinstance(value, bool):
             number = tidy(value)
             if math.isfinite(number):
                 return number
@@ -127,7 +129,7 @@ def _check_option(kind: str, name: str, value: Any, default: Any) -> Any:
             return value
     except (TypeError, ValueError, OverflowError):
         pass
-    wanted = {tuple: "numbers", float: "a finite number", int: "a whole number"}.get(
+    wanted = {tuple: "finite numbers", float: "a finite number", int: "a whole number"}.get(
         type(default), "a word without any of + , : = ;"
     )
     raise InputError(f"{kind}'s option `{name}` must be {wanted}, got {value!r}.")

@@ -14,9 +14,10 @@ from recal.errors import InputError
 from recal.transforms.base import BuiltIn, Transform, format_strength
 from recal.transforms.parse import KINDS, as_transform, build, parse_options, read_strength
 
-_NUMBER = r"\d+\.?\d*(?:e-?\d+)?|\.\d+(?:e-?\d+)?"
+_NUMBER = r"\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+(?:e-?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})\s*")
 _USUAL_COUNT = 10
+_MOST_DIGITS = 9  # of a count: nobody computes a thousand million views
 
 
 class _Range(NamedTuple):
@@ -105,7 +106,7 @@ def _part(text: str, data: Any) -> _Range | Transform:
     span = _RANGE.fullmatch(plain[0])
     if span is None and len(plain) == 1:
         return build(kind, read_strength(kind, plain[0]), options)
-    if span is None or len(plain) != 2 or not plain[1].strip().isdecimal() or int(plain[1]) == 0:
+    if span is None or len(plain) != 2 or not _is_count(plain[1].strip()):
         raise InputError(
             f"A part of a pool is '{kind}:low-high:count', '{kind}:strength' or '{kind}', got {text!r}; "
             f"for instance '{kind}:{'-'.join(f'{s:g}' for s in sorted(KINDS[kind].strengths))}:5'."
@@ -113,9 +114,20 @@ def _part(text: str, data: Any) -> _Range | Transform:
     return _checked(_Range(kind, float(span[1]), float(span[2]), int(plain[1]), options))
 
 
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) > 0
+
+
 def _checked(part: _Range) -> _Range:
     if part.low >= part.high:
         raise InputError(f"A range goes from low to high, got {part!s}.")
+    kind = KINDS[part.kind]
+    low, high = kind.domain
+    # Before any grid is built: one from 0 to 1e9 would hold a hundred thousand million strengths.
+    too_low = part.low <= low if kind.positive else part.low < low
+    if too_low or part.high - kind.step > high + 1e-9:
+        bounds = f"{'(' if kind.positive else '['}{low:g}, {high:g}]"
+        raise InputError(f"{part.kind}'s strengths lie in {bounds}, and {part!s} goes beyond.")
     held = len(_grid(KINDS[part.kind], part.low, part.high))
     if part.n > held:
         step = format_strength(KINDS[part.kind].step)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from recal.errors import InputError
-from recal.transforms import Brightness, Named, RandomPixels, ZoomOut, as_transform, pool
+from recal.transforms import TRANSFORMS, Brightness, Named, RandomPixels, ZoomOut, as_transform, pool
+from recal.transforms.base import format_strength
 
 
 def flip(images: Any) -> Any:
@@ -61,7 +62,7 @@ def test_everything_can_be_mixed() -> None:
         ("zoom:0.1-0.9", r"'zoom:low-high:count'.*'zoom:0.1-0.9'"),
         ("zoom:0.1-0.9:0", r"'zoom:low-high:count'"),
         ("zoom:0.9-0.1:3", r"from low to high, got zoom:0.9-0.1"),
-        ("zoom:0.5-1.5:60", r"\(0, 1\], got 1.01"),
+        ("zoom:0.5-1.5:60", r"\(0, 1\], and zoom:0.5-1.5 goes beyond"),
         ("zoom:high", r"got 'zoom:high'"),
         ("zoom:0.5:size=3", r"options.*layout; got 'size=3'"),
         ("zoom:layout=NCHW:0.5", r"Options come last"),
@@ -73,6 +74,36 @@ def test_everything_can_be_mixed() -> None:
 def test_rubbish_is_refused_with_the_remedy(spec: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         pool(spec)
+
+
+@pytest.mark.parametrize("kind", TRANSFORMS, ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("ends", ["{low}-1e9", "{low}-1e999", "{above}-{beyond}", "0-1e9", "1e8-1e9"])
+def test_a_range_beyond_its_kinds_domain_is_refused_before_a_grid_is_built(kind: Any, ends: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys.modules["recal.transforms.pool"], "_grid", lambda *_: pytest.fail("a grid was built"))
+    least, most = kind.domain
+    text = ends.format(low=format_strength(least + kind.step), above=format_strength(most), beyond=most + 2 * kind.step)
+    with pytest.raises(InputError, match=f"{kind.kind}'s strengths lie in .* goes beyond"):
+        pool(f"{kind.kind}:{text}:3")
+
+
+@pytest.mark.parametrize("kind", TRANSFORMS, ids=lambda kind: kind.kind)
+def test_a_range_may_reach_the_end_of_its_kinds_domain(kind: Any) -> None:
+    least, most = kind.domain
+    low = format_strength(least + kind.step if kind.positive else least)
+    assert str(pool(f"{kind.kind}:{low}-{most + kind.step:g}:3")[0]).startswith(kind.kind)
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "-inf", "1e999", "9" * 400, "Infinity"])
+def test_endless_numbers_are_refused(text: str) -> None:
+    for spec in (f"zoom:{text}", f"median:0.5:medians=1;{text}", f"zoom:0.1-{text}:3"):
+        with pytest.raises(InputError):
+            pool(spec)
+
+
+@pytest.mark.parametrize("count", ["9" * 5000, "9" * 10, "\u0664" * 5000])
+def test_a_count_that_nobody_can_compute_is_refused(count: str) -> None:
+    with pytest.raises(InputError, match="'zoom:low-high:count'"):
+        pool(f"zoom:0.1-0.9:{count}")
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, None, True])

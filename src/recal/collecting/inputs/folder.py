@@ -7,9 +7,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from recal.collecting.fingerprint import digest_texts
+from recal.collecting.inputs.pixels import read_image
 from recal.collecting.inputs.sources import IndexedSource
 from recal.errors import FileError, InputError
 
@@ -21,6 +22,8 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".t
 
 class ImageFolder(IndexedSource):
     """Images as `root/class/name.jpg`; labels are the class folders' places in sorted order. uint8, channels last.
+
+    What becomes of sixteen bits, palettes, alpha, CMYK and rotated photographs is told in `pixels.read_image`.
 
     Parameters
     ----------
@@ -95,13 +98,7 @@ class ImageFolder(IndexedSource):
         return True
 
     def _image(self, path: Path) -> NDArray[np.uint8]:
-        try:
-            with Image.open(path) as file:
-                image = file.convert("RGB")
-        except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise FileError(
-                f"The image {path} cannot be read: {error}. Mend or remove it, or leave such out with on_error='skip'."
-            ) from error
+        image = read_image(path)
         if self.resize is not None:
             image = image.resize(self._resized(*image.size), Image.Resampling.BILINEAR)
         if self.crop is not None:

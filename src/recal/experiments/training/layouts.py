@@ -169,7 +169,7 @@ def _png_rows(path: Path) -> NDArray[np.uint8]:
     if not path.is_file():
         raise FileError(f"{path} is missing; the package has five training batches and one test batch.")
     try:
-        with Image.open(path) as picture:
+        with Image.open(path, formats=("PNG",)) as picture:
             if picture.size[0] != 1024 or picture.mode not in ("RGB", "RGBA"):
                 raise FileError(f"{path} must be an RGB picture 1024 pixels wide, one image a row, got {picture}.")
             pixels = np.asarray(picture)[..., :3]
@@ -180,7 +180,7 @@ def _png_rows(path: Path) -> NDArray[np.uint8]:
 
 def _png_labels(path: Path, count: int) -> Labels:
     try:
-        labels = np.asarray(json.loads(path.read_text()))
+        labels = np.asarray(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise FileError(f"{path} cannot be read as a JSON list of labels: {error}.") from error
     return _checked_labels(labels, count, 10, path)
