@@ -78,7 +78,7 @@ def test_rubbish_is_refused_with_the_remedy(spec: Any, words: str) -> None:
 
 @pytest.mark.parametrize("kind", TRANSFORMS, ids=lambda kind: kind.kind)
 @pytest.mark.parametrize("ends", ["{low}-1e9", "{low}-1e999", "{above}-{beyond}", "0-1e9", "1e8-1e9"])
-def test_a_range_beyond_its_kinds_domain_is_refused_before_a_grid_is_built(kind: Any, ends: str, monkeypatch: Any) -> None:
+def test_a_range_beyond_its_kinds_domain_is_refused_before_a_grid_is_built(kind, ends, monkeypatch) -> None:
     monkeypatch.setattr(sys.modules["recal.transforms.pool"], "_grid", lambda *_: pytest.fail("a grid was built"))
     least, most = kind.domain
     text = ends.format(low=format_strength(least + kind.step), above=format_strength(most), beyond=most + 2 * kind.step)
@@ -90,7 +90,7 @@ def test_a_range_beyond_its_kinds_domain_is_refused_before_a_grid_is_built(kind:
 def test_a_range_may_reach_the_end_of_its_kinds_domain(kind: Any) -> None:
     least, most = kind.domain
     low = format_strength(least + kind.step if kind.positive else least)
-    assert str(pool(f"{kind.kind}:{low}-{most + kind.step:g}:3")[0]).startswith(kind.kind)
+    assert str(pool(f"{kind.kind}:{low}-{most + kind.step:g}:3", data=[[1.0, 2.0]])[0]).startswith(kind.kind)
 
 
 @pytest.mark.parametrize("text", ["inf", "nan", "-inf", "1e999", "9" * 400, "Infinity"])
