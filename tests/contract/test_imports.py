@@ -179,6 +179,18 @@ def test_a_plain_import_is_light():
     assert answer.stdout.strip() == "[]"
 
 
+def test_applying_a_saved_calibration_loads_no_scikit_learn(tmp_path):
+    """Its import costs more than all the rest of such a command."""
+    recal.save(recal.TemperatureScaling().fit([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]], [0, 1, 1]), tmp_path / "ts.recal")
+    code = (
+        "import sys, recal\n"
+        "recal.load(sys.argv[1]).predict_proba([[3.0, -1.0]])\n"
+        "print([name for name in ('sklearn', 'pandas', 'scipy.stats') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "ts.recal")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
 def test_public_names_resolve_to_what_the_list_says():
     assert set(recal.__all__) == set(public_homes()) == set(dir(recal))
     for name, home in public_homes().items():

@@ -31,9 +31,15 @@ def _homes() -> dict[str, str]:
     }
 
 
+def calibrator_named(name: str) -> type[Calibrator] | None:
+    """Return one method of the family by its class's name, without loading the others."""
+    home = _homes().get(name)
+    return None if home is None else getattr(import_module(home), name)
+
+
 def __getattr__(name: str) -> Any:
     if name == "CALIBRATORS":
-        return tuple(getattr(import_module(home), method) for method, home in _homes().items())
-    if name in _homes():
-        return getattr(import_module(_homes()[name]), name)
+        return tuple(calibrator_named(method) for method in _homes())
+    if method := calibrator_named(name):
+        return method
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,8 +22,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 
+from recal.calibrators.machinery.estimator import Estimator
 from recal.calibrators.machinery.probabilities import bounded_probs
 from recal.checks import Labels, check_classes, check_labels
 from recal.errors import InputError, NotFittedError
@@ -35,7 +35,7 @@ from recal.views import Views
 State = dict[str, Any]
 
 
-class Calibrator(BaseEstimator, ABC):
+class Calibrator(Estimator, ABC):
     """Maps a classifier's logits to honest probabilities.
 
     Attributes

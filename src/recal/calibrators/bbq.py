@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.monotone import pack, smooth
@@ -125,12 +125,12 @@ def _score(layout: _Layout, scores: Vector, hits: NDArray[np.bool_], prior: floa
     strength = np.repeat(prior / layout.sizes, layout.sizes)
     alpha, beta = strength * middles, strength * (1 - middles)
     evidence = (
-        gammaln(strength)
-        - gammaln(counts + strength)
-        + gammaln(positives + alpha)
-        - gammaln(alpha)
-        + gammaln(counts - positives + beta)
-        - gammaln(beta)
+        scipy.special.gammaln(strength)
+        - scipy.special.gammaln(counts + strength)
+        + scipy.special.gammaln(positives + alpha)
+        - scipy.special.gammaln(alpha)
+        + scipy.special.gammaln(counts - positives + beta)
+        - scipy.special.gammaln(beta)
     )
     log_scores = np.add.reduceat(evidence, layout.starts)
     weights = np.exp(log_scores - log_scores.max())

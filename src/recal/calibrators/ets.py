@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.common_scale import fit_betas
@@ -73,7 +73,7 @@ def mixture_weights(likelihoods: NDArray[np.float64]) -> NDArray[np.float64]:
         mixed = np.maximum(parts @ weights, _FLOOR)  # a trial step may leave the simplex
         return float(-np.log(mixed).mean()), -(parts / mixed[:, None]).mean(axis=0)
 
-    answer = minimize(
+    answer = scipy.optimize.minimize(
         loss,
         np.full(n_parts, 1.0 / n_parts),
         jac=True,

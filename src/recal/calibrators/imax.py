@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.binning import frequencies
@@ -105,7 +105,7 @@ class MutualInformationBinning(Calibrator):
             out = np.empty_like(odds)
             for k, (edges, values) in enumerate(zip(self.edges_, self.values_)):
                 out[:, k] = values[np.searchsorted(edges, odds[:, k], side="left")]
-        return normalise(out * (1.0 + 1e-9 * expit(odds)))
+        return normalise(out * (1.0 + 1e-9 * scipy.special.expit(odds)))
 
 
 def _clipped_odds(views: Views) -> Vector:
@@ -118,8 +118,8 @@ class _Sums:
     def __init__(self, scores: Vector) -> None:
         self.ordered = np.sort(scores)
         # Each is added up from its small end, so that small sums keep their digits.
-        self.hit = np.concatenate([[0.0], np.cumsum(expit(self.ordered))])
-        self.miss = np.concatenate([np.cumsum(expit(-self.ordered)[::-1])[::-1], [0.0]])
+        self.hit = np.concatenate([[0.0], np.cumsum(scipy.special.expit(self.ordered))])
+        self.miss = np.concatenate([np.cumsum(scipy.special.expit(-self.ordered)[::-1])[::-1], [0.0]])
 
     def between(self, edges: Vector) -> tuple[Vector, Vector]:
         """Return both sums for each bin that is not empty."""

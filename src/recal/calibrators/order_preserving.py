@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.common_scale import fit_betas
@@ -112,7 +112,7 @@ class OrderPreserving(Calibrator):
             function = OrderNetwork.for_logits(views.logits, n_ranks, n_hidden)
             start = function.start(beta, rng)
         objective = function.objective(views.logits, labels, penalty)
-        answer = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": max_iter})
+        answer = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": max_iter})
         if answer.status not in (0, 1):  # 1: as many iterations as were asked for
             warnings.warn(f"OrderPreserving stopped early: {answer.message}.", ConvergenceWarning, stacklevel=3)
         self.parameters_, self.inputs_ = np.asarray(answer.x, dtype=np.float64), function.inputs

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.interpolate import CubicSpline
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.common_scale import fit_beta
@@ -100,9 +102,9 @@ class SplineCalibration(Calibrator):
         return spread_rest(views.logits, self.beta_, top, confidence)
 
 
-def _basis(knots: NDArray[np.float64]) -> CubicSpline:
+def _basis(knots: NDArray[np.float64]) -> Any:
     """Return the natural splines that are 1 at one knot and 0 at the others, as one vector-valued function."""
-    return CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
+    return scipy.interpolate.CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
 
 
 def spread_rest(logits: Floats, beta: float, top: Labels, confidence: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 
 from recal import __version__
 from recal.calibrators import CALIBRATORS
@@ -221,6 +220,8 @@ class _Fitted:
 def _run(calibrator: Calibrator | None, fit: Views, test: Views, seed: int) -> _Fitted:
     if calibrator is None:
         return _Fitted(None, softmax(test.logits), 0.0, 1, True)
+    from sklearn.base import clone
+
     fresh: Calibrator = clone(calibrator)
     if "random_state" in inspect.signature(type(fresh)).parameters and fresh.get_params()["random_state"] is None:
         fresh.set_params(random_state=seed)

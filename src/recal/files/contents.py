@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from recal.errors import FileError
 from recal.plan import Plan
@@ -25,9 +24,9 @@ def check_params(family: type[Calibrator], params: dict[str, Any]) -> None:
     check_types(family, params)
 
 
-def check_types(family: type[BaseEstimator], params: dict[str, Any]) -> None:
+def check_types(family: type, params: dict[str, Any]) -> None:
     """Refuse values that the constructor's annotations rule out."""
-    hints = get_type_hints(family.__init__)
+    hints = get_type_hints(family.__init__)  # type: ignore[misc]  # a class, not an instance
     for key, value in params.items():
         if key not in inspect.signature(family).parameters:
             raise FileError(f"{family.__name__} has no parameter {key!r}")

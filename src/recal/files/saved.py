@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.calibrators import calibrator_named
 from recal.errors import FileError, InputError
 from recal.files.atomic import replacing
 from recal.files.classifiers import encode_classifier, give_code, restore_classifier
@@ -68,14 +69,13 @@ def save(obj: Calibrator | CalibratedClassifier | Plan, path: str | os.PathLike[
 
     from recal import __version__
     from recal.calibrators.base import Calibrator
-    from recal.runtime.classifier import CalibratedClassifier
 
     encoder = Encoder()
     if isinstance(obj, Plan):
         content = {"kind": "plan", "plan": encoder.encode(obj, "the plan")}
     elif isinstance(obj, Calibrator):
         content = {"kind": "calibrator", **_encode_calibrator(obj, encoder)}
-    elif isinstance(obj, CalibratedClassifier):
+    elif _is_classifier(obj):
         content = {"kind": "classifier", **encode_classifier(obj, encoder, _encode_calibrator)}
     else:
         raise InputError(f"Fitted calibrators, classifiers and plans can be saved, got a {type(obj).__name__}.")
@@ -134,9 +134,15 @@ def load(
     return loaded
 
 
+def _is_classifier(obj: Any) -> bool:
+    from recal.runtime.classifier import CalibratedClassifier  # brings scikit-learn, which others need not wait for
+
+    return isinstance(obj, CalibratedClassifier)
+
+
 def _encode_calibrator(calibrator: Calibrator, encoder: Encoder) -> dict[str, Any]:
     name = type(calibrator).__name__
-    if _families().get(name) is not type(calibrator):
+    if calibrator_named(name) is not type(calibrator):
         raise InputError(f"Only recal's own calibrators can be saved, and {name} is not one of them.")
     params, state = calibrator.get_params(deep=False), calibrator.state()
     return {
@@ -164,7 +170,7 @@ def _restore_calibrator(header: dict[str, Any], decoder: Decoder) -> Calibrator:
     from recal.files.contents import check_params, check_state
 
     name, params, state = header.get("class"), header.get("params"), header.get("state")
-    family = _families().get(name) if isinstance(name, str) else None
+    family = calibrator_named(name) if isinstance(name, str) else None
     if family is None:
         raise FileError(f"it holds a calibrator {name!r}, which this recal does not have")
     if not isinstance(params, dict) or not isinstance(state, dict):
@@ -175,12 +181,6 @@ def _restore_calibrator(header: dict[str, Any], decoder: Decoder) -> Calibrator:
     check_params(family, params)
     check_state(family, state)
     return family(**params).set_state(state)
-
-
-def _families() -> dict[str, type[Calibrator]]:
-    from recal.calibrators import CALIBRATORS
-
-    return {calibrator.__name__: calibrator for calibrator in CALIBRATORS}
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray]]:

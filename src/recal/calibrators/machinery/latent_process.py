@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import solve_triangular
+import scipy
 
 from recal.checks import Labels
 
@@ -136,7 +136,7 @@ def whitening(points: np.ndarray, length: float) -> np.ndarray:
     """Return L^-1 for the kernel between the points, L L^T, with a trace on the diagonal for the sake of rounding."""
     between = kernel(points[None, :], points, length)[0]
     root = np.linalg.cholesky(between + 1e-6 * np.eye(len(points)))
-    return solve_triangular(root, np.eye(len(points)), lower=True)
+    return scipy.linalg.solve_triangular(root, np.eye(len(points)), lower=True)
 
 
 def basis(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarray:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.isotonic import isotonic_regression
 
 from recal.calibrators.machinery.parameters import check_number
 
@@ -31,6 +30,8 @@ def fit_increasing(scores: NDArray[np.float64], hits: NDArray[np.bool_]) -> Knot
     targets = np.zeros(len(weights))
     targets[1::2] = counts / weights[1::2]
     present = weights > 0
+    from sklearn.isotonic import isotonic_regression  # here, since loading what was fitted must not cost its import
+
     fitted = isotonic_regression(targets[present], sample_weight=weights[present].astype(np.float64))
     starts, ends = edges[:-1][present], edges[1:][present] - 1
     first = np.concatenate([[True], fitted[1:] != fitted[:-1]])

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
@@ -115,7 +115,7 @@ class OrderNetwork:
             by_factor[:, :n_gaps] = gaps * excess
             if tail is not None:
                 by_factor[:, -1] = probs[:, -1] * slope + tail.truth_below
-            by_before = by_factor * expit(before) / n_samples
+            by_before = by_factor * scipy.special.expit(before) / n_samples
             by_hidden = (by_before @ out_weights.T) * (1.0 - hidden**2)
             uneven = out_offsets - out_offsets.mean()
             gradient = np.concatenate(

@@ -225,9 +225,10 @@ def write_figures(comparison: Comparison, folder: str | PathLike[str], kind: str
         figures["methods"] = dot_figure(comparison)
     for name, calibrator in comparison.calibrators.items():
         history = getattr(calibrator, "history_", ())
-        if history and comparison.test is not None:
+        plan = getattr(calibrator, "plan_", None)
+        if history and plan is not None and comparison.test is not None:
             found = data.progress(history)
-            path = data.path_of(calibrator.plan_, comparison.test, comparison.test_labels)
+            path = data.path_of(plan, comparison.test, comparison.test_labels)
             figures[f"{name}-iterations"] = iterations_figure(found, path)
             figures[f"{name}-betas"] = betas_figure(found)
             figures[f"{name}-groups"] = flow_figure(found)
