@@ -2,44 +2,63 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
 CODE := $(wildcard src tests benchmarks examples)
 
 .PHONY: help venv demo test test-slow check bench docs clean
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:[^#]*##/\t/'
 
-# The stamp makes set-up a no-op until the list of dependencies changes.
-$(STAMP): pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
-	@touch $(STAMP)
+# Set-up grows in three steps, so that nobody waits for more than is asked for. What each step installs is listed in
+# pyproject.toml: extras are for users, dependency groups for developers. A stamp makes a step a no-op until that changes.
+FOR_DEMO := $(VENV)/.for-demo
+FOR_TEST := $(VENV)/.for-test
+FOR_BENCH := $(VENV)/.for-bench
 
-venv: $(STAMP)   ## set up .venv with all that the tests need
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
 
-demo: $(STAMP)   ## the main job, end to end, on real images
+$(FOR_DEMO): pyproject.toml | $(BIN)/python
+	$(call install,--editable '.[demo]')
+	@touch $@
+
+$(FOR_TEST): pyproject.toml | $(BIN)/python
+	$(call install,--upgrade pip)
+	$(call install,--editable '.[all]' --group test --group tools)
+	@touch $(FOR_DEMO) $@
+
+$(FOR_BENCH): $(FOR_TEST)
+	$(call install,--editable '.[all]' --group test --group peers)
+	@touch $@
+
+# uv where there is one, else, or where it cannot find a package that pip is configured to find, pip.
+# Both leave compiling to the first import: most of what is installed is never imported.
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+define install
+	@echo "Installing $(1)"
+	@{ command -v uv >/dev/null && uv pip install --quiet --python $(BIN)/python $(1); } || \
+		$(BIN)/python -m pip install --quiet --no-compile $(1)
+endef
+
+venv: $(FOR_TEST) ## set up .venv with all that the tests need
+
+demo: $(FOR_DEMO) ## the main job, end to end, on real images
 	$(BIN)/recal demo --out demo-output
 
-test: $(STAMP)   ## lint, types and all quick tests
-	$(BIN)/ruff check $(CODE)
-	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/mypy
+test: check      ## lint, types and all quick tests
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-test-slow: $(STAMP) ## what takes minutes
+test-slow: $(FOR_TEST) ## what takes minutes
 	$(BIN)/python -m pytest -m slow
 
-check: $(STAMP)  ## lint and types only
+check: $(FOR_TEST) ## lint and types only
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
-bench: $(STAMP)  ## speed, beside the peers and the physical limit
-	$(BIN)/python -m pip install --quiet --editable '.[test,peers]'
+bench: $(FOR_BENCH) ## speed, beside the peers and the physical limit
 	$(BIN)/python -m benchmarks.run --out docs/benchmarks --disk
 
-docs: $(STAMP)   ## run every example in the documentation
+docs: $(FOR_TEST) ## run every example in the documentation
 	$(BIN)/python -m pytest tests/docs
 
 clean:
