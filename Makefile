@@ -36,7 +36,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 define install
 	@echo "Installing $(1)"
 	@{ command -v uv >/dev/null && uv pip install --quiet --python $(BIN)/python $(1); } || \
-		$(BIN)/python -m pip install --quiet --no-compile $(1)
+		$(BIN)/python -m pip install --quiet --quiet --no-compile $(1)
 endef
 
 venv: $(FOR_TEST) ## set up .venv with all that the tests need
