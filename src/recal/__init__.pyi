@@ -9,7 +9,7 @@ from .files.views import read_views as read_views
 from .transforms.pool import pool as pool
 from .collecting.local import collect as collect
 from .engine.grouping import Group as Group, group as group
-from .plan import Plan as Plan, Step as Step
+from .plan import Blend as Blend, Plan as Plan, Step as Step
 from .calibrators.bbq import BayesianBinning as BayesianBinning
 from .calibrators.beta import BetaCalibration as BetaCalibration
 from .calibrators.dirichlet import DirichletCalibration as DirichletCalibration

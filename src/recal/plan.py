@@ -1,4 +1,4 @@
-"""What a fit produces and every runtime replays: a small immutable list of steps."""
+"""What a fit produces and every runtime replays: a small immutable value, of steps or of a blend."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.checks import Floats
 from recal.errors import InputError, NotFittedError
 from recal.transforms import Transform, as_transform
 
 ConfidenceAt = Literal["original", "own"]
 Ties = Literal["float32", "exact"]
+Answers = Literal["kept", "free"]
 
 NEUTRAL = (1.0, 1.0, 1.0, 1.0)
+# How many logits are looked at together: some megabytes as float64.
+_BLOCK = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,104 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Scale all logits by `start`, replay `steps`, scale the original's logits by `finish`.
+class Blend:
+    """A sum of log-probabilities: the original's, those of some views, and one offset per class.
 
-    Plain temperature scaling is a plan with a start and no steps.
+    With x(z) = log((1 - epsilon) softmax(start z) + epsilon / K) a sample's probabilities are
+
+        softmax(own x(original) + sum of weight x(view) + offsets),
+
+    or, where its confidence softmax(start z) reaches `gate`, softmax(gated_own x(original) + gated_offsets), which
+    needs no view. With answers kept the model's own answer stays the likeliest (`recal.engine.guard`).
+
+    Parameters
+    ----------
+    own : float >= 0
+        The weight of the original.
+    weights : pairs of a transformation and its weight > 0
+        None at all for a map that needs no views.
+    offsets : one number per class, or ()
+    epsilon : float in (0, 1)
+        How much of each prediction is replaced by chance, so that no logarithm is endless.
+    gate : float in (0, 1] or None
+        The confidence from which on no view is used; None uses them always.
+    gated_own, gated_offsets :
+        What acts at and above the gate.
+    answers : {"kept", "free"}
+
+    Examples
+    --------
+    >>> from recal.plan import Blend, Plan
+    >>> plan = Plan(start=0.5, blend=Blend(0.6, (("zoom:0.8", 0.4),), (), 1e-4, gate=0.9, gated_own=1.1))
+    >>> plan.needs_views(np.array([[9.0, 0.0], [1.0, 0.0]])).tolist()
+    [False, True]
+    """
+
+    own: float
+    weights: tuple[tuple[Transform, float], ...]
+    offsets: tuple[float, ...]
+    epsilon: float
+    gate: float | None = None
+    gated_own: float = 1.0
+    gated_offsets: tuple[float, ...] = ()
+    answers: Answers = "kept"
+
+    def __post_init__(self) -> None:
+        for name in ("own", "gated_own"):
+            object.__setattr__(self, name, _number(getattr(self, name), f"`{name}`", least=0.0))
+        for name in ("offsets", "gated_offsets"):
+            given = getattr(self, name)
+            values = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+            object.__setattr__(self, name, tuple(_number(value, f"each of `{name}`") for value in values))
+        if self.offsets and self.gated_offsets and len(self.offsets) != len(self.gated_offsets):
+            raise InputError(
+                "A blend's `offsets` and `gated_offsets` must have one number per class each, got "
+                f"{len(self.offsets)} and {len(self.gated_offsets)}."
+            )
+        if not (_is_number(self.epsilon) and 0.0 < self.epsilon < 1.0):
+            raise InputError(f"A blend's `epsilon` must lie in (0, 1), got {self.epsilon!r}.")
+        if self.gate is not None and not (_is_number(self.gate) and 0.0 < self.gate <= 1.0):
+            raise InputError(f"A blend's `gate` must lie in (0, 1] or be None, got {self.gate!r}.")
+        if self.answers not in ("kept", "free"):
+            raise InputError(f"`answers` must be 'kept' or 'free', got {self.answers!r}.")
+        object.__setattr__(self, "epsilon", float(self.epsilon))
+        object.__setattr__(self, "gate", None if self.gate is None else float(self.gate))
+        object.__setattr__(self, "weights", self._read_weights())
+
+    def _read_weights(self) -> tuple[tuple[Transform, float], ...]:
+        pairs = [pair if isinstance(pair, tuple | list) else () for pair in self.weights or ()]
+        if not all(len(pair) == 2 for pair in pairs):
+            raise InputError(
+                f"A blend's `weights` must be pairs of a transformation and a number, got {self.weights!r}."
+            )
+        made = tuple((as_transform(key), _number(weight, f"the weight of {key}", least=0.0)) for key, weight in pairs)
+        if useless := [str(transform) for transform, weight in made if weight == 0.0]:
+            raise InputError(f"A view of weight 0 would cost a forward pass for nothing; leave out {useless[0]}.")
+        if len({transform for transform, _ in made}) != len(made):
+            raise InputError(f"A blend names a transformation twice: {', '.join(str(key) for key, _ in made)}.")
+        return made
+
+    @property
+    def n_classes(self) -> int | None:
+        """How many classes the offsets speak of; None where there are no offsets."""
+        return len(self.offsets) or len(self.gated_offsets) or None
+
+    def lines(self) -> list[str]:
+        """Return what a person wants to know of it, line by line."""
+        lines = [f"  {name!s:<16} {weight:.4f}" for name, weight in (("original", self.own), *self.weights)]
+        lines += [f"  {name:<16} {_range(values)}" for name, values in (("class offsets", self.offsets),) if values]
+        if self.gate is not None and self.weights:
+            surer = f"original {self.gated_own:.4f}"
+            surer += f", class offsets {_range(self.gated_offsets)}" if self.gated_offsets else ""
+            lines.append(f"  no view from a confidence of {self.gate:g} on: {surer}")
+        return lines
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Scale all logits by `start`, then replay `steps` and scale the original's logits by `finish`, or apply `blend`.
+
+    A plan has steps or a blend, never both. Plain temperature scaling is a plan with a start and neither.
 
     Examples
     --------
@@ -85,6 +183,7 @@ class Plan:
     start: float = 1.0
     finish: float = 1.0
     rule: Rule = Rule()
+    blend: Blend | None = None
 
     def __post_init__(self) -> None:
         steps = tuple(self.steps) if isinstance(self.steps, Iterable) else (self.steps,)
@@ -98,10 +197,18 @@ class Plan:
             object.__setattr__(self, name, float(value))
         if not isinstance(self.rule, Rule):
             raise InputError(f"A plan's `rule` must be a Rule, got {self.rule!r}.")
+        if self.blend is None:
+            return
+        if not isinstance(self.blend, Blend):
+            raise InputError(f"A plan's `blend` must be a Blend or None, got {self.blend!r}.")
+        if self.steps or self.finish != 1.0 or self.rule != Rule():
+            raise InputError("A plan has steps or a blend, not both; a blend has no use for `finish` and `rule`.")
 
     @cached_property
     def transforms(self) -> tuple[Transform, ...]:
         """The distinct transformations that a runtime must compute, in the order of first use."""
+        if self.blend is not None:
+            return tuple(transform for transform, _ in self.blend.weights)
         return tuple(dict.fromkeys(step.transform for step in self.steps if not step.is_neutral))
 
     @cached_property
@@ -112,10 +219,30 @@ class Plan:
         views = np.array([index[step.transform] for step in steps], dtype=np.intp)
         return views, np.array([step.betas for step in steps], dtype=np.float64).reshape(-1, 4)
 
+    def needs_views(self, logits: Floats) -> NDArray[np.bool_]:
+        """Say of each sample whether its views must be computed, (n_samples,): the others are surer than the gate.
+
+        Decided from the original's logits alone, row by row, in float64.
+        """
+        gate = None if self.blend is None else self.blend.gate
+        if gate is None or not self.transforms:
+            return np.full(len(logits), bool(self.transforms))
+        needed = np.empty(len(logits), dtype=bool)
+        size = max(1, _BLOCK // logits.shape[1])
+        for begin in range(0, len(logits), size):
+            block = np.array(logits[begin : begin + size], dtype=np.float64, order="C")
+            block -= block.max(axis=1, keepdims=True)
+            block *= self.start
+            needed[begin : begin + size] = 1.0 / np.exp(block).sum(axis=1) < gate
+        return needed
+
     def __str__(self) -> str:
         views = f"{len(self.transforms)} view{'' if len(self.transforms) == 1 else 's'} to compute"
+        start = f"Plan: start temperature {1 / self.start:.4g}"
+        if self.blend is not None:
+            return "\n".join([f"{start}, a blend, answers {self.blend.answers}, {views}", *self.blend.lines()])
         steps = f"{len(self.steps)} step{'' if len(self.steps) == 1 else 's'}, {views}" if self.steps else "no steps"
-        lines = [f"Plan: start temperature {1 / self.start:.4g}, {steps}"]
+        lines = [f"{start}, {steps}"]
         lines += [
             f"  {number:>3}  {step.transform!s:<16} " + " ".join(f"{beta:.4f}" for beta in step.betas)
             for number, step in enumerate(self.steps, 1)
@@ -123,6 +250,22 @@ class Plan:
         if self.finish != 1.0:
             lines.append(f"  finish temperature {1 / self.finish:.4g}")
         return "\n".join(lines)
+
+
+def _range(values: tuple[float, ...]) -> str:
+    return f"from {min(values):+.4f} to {max(values):+.4f}"
+
+
+def _number(value: Any, name: str, least: float = -np.inf) -> float:
+    """Return a finite number, no less than `least`."""
+    try:
+        number = float(value) if _is_number(value) else np.nan
+    except OverflowError:  # an integer beyond all floats
+        number = np.inf
+    if not (np.isfinite(number) and number >= least):
+        rule = "a finite number" if least < 0.0 else "a finite number of at least 0"
+        raise InputError(f"In a blend {name} must be {rule}, got {value!r}.")
+    return number
 
 
 def _is_beta(value: Any) -> bool:
@@ -147,6 +290,6 @@ def plan_of(source: Any) -> Plan:
     if hasattr(source, "fit") and not hasattr(source, "classes_"):
         raise NotFittedError(f"This {name} is not fitted yet; call fit(X, y) first.")
     raise InputError(
-        f"A Plan is needed, or a fitted calibrator that makes one (ReCal, TemperatureScaling), got {name}. "
-        "Other methods run in numpy: predict_proba."
+        f"A Plan is needed, or a fitted calibrator that makes one (ViewStacking, ReCal, TemperatureScaling), "
+        f"got {name}. Other methods run in numpy: predict_proba."
     )

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 
-from recal import Plan, Step, Views
+from recal import Blend, Plan, Step, Views
 from recal.plan import Rule
 from recal.runtime.numpy import calibrated_probs
 from recal.runtime.onnx_replay import replay_model
@@ -54,6 +54,42 @@ def problem(seed: int, n_classes: int, rule: Rule, dtype: str = "float32") -> tu
     steps.insert(3, Step("zoom:0.99", (1.0, 1.0, 1.0, 1.0)))
     plan = Plan(tuple(steps), start=rng.uniform(0.3, 1.5), finish=rng.uniform(0.5, 1.5), rule=rule)
     return plan, Views(logits, views), np.stack([views[str(t)] for t in plan.transforms])
+
+
+def blend_problem(
+    seed: int, n_classes: int, *, gate: float | None = 0.9, answers: str = "kept", n_views: int = 2
+) -> tuple[Plan, Views, np.ndarray]:
+    """The same logits under a random blend: `problem`'s counterpart for the plan's second shape.
+
+    With a gate the views' rows of samples that need none hold arbitrary numbers: no runtime may read them. Confidences
+    keep clear of the gate, since float32 and float64 may round to different sides of it.
+    """
+    _, views, transformed = problem(seed, n_classes, Rule())
+    rng = np.random.default_rng(seed + 1000)
+    names = [str(transform) for transform in views.transforms][:n_views]
+    offsets, gated = rng.normal(size=(2, n_classes)) * 0.3
+    weights = tuple((name, float(rng.uniform(0.1, 0.6))) for name in names)
+    blend = Blend(0.7, weights, tuple(offsets), 1 / 501, gate, 1.1, tuple(gated), answers)  # type: ignore[arg-type]
+    plan = Plan(start=float(rng.uniform(0.3, 1.0)), blend=blend)
+    if gate is not None:
+        wide = plan.start * views.logits.astype(np.float64)
+        confidence = 1.0 / np.exp(wide - wide.max(1, keepdims=True)).sum(1)
+        views = views[np.abs(confidence - gate) > 1e-4]
+    needed = plan.needs_views(views.logits)
+    stack = [np.where(needed[:, None], views.transformed(name), rng.normal(size=views.logits.shape)) for name in names]
+    transformed = np.array(stack, dtype=np.float32).reshape(-1, *views.logits.shape)
+    return plan, Views(views.logits, dict(zip(names, transformed))), transformed
+
+
+@pytest.mark.parametrize("n_classes", [2, 10, 100])
+@pytest.mark.parametrize("gate", [None, 0.9])
+@pytest.mark.parametrize("n_views", [0, 1, 2])
+def test_blends_of_the_generator_have_both_kinds_of_samples(n_classes: int, gate: float | None, n_views: int) -> None:
+    plan, views, transformed = blend_problem(7, n_classes, gate=gate, n_views=n_views)
+    assert len(transformed) == len(plan.transforms) <= n_views
+    shares = plan.needs_views(views.logits).mean()
+    assert 0.0 < shares < 1.0 if gate and n_views else shares == bool(n_views)
+    assert (calibrated_probs(plan, views).argmax(1) == views.logits.argmax(1)).all()
 
 
 @every_runtime

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 
-from recal import InputError, Plan, Step
+from recal import Blend, InputError, Plan, Step
 from recal.plan import Rule
 from recal.transforms import Named
 from recal.transforms.image import ZoomOut
@@ -128,3 +129,85 @@ def test_a_plan_prints_what_a_person_wants_to_know():
         "  finish temperature 1.25",
     ]
     assert str(Plan(start=0.5)) == "Plan: start temperature 2, no steps"
+
+
+def blend(**changes):
+    usual = {"own": 0.6, "weights": (("zoom:0.5", 0.4),), "offsets": (0.1, 0.0, -0.1), "epsilon": 1e-3, "gate": 0.99}
+    return Blend(**{**usual, "gated_own": 1.1, "gated_offsets": (0.0, 0.2, 0.0), **changes})
+
+
+def test_a_blend_is_a_value_of_plain_floats_and_tuples():
+    made = blend(own=1, weights=[["zoom:0.50", np.float32(0.5)]], offsets=np.array([0, 1, 2]), gate=1)
+    assert made == blend(own=1.0, weights=((ZoomOut(0.5), 0.5),), offsets=(0.0, 1.0, 2.0), gate=1.0)
+    assert hash(made) == hash(blend(own=1.0, weights=((ZoomOut(0.5), 0.5),), offsets=(0.0, 1.0, 2.0), gate=1.0))
+    assert {type(value) for value in (made.own, made.gate, made.offsets[0], made.weights[0][1])} == {float}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.own = 2.0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"own": -0.1},
+        {"own": np.nan},
+        {"own": 10**400},
+        {"own": True},
+        {"gated_own": np.inf},
+        {"weights": (("zoom:0.5", -0.4),)},
+        {"weights": (("zoom:0.5", np.nan),)},
+        {"weights": ("zoom:0.5",)},
+        {"weights": (("zoom:0.5", 0.4, 1),)},
+        {"offsets": (0.1, np.inf, 0.0)},
+        {"offsets": "abc"},
+        {"gated_offsets": (0.1,)},
+        {"epsilon": 0.0},
+        {"epsilon": 1.0},
+        {"gate": 0.0},
+        {"gate": 1.01},
+        {"gate": np.nan},
+        {"answers": "both"},
+    ],
+    ids=repr,
+)
+def test_a_blend_refuses_what_no_blend_may_hold(bad):
+    with pytest.raises(InputError, match=re.escape(next(iter(bad)).split("_")[-1].rstrip("s"))):
+        blend(**bad)
+
+
+def test_a_blend_names_each_view_once_and_none_for_nothing():
+    with pytest.raises(InputError, match=r"twice: zoom:0\.5, zoom:0\.5"):
+        blend(weights=(("zoom:0.5", 0.4), ("zoom:0.50", 0.1)))
+    with pytest.raises(InputError, match=r"leave out zoom:0\.5"):
+        blend(weights=(("zoom:0.5", 0.0),))
+
+
+@pytest.mark.parametrize(
+    "other", [{"steps": (Step("zoom:0.5", (1, 1, 1, 2)),)}, {"finish": 2.0}, {"rule": Rule("own")}]
+)
+def test_a_plan_has_steps_or_a_blend(other):
+    with pytest.raises(InputError, match="steps or a blend, not both"):
+        Plan(blend=blend(), **other)
+    with pytest.raises(InputError, match="`blend` must be a Blend or None, got 3"):
+        Plan(blend=3)
+
+
+def test_the_gate_says_who_needs_views():
+    logits = np.array([[0.0, 3.0, 0.0], [0.0, 6.0, 0.0], [9.0, 0.0, 0.0]], dtype=np.float32)
+    gated = Plan(start=1.0, blend=blend(gate=1 / (1 + 2 * np.exp(-6.0))))
+    assert gated.transforms == (ZoomOut(0.5),)
+    assert gated.needs_views(logits).tolist() == [True, False, False]
+    assert Plan(start=0.5, blend=gated.blend).needs_views(logits).tolist() == [True, True, True]
+    assert Plan(blend=blend(gate=None)).needs_views(logits).tolist() == [True] * 3
+    assert Plan(blend=blend(weights=())).needs_views(logits).tolist() == [False] * 3
+    assert Plan((Step("zoom:0.5", (1, 1, 1, 2)),)).needs_views(logits).tolist() == [True] * 3
+    assert Plan(start=0.5).needs_views(logits).tolist() == [False] * 3
+
+
+def test_a_blend_prints_what_a_person_wants_to_know():
+    assert str(Plan(start=0.5, blend=blend())).splitlines() == [
+        "Plan: start temperature 2, a blend, answers kept, 1 view to compute",
+        "  original         0.6000",
+        "  zoom:0.5         0.4000",
+        "  class offsets    from -0.1000 to +0.1000",
+        "  no view from a confidence of 0.99 on: original 1.1000, class offsets from +0.0000 to +0.2000",
+    ]

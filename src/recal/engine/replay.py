@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
+from recal.engine.blend import blend_arrays, blend_probs, check_held
 from recal.engine.grouping import group_indices
 from recal.engine.kernels.grouping import sum_order
 from recal.engine.kernels.replay import replay_rows
@@ -25,7 +26,9 @@ def replay(plan: Plan, views: Views) -> ScaledLogits:
     Each step groups every sample by the present logits of the original and of the step's view, and rescales both.
     A sample's result does not depend on the others.
     """
-    _check_held(plan, views)
+    if plan.blend is not None:
+        raise InputError("A plan with a blend does not scale logits; `calibrated_probs` replays it.")
+    check_held(plan, views)
     if plan.rule.floor is not None:
         return _replay_floored(plan, views, plan.rule.floor)
     original = ScaledLogits(views.logits)
@@ -38,7 +41,7 @@ def replay(plan: Plan, views: Views) -> ScaledLogits:
 
 def calibrated_probs(plan: Plan, views: Views) -> NDArray[np.float64]:
     """Return the probabilities that the plan gives, (n_samples, n_classes)."""
-    return replay(plan, views).probs()
+    return replay(plan, views).probs() if plan.blend is None else blend_probs(plan, views)
 
 
 def calibrate_arrays(plan: Plan, logits: Floats, transformed: Floats) -> NDArray[np.float64]:
@@ -48,7 +51,10 @@ def calibrate_arrays(plan: Plan, logits: Floats, transformed: Floats) -> NDArray
     ----------
     logits : (n_samples, n_classes), float32 or float64, C-ordered and finite
     transformed : (n_views, n_samples, n_classes), of the same kind, in the order of `plan.transforms`
+        Rows of samples that need no view (`plan.needs_views`) are not read.
     """
+    if plan.blend is not None:
+        return blend_arrays(plan, logits, transformed)
     if plan.rule.floor is not None:
         raise InputError("A plan with a floor is replayed by `calibrated_probs`.")
     scales = _scales(plan, np.concatenate([transformed, logits[None]]))
@@ -61,15 +67,6 @@ def calibrated_scales(plan: Plan, views: Views) -> Vector:
     if plan.rule.floor is not None:
         raise InputError("With a floor a plan does not scale a sample's logits by one factor.")
     return replay(plan, views).scales
-
-
-def _check_held(plan: Plan, views: Views) -> None:
-    missing = [str(transform) for transform in plan.transforms if not views.holds(transform)]
-    if missing:
-        raise InputError(
-            f"The plan needs logits of {', '.join(missing)}, which these views do not hold. "
-            "Collect them with pool=plan.transforms."
-        )
 
 
 def _replay_steps(plan: Plan, views: Views, original: ScaledLogits) -> None:

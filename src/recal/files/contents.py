@@ -47,6 +47,9 @@ def check_state(family: type[Calibrator], state: dict[str, Any]) -> None:
         raise FileError("`classes_` must be a list of distinct classes")
     if len(classes) < 2:
         raise FileError(f"`classes_` must name at least two classes, got {len(classes)}")
+    blend = state.get("plan_", Plan()).blend
+    if blend is not None and blend.n_classes not in (None, len(classes)):
+        raise FileError(f"`plan_` has offsets for {blend.n_classes} classes, and `classes_` names {len(classes)}")
 
 
 def fitted_names(family: type[Calibrator]) -> set[str]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import FileError, InputError
-from recal.plan import Plan, Rule, Step
+from recal.plan import Blend, Plan, Rule, Step
 from recal.transforms import Named, Transform, as_transform
 
 _TAG = "$"
@@ -99,11 +99,22 @@ def _flat(array: NDArray) -> list[Any]:
 def encode_plan(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain JSON: floats are written so that they read back as the same bits."""
     rule = plan.rule
-    return {
+    encoded: dict[str, Any] = {
         "start": plan.start,
         "finish": plan.finish,
         "rule": {"confidence_at": rule.confidence_at, "ties": rule.ties, "floor": rule.floor},
         "steps": [{"transform": spec_of(step.transform), "betas": list(step.betas)} for step in plan.steps],
+    }
+    return encoded if plan.blend is None else {**encoded, "blend": _encode_blend(plan.blend)}
+
+
+def _encode_blend(blend: Blend) -> dict[str, Any]:
+    encoded = {field.name: getattr(blend, field.name) for field in fields(blend)}
+    return {
+        **encoded,
+        "weights": [[spec_of(transform), weight] for transform, weight in blend.weights],
+        "offsets": list(blend.offsets),
+        "gated_offsets": list(blend.gated_offsets),
     }
 
 
@@ -141,7 +152,7 @@ class Decoder:
         read = _READERS.get(tag) if isinstance(tag, str) else None
         if read is None:
             raise FileError(f"a value is marked as {tag!r}, which is unknown")
-        if set(body) != set(read.fields):
+        if not set(read.fields) <= set(body) <= {*read.fields, *read.optional}:
             raise FileError(f"a value marked as {tag!r} must have the fields {read.fields}, got {sorted(body)}")
         return read.function(self, body, depth + 1)
 
@@ -165,7 +176,25 @@ class Decoder:
             made.append(Step(self.transform(step["transform"]), tuple(step["betas"])))
         if not all(type(number) in (int, float) for number in numbers):
             raise FileError("a plan's betas and floor must be numbers")
-        return Plan(tuple(made), start=body["start"], finish=body["finish"], rule=Rule(**rule))
+        blend = None if body.get("blend") is None else self.blend(body["blend"])
+        return Plan(tuple(made), start=body["start"], finish=body["finish"], rule=Rule(**rule), blend=blend)
+
+    def blend(self, body: Any) -> Blend:
+        """Return the blend of a plan; Blend itself refuses what no blend may hold."""
+        if not isinstance(body, dict) or set(body) != {field.name for field in fields(Blend)}:
+            raise FileError(f"a plan's blend must have {', '.join(field.name for field in fields(Blend))}")
+        lists = [body[name] for name in ("weights", "offsets", "gated_offsets")]
+        if not all(isinstance(values, list) for values in lists):
+            raise FileError("a blend's weights and offsets must be lists")
+        weights, offsets, gated_offsets = lists
+        if not all(isinstance(pair, list) and len(pair) == 2 for pair in weights):
+            raise FileError("a blend's weights must be pairs of a transformation and a number")
+        numbers = [body["own"], body["epsilon"], body["gated_own"], *offsets, *gated_offsets]
+        numbers += [weight for _, weight in weights] + ([] if body["gate"] is None else [body["gate"]])
+        if not all(type(number) in (int, float) for number in numbers):
+            raise FileError("a blend's weights, offsets, epsilon and gate must be numbers")
+        pairs = tuple((self.transform(spec), weight) for spec, weight in weights)
+        return Blend(**{**body, "weights": pairs, "offsets": tuple(offsets), "gated_offsets": tuple(gated_offsets)})
 
     def transform(self, spec: Any) -> Transform:
         if not isinstance(spec, str):
@@ -242,6 +271,7 @@ def _read_dict(decoder: Decoder, body: dict[str, Any], depth: int) -> dict[Any, 
 class _Reader:
     fields: list[str]
     function: Callable[[Decoder, dict[str, Any], int], Any]
+    optional: tuple[str, ...] = ()
 
 
 _READERS = {
@@ -252,6 +282,6 @@ _READERS = {
     "float": _Reader(["value"], _read_float),
     "tuple": _Reader(["items"], lambda decoder, body, depth: tuple(_read_items(decoder, body, depth))),
     "dict": _Reader(["items"], _read_dict),
-    "plan": _Reader(["finish", "rule", "start", "steps"], lambda decoder, body, _: decoder.plan(body)),
+    "plan": _Reader(["finish", "rule", "start", "steps"], lambda decoder, body, _: decoder.plan(body), ("blend",)),
     "transform": _Reader(["spec"], lambda decoder, body, _: decoder.transform(body["spec"])),
 }

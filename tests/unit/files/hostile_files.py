@@ -41,6 +41,17 @@ RECAL = {
     "params": {"max_iter": 10, "guard": None},
     "state": {"plan_": PLAN, "history_": [], "n_iter_": 0, "classes_": {"$": "array", "array": "a0"}},
 }
+BLEND = {
+    "own": 0.6,
+    "weights": [["zoom:0.5", 0.4]],
+    "offsets": [0.1, -0.1],
+    "epsilon": 0.001,
+    "gate": 0.99,
+    "gated_own": 1.0,
+    "gated_offsets": [],
+    "answers": "kept",
+}
+BLENDED = {**TEMPERATURE, "state": {**TEMPERATURE["state"], "plan_": {**PLAN, "steps": [], "blend": BLEND}}}
 CLASSES = struct.pack("<2q", 0, 1)
 ARRAYS = {"a0": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}
 
@@ -70,6 +81,10 @@ def _state(name: str, value: Any) -> bytes:
 
 def _array(**entry: Any) -> bytes:
     return pack(TEMPERATURE, {"a0": {**ARRAYS["a0"], **entry}})
+
+
+def _blend(name: str, value: Any) -> bytes:
+    return changed(BLENDED, "state", "plan_", "blend", name, to=value)
 
 
 HONEST = pack(TEMPERATURE)
@@ -214,6 +229,31 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         "must be a spec",
     ),
     "transform-without-name": (lambda: changed(RECAL, "state", "plan_", "steps", 0, "transform", to=""), "name"),
+    # blends
+    "blend-is-a-number": (lambda: changed(BLENDED, "state", "plan_", "blend", to=1), "a plan's blend must have own"),
+    "blend-with-extras": (lambda: _blend("code", "x"), "a plan's blend must have own"),
+    "blend-with-steps": (lambda: changed(BLENDED, "state", "plan_", "steps", to=PLAN["steps"]), "not both"),
+    "blend-with-finish": (lambda: changed(BLENDED, "state", "plan_", "finish", to=2.0), "not both"),
+    "blend-negative-weight": (lambda: _blend("weights", [["zoom:0.5", -0.1]]), "at least 0, got -0.1"),
+    "blend-zero-weight": (lambda: _blend("weights", [["zoom:0.5", 0]]), "leave out zoom:0.5"),
+    "blend-weight-as-text": (lambda: _blend("weights", [["zoom:0.5", "0.4"]]), "must be numbers"),
+    "blend-weight-true": (lambda: _blend("weights", [["zoom:0.5", True]]), "must be numbers"),
+    "blend-same-view-twice": (lambda: _blend("weights", [["zoom:0.5", 0.1], ["zoom:0.50", 0.1]]), "twice"),
+    "blend-transform-is-code": (lambda: _blend("weights", [[{"call": "x"}, 0.1]]), "must be a spec"),
+    "blend-weights-not-pairs": (lambda: _blend("weights", [["zoom:0.5"]]), "must be pairs"),
+    "blend-weights-are-text": (lambda: _blend("weights", "zoom:0.5"), "must be lists"),
+    "blend-huge-own": (lambda: _blend("own", 10**400), "finite number"),
+    "blend-negative-own": (lambda: _blend("own", -1.0), "got -1.0"),
+    "blend-nested-offsets": (lambda: _blend("offsets", [[0.1], [0.2]]), "must be numbers"),
+    "blend-offsets-of-three": (lambda: _blend("offsets", [0.0, 0.1, 0.2]), "offsets for 3 classes"),
+    "blend-offsets-differ": (lambda: _blend("gated_offsets", [0.0, 0.1, 0.2]), "got 2 and 3"),
+    "blend-gate-zero": (lambda: _blend("gate", 0), "`gate` must lie in"),
+    "blend-gate-above-one": (lambda: _blend("gate", 1.5), "`gate` must lie in"),
+    "blend-gate-true": (lambda: _blend("gate", True), "must be numbers"),
+    "blend-epsilon-zero": (lambda: _blend("epsilon", 0.0), "`epsilon` must lie in"),
+    "blend-epsilon-one": (lambda: _blend("epsilon", 1), "`epsilon` must lie in"),
+    "blend-unknown-answers": (lambda: _blend("answers", "changed"), "`answers` must be"),
+    "blend-answers-are-a-list": (lambda: _blend("answers", []), "`answers` must be"),
 }
 
 

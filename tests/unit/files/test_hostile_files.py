@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from recal import InputError, Plan, Step, TemperatureScaling, load, save
+from recal import Blend, InputError, Plan, Step, TemperatureScaling, load, save
 from recal.errors import FileError, RecalError
 
 _spec = importlib.util.spec_from_file_location("hostile_files", Path(__file__).with_name("hostile_files.py"))
@@ -24,6 +24,8 @@ def test_the_honest_files_that_the_hostile_ones_are_made_from_load(tmp_path):
     assert load(tmp_path / "ts").temperature_ == 2.0
     (tmp_path / "recal").write_bytes(hostile.pack(hostile.RECAL))
     assert len(load(tmp_path / "recal").plan_.steps) == 1
+    (tmp_path / "blended").write_bytes(hostile.pack(hostile.BLENDED))
+    assert load(tmp_path / "blended").plan_.blend.gate == 0.99
 
 
 def test_the_folder_holds_the_cases_as_they_are_built():
@@ -58,11 +60,16 @@ def honest(tmp_path_factory) -> dict[str, Path]:
     logits = np.random.default_rng(0).normal(size=(30, 3))
     plan = Plan((Step("zoom:0.5", (1.0, 0.9, 0.8, 1.1)), Step("mine", (1, 1, 1, 2))), start=0.3)
     fitted = TemperatureScaling().fit(logits, ["a"] * 10 + ["b"] * 20, classes=["a", "b", "c"])
-    return {"plan": save(plan, folder / "plan"), "calibrator": save(fitted, folder / "calibrator")}
+    blend = Plan(start=0.5, blend=Blend(0.5, (("mine", 0.5),), (0.1, 0.2, 0.3), 1e-3, 0.9, 1.0, (0.0, 0.1, 0.2)))
+    return {
+        "plan": save(plan, folder / "plan"),
+        "calibrator": save(fitted, folder / "calibrator"),
+        "blend": save(blend, folder / "blend"),
+    }
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(kind=st.sampled_from(["plan", "calibrator"]), data=st.data())
+@given(kind=st.sampled_from(["plan", "calibrator", "blend"]), data=st.data())
 def test_a_damaged_file_is_refused_or_gives_a_valid_object(honest, kind, data):
     raw = bytearray(honest[kind].read_bytes())
     if data.draw(st.booleans(), label="cut"):

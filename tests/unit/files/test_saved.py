@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from recal import InputError, Plan, Step, load, save
+from recal import Blend, InputError, Plan, Step, load, save
 from recal.calibrators.base import Calibrator
 from recal.errors import FileError, NotFittedError
 from recal.files import saved
@@ -80,6 +80,16 @@ PLAN = Plan(
     finish=1.1,
     rule=Rule(confidence_at="own", ties="exact", floor=1e-16),
 )
+
+
+@pytest.mark.parametrize("gate", [0.99, None])
+def test_a_blend_comes_back_equal_to_the_last_bit(tmp_path, gate):
+    weights = (("zoom:0.5", 0.1 + 0.2), (Named("mine"), 1 / 3))
+    blend = Blend(2 / 3, weights, (0.1, -1e-17, 3.0), 1 / 5001, gate, 1.1, (0.0, 0.5, -0.5), "free")
+    plan = Plan(start=0.7, blend=blend)
+    again = load(save(plan, tmp_path / "plan.recal"))
+    assert again == plan
+    assert repr(again) == repr(plan)
 
 
 def test_a_plan_comes_back_equal_to_the_last_bit(tmp_path):

@@ -1,0 +1,127 @@
+"""The replay of a blend against the formula written out, sample by sample."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from recal import Blend, InputError, Plan, Views
+from recal.engine.blend import blend_arrays, soft_log_probs
+from recal.engine.guard import keep_answers
+from recal.runtime.numpy import calibrate_arrays, calibrated_probs, calibrated_scales, replay
+
+
+def problem(seed=0, n=60, n_classes=4, gate=0.9, answers="kept", dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    logits = (rng.normal(size=(n, n_classes)) * rng.choice([1, 4, 300], (n, 1))).astype(dtype)
+    views = {spec: (logits + rng.normal(size=logits.shape)).astype(dtype) for spec in ("zoom:0.5", "mine")}
+    offsets, gated = rng.normal(size=(2, n_classes)) * 0.5
+    blend = Blend(0.7, (("mine", 0.5), ("zoom:0.5", 0.2)), tuple(offsets), 1e-3, gate, 1.1, tuple(gated), answers)
+    return Plan(start=0.6, blend=blend), Views(logits, views)
+
+
+def by_the_formula(plan, views, row):
+    blend, n_classes = plan.blend, views.n_classes
+
+    def softmax(values):
+        top = max(values)
+        weights = [math.exp(v - top) for v in values]
+        return [w / sum(weights) for w in weights]
+
+    def x(logits):
+        probs = softmax([plan.start * float(z) for z in logits])
+        return [math.log((1 - blend.epsilon) * p + blend.epsilon / n_classes) for p in probs]
+
+    own = views.logits[row]
+    sure = blend.gate is not None and max(softmax([plan.start * float(z) for z in own])) >= blend.gate
+    scores = [(blend.gated_own if sure else blend.own) * value for value in x(own)]
+    scores = [s + c for s, c in zip(scores, blend.gated_offsets if sure else blend.offsets)]
+    if not sure:
+        for transform, weight in blend.weights:
+            scores = [s + weight * v for s, v in zip(scores, x(views.transformed(transform)[row]))]
+    return softmax(scores)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4, 33])
+@pytest.mark.parametrize("gate", [None, 0.9, 1.0])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_agrees_with_the_formula(n_classes, gate, dtype):
+    plan, views = problem(n_classes, n_classes=n_classes, gate=gate, answers="free", dtype=dtype)
+    expected = np.array([by_the_formula(plan, views, row) for row in range(len(views))])
+    np.testing.assert_allclose(calibrated_probs(plan, views), expected, rtol=0, atol=1e-12)
+    kept = dataclasses.replace(plan, blend=dataclasses.replace(plan.blend, answers="kept"))
+    expected = keep_answers(expected, views.logits.argmax(1))
+    np.testing.assert_allclose(calibrated_probs(kept, views), expected, rtol=0, atol=1e-12)
+
+
+def test_answers_are_kept_and_some_were_in_danger():
+    plan, views = problem(n=400)
+    free = dataclasses.replace(plan, blend=dataclasses.replace(plan.blend, answers="free"))
+    assert (calibrated_probs(free, views).argmax(1) != views.logits.argmax(1)).any()
+    assert (calibrated_probs(plan, views).argmax(1) == views.logits.argmax(1)).all()
+
+
+def test_no_view_of_a_sure_sample_is_read():
+    plan, views = problem(n=200)
+    needed = plan.needs_views(views.logits)
+    assert 20 < needed.sum() < 180
+    rng = np.random.default_rng(1)
+    garbage = {
+        t: np.where(needed[:, None], views.transformed(t), rng.normal(size=views.logits.shape) * 1e30)
+        for t in views.transforms
+    }
+    np.testing.assert_array_equal(calibrated_probs(plan, Views(views.logits, garbage)), calibrated_probs(plan, views))
+
+
+def test_samples_that_need_no_views_are_answered_without_any():
+    plan, views = problem(n=200)
+    sure = np.flatnonzero(~plan.needs_views(views.logits))
+    alone = calibrated_probs(plan, Views(views.logits[sure]))
+    np.testing.assert_array_equal(alone, calibrated_probs(plan, views)[sure])
+    with pytest.raises(InputError, match=r"needs logits of mine, zoom:0\.5"):
+        calibrated_probs(plan, Views(views.logits))
+
+
+def test_a_sample_alone_gets_what_it_gets_in_a_batch(monkeypatch):
+    plan, views = problem(n=150, n_classes=57)
+    whole = calibrated_probs(plan, views)
+    for row in range(0, 150, 13):
+        np.testing.assert_array_equal(calibrated_probs(plan, views[row])[0], whole[row])
+    monkeypatch.setattr("recal.engine.blend._BLOCK", 57 * 7)
+    np.testing.assert_array_equal(calibrated_probs(plan, views), whole)
+
+
+def test_plain_arrays_give_the_same():
+    plan, views = problem(n=50)
+    transformed = np.stack([views.transformed(t) for t in plan.transforms])
+    for function in (blend_arrays, calibrate_arrays):
+        np.testing.assert_array_equal(function(plan, views.logits, transformed), calibrated_probs(plan, views))
+
+
+def test_a_blend_without_views_needs_none():
+    plan, views = problem()
+    plan = Plan(start=0.6, blend=dataclasses.replace(plan.blend, weights=(), answers="free"))
+    assert plan.transforms == ()
+    scores = 0.7 * soft_log_probs(views.logits, 0.6, 1e-3) + np.array(plan.blend.offsets)
+    expected = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    np.testing.assert_allclose(calibrated_probs(plan, Views(views.logits)), expected, atol=1e-12)
+
+
+def test_offsets_for_other_classes_and_scales_of_a_blend_are_refused():
+    plan, views = problem(n_classes=4)
+    with pytest.raises(InputError, match="fitted on 4 classes, got logits of 5"):
+        calibrated_probs(plan, problem(n_classes=5)[1])
+    for function in (replay, calibrated_scales):
+        with pytest.raises(InputError, match="does not scale logits"):
+            function(plan, views)
+
+
+def test_saturated_logits_stay_strictly_inside():
+    plan, views = problem()
+    views = Views(views.logits * 1e4, {t: views.transformed(t) * 1e4 for t in views.transforms})
+    probs = calibrated_probs(plan, views)
+    assert probs.min() > 0.0
+    assert probs.max() < 1.0
