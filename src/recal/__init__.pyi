@@ -38,6 +38,7 @@ from .runtime.torch import CalibratedModule as CalibratedModule
 from .files.saved import load as load, save as save
 from .errors import (
     ConvergenceWarning as ConvergenceWarning,
+    DoubtfulLabelsWarning as DoubtfulLabelsWarning,
     FewSamplesWarning as FewSamplesWarning,
     FileError as FileError,
     InputError as InputError,

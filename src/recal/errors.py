@@ -35,3 +35,7 @@ class ConvergenceWarning(UserWarning):
 
 class FewSamplesWarning(UserWarning):
     """There are too few samples for what a method has to learn."""
+
+
+class DoubtfulLabelsWarning(UserWarning):
+    """Labels do not look like those of the rows that they are given with."""

@@ -30,19 +30,36 @@ def group(z, zt, confidence_at="original", ties="float32"):
     return np.array(numbers)
 
 
-def beta(z, y):
+def beta(z, y, weights=None, bounds=(1e-3, 100.0)):
     """The beta that minimises NLL, found as the root of its derivative; the bound where there is no root."""
 
     def slope(log_beta):
         p = softmax(np.exp(log_beta) * z, axis=1)
-        return float(((p * z).sum(1) - z[np.arange(len(y)), y]).mean())
+        return float(np.average((p * z).sum(1) - z[np.arange(len(y)), y], weights=weights))
 
-    low, high = np.log(1e-3), np.log(100.0)
+    low, high = np.log(bounds)
     if slope(low) >= 0:
-        return 1e-3
+        return bounds[0]
     if slope(high) <= 0:
-        return 100.0
+        return bounds[1]
     return float(np.exp(brentq(slope, low, high, xtol=1e-13, rtol=1e-14)))
+
+
+def has_mistake(z, y):
+    return any(row[label] < row.max() for row, label in zip(z, y))
+
+
+def doubting_beta(z, y):
+    """The same where every answer is right: each sample once more, n times lighter, with the second class as truth."""
+    if has_mistake(z, y):
+        return beta(z, y)
+    second = []
+    for row in z:
+        rest = row.copy()
+        rest[row.argmax()] = -np.inf
+        second.append(int(rest.argmax()))
+    weights = np.concatenate([np.ones(len(y)), np.full(len(y), 1.0 / len(y))])
+    return beta(np.concatenate([z, z]), np.concatenate([y, second]), weights)
 
 
 def ece(z, y, n_bins=15):
@@ -56,10 +73,13 @@ def ece(z, y, n_bins=15):
     return total / len(y)
 
 
-def fit(z, views, y, sequence, *, tol=1e-6, shrink="beta", guard=None, start="raw", finish=None, **rule):
+def fit(z, views, y, sequence, *, tol=1e-6, shrink="beta", guard=None, start="raw", finish=None,
+        separable="pooled", **rule):  # fmt: skip
     """Return (steps, start, finish): steps are pairs of a view's index and four betas."""
     z, views = z.astype(np.float64), [view.astype(np.float64) for view in views]
-    start_beta = beta(z, y) if start == "temperature" else 1.0
+    pooled = separable == "pooled"
+    of_all = doubting_beta if pooled else beta
+    start_beta = of_all(z, y) if start == "temperature" else 1.0
     z = z * start_beta
     views = [view * start_beta for view in views]
     previous, steps = 1.0, []
@@ -67,8 +87,9 @@ def fit(z, views, y, sequence, *, tol=1e-6, shrink="beta", guard=None, start="ra
         groups = group(z, views[t], **rule)
         betas = []
         for k in (1, 2, 3, 4):
-            share = np.mean(groups == k)
-            raw = beta(z[groups == k], y[groups == k]) if share else 1.0
+            share, own = np.mean(groups == k), groups == k
+            unclear = pooled and share and not has_mistake(z[own], y[own])
+            raw = (of_all(z, y) if unclear else beta(z[own], y[own])) if share else 1.0
             betas.append((1 - share) + share * raw if shrink == "beta" else 1 / ((1 - share) + share / raw))
         factors = np.array(betas)[groups - 1][:, None]
         rejected = False
@@ -87,7 +108,7 @@ def fit(z, views, y, sequence, *, tol=1e-6, shrink="beta", guard=None, start="ra
         if not rejected and abs(now - previous) < tol:
             break
         previous = now
-    finish_beta = beta(z, y) if finish == "temperature" else 1.0
+    finish_beta = of_all(z, y) if finish == "temperature" else 1.0
     return steps, start_beta, finish_beta
 
 

@@ -56,7 +56,7 @@ def test_saturated_confidences_are_equal_in_float32_and_told_apart_exactly():
 @pytest.mark.parametrize(("n", "k"), SIZES)
 def test_one_temperature(n, k, sharpness, dtype):
     z, _, y = problem(n, k, sharpness=sharpness, seed=n, dtype=dtype)
-    expected = reference.beta(z.astype(np.float64), y)
+    expected = reference.doubting_beta(z.astype(np.float64), y)
     assert TemperatureScaling().fit(z, y).beta_ == pytest.approx(expected, abs=1e-8)
 
 
@@ -68,6 +68,8 @@ READINGS = [
     {"guard": "ece"},
     {"start": "temperature"},
     {"finish": "temperature"},
+    {"separable": "bound"},
+    {"separable": "bound", "start": "temperature", "finish": "temperature"},
     {"start": "temperature", "finish": "temperature", "guard": "ece", "ties": "exact", "confidence_at": "own"},
 ]
 
@@ -86,6 +88,25 @@ def test_fit_and_replay(n, k, reading):
     rule = {name: reading[name] for name in ("confidence_at", "ties") if name in reading}
     expected = reference.replay(z[n:], [v[n:] for v in views], steps, start, finish, **rule)
     np.testing.assert_allclose(recal.predict_proba(everything[n:]), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [2, 3, 60])
+def test_one_temperature_where_every_answer_is_right(k):
+    z, _, _ = problem(200, k, seed=k)
+    y = z.argmax(axis=1)
+    expected = reference.doubting_beta(z.astype(np.float64), y)
+    assert 1e-3 < expected < 100.0
+    assert TemperatureScaling().fit(z, y).beta_ == pytest.approx(expected, abs=1e-8)
+
+
+@pytest.mark.parametrize("separable", ["pooled", "bound"])
+@pytest.mark.parametrize("k", [3, 60])
+def test_groups_without_a_mistake(k, separable):
+    z, views, y = problem(200, k, seed=1)
+    y = np.where(np.arange(200) < 4, y, z.argmax(axis=1))
+    steps, _, _ = reference.fit(z, views, y, [0, 1, 2, 3], separable=separable)
+    recal = ReCal(sequence=[0, 1, 2, 3], separable=separable).fit(as_views(z, views, y))
+    np.testing.assert_allclose([s.betas for s in recal.plan_.steps], [b for _, b in steps], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("sharpness", [12.0, 40.0])

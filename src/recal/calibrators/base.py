@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.machinery.estimator import Estimator
 from recal.calibrators.machinery.probabilities import bounded_probs
+from recal.calibrators.machinery.suspicions import warn_of_suspicions
 from recal.checks import Labels, check_classes, check_labels
 from recal.errors import InputError, NotFittedError
 from recal.plan import Plan
@@ -70,6 +71,7 @@ class Calibrator(Estimator, ABC):
         else:
             raise InputError("Labels are needed to fit: pass them as `y`, or use views that hold them.")
         columns = np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
+        warn_of_suspicions(views.logits, labels)
         self._fit(views, labels)
         self.classes_ = columns
         return self

@@ -103,7 +103,8 @@ class OrderPreserving(Calibrator):
         variant = check_choice("variant", self.variant, ("order-invariant", "diagonal"))
         n_ranks, n_hidden = check_count("n_ranks", self.n_ranks, 2), check_count("n_hidden", self.n_hidden)
         n_pieces, rng = check_count("n_pieces", self.n_pieces), check_random_state(self.random_state)
-        beta = fit_betas(ScaledLogits(views.logits), labels).values[0]
+        state = ScaledLogits(views.logits)
+        beta = fit_betas(state, labels).values[0]
         function: OrderNetwork | IncreasingCurve
         if variant == "diagonal":
             function = IncreasingCurve.for_logits(views.logits, labels, n_pieces)
@@ -111,11 +112,15 @@ class OrderPreserving(Calibrator):
         else:
             function = OrderNetwork.for_logits(views.logits, n_ranks, n_hidden)
             start = function.start(beta, rng)
-        objective = function.objective(views.logits, labels, penalty)
-        answer = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": max_iter})
-        if answer.status not in (0, 1):  # 1: as many iterations as were asked for
-            warnings.warn(f"OrderPreserving stopped early: {answer.message}.", ConvergenceWarning, stacklevel=3)
-        self.parameters_, self.inputs_ = np.asarray(answer.x, dtype=np.float64), function.inputs
+        self.parameters_, self.inputs_ = start, function.inputs
+        # Without a mistake every gap would be stretched without end: temperature scaling is all that can be learned.
+        if (state.columns != labels).any():
+            objective = function.objective(views.logits, labels, penalty)
+            options = {"maxiter": max_iter}
+            answer = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+            if answer.status not in (0, 1):  # 1: as many iterations as were asked for
+                warnings.warn(f"OrderPreserving stopped early: {answer.message}.", ConvergenceWarning, stacklevel=3)
+            self.parameters_ = np.asarray(answer.x, dtype=np.float64)
         self.loss_ = float(function.objective(views.logits, labels, 0.0)(self.parameters_)[0])
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:

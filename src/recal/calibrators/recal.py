@@ -54,6 +54,9 @@ class ReCal(Calibrator):
         Compare confidences as float32 softmax values, or exactly, in log-odds.
     n_bins : int
         Bins of the calibration error that `tol` and `guard` look at.
+    separable : {"pooled", "bound"}
+        What a group without a single mistake gets, for which no finite temperature is best: the temperature that is
+        best for all samples together at that state, or beta = 100, the end of the solver's range.
     sequence : sequence of transformations, specs or indices, optional
         The transformation of each iteration, instead of random draws.
     random_state : int, Generator or None
@@ -73,7 +76,7 @@ class ReCal(Calibrator):
     Warns
     -----
     FewSamplesWarning
-        Where a large group held no mistake: no beta is too large for it, so its samples become certain, and the first
+        With ``separable="bound"``, where a large group held no mistake: its samples become certain, and the first
         mistake among new ones costs dearly. Few held-out samples are the usual cause; see `raw_betas` in `history_`.
 
     Examples
@@ -106,6 +109,7 @@ class ReCal(Calibrator):
         floor: float | None = None,
         ties: Ties = "float32",
         n_bins: int = 15,
+        separable: Literal["pooled", "bound"] = "pooled",
         sequence: Sequence[Transform | str | int] | NDArray[np.integer[Any]] | None = None,
         random_state: int | np.random.Generator | None = None,
         exact: bool = False,
@@ -120,6 +124,7 @@ class ReCal(Calibrator):
         self.floor = floor
         self.ties = ties
         self.n_bins = n_bins
+        self.separable = separable
         self.sequence = sequence
         self.random_state = random_state
         self.exact = exact
@@ -133,11 +138,13 @@ class ReCal(Calibrator):
             finish=self.finish,
             tol=self.tol,
             n_bins=self.n_bins,
+            separable=self.separable,
             exact=self.exact,
         )
         self.plan_, self.history_ = compile_plan(views, labels, reading, self._draws(views))
         self.n_iter_ = len(self.history_)
-        self._warn_of_certainty(views.n_samples)
+        if self.separable == "bound":
+            self._warn_of_certainty(views.n_samples)
 
     def _warn_of_certainty(self, n_samples: int) -> None:
         forced = [
@@ -150,7 +157,7 @@ class ReCal(Calibrator):
             warnings.warn(
                 f"{n_samples} samples are too few for this ReCal: it met large groups without a single mistake, and "
                 "made their confidence all but certain. Expect new mistakes among them to be very costly (NLL). "
-                "Fit on more samples, or use " + ("" if self.guard else 'guard="ece" or ') + "TemperatureScaling.",
+                'Fit on more samples, or use separable="pooled" or TemperatureScaling.',
                 FewSamplesWarning,
                 stacklevel=4,
             )

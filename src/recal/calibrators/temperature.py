@@ -22,8 +22,10 @@ _LARGE = 1_000_000
 class TemperatureScaling(Calibrator):
     """Divide all logits by one temperature, the one that minimises the negative log-likelihood.
 
-    Exact to 1e-8 in beta = 1/T and always positive. Where no finite temperature is best the answer is bounded:
-    T = 0.01 if every sample is right with room to spare, T = 1000 if chance would do better than the model.
+    Exact to 1e-8 in beta = 1/T and always positive, whatever the scale of the logits. Where every sample is right no
+    finite temperature is best: the answer is then what one more, wrong, sample would give, one drawn like the others
+    whose truth is its second class, and a `FewSamplesWarning` says so. Where chance would do better than the model T is
+    1000, or more where the logits are larger than usual.
 
     Attributes
     ----------

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.engine.kernels import fast, rows
+from recal.engine.kernels import fast, rows, table
 from recal.engine.kernels.threads import over_rows
 
 Vector = NDArray[np.float64]
@@ -75,6 +75,12 @@ class ScaledLogits:
         """Return how far the logit at each row's column lies below the row's largest, unscaled; at most 0."""
         picked = self.logits[np.arange(len(columns)), columns]
         return picked.astype(np.float64) - self.maxima.astype(np.float64)
+
+    def runner_up_drop(self) -> Vector:
+        """Return how far each row's second logit lies below its largest, unscaled; at most 0."""
+        second = np.empty(len(self.scales))
+        over_rows(table.rivals, self.logits, self.columns, second)
+        return second - self.maxima.astype(np.float64)
 
     def probs(self) -> NDArray[np.float64]:
         """Return softmax(s * z)."""

@@ -26,16 +26,47 @@ def test_two_groups_are_solved_in_the_same_passes():
     assert answer.passes == len(calls) < 12
 
 
-def test_a_separable_problem_gets_the_largest_beta():
-    scaling = TemperatureScaling().fit([[0.2, 0.0], [0.0, 0.1], [0.3, 0.0]], [0, 1, 0])
-    assert scaling.beta_ == pytest.approx(LARGEST_BETA, rel=1e-12)
+SCALES = pytest.mark.parametrize("scale", [1e-12, 1e-6, 1.0, 1e6, 1e12])
+
+
+@SCALES
+@pytest.mark.parametrize("n_samples", [2, 9, 500])
+def test_answers_that_are_all_right_get_what_one_more_wrong_sample_would_give(n_samples, scale):
+    """With two classes and one margin the best confidence is the share of right answers: n of n + 1."""
+    logits = np.tile([5.0 * scale, 0.0], (n_samples, 1))
+    scaling = TemperatureScaling().fit(logits, np.zeros(n_samples, dtype=int))
+    np.testing.assert_allclose(scaling.predict_proba(logits)[:, 0], n_samples / (n_samples + 1), atol=1e-9)
     assert scaling.converged_
 
 
-@pytest.mark.parametrize("margin", [7.0, 8.0, 40.0, 300.0])
-def test_a_separable_problem_gets_the_largest_beta_also_where_its_loss_underflows(margin):
-    logits = [[margin, 0.0, -0.3], [0.0, 2 * margin, 0.1]]
-    assert TemperatureScaling().fit(logits, [0, 1]).beta_ == pytest.approx(LARGEST_BETA, rel=1e-12)
+@SCALES
+def test_a_temperature_does_not_depend_on_the_scale_of_the_scores(scale):
+    logits = np.random.default_rng(0).normal(size=(300, 4))
+    y = (logits + np.random.default_rng(1).gumbel(size=logits.shape)).argmax(axis=1)
+    usual, scaled = (TemperatureScaling().fit(z, y) for z in (logits, logits * scale))
+    assert scaled.beta_ * scale == pytest.approx(usual.beta_, rel=1e-7)
+
+
+@SCALES
+@pytest.mark.parametrize("separable", ["pooled", "bound"])
+def test_groups_of_scores_of_any_scale_get_a_temperature(separable, scale):
+    views = sorted_by_a_view(5)
+    transform = views.transforms[0]
+    scaled = Views(views.logits * scale, {transform: views.transformed(transform) * scale}, views.labels)
+    (step,) = ReCal(max_iter=1, start="temperature", separable="pooled").fit(scaled).plan_.steps
+    (usual,) = ReCal(max_iter=1, start="temperature", separable=separable).fit(views).plan_.steps
+    assert step.betas == pytest.approx(usual.betas, rel=1e-6)
+
+
+def test_a_mistake_by_a_hair_among_wide_margins_still_has_a_best_temperature():
+    logits = np.concatenate([np.tile([1e6, 0.0], (50, 1)), np.tile([1e-3, 0.0], (50, 1)), [[1e-7, 0.0]]])
+    scaling = TemperatureScaling().fit(logits, [0] * 100 + [1])
+
+    def slope(beta):
+        pulls = logits[:, 0] / (1 + np.exp(np.minimum(beta * logits[:, 0] * ([1.0] * 100 + [-1.0]), 700.0)))
+        return float(pulls[100] - pulls[:100].sum())
+
+    assert slope(0.999 * scaling.beta_) < 0 < slope(1.001 * scaling.beta_)
 
 
 def test_a_guess_where_the_loss_underflows_does_not_change_the_answer():
@@ -54,9 +85,8 @@ def test_a_model_worse_than_chance_gets_the_smallest_beta():
     assert scaling.beta_ == pytest.approx(LEAST_BETA, rel=1e-12)
 
 
-@pytest.mark.parametrize("logits", [[[1.0, 1.0]], [[1e6, -1e6]]])
-def test_a_flat_loss_keeps_one(logits):
-    assert TemperatureScaling().fit(logits, [0]).beta_ == 1.0
+def test_a_flat_loss_keeps_one():
+    assert TemperatureScaling().fit([[1.0, 1.0]], [0]).beta_ == 1.0
 
 
 def test_the_closed_form_of_two_classes():
@@ -96,9 +126,9 @@ def test_endless_separable_iterations_stay_finite_and_keep_the_prediction():
     ("option", "value"),
     [
         ("max_iter", -1), ("tol", -1e-3), ("guard", "nll"), ("start", "ts"), ("finish", "ts"), ("shrink", "t"),
-        ("n_bins", 0), ("floor", 0.7), ("ties", "float64"), ("confidence_at", "view"), ("sequence", [5]),
-        ("sequence", ["zoom:0.9"]), ("max_iter", None), ("max_iter", 2.5), ("tol", "small"), ("n_bins", None),
-        ("sequence", 5), ("sequence", "zoom:0.5"), ("random_state", "now"), ("random_state", -1),
+        ("n_bins", 0), ("floor", 0.7), ("ties", "float64"), ("separable", "loo"), ("confidence_at", "view"),
+        ("sequence", [5]), ("sequence", ["zoom:0.9"]), ("max_iter", None), ("max_iter", 2.5), ("tol", "small"),
+        ("n_bins", None), ("sequence", 5), ("sequence", "zoom:0.5"), ("random_state", "now"), ("random_state", -1),
     ],
 )  # fmt: skip
 def test_an_option_out_of_range_is_refused_with_its_value(option, value):
@@ -138,12 +168,31 @@ def sorted_by_a_view(mistakes_when_kept):
     return Views(z, {"zoom:0.5": view}, y)
 
 
-def test_a_large_group_without_a_mistake_is_warned_of():
-    with pytest.warns(FewSamplesWarning, match=r"400 samples .* guard=") as caught:
-        ReCal(max_iter=1).fit(sorted_by_a_view(0))
+def test_a_large_group_without_a_mistake_gets_the_temperature_of_all():
+    views = sorted_by_a_view(0)
+    (iteration,) = ReCal(max_iter=1).fit(views).history_
+    everyone = TemperatureScaling().fit(views).beta_
+    assert iteration.sizes == (0, 100, 0, 300)
+    assert iteration.raw_betas[3] == pytest.approx(everyone, abs=1e-9)
+    assert iteration.raw_betas[1] != pytest.approx(everyone, abs=1e-2)
+
+
+def test_a_large_group_without_a_mistake_is_warned_of_where_it_becomes_certain():
+    with pytest.warns(FewSamplesWarning, match=r'400 samples .* separable="pooled"') as caught:
+        fit = ReCal(max_iter=1, separable="bound").fit(sorted_by_a_view(0))
+    assert fit.history_[0].raw_betas[3] == pytest.approx(LARGEST_BETA)
     assert caught[0].filename == __file__
-    with pytest.warns(FewSamplesWarning, match="or use TemperatureScaling"):
-        ReCal(max_iter=1, guard="ece").fit(sorted_by_a_view(0))
+
+
+def test_where_every_group_has_a_mistake_both_readings_are_the_same_bit_for_bit():
+    rng = np.random.default_rng(5)
+    y = rng.integers(0, 3, 2000)
+    z = 3 * (np.eye(3)[y] + rng.normal(0, 1.2, (2000, 3)))
+    views = Views(z, {f"zoom:0.{i}": z * i / 10 + rng.normal(0, 3, z.shape) for i in range(3, 8)}, y)
+    pooled, bound = (ReCal(random_state=0, separable=reading).fit(views) for reading in ("pooled", "bound"))
+    assert max(max(iteration.raw_betas) for iteration in bound.history_) < 0.9 * LARGEST_BETA
+    assert pooled.plan_ == bound.plan_
+    assert pooled.history_ == bound.history_
 
 
 def test_groups_with_mistakes_are_not_warned_of():

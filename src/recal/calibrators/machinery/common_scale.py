@@ -1,18 +1,30 @@
-"""One scale for all samples or for each group: where parametric methods start, and what they are drawn back to."""
+"""One scale for all samples or for each group: where parametric methods start, and what they are drawn back to.
+
+A group in which every answer is right has no best temperature: the surer, the likelier. It then gets what one more,
+wrong, sample would give (Laplace): a sample drawn like the others whose truth is its second class. The answer is
+finite, does not depend on the logits' scale, and grows surer only as samples without a mistake accumulate.
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits, Vector
-from recal.engine.temperature import Betas, solve_betas
+from recal.engine.temperature import LARGEST_BETA, LEAST_BETA, Betas, solve_betas
+
+# What a group without a mistake gets: Laplace's answer, the beta of all samples, or the largest one allowed.
+Separable = Literal["laplace", "pooled", "bound"]
+# No answer is so far out that float32, in which some runtimes compute, could not hold it.
+_EXTREMES = (1e-30, 1e30)
 
 
-def fit_beta(logits: Floats, labels: Labels) -> float:
+def fit_beta(logits: Floats, labels: Labels, weights: Vector | None = None) -> float:
     """Return the beta = 1/T that minimises the mean NLL of softmax(beta * logits), as temperature scaling does."""
-    return float(fit_betas(ScaledLogits(logits), labels).values[0])
+    return float(fit_betas(ScaledLogits(logits), labels, weights=weights).values[0])
 
 
 def fit_betas(
@@ -23,21 +35,68 @@ def fit_betas(
     start: Vector | None = None,
     quick: bool = False,
     drops: Vector | None = None,
+    weights: Vector | None = None,
+    separable: Separable = "laplace",
 ) -> Betas:
     """Return the beta of each group that minimises its negative log-likelihood, relative to the present scales.
 
     `start` is a guess of the betas; it saves passes and does not change the answer. `quick` gives such a guess.
-    `drops` is `state.drop_at(labels)`, for a caller that has it already.
+    `drops` is `state.drop_at(labels)`, for a caller that has it already. `weights` counts a sample more than once.
     """
     members = np.zeros(len(labels), dtype=np.intp) if groups is None else groups.astype(np.intp)
-    pull = state.scales * (state.drop_at(labels) if drops is None else drops)
+    drops = state.drop_at(labels) if drops is None else drops
+    counts = np.ones(len(labels)) if weights is None else weights
+    pull = state.scales * drops
     squares = state.scales**2
 
     def by_group(values: Vector) -> Vector:
-        return np.bincount(members, weights=values, minlength=n_groups).astype(np.float64)
+        counted = values if weights is None else values * weights
+        return np.bincount(members, weights=counted, minlength=n_groups).astype(np.float64)
 
     def derivatives(betas: Vector) -> tuple[Vector, Vector]:
         first, second = state.slopes(betas[members], quick)
         return by_group(state.scales * first - pull), by_group(squares * second)
 
-    return solve_betas(derivatives, n_groups, start)
+    if separable == "bound":
+        return solve_betas(derivatives, n_groups, start)
+    counted = counts > 0.0
+    present = np.bincount(members[counted], minlength=n_groups) > 0
+    mistaken = np.bincount(members[counted & (drops < 0.0)], minlength=n_groups) > 0
+    answer = solve_betas(derivatives, n_groups, start, chosen=mistaken)
+    beyond = np.array(answer.at_bound) & mistaken
+    certain = present & ~mistaken
+    if certain.any() and separable == "pooled":
+        everyone = fit_betas(state, labels, drops=drops, weights=weights, quick=quick)
+        answer = answer.replaced(certain, everyone.repeated(n_groups))
+        certain[:] = False
+    if not (beyond.any() or certain.any()):
+        return answer
+    gaps = -state.scales * state.runner_up_drop()
+    n_right = np.where(certain, np.maximum(by_group(np.ones(len(labels))), 1e-300), np.inf)
+    doubt = by_group(-gaps) / n_right
+
+    def derivatives_with_doubt(betas: Vector) -> tuple[Vector, Vector]:
+        """One more sample, spread evenly over those of its group, has the same slopes and the truth at the second."""
+        first, second = state.slopes(betas[members], quick)
+        slope = (1.0 + 1.0 / n_right) * by_group(state.scales * first) - by_group(pull) - doubt
+        return slope, (1.0 + 1.0 / n_right) * by_group(squares * second)
+
+    least, largest, middle = _bracket(gaps, members, n_groups)
+    again = solve_betas(derivatives_with_doubt, n_groups, middle, bounds=(least, largest), chosen=beyond | certain)
+    return answer.replaced(beyond | certain, again)
+
+
+def _bracket(gaps: Vector, members: NDArray[np.intp], n_groups: int) -> tuple[Vector, Vector, Vector]:
+    """Return a least, a largest and a middling beta for each group, by how far its samples' first two logits lie apart.
+
+    At the least beta a usual sample is at chance; at the largest even the closest pair of logits is settled.
+    """
+    least, largest, middle = np.full(n_groups, LEAST_BETA), np.full(n_groups, LARGEST_BETA), np.ones(n_groups)
+    for k in range(n_groups):
+        apart = gaps[(members == k) & (gaps > 0.0)]
+        if len(apart):
+            usual = float(np.median(apart))
+            least[k] = max(min(LEAST_BETA, 100.0 * LEAST_BETA / usual), _EXTREMES[0])
+            largest[k] = min(max(LARGEST_BETA, LARGEST_BETA / float(apart.min())), _EXTREMES[1])
+            middle[k] = 1.0 / usual
+    return least, largest, middle

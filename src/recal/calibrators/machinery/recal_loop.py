@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.machinery.common_scale import fit_betas
+from recal.calibrators.machinery.common_scale import Separable, fit_betas
 from recal.calibrators.machinery.parameters import check_count, check_flag, check_number
 from recal.checks import Labels
 from recal.engine.grouping import GroupIndex, group_indices
@@ -37,6 +37,7 @@ class Reading:
     tol: float
     n_bins: int
     exact: bool
+    separable: Literal["pooled", "bound"] = "pooled"
 
     def __post_init__(self) -> None:
         choices = {
@@ -44,6 +45,7 @@ class Reading:
             "guard": (None, "ece"),
             "start": ("raw", "temperature"),
             "finish": (None, "temperature"),
+            "separable": ("pooled", "bound"),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
@@ -128,14 +130,16 @@ class _Fit:
         self.ece = _ece(np.exp(self.log_confidence), self.correct, self.reading.n_bins)
 
     def closing_beta(self) -> float:
-        return fit_betas(self.original, self.labels, drops=self.drops).values[0]
+        separable: Separable = "bound" if self.reading.separable == "bound" else "laplace"
+        return fit_betas(self.original, self.labels, drops=self.drops, separable=separable).values[0]
 
     def iterate(self, transform: Transform) -> Iteration:
         if transform in self.rejected:
             return self.rejected[transform]
         groups = self._group(transform)
         sizes = np.bincount(groups, minlength=4)
-        answer = fit_betas(self.original, self.labels, groups, 4, self.last_betas.get(transform), drops=self.drops)
+        guess, separable = self.last_betas.get(transform), self.reading.separable
+        answer = fit_betas(self.original, self.labels, groups, 4, guess, drops=self.drops, separable=separable)
         raw: Vector = np.array(answer.values)
         self.last_betas[transform] = raw.copy()
         raw[sizes == 0] = 1.0
