@@ -58,7 +58,8 @@ class ReCal(Calibrator):
         What a group without a single mistake gets, for which no finite temperature is best: the temperature that is
         best for all samples together at that state, or beta = 100, the end of the solver's range.
     sequence : sequence of transformations, specs or indices, optional
-        The transformation of each iteration, instead of random draws.
+        The transformation of each iteration, instead of random draws. Draws pass over views that lose nothing, such
+        as a mirror (`keeps_information`), unless the views hold no others.
     random_state : int, Generator or None
         Seeds the draws.
     exact : bool
@@ -171,6 +172,8 @@ class ReCal(Calibrator):
                 raise InputError(f"`sequence` must be a list, one transformation per iteration, got {self.sequence!r}.")
             chosen = [_find(item, candidates) for item in self.sequence]
             return iter(chosen[:max_iter])
+        # The method reads how a sample reacts to loss; a mirrored copy tells it something else.
+        candidates = tuple(t for t in candidates if not getattr(t, "keeps_information", False)) or candidates
         rng = check_random_state(self.random_state)
         return (candidates[rng.integers(len(candidates))] for _ in range(max_iter))
 

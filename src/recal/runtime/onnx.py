@@ -103,7 +103,7 @@ def _check_traceable(transforms: tuple[Transform, ...]) -> None:
         if isinstance(transform, BuiltIn) and not transform.traceable:
             raise InputError(
                 f"{str(transform)!r} cannot be written as ONNX operations. Calibrate with others (such as zoom, "
-                "brightness, contrast, blur, pixelate), or export the replay alone and compute the views yourself."
+                "brightness, contrast, blur, flip, shift), or export the replay alone and compute the views yourself."
             )
 
 

@@ -23,6 +23,7 @@ class LowPass(SeriesTransform):
     """
 
     kind: ClassVar[str] = "lowpass"
+    assumes: ClassVar[str] = "the label does not rest on the highest frequencies alone"
     modality: ClassVar[str] = "audio"
     identity: ClassVar[float] = 1.0
     strengths: ClassVar[tuple[float, float]] = (0.9, 0.05)
@@ -49,6 +50,7 @@ class Bits(SeriesTransform):
     """
 
     kind: ClassVar[str] = "bits"
+    assumes: ClassVar[str] = "the label does not rest on the quietest parts of the sound"
     modality: ClassVar[str] = "audio"
     identity: ClassVar[float] = 32
     strengths: ClassVar[tuple[float, float]] = (12, 2)

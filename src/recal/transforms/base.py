@@ -13,7 +13,7 @@ from recal.errors import InputError
 
 @runtime_checkable
 class Transform(Protocol):
-    """Keeps the label and loses information. `str(transform)` is its spec, such as `zoom:0.37`.
+    """Keeps the label, and varies or loses the rest. `str(transform)` is its spec, such as `zoom:0.37`.
 
     Equal specs mean equal results, so the spec is the key under which a view's logits are stored.
     """
@@ -42,7 +42,8 @@ class BuiltIn(ABC):
 
     A new one is a frozen dataclass whose first field is its strength and whose other fields, all with defaults, are
     its options; the class variables below; `__call__`; and its line in `TRANSFORMS`. The spec
-    ``kind:strength[:option=value]...`` follows from the fields; options at their defaults are left out.
+    ``kind:strength[:option=value]...`` follows from the fields; options at their defaults are left out, and so is the
+    strength where it is the `usual` one.
     """
 
     __slots__ = ()
@@ -50,6 +51,16 @@ class BuiltIn(ABC):
     kind: ClassVar[str]
     modality: ClassVar[str]
     """What it is made for: image, video, series, audio, text or tabular."""
+    assumes: ClassVar[str]
+    """What must be true of a task for the label to survive, in words for whoever chooses a pool."""
+    keeps_information: ClassVar[bool] = False
+    """Whether the result is as good an input as the original, only seen another way; otherwise it loses detail.
+
+    ReCal reads how a sample reacts to loss and never draws such kinds by itself; stacking prefers them."""
+    has_strength: ClassVar[bool] = True
+    """Whether the first field is a strength; a kind without one is the same every time."""
+    usual: ClassVar[float | None] = None
+    """The strength that the bare kind means in a spec, as in `shift`; None where a strength must be said."""
     identity: ClassVar[float]
     """The strength that changes nothing."""
     strengths: ClassVar[tuple[float, float]]
@@ -69,10 +80,15 @@ class BuiltIn(ABC):
         """Return the options that are learned from inputs; most kinds have none."""
         return {}
 
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """Return the options' names and defaults."""
+        return {own.name: own.default for own in fields(cls)[cls.has_strength :]}  # type: ignore[arg-type]
+
     @property
     def strength(self) -> float:
-        """The first field, under the name that all transformations share."""
-        return float(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
+        """The first field, under the name that all transformations share; 1 for a kind that has none."""
+        return float(getattr(self, fields(self)[0].name)) if self.has_strength else 1.0  # type: ignore[arg-type]
 
     @property
     def is_identity(self) -> bool:
@@ -83,19 +99,21 @@ class BuiltIn(ABC):
         """Return the transformed copy of a batch: same shape, same dtype, the input untouched."""
 
     def __str__(self) -> str:
-        own = fields(self)  # type: ignore[arg-type]
-        options = [(f.name, getattr(self, f.name)) for f in own[1:] if getattr(self, f.name) != f.default]
-        return ":".join([self.kind, format_strength(self.strength), *(f"{n}={_format_option(v)}" for n, v in options)])
+        strength = [] if self.strength == self.usual else [format_strength(self.strength)]
+        values = [(name, getattr(self, name), default) for name, default in self.options().items()]
+        options = [f"{name}={_format_option(value)}" for name, value, default in values if value != default]
+        return ":".join([self.kind, *strength, *options])
 
     def __post_init__(self) -> None:
-        own = fields(self)  # type: ignore[arg-type]
-        object.__setattr__(self, own[0].name, self._check_strength(own[0].name, getattr(self, own[0].name)))
-        for option in own[1:]:
-            value = _check_option(self.kind, option.name, getattr(self, option.name), option.default)
-            allowed = self.choices.get(option.name)
+        if self.has_strength:
+            first = fields(self)[0].name  # type: ignore[arg-type]
+            object.__setattr__(self, first, self._check_strength(first, getattr(self, first)))
+        for option, default in self.options().items():
+            value = _check_option(self.kind, option, getattr(self, option), default)
+            allowed = self.choices.get(option)
             if allowed is not None and value not in allowed:
-                raise InputError(f"{self.kind}'s `{option.name}` must be one of {', '.join(allowed)}, got {value!r}.")
-            object.__setattr__(self, option.name, value)
+                raise InputError(f"{self.kind}'s `{option}` must be one of {', '.join(allowed)}, got {value!r}.")
+            object.__setattr__(self, option, value)
 
     def _check_strength(self, name: str, value: Any) -> float:
         low, high = self.domain
@@ -151,8 +169,8 @@ class Named:
     Examples
     --------
     >>> from recal.transforms import Named
-    >>> flip = Named("flip", lambda images: images[..., ::-1])
-    >>> flip == Named("flip")
+    >>> turned = Named("turned", lambda images: images[..., ::-1, ::-1])
+    >>> turned == Named("turned")
     True
     """
 

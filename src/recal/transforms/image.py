@@ -71,6 +71,7 @@ class ZoomOut(ImageTransform):
     """
 
     kind: ClassVar[str] = "zoom"
+    assumes: ClassVar[str] = "the object is still told from fewer pixels, and its size does not tell its label"
     identity: ClassVar[float] = 1.0
     strengths: ClassVar[tuple[float, float]] = (0.9, 0.1)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -93,6 +94,7 @@ class Brightness(ImageTransform):
     """
 
     kind: ClassVar[str] = "brightness"
+    assumes: ClassVar[str] = "the label does not depend on how bright the picture is"
     identity: ClassVar[float] = 1.0
     strengths: ClassVar[tuple[float, float]] = (0.9, 0.1)
     domain: ClassVar[tuple[float, float]] = (0.0, 10.0)
@@ -114,6 +116,7 @@ class Contrast(ImageTransform):
     """Draw every value towards the image's mean: `factor` of the distance remains."""
 
     kind: ClassVar[str] = "contrast"
+    assumes: ClassVar[str] = "the label does not depend on how strong the picture's contrasts are"
     identity: ClassVar[float] = 1.0
     strengths: ClassVar[tuple[float, float]] = (0.9, 0.1)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -132,6 +135,7 @@ class Blur(ImageTransform):
     """Smooth with a Gaussian of `sigma` pixels; pixels at the edge are taken to go on beyond it."""
 
     kind: ClassVar[str] = "blur"
+    assumes: ClassVar[str] = "the label does not rest on fine detail alone"
     identity: ClassVar[float] = 0.0
     strengths: ClassVar[tuple[float, float]] = (0.3, 3.0)
     domain: ClassVar[tuple[float, float]] = (0.0, 100.0)
@@ -149,6 +153,7 @@ class Pixelate(ImageTransform):
     """Keep `scale` of the resolution: the image becomes ``round(scale * size)`` blocks a side, each its own mean."""
 
     kind: ClassVar[str] = "pixelate"
+    assumes: ClassVar[str] = "the label does not rest on fine detail alone"
     identity: ClassVar[float] = 1.0
     strengths: ClassVar[tuple[float, float]] = (0.9, 0.1)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)

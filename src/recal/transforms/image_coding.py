@@ -22,6 +22,7 @@ class Jpeg(ImageTransform):
     """
 
     kind: ClassVar[str] = "jpeg"
+    assumes: ClassVar[str] = "the label does not rest on fine detail or exact colour alone"
     identity: ClassVar[float] = 100
     strengths: ClassVar[tuple[float, float]] = (90, 5)
     domain: ClassVar[tuple[float, float]] = (1, 100)
@@ -66,6 +67,7 @@ class RandomPixels(ImageTransform):
     """
 
     kind: ClassVar[str] = "pixels"
+    assumes: ClassVar[str] = "the label does not rest on single pixels"
     identity: ClassVar[float] = 0.0
     strengths: ClassVar[tuple[float, float]] = (0.01, 0.5)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from typing import Any
 
 from recal.errors import InputError
@@ -11,9 +10,12 @@ from recal.transforms.audio import Bits, LowPass
 from recal.transforms.base import BuiltIn, Named, Transform
 from recal.transforms.image import Blur, Brightness, Contrast, Pixelate, ZoomOut
 from recal.transforms.image_coding import Jpeg, RandomPixels
+from recal.transforms.image_moves import Crop, Flip, Shift, ZoomIn
 from recal.transforms.series import Coarse, DropFrames, DropSamples, Quantise
+from recal.transforms.series_moves import TimeShift
 from recal.transforms.tabular import MedianFill
 from recal.transforms.text import DropTokens, MaskTokens
+from recal.transforms.text_cut import Cut
 
 # The one list of the built-in kinds. The command line, the loader and the contract tests read it.
 TRANSFORMS: tuple[type[BuiltIn], ...] = (
@@ -24,14 +26,20 @@ TRANSFORMS: tuple[type[BuiltIn], ...] = (
     Pixelate,
     Jpeg,
     RandomPixels,
+    Flip,
+    Shift,
+    Crop,
+    ZoomIn,
     DropFrames,
     DropSamples,
     Coarse,
     Quantise,
+    TimeShift,
     LowPass,
     Bits,
     DropTokens,
     MaskTokens,
+    Cut,
     MedianFill,
 )
 KINDS: dict[str, type[BuiltIn]] = {transform.kind: transform for transform in TRANSFORMS}
@@ -44,27 +52,34 @@ Own = Mapping[str, Callable[[Any], Any]] | Iterable[Callable[[Any], Any]]
 def as_transform(value: Any) -> Transform:
     """Return the transformation that a spec, a transformation or a named callable stands for.
 
-    A spec whose kind is not built in, or that has no strength, is the name of someone's own transformation: views
-    from elsewhere may hold any name.
+    A spec whose kind is not built in, or that lacks the strength which its kind must be given, is the name of
+    someone's own transformation: views from elsewhere may hold any name.
 
     Examples
     --------
     >>> from recal.transforms import as_transform
     >>> as_transform("zoom:0.50")
     ZoomOut(scale=0.5, layout='auto')
+    >>> as_transform("flip")
+    Flip(layout='auto')
     >>> as_transform("rotated by 90")
     Named(name='rotated by 90')
     """
     if isinstance(value, BuiltIn):
         return value
     if isinstance(value, str):
-        kind, colon, rest = value.strip().partition(":")
-        return parse(kind, rest) if colon and kind in KINDS else Named(value.strip())
+        kind, _, rest = value.strip().partition(":")
+        return parse(kind, rest) if _is_ours(value.strip()) else Named(value.strip())
     named = value if isinstance(value, Named) else _name_callable(value)
-    kind, colon, _ = named.name.partition(":")
-    if colon and kind in KINDS:
+    kind = named.name.partition(":")[0]
+    if _is_ours(named.name):
         raise InputError(f"The name {named.name!r} means recal's own {kind}; give your transformation another name.")
     return named
+
+
+def _is_ours(spec: str) -> bool:
+    kind, colon, _ = spec.partition(":")
+    return kind in KINDS and bool(colon or KINDS[kind].usual is not None)
 
 
 def by_name(given: Own) -> dict[str, Transform]:
@@ -90,18 +105,22 @@ def _name_callable(value: Any) -> Named:
 
 def parse(kind: str, rest: str) -> Transform:
     """Return the built-in transformation of `kind`; `rest` is ``strength[:option=value]...``."""
-    strength, *options = rest.split(":")
-    number = read_strength(kind, strength)
-    return build(kind, number, parse_options(kind, options))
+    parts, usual = rest.split(":") if rest else [], KINDS[kind].usual
+    if usual is not None and (not parts or "=" in parts[0]):
+        return build(kind, usual, parse_options(kind, parts))
+    strength, *options = parts or [""]
+    return build(kind, read_strength(kind, strength), parse_options(kind, options))
 
 
 def build(kind: str, strength: float, options: dict[str, Any]) -> Transform:
     """Return the transformation of a known kind."""
-    return KINDS[kind](strength, **options)  # type: ignore[call-arg]
+    return KINDS[kind](*[strength][: KINDS[kind].has_strength], **options)
 
 
 def read_strength(kind: str, text: str) -> float:
     """Return the number that a spec gives after its kind."""
+    if not KINDS[kind].has_strength:
+        raise InputError(f"{kind} has no strength; it is written '{kind}' and nothing more, got '{kind}:{text}'.")
     try:
         return float(text)
     except ValueError:
@@ -114,7 +133,7 @@ def read_strength(kind: str, text: str) -> float:
 
 def parse_options(kind: str, options: list[str]) -> dict[str, Any]:
     """Read ``option=value`` parts by the type of the option's default."""
-    own = {field.name: field.default for field in fields(KINDS[kind])[1:]}  # type: ignore[arg-type]
+    own = KINDS[kind].options()
     values: dict[str, Any] = {}
     for option in options:
         name, equals, text = (part.strip() for part in option.partition("="))

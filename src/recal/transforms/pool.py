@@ -40,9 +40,9 @@ def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]
     ----------
     spec : str, transformation, callable, or a sequence of these
         Text joins parts with ``+``; a part is ``kind:low-high:count`` (a grid of step 0.01, or 1 for kinds of whole
-        strengths; the upper end excluded; drawn without replacement), ``kind:strength``, or a bare ``kind`` for 10
-        strengths from its declared range. Options follow: ``zoom:0.1-0.9:20:layout=NHWC``. Callables are known by
-        their name.
+        strengths; the upper end excluded; drawn without replacement), ``kind:strength``, or a bare ``kind``: for
+        ``flip`` and ``shift`` the one that is meant, for others 10 strengths from their declared range. Options
+        follow: ``zoom:0.1-0.9:20:layout=NHWC``. Callables are known by their name.
     seed : int
         The same seed draws the same pool; a part draws the same strengths whatever other kinds stand beside it.
     data : array-like of shape (n_samples, n_features), optional
@@ -100,11 +100,14 @@ def _part(text: str, data: Any) -> _Range | Transform:
         raise InputError(f"Options come last, got {text!r}; write for instance 'zoom:0.1-0.9:20:layout=NHWC'.")
     learned = KINDS[kind].options_from(data) if data is not None else {}
     options = {**learned, **parse_options(kind, rest[len(plain) :])}
+    usual = KINDS[kind].usual
+    if not plain and usual is not None:
+        return build(kind, usual, options)
     if not plain:
         low, high = sorted(KINDS[kind].strengths)
         return _Range(kind, low, high, min(_USUAL_COUNT, len(_grid(KINDS[kind], low, high))), options)
-    span = _RANGE.fullmatch(plain[0])
-    if span is None and len(plain) == 1:
+    span = _RANGE.fullmatch(plain[0]) if KINDS[kind].has_strength else None
+    if span is None and (len(plain) == 1 or not KINDS[kind].has_strength):
         return build(kind, read_strength(kind, plain[0]), options)
     if span is None or len(plain) != 2 or not _is_count(plain[1].strip()):
         raise InputError(

@@ -59,6 +59,7 @@ class DropSamples(SeriesTransform):
     """
 
     kind: ClassVar[str] = "drop"
+    assumes: ClassVar[str] = "the label does not rest on single moments of the series"
     identity: ClassVar[float] = 0.0
     strengths: ClassVar[tuple[float, float]] = (0.05, 0.9)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -80,6 +81,7 @@ class DropFrames(SeriesTransform):
     """Lose ``round(share * frames)`` frames of each video: the last one kept stays on, or the screen goes black."""
 
     kind: ClassVar[str] = "frames"
+    assumes: ClassVar[str] = "the label does not rest on single frames"
     modality: ClassVar[str] = "video"
     identity: ClassVar[float] = 0.0
     strengths: ClassVar[tuple[float, float]] = (0.1, 0.9)
@@ -102,6 +104,7 @@ class Coarse(SeriesTransform):
     """Sample at `rate` of the original rate; what lies between is interpolated, or held."""
 
     kind: ClassVar[str] = "coarse"
+    assumes: ClassVar[str] = "the label does not rest on the fastest changes alone"
     identity: ClassVar[float] = 1.0
     strengths: ClassVar[tuple[float, float]] = (0.9, 0.05)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -128,6 +131,7 @@ class Quantise(SeriesTransform):
     """Round values to multiples of `share` of the range that the sample's channel spans, counted from its least."""
 
     kind: ClassVar[str] = "quantise"
+    assumes: ClassVar[str] = "the label does not rest on small differences in value"
     identity: ClassVar[float] = 0.0
     strengths: ClassVar[tuple[float, float]] = (0.02, 0.5)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)

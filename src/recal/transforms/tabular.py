@@ -31,6 +31,7 @@ class MedianFill(BuiltIn):
     """
 
     kind: ClassVar[str] = "median"
+    assumes: ClassVar[str] = "the label does not rest on single features"
     modality: ClassVar[str] = "tabular"
     identity: ClassVar[float] = 0.0
     strengths: ClassVar[tuple[float, float]] = (0.05, 0.9)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.base import BuiltIn
-from recal.transforms.content import choose, content_keys, key_of
+from recal.transforms.content import Keys, choose, content_keys, key_of
 
 
 class TokenTransform(BuiltIn):
@@ -56,7 +56,7 @@ class TokenTransform(BuiltIn):
         if self.is_identity or not words:
             return text
         key = np.array([key_of(text.encode(), f"{self.kind}:{self.seed}".encode())], dtype=np.uint64)
-        hit = choose(key, len(words), self.share)[0]
+        hit = self._hit(key, len(words))[0]
         return " ".join(self._words(words, hit)) if hit.any() else text
 
     def _ids(self, ids: NDArray) -> NDArray:
@@ -72,8 +72,12 @@ class TokenTransform(BuiltIn):
         for row, key in enumerate(keys):
             free = np.flatnonzero(~fixed[row])
             if len(free):
-                self._row(result[row], free[choose(key[None], len(free), self.share)[0]])
+                self._row(result[row], free[self._hit(key[None], len(free))[0]])
         return result
+
+    def _hit(self, keys: Keys, size: int) -> NDArray[np.bool_]:
+        """Mark the tokens to be hit, (n_keys, size)."""
+        return choose(keys, size, self.share)
 
     def _words(self, words: list[str], hit: NDArray[np.bool_]) -> list[str]:
         raise NotImplementedError
@@ -96,6 +100,7 @@ class DropTokens(TokenTransform):
     """
 
     kind: ClassVar[str] = "tokendrop"
+    assumes: ClassVar[str] = "the label does not rest on single words; a lost 'not' turns a sentence round"
 
     share: float
     seed: int = 0
@@ -120,6 +125,7 @@ class MaskTokens(TokenTransform):
     """Replace `share` of the tokens by `mask`, or by `mask_id` in arrays of ids."""
 
     kind: ClassVar[str] = "tokenmask"
+    assumes: ClassVar[str] = "the label does not rest on single words, and the model has met the mask before"
 
     share: float
     seed: int = 0

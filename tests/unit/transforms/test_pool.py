@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from recal.errors import InputError
-from recal.transforms import TRANSFORMS, Brightness, Named, RandomPixels, ZoomOut, as_transform, pool
+from recal.transforms import TRANSFORMS, Brightness, Flip, Named, RandomPixels, Shift, ZoomOut, as_transform, pool
 from recal.transforms.base import format_strength
 
 
-def flip(images: Any) -> Any:
-    return images[..., ::-1]
+def turned(images: Any) -> Any:
+    return images[..., ::-1, ::-1]
 
 
 def test_ranges_draw_the_asked_number_from_the_grid_without_its_upper_end() -> None:
@@ -46,10 +46,10 @@ def test_parts_of_one_kind_stay_distinct() -> None:
 
 
 def test_everything_can_be_mixed() -> None:
-    mixed = pool([flip, "zoom:0.5-0.9:2", Brightness(0.3), Named("mine", lambda x: x), "zoom:0.3+brightness:0.4"])
-    assert str(mixed[0]) == "flip"
+    mixed = pool([turned, "zoom:0.5-0.9:2", Brightness(0.3), Named("mine", lambda x: x), "zoom:0.3+brightness:0.4"])
+    assert str(mixed[0]) == "turned"
     assert len(mixed) == 7
-    assert pool(flip) == (Named("flip"),)
+    assert pool(turned) == (Named("turned"),)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_everything_can_be_mixed() -> None:
         ("zoom:0.5:size=3", r"options.*layout; got 'size=3'"),
         ("zoom:layout=NCHW:0.5", r"Options come last"),
         (lambda x: x, r"Named\('my-name', function\)"),
-        (partial(flip), r"Named\('my-name', function\)"),
+        (partial(turned), r"Named\('my-name', function\)"),
         ([ZoomOut], r"got <class"),
     ],
 )
@@ -76,7 +76,7 @@ def test_rubbish_is_refused_with_the_remedy(spec: Any, words: str) -> None:
         pool(spec)
 
 
-@pytest.mark.parametrize("kind", TRANSFORMS, ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("kind", [kind for kind in TRANSFORMS if kind.has_strength], ids=lambda kind: kind.kind)
 @pytest.mark.parametrize("ends", ["{low}-1e9", "{low}-1e999", "{above}-{beyond}", "0-1e9", "1e8-1e9"])
 def test_a_range_beyond_its_kinds_domain_is_refused_before_a_grid_is_built(kind, ends, monkeypatch) -> None:
     monkeypatch.setattr(sys.modules["recal.transforms.pool"], "_grid", lambda *_: pytest.fail("a grid was built"))
@@ -86,7 +86,7 @@ def test_a_range_beyond_its_kinds_domain_is_refused_before_a_grid_is_built(kind,
         pool(f"{kind.kind}:{text}:3")
 
 
-@pytest.mark.parametrize("kind", TRANSFORMS, ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("kind", [kind for kind in TRANSFORMS if kind.has_strength], ids=lambda kind: kind.kind)
 def test_a_range_may_reach_the_end_of_its_kinds_domain(kind: Any) -> None:
     least, most = kind.domain
     low = format_strength(least + kind.step if kind.positive else least)
@@ -141,9 +141,41 @@ def test_foreign_names_stay_names_and_known_kinds_are_checked() -> None:
     with pytest.raises(InputError, match=r"Ranges.*pool"):
         as_transform("zoom:0.1-0.9:20")
     with pytest.raises(InputError, match=r"means recal's own zoom"):
-        as_transform(Named("zoom:0.5", flip))
+        as_transform(Named("zoom:0.5", turned))
     with pytest.raises(InputError, match=r"got 3"):
         as_transform(3)
+
+
+def test_kinds_with_a_usual_strength_are_known_by_their_bare_names() -> None:
+    assert as_transform("flip") == Flip()
+    assert as_transform("shift") == as_transform("shift:2") == Shift(2, direction="down", fill="wrap")
+    assert [str(t) for t in (Flip(), Shift(2), Shift(3), Shift(2, "left"))] == [
+        "flip",
+        "shift",
+        "shift:3",
+        "shift:direction=left",
+    ]
+    assert as_transform("flip:layout=NHWC") == Flip(layout="NHWC")
+    assert as_transform("shift:fill=edge:direction=up") == Shift(direction="up", fill="edge")
+
+
+def test_bare_and_ranged_kinds_join() -> None:
+    drawn = pool("flip+shift+shift:1-5:3+crop:0.9+zoom:0.7-0.95:5")
+    assert [str(t) for t in drawn[:5]] == ["flip", "shift", "shift:1", "shift:3", "shift:4"]
+    assert len(set(drawn)) == len(drawn) == 11
+    with pytest.raises(InputError, match=r"'shift' is in the pool twice"):
+        pool("shift+shift:2")
+
+
+@pytest.mark.parametrize("spec", ["flip:0.5", "flip:0.1-0.9:3", "flip:"])
+def test_a_kind_without_strength_takes_none(spec: str) -> None:
+    with pytest.raises(InputError, match=f"flip has no strength.*got '{spec[:5]}"):
+        pool(spec)
+
+
+def test_a_function_of_ones_own_cannot_take_the_mirrors_name() -> None:
+    with pytest.raises(InputError, match=r"'flip' means recal's own flip"):
+        pool([Named("flip", turned)])
 
 
 def test_import_is_light() -> None:

@@ -1,0 +1,28 @@
+"""What ReCal draws from a pool that was made for stacking."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from recal import ReCal, Views
+
+
+def _views(*specs: str) -> Views:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 200)
+    logits = 3 * np.eye(3)[y] + rng.normal(0, 2, (200, 3))
+    return Views(logits, {spec: logits + rng.normal(0, 1, (200, 3)) for spec in specs}, y)
+
+
+def test_draws_pass_over_views_that_lose_nothing() -> None:
+    mixed, lossy = _views("zoom:0.5", "my own", "flip", "shift"), _views("zoom:0.5", "my own")
+    fits = [ReCal(random_state=0, tol=0, max_iter=20).fit(views) for views in (mixed, lossy)]
+    assert fits[0].plan_ == fits[1].plan_
+    assert {str(record.transform) for record in fits[0].history_} == {"zoom:0.5", "my own"}
+
+
+def test_they_are_drawn_where_there_is_nothing_else_or_they_are_asked_for() -> None:
+    alone = ReCal(random_state=0, tol=0, max_iter=5).fit(_views("flip"))
+    assert {str(record.transform) for record in alone.history_} == {"flip"}
+    asked = ReCal(sequence=["flip", 0], tol=0).fit(_views("zoom:0.5", "flip"))
+    assert [str(record.transform) for record in asked.history_] == ["flip", "zoom:0.5"]

@@ -1,0 +1,105 @@
+"""Kinds that lose nothing: each against the plain statement of what it does."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from recal.transforms import Crop, Cut, Flip, Shift, TimeShift, ZoomIn, as_transform
+
+RNG = np.random.default_rng(0)
+LAYOUTS = [("NCHW", (4, 3, 6, 5)), ("NHWC", (4, 6, 5, 3)), ("NHW", (4, 6, 5)), ("HWC", (6, 5, 3)), ("HW", (6, 5))]
+
+
+@pytest.mark.parametrize(("layout", "shape"), LAYOUTS)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float16", "float64"])
+def test_pixels_go_where_they_should(layout: str, shape: tuple[int, ...], dtype: str) -> None:
+    images = RNG.uniform(0, 200, shape).astype(dtype)
+    rows, columns = layout.index("H"), layout.index("W")
+    np.testing.assert_array_equal(Flip(layout)(images), np.flip(images, columns))
+    moves = {"down": (rows, 1), "up": (rows, -1), "right": (columns, 1), "left": (columns, -1)}
+    for pixels, (direction, (axis, sign)) in itertools.product((1, 2, 4, 7), moves.items()):
+        moved = Shift(pixels, direction, layout=layout)(images)
+        np.testing.assert_array_equal(moved, np.roll(images, sign * pixels, axis))
+        by = min(pixels, shape[axis])
+        black, edge = (np.moveaxis(np.roll(images, sign * by, axis), axis, 0).copy() for _ in range(2))
+        new = slice(0, by) if sign > 0 else slice(shape[axis] - by, None)
+        black[new] = 0
+        edge[new] = np.moveaxis(images, axis, 0)[0 if sign > 0 else -1]
+        for fill, wanted in (("black", black), ("edge", edge)):
+            got = Shift(pixels, direction, fill=fill, layout=layout)(images)
+            np.testing.assert_array_equal(np.moveaxis(got, axis, 0), wanted)
+
+
+def test_a_clip_of_frames_is_mirrored_frame_by_frame() -> None:
+    clip = RNG.integers(0, 255, (2, 7, 3, 8, 8), dtype=np.uint8)
+    np.testing.assert_array_equal(Flip()(clip), clip[..., ::-1])
+
+
+@pytest.mark.parametrize("scale", [0.6, 0.83, 0.95])
+@pytest.mark.parametrize("at", ["top-left", "top-right", "bottom-left", "bottom-right", "centre"])
+def test_windows_are_what_torch_samples_there(scale: float, at: str) -> None:
+    images = RNG.uniform(size=(2, 3, 11, 14))
+    transform = ZoomIn(1 / scale) if at == "centre" else Crop(scale, at)
+    # In grid_sample's coordinates the image spans -1..1, so the window's middle lies at +-(1 - scale).
+    x = 0.0 if at == "centre" else (1 - scale) * (-1 if "left" in at else 1)
+    y = 0.0 if at == "centre" else (1 - scale) * (-1 if "top" in at else 1)
+    theta = torch.tensor([[[scale, 0, x], [0, scale, y]]], dtype=torch.float64).expand(2, -1, -1)
+    grid = torch.nn.functional.affine_grid(theta, [2, 3, 11, 14], align_corners=False)
+    wanted = torch.nn.functional.grid_sample(
+        torch.from_numpy(images), grid, mode="bilinear", padding_mode="border", align_corners=False
+    )
+    np.testing.assert_allclose(transform(images), wanted.numpy(), atol=1e-10)
+
+
+class _Moved(torch.nn.Module):
+    def __init__(self, *specs: str) -> None:
+        super().__init__()
+        self.transforms = [as_transform(spec) for spec in specs]
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(transform(x) for transform in self.transforms)
+
+
+def test_moves_of_pixels_become_plain_slices_in_onnx() -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx.reference import ReferenceEvaluator
+
+    images = RNG.uniform(size=(2, 3, 8, 8)).astype(np.float32)
+    module = _Moved("flip", "shift", "shift:3:direction=left:fill=edge").eval()
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracing exporter is the older of torch's two, and by far the quicker
+        torch.onnx.export(module, (torch.from_numpy(images),), buffer, dynamo=False)
+    model = onnx.load_from_string(buffer.getvalue())
+    assert {node.op_type for node in model.graph.node} <= {"Slice", "Concat", "Identity", "Constant"}
+    results = ReferenceEvaluator(model).run(None, {model.graph.input[0].name: images})
+    for transform, got in zip(module.transforms, results, strict=True):
+        np.testing.assert_array_equal(got, transform(images))
+
+
+def test_time_moves_either_way() -> None:
+    series = np.arange(1, 9, dtype=np.int16).reshape(1, 1, 8)
+    assert TimeShift(0.25)(series).tolist() == [[[7, 8, 1, 2, 3, 4, 5, 6]]]
+    assert TimeShift(0.25, "earlier")(series).tolist() == [[[3, 4, 5, 6, 7, 8, 1, 2]]]
+    assert TimeShift(0.25, fill="hold")(series).tolist() == [[[1, 1, 1, 2, 3, 4, 5, 6]]]
+    assert TimeShift(0.25, "earlier", "hold")(series).tolist() == [[[3, 4, 5, 6, 7, 8, 8, 8]]]
+    assert TimeShift(0.25, "earlier", "zero")(series).tolist() == [[[3, 4, 5, 6, 7, 8, 0, 0]]]
+    assert TimeShift(0.01)(series).tolist() == [[[8, 1, 2, 3, 4, 5, 6, 7]]], "at least one sample"
+    rows = np.arange(6, dtype=np.int32).reshape(1, 6, 1)
+    assert TimeShift(0.5, axis=1)(rows).ravel().tolist() == [3, 4, 5, 0, 1, 2]
+
+
+def test_cuts_keep_order_and_at_least_one_word() -> None:
+    assert Cut(0.9)(["one two three"]) == ["one"]
+    assert Cut(0.01, "start")(["one two three"]) == ["two three"]
+    assert Cut(0.5)(["one", ""]) == ["one", ""]
+    ids = np.array([[5, 6, 7, 8, 0, 0], [0, 0, 5, 6, 7, 8]])
+    assert Cut(0.5)(ids).tolist() == [[5, 6, 0, 0, 0, 0], [0, 0, 0, 0, 5, 6]]
+    assert Cut(0.25, "start")(ids).tolist() == [[6, 7, 8, 0, 0, 0], [0, 0, 0, 6, 7, 8]]
+    assert Cut(0.5, special=(5, 8))(ids[:1]).tolist() == [[5, 6, 8, 0, 0, 0]], "separators stay"
