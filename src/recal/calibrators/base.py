@@ -43,6 +43,8 @@ class Calibrator(Estimator, ABC):
     ----------
     classes_ : ndarray of shape (n_classes,)
         The columns' names; column indices where labels were integers.
+    n_fitted_ : int
+        The number of samples of the fit.
     """
 
     short_name: ClassVar[str]
@@ -50,6 +52,7 @@ class Calibrator(Estimator, ABC):
     needs_views: ClassVar[bool] = False
 
     classes_: NDArray
+    n_fitted_: int
 
     def fit(self, X: Views | ArrayLike, y: ArrayLike | None = None, *, classes: Sequence[Any] | None = None) -> Self:
         """Learn the map from held-out logits and their labels.
@@ -74,6 +77,7 @@ class Calibrator(Estimator, ABC):
         warn_of_suspicions(views.logits, labels)
         self._fit(views, labels)
         self.classes_ = columns
+        self.n_fitted_ = views.n_samples
         return self
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:

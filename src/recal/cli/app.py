@@ -31,9 +31,11 @@ COMMANDS: tuple[str, ...] = (
     "compare",
     "report",
     "groups",
+    "export",
+    "plan",
+    "transforms",
     "reproduce",
     "doctor",
-    "export",
 )
 
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141

@@ -1,0 +1,71 @@
+"""`recal plan` and `recal transforms`: what a file is, and what can be written in a pool."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from recal import Plan, ReCal, Step, TemperatureScaling, Views, save
+from recal.cli.app import run
+from recal.transforms import TRANSFORMS
+
+LOGITS = [[3.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 0.0]]
+
+
+def test_a_calibration_that_needs_no_views_costs_one_pass(tmp_path, capsys):
+    path = save(TemperatureScaling().fit(LOGITS, [0, 1, 1, 0]), tmp_path / "ts.recal")
+    assert run(["plan", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "Fitted on  4 samples of 2 classes" in shown
+    assert "one forward pass per answer, as without calibration" in shown
+    assert f"Next: recal apply {path} NEW --out probs.npz" in shown
+
+
+def test_the_views_that_it_needs_are_named_as_a_pool(tmp_path, capsys):
+    views = Views(LOGITS, {"zoom:0.5": [[1.0, 0.0], [0.0, 0.4], [0.0, 1.5], [0.1, 0.0]]}, [0, 1, 1, 0])
+    path = save(ReCal(max_iter=3, tol=0, random_state=0).fit(views), tmp_path / "it.recal")
+    assert run(["plan", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["views"] == ["zoom:0.5"]
+    assert facts["cost"].startswith("2 forward passes per answer")
+    assert facts["keeps_answers"] is True
+    assert run(["plan", str(path)]) == 0
+    assert "--pool zoom:0.5 --out" in capsys.readouterr().out
+
+
+def test_steps_are_shown_when_asked_for(tmp_path, capsys):
+    path = save(Plan((Step("zoom:0.25", (1.0, 0.9, 0.8, 1.0)),)), tmp_path / "plan.recal")
+    assert run(["plan", str(path)]) == 0
+    assert "0.9000" not in capsys.readouterr().out
+    assert run(["plan", str(path), "--steps"]) == 0
+    assert "zoom:0.25" in (shown := capsys.readouterr().out)
+    assert "0.9000" in shown
+
+
+def test_views_are_told_from_a_calibration(tmp_path, capsys):
+    path = Views(LOGITS).write(tmp_path / "views.npz")
+    assert run(["plan", str(path)]) == 2
+    assert "views are read with" in capsys.readouterr().err
+
+
+def test_every_kind_is_listed_and_explained(capsys):
+    assert run(["transforms", "--json"]) == 0
+    assert [found["kind"] for found in json.loads(capsys.readouterr().out)] == [found.kind for found in TRANSFORMS]
+    for found in TRANSFORMS:
+        assert run(["transforms", found.kind]) == 0
+        assert f"{found.kind}:" in capsys.readouterr().out
+
+
+def test_the_list_fits_eighty_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["transforms"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["zom"], "Did you mean 'zoom'?"), (["--for", "smell"], "got 'smell'")]
+)
+def test_an_unknown_kind_or_use_is_refused(arguments, said, capsys):
+    assert run(["transforms", *arguments]) == 2
+    assert said in capsys.readouterr().err
