@@ -10,7 +10,7 @@ import pytest
 
 from recal import Views, compare
 from recal.report import write_evaluation
-from recal.report.data.figures import THRESHOLDS
+from recal.report.data.thresholds import THRESHOLDS
 
 spec = importlib.util.spec_from_file_location("chromium", Path(__file__).with_name("chromium.py"))
 chromium = importlib.util.module_from_spec(spec)

@@ -41,7 +41,7 @@ def compare(
     """
     from recal.calibrators import CALIBRATORS
     from recal.comparison import compare as run
-    from recal.comparison.tables import number, seconds, signed
+    from recal.comparison.tables import number, passes, seconds, signed
     from recal.files.views import read_views
     from recal.metrics import LABELS
     from recal.report.files import write_results
@@ -71,7 +71,7 @@ def compare(
             row, digits = rows[metric][index], found.digits(metric)
             change = f" ({signed(row.difference, digits)})" if row.differs else ""
             cells.append(f"{number(row.value, digits)}{change}{marks[row.mark]}")
-        lines.append([method, *cells, seconds(found.fit_seconds[:, index].mean()), found.passes[index]])
+        lines.append([method, *cells, seconds(found.fit_seconds[:, index].mean()), passes(found.passes[index])])
     print_table(
         f"{len(found.methods)} methods",
         ["method", *(LABELS[metric] for metric in MAIN_METRICS), "fit, CPU", "passes"],

@@ -33,11 +33,11 @@ def report(
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
-    from recal.comparison import compare, compare_probs
+    from recal.comparison import compare, compare_probs, recommend
     from recal.errors import InputError
     from recal.files.views import read_views
     from recal.report import write_comparison
-    from recal.report.data.verdict import recommended, verdict
+    from recal.report.data.verdict import advice, shown_first, verdict
 
     with working("Writing the report"):
         if holds_views(source):
@@ -59,9 +59,13 @@ def report(
                 named = {"before": first.probs, "after": after.probs}
             result = compare_probs(named, after.named_labels, classes=after.classes, random_state=seed)
         write_comparison(result, out, title=title, command=command_line())
-        sentences = verdict(result, recommended(result))
+        found = recommend(result)
+        judged = verdict(result, shown_first(result, found))
+        sentences = [*([advice(result, found)] if len(result.methods) > 1 else []), *judged.sentences]
     if as_json:
-        print_json({"file": out, "verdict": sentences, **result.to_dict()})
+        chosen_method = {"method": found.method, "forward_passes": found.passes, "contenders": found.contenders}
+        told = {"verdict": sentences, "outcome": judged.outcome or None, "recommended": chosen_method}
+        print_json({"file": out, **told, **result.to_dict()})
         return
     for sentence in sentences:
         say(sentence)

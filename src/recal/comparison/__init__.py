@@ -5,7 +5,8 @@ The folder is not called `compare`, since a module of that name would hide the f
 
 from __future__ import annotations
 
+from recal.comparison.judgement import Judgement, Recommendation, judge, recommend
 from recal.comparison.results import Comparison, Row
 from recal.comparison.run import compare, compare_probs
 
-__all__ = ["Comparison", "Row", "compare", "compare_probs"]
+__all__ = ["Comparison", "Judgement", "Recommendation", "Row", "compare", "compare_probs", "judge", "recommend"]

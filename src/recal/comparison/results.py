@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from recal.errors import InputError
 from recal.metrics import LABELS
+from recal.metrics.consistency import CalibrationTest, honesty_of
 from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.metrics.intervals import percentile_interval
 from recal.metrics.rows import RowScores
@@ -73,8 +75,10 @@ class Comparison:
     methods : names, "uncalibrated" first
     values : mapping of metric to an array (n_splits, n_methods)
     fit_seconds : array (n_splits, n_methods), CPU seconds
-    passes : forward passes of the model that each method needs for one new input
+    passes : forward passes of the model that each method needs for one new input, the mean over the first split's
+        test rows: a gate may spare most of them the views
     samples : mapping of method to the first split's test rows, their confidence and correctness
+    answers : mapping of method to the first split's answers, as column indices
     calibrators : mapping of method to the calibrator fitted on the first split
     failures : mapping of method to why it could not be fitted
     test : the first split's test views; None where only probabilities were given, which are then `probs`, `labels`
@@ -85,10 +89,11 @@ class Comparison:
     baseline: str
     values: Mapping[str, NDArray[np.float64]]
     fit_seconds: NDArray[np.float64]
-    passes: Sequence[int]
+    passes: Sequence[float]
     keeps_accuracy: Sequence[bool]
     setup: Setup
     samples: Mapping[str, RowScores] = field(default_factory=dict)
+    answers: Mapping[str, NDArray[np.intp]] = field(default_factory=dict)
     calibrators: Mapping[str, Calibrator] = field(default_factory=dict)
     intervals: Mapping[str, Sequence[Interval]] = field(default_factory=dict)
     paired: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
@@ -132,6 +137,11 @@ class Comparison:
         if metric == "brier":  # divided by the number of classes, a small number where there are many
             return 4 + math.ceil(math.log10(self.setup.n_classes))
         return 5 if metric == "aurc" else 4
+
+    @cached_property
+    def honesty(self) -> Mapping[str, CalibrationTest]:
+        """The test of calibration of every method, on the first split's test rows."""
+        return {name: honesty_of(rows, self.setup.n_bins) for name, rows in self.samples.items()}
 
     def probabilities(self, method: str) -> NDArray[np.floating[Any]]:
         """A method's probabilities for the first split's test rows."""

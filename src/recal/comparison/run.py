@@ -130,6 +130,7 @@ def compare(
             versions=_versions(),
         ),
         samples=samples,
+        answers={name: first[name].probs.argmax(axis=1) for name in names},
         calibrators={name: fitted.calibrator for name, fitted in first.items() if fitted.calibrator is not None},
         intervals=intervals,
         paired=paired,
@@ -185,7 +186,7 @@ def compare_probs(
         baseline=baseline,
         values={metric: np.array([[one[metric] for one in evaluated]]) for metric in LABELS},
         fit_seconds=np.zeros((1, len(names))),
-        passes=(1,) * len(names),
+        passes=(1.0,) * len(names),
         keeps_accuracy=tuple(bool(np.array_equal(p, predictions[0])) for p in predictions),
         setup=Setup(
             n_fit=0,
@@ -200,6 +201,7 @@ def compare_probs(
             versions=_versions(),
         ),
         samples=samples,
+        answers=dict(zip(names, predictions)),
         intervals={metric: [one.intervals[metric] for one in evaluated] for metric in LABELS} if bootstrap else {},
         paired=paired_draws(list(samples.values()), bootstrap, n_bins, random_state) if bootstrap else {},
         probs=dict(zip(names, arrays)),
@@ -213,13 +215,13 @@ class _Fitted:
     calibrator: Calibrator | None
     probs: NDArray[np.float64]
     seconds: float
-    passes: int
+    passes: float
     keeps_accuracy: bool
 
 
 def _run(calibrator: Calibrator | None, fit: Views, test: Views, seed: int) -> _Fitted:
     if calibrator is None:
-        return _Fitted(None, softmax(test.logits), 0.0, 1, True)
+        return _Fitted(None, softmax(test.logits), 0.0, 1.0, True)
     from sklearn.base import clone
 
     fresh: Calibrator = clone(calibrator)
@@ -228,7 +230,14 @@ def _run(calibrator: Calibrator | None, fit: Views, test: Views, seed: int) -> _
     began = time.process_time()
     fresh.fit(fit)
     seconds = time.process_time() - began
-    return _Fitted(fresh, fresh.predict_proba(test), seconds, 1 + len(fresh.needed_transforms()), fresh.keeps_accuracy)
+    return _Fitted(fresh, fresh.predict_proba(test), seconds, passes_per_answer(fresh, test), fresh.keeps_accuracy)
+
+
+def passes_per_answer(calibrator: Calibrator, views: Views) -> float:
+    """How often the model runs for one input, on the mean over these: a gate spares the sure ones their views."""
+    needed, plan = len(calibrator.needed_transforms()), getattr(calibrator, "plan_", None)
+    asks = getattr(plan, "needs_views", None)
+    return 1.0 + needed * (1.0 if asks is None or not needed else float(np.mean(asks(views.logits))))
 
 
 def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:

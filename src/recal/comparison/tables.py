@@ -28,6 +28,15 @@ def seconds(value: float) -> str:
     return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s" if value >= 0.001 else "0"
 
 
+def passes(value: float) -> str:
+    """Forward passes per answer: a whole number unless a gate spares some inputs their views."""
+    return f"{value:.2f}".removesuffix(".00")
+
+
+def passes_words(value: float) -> str:
+    return f"{passes(value)} forward pass{'' if value == 1 else 'es'}"
+
+
 def describe(comparison: Comparison) -> str:
     """One sentence on the data and on where the intervals come from."""
     setup = comparison.setup
@@ -58,7 +67,7 @@ def as_text(comparison: Comparison, metrics: Sequence[str] = MAIN_METRICS) -> st
         for metric in metrics:
             row = table[metric][index]
             cells.append(number(row.value, comparison.digits(metric)) + marks[row.mark] + ("!" if row.differs else " "))
-        lines.append([*cells, seconds(comparison.fit_seconds[:, index].mean()), str(comparison.passes[index])])
+        lines.append([*cells, seconds(comparison.fit_seconds[:, index].mean()), passes(comparison.passes[index])])
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     text = []
     for method, *rest in lines:
@@ -117,7 +126,7 @@ def _cells(
             row, digits = table[metric][index], comparison.digits(metric)
             text = mark(escape(number(row.value, digits)), row.mark)
             line.append(text + (escape(f" ({signed(row.difference, digits)})") if row.differs else ""))
-        body.append([*line, escape(seconds(comparison.fit_seconds[:, index].mean())), str(comparison.passes[index])])
+        body.append([*line, escape(seconds(comparison.fit_seconds[:, index].mean())), passes(comparison.passes[index])])
     return header, body
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,13 +13,16 @@ from recal.engine.kernels import bins
 from recal.errors import InputError
 from recal.metrics.binned import equal_mass_edges
 from recal.metrics.cells import gather
-from recal.metrics.rows import Classes, score
+from recal.metrics.intervals import LEVEL, Interval
+from recal.metrics.rows import Classes, RowScores, score
 
 Vector = NDArray[np.float64]
 _BLOCK = 1_000_000
 # Added to the variance of each bin's number of right answers. Where confidence is near 1 a single error, such as an
 # honest model makes now and then, would otherwise outweigh all other bins, and the test would find little else.
 _LEAST_VARIANCE = 0.1
+# An interval's end below this is printed as 0.
+_SHOWN_AS_ZERO = 5e-5
 
 
 @dataclass(frozen=True)
@@ -41,16 +45,43 @@ class CalibrationTest:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    @property
+    def rejected(self) -> bool:
+        """Whether honesty is rejected at the 5 % level."""
+        return self.p_value < 1 - LEVEL
+
+    @property
+    def shown(self) -> str:
+        """The p-value as people read it; the smallest that the draws can give is an upper bound."""
+        return f"p {'≤' if self.p_value <= 1 / (self.draws + 1) else '='} {self.p_value:.2g}"
+
+    @property
+    def finding(self) -> str:
+        return f"an honest model {'would hardly' if self.rejected else 'could well'} look like this"
+
+    def beside(self, interval: Interval) -> str:
+        """Why the test and the ECE's interval seem to contradict each other; empty where they do not.
+
+        The interval asks how large the error is and takes the pattern of gaps that was seen for the true one; the test
+        asks only whether there is any error, without that assumption, and looks at all rows together as well.
+        """
+        reaches_zero = interval[0] <= _SHOWN_AS_ZERO
+        if self.rejected and reaches_zero:
+            return (
+                f"The test finds a deviation ({self.shown}) though the ECE's interval reaches 0: there is one, but it "
+                "is small, and the noise of 15 bins hides its size. The test also looks at all answers together."
+            )
+        if not self.rejected and not reaches_zero and math.isfinite(interval[0]):
+            return (
+                f"The ECE's interval excludes 0 though the test finds nothing ({self.shown}): the interval takes the "
+                "gaps that were seen for the true ones, the test does not. Read it as: not shown to be dishonest."
+            )
+        return ""
+
     def __str__(self) -> str:
         side = "above" if self.mean_gap > 0 else "below"
-        finding = (
-            "an honest model would hardly look like this"
-            if self.p_value < 0.05
-            else "an honest model could well look like this"
-        )
-        sign = "<=" if self.p_value <= 1 / (self.draws + 1) else "="
         return (
-            f"p {sign} {self.p_value:.2g}: {finding} "
+            f"{self.shown}: {self.finding} "
             f"(mean confidence lies {abs(self.mean_gap):.4f} {side} accuracy, {self.n_samples:,} samples)."
         )
 
@@ -82,7 +113,11 @@ def calibration_test(
     """
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
         raise InputError(f"`draws` must be a whole number of at least 1, got {draws!r}.")
-    rows = score(probs, y, classes)
+    return honesty_of(score(probs, y, classes), n_bins, draws, random_state)
+
+
+def honesty_of(rows: RowScores, n_bins: int = 15, draws: int = 1000, random_state: int | None = 0) -> CalibrationTest:
+    """The same for rows that have been scored already."""
     edges = equal_mass_edges(rows.confidence, n_bins)
     cells = gather(rows, edges)
     # Right and wrong rows of one run are told apart by their cells; under honesty only the run's confidence matters.

@@ -5,7 +5,6 @@ import pytest
 
 from recal.metrics.rows import RowScores
 from recal.report.data.figures import (
-    THRESHOLDS,
     group_flow,
     histogram,
     path_of,
@@ -13,8 +12,8 @@ from recal.report.data.figures import (
     progress,
     reliability,
     risk_coverage,
-    threshold_table,
 )
+from recal.report.data.thresholds import THRESHOLDS, threshold_table
 from recal.report.drawing.svg import ticks
 
 
@@ -40,9 +39,9 @@ def test_thresholds_count_what_is_strictly_above(rows):
 
 
 def test_a_threshold_that_nothing_exceeds_has_no_accuracy():
-    coverage, accuracy, errors, promised = threshold_table(rows_of([0.5], [True])).at(0.9)
-    assert (coverage, errors, promised) == (0.0, 0, pytest.approx(0.0))
-    assert np.isnan(accuracy)
+    found = threshold_table(rows_of([0.5], [True])).at(0.9)
+    assert (found.share, found.made, found.promised) == (0.0, 0, pytest.approx(0.0))
+    assert np.isnan(found.accuracy)
 
 
 def test_reliability_bins_and_bands(rows):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from recal.calibrators.machinery.recal_loop import Iteration
 from recal.engine.replay import calibrated_probs
@@ -19,9 +19,6 @@ from recal.report.data.groups import by_strength
 from recal.views import Views
 
 Vector = NDArray[np.float64]
-
-# Where the slider stops: every hundredth, and finer near certainty, where decisions are made.
-THRESHOLDS = (*(round(i / 100, 2) for i in range(100)), 0.995, 0.999, 0.9999)
 
 
 @dataclass(frozen=True)
@@ -60,35 +57,6 @@ def reliability(rows: RowScores, n_bins: int = 15) -> Reliability:
         np.minimum(band[0], accuracy),
         np.maximum(band[1], accuracy),
     )
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """What happens when only answers with a confidence above each threshold are accepted."""
-
-    thresholds: Vector
-    accepted: NDArray[np.int64]
-    right: NDArray[np.int64]
-    promised_errors: Vector
-    n_samples: int
-
-    def at(self, threshold: float) -> tuple[float, float, int, float]:
-        """Coverage, accuracy (NaN if nothing is accepted), errors made and errors promised."""
-        index = int(np.flatnonzero(np.isclose(self.thresholds, threshold))[0])
-        accepted, right = int(self.accepted[index]), int(self.right[index])
-        accuracy = right / accepted if accepted else float("nan")
-        return accepted / self.n_samples, accuracy, accepted - right, float(self.promised_errors[index])
-
-
-def threshold_table(rows: RowScores, thresholds: ArrayLike = THRESHOLDS) -> Thresholds:
-    """Count the rows whose confidence is above each threshold, strictly."""
-    levels = np.asarray(thresholds, dtype=np.float64)
-    order = np.argsort(rows.confidence, kind="stable")
-    confidence = rows.confidence[order]
-    first = np.searchsorted(confidence, levels, side="right")
-    right = np.r_[0, np.cumsum(rows.correct[order])].astype(np.int64)
-    doubts = np.r_[0.0, np.cumsum(1.0 - confidence)]
-    return Thresholds(levels, len(rows) - first, right[-1] - right[first], doubts[-1] - doubts[first], len(rows))
 
 
 def risk_coverage(rows: RowScores, points: int = 200) -> tuple[Vector, Vector]:

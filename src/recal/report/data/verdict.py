@@ -1,95 +1,176 @@
-"""The verdict: two plain sentences that come first."""
+"""The verdict: what was promised and what came, before and after, and whether the change is real."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from recal.comparison import Comparison
-from recal.metrics import calibration_test
-from recal.report.data.figures import threshold_table
+from recal.comparison import Comparison, Judgement, Recommendation, judge
+from recal.comparison.judgement import cost
+from recal.comparison.tables import number, passes_words, signed
+from recal.metrics import CalibrationTest
+from recal.report.data.thresholds import Acceptance, threshold_table
 
 _LEVELS = (0.9, 0.8, 0.7, 0.6, 0.5)
+# A level is spoken of where at least this share of the answers lies above it.
+_ENOUGH = 0.05
 
 
-def recommended(comparison: Comparison) -> str:
-    """The method with the lowest NLL among those that never change a prediction; the only one where there is one."""
-    first = comparison.methods[0]
-    rows = [
-        row
-        for row, keeps in zip(comparison.rows("nll"), comparison.keeps_accuracy)
-        if keeps and row.method != first and np.isfinite(row.value)
-    ]
-    if not rows:
-        others = [name for name in comparison.methods if name != first]
-        return others[-1] if others else first
-    return min(rows, key=lambda row: row.value).method
+@dataclass(frozen=True)
+class Verdict:
+    """All that the verdict says of a method, as values; `sentences` says it in words.
 
+    Attributes
+    ----------
+    judgement : by proper scores, against the model before; None where there is nothing to compare with
+    before, after : the answers above a confidence: errors promised, made, and what an honest model would make
+    tests : the tests of honesty over all answers, before and after
+    changed : how many answers are not those from before
+    ece_high : the largest ECE that agrees with the samples; NaN where no interval was asked for
+    """
 
-def verdict(comparison: Comparison, method: str) -> tuple[str, str]:
-    """What changed for the answers people would act on, and what did not change."""
-    before_name = comparison.methods[0]
-    before = threshold_table(comparison.samples[before_name])
-    after = threshold_table(comparison.samples[method])
-    if method == before_name:
-        return _alone(comparison, method)
-    level = next(
-        (v for v in _LEVELS if before.at(v)[0] >= 0.05 and after.at(v)[0] >= 0.05),
-        0.0,
-    )
-    answers = f"Of the answers given with more than {level:g} confidence" if level else "Of all answers"
-    (share_before, right_before, _, _), (share_after, right_after, _, _) = before.at(level), after.at(level)
-    # Probabilities from anywhere are called "before" and "after" themselves.
-    after_words = "after" if method == "after" else f"after {method}"
-    if level:
-        first = f"{answers}, {_percent(right_before)} were right before and {_percent(right_after)} {after_words}."
-    else:
-        confidence = [float(comparison.samples[name].confidence.mean()) for name in (before_name, method)]
-        first = (
-            f"{answers}, {_percent(right_after)} were right; the model claimed {_percent(confidence[0])} before and "
-            f"{_percent(confidence[1])} {after_words}."
+    method: str
+    judgement: Judgement | None
+    before: Acceptance | None
+    after: Acceptance
+    tests: tuple[CalibrationTest, ...]
+    changed: int
+    error_rates: tuple[float, ...]
+    ece_high: float
+    remark: str
+
+    @property
+    def outcome(self) -> str:
+        return "" if self.judgement is None else self.judgement.outcome
+
+    @property
+    def headline(self) -> str:
+        """The first sentence: better, worse, or no difference that these samples can show."""
+        if self.judgement is None:
+            return _promise(self.after, "")
+        nll = self.judgement.difference("nll")
+        low, high = nll.interval(self.judgement.level)
+        numbers = f"NLL {signed(nll.value)} [{signed(low)}, {signed(high)}]"
+        brier = self.judgement.difference("brier")
+        low, high = brier.interval(self.judgement.level)
+        digits = 5
+        numbers += f", Brier {signed(brier.value, digits)} [{signed(low, digits)}, {signed(high, digits)}]"
+        name, n = _after(self.method), self.after.n_samples
+        return {
+            "better": f"Better: {name}, confidence fits the truth better than before ({numbers}; less is better).",
+            "worse": f"Worse: {name}, confidence fits the truth worse than before ({numbers}; less is better).",
+            "mixed": f"Undecided: {name}, one proper score is better and the other worse than before ({numbers}).",
+            "no difference": (
+                f"No difference that these {n:,} samples can show: {name}, confidence fits the truth "
+                f"neither better nor worse than before ({numbers})."
+            ),
+        }[self.judgement.outcome]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """In the order in which people read them."""
+        if self.judgement is None:
+            found = [self.headline, _test(self.tests[0], self.ece_high)]
+            return tuple(sentence for sentence in [*found, self.remark] if sentence)
+        assert self.before is not None
+        found = [
+            self.headline,
+            f"{_promise(self.before, 'Before: ')} {_promise(self.after, _after(self.method).capitalize() + ': ')}",
+            f"Test of honesty over all answers: before {self.tests[0].shown}, {_after(self.method)} "
+            f"{_test(self.tests[1], self.ece_high)}",
+            self._answers(),
+            self.remark,
+        ]
+        return tuple(sentence for sentence in found if sentence)
+
+    def _answers(self) -> str:
+        if self.changed == 0:
+            return "Every answer is the same as before."
+        old, new = self.error_rates
+        return (
+            f"It changed {self.changed:,} of {self.after.n_samples:,} answers: the error rate went from "
+            f"{_percent(old)} to {_percent(new)}."
         )
-    second = _how_many(share_before, share_after) + _what_else(comparison, before_name, method)
-    return first, second[0].upper() + second[1:]
 
 
-def _how_many(before: float, after: float) -> str:
-    """More are right among fewer, or the other way round: who acts on these answers must know how many they are."""
-    if abs(after - before) < 0.0005:
-        return ""
-    word = "Fewer" if after < before else "More"
-    return f"{word} answers are that sure, {_percent(after)} of all instead of {_percent(before)}; "
-
-
-def _what_else(comparison: Comparison, before: str, method: str) -> str:
-    old, new = (comparison.probabilities(name).argmax(axis=1) for name in (before, method))
-    changed = int((old != new).sum())
-    if changed == 0:
-        return "nothing else changed: every prediction is the same as before."
-    errors = [1 - float(comparison.samples[name].correct.mean()) for name in (before, method)]
-    return (
-        f"it also changed {changed:,} of {len(old):,} predictions: the error rate went from {_percent(errors[0])} "
-        f"to {_percent(errors[1])}."
+def verdict(comparison: Comparison, method: str) -> Verdict:
+    """Judge a method against the model before it, by what it promised and by proper scores."""
+    first = comparison.methods[0]
+    names = [method] if method == first else [first, method]
+    tables = [threshold_table(comparison.samples[name]) for name in names]
+    # The first level that enough answers reach, before and after: not the one at which the method looks best.
+    level = next((v for v in _LEVELS if all(table.at(v).share >= _ENOUGH for table in tables)), 0.0)
+    tests = tuple(comparison.honesty[name] for name in names)
+    interval = comparison.row("ece", method).interval
+    remark = "" if comparison.setup.splits > 1 else tests[-1].beside(interval)
+    answers = [comparison.answers[name] for name in names]
+    return Verdict(
+        method,
+        None if method == first else judge(comparison, method, first),
+        None if method == first else tables[0].at(level),
+        tables[-1].at(level),
+        tests,
+        int((answers[0] != answers[-1]).sum()),
+        tuple(1 - float(comparison.samples[name].correct.mean()) for name in names),
+        float(interval[1]),
+        remark,
     )
 
 
-def _alone(comparison: Comparison, method: str) -> tuple[str, str]:
-    rows = comparison.samples[method]
-    table = threshold_table(rows)
-    level = next((v for v in _LEVELS if table.at(v)[0] >= 0.05), 0.0)
-    chosen = rows.confidence > level
-    answers = f"Of the answers given with more than {level:g} confidence" if level else "Of all answers"
-    first = (
-        f"{answers}, {_percent(float(rows.correct[chosen].mean()))} were right, where the model promised "
-        f"{_percent(float(rows.confidence[chosen].mean()))}."
+def advice(comparison: Comparison, found: Recommendation) -> str:
+    """Which method to use, and why: one sentence."""
+    others = [name for name in found.contenders if name != found.method]
+    many = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
+    first = comparison.methods[0]
+    if not comparison.setup.n_fit:  # probabilities from anywhere: what they cost is not known
+        if len(comparison.methods) == 2 and others:
+            return "These samples do not show which of the two to use."
+        return f"Use {found.method}."
+    if found.method == first:
+        why = f"no method is distinguishably better, {many} among them" if others else "every method is worse"
+        return f"Leave the model as it is: {why}, and the model's own confidence passes the test of honesty."
+    start = f"Use {found.method}, {passes_words(found.passes)} per answer: "
+    if not others:
+        return start + "every other method is distinguishably worse."
+    return start + f"the cheapest of those that no other beats distinguishably; the others are {many}."
+
+
+def shown_first(comparison: Comparison, found: Recommendation) -> str:
+    """The method that the page opens with: the recommended one, or, where that is none, the cheapest contender."""
+    first = comparison.methods[0]
+    if found.method != first or len(comparison.methods) == 1:
+        return found.method
+    others = [name for name in found.contenders if name != first] or [n for n in comparison.methods if n != first]
+    return min(others, key=lambda name: cost(comparison, name))
+
+
+def _promise(found: Acceptance, when: str) -> str:
+    above = f"{found.accepted:,} answers above {found.threshold:g} confidence" if found.threshold else (
+        f"all {found.accepted:,} answers"
+    )  # fmt: skip
+    text = (
+        f"{above}, {_count(found.promised)} errors promised, {found.made:,} made: {found.kept} "
+        f"(an honest model makes {found.low:,} to {found.high:,})."
     )
-    tested = calibration_test(comparison.probabilities(method), comparison.test_labels)
-    words = (
-        "An honest model would hardly look like this"
-        if tested.p_value < 0.05
-        else "An honest model could well look like this"
-    )
-    sign = "≤" if tested.p_value <= 1 / (tested.draws + 1) else "="
-    return first, f"{words} (test of calibration, p {sign} {tested.p_value:.2g})."
+    return when + (text if when else text[0].upper() + text[1:])
+
+
+def _test(tested: CalibrationTest, ece_high: float) -> str:
+    text = f"{tested.shown}: {tested.finding}"
+    if not tested.rejected and np.isfinite(ece_high):
+        # Not to be rejected is no proof of honesty: how much may remain unseen belongs to it.
+        return f"{text}; an ECE of up to {number(ece_high, 3)} would agree with these samples too."
+    return f"{text}."
+
+
+def _after(method: str) -> str:
+    """Probabilities from anywhere are called "before" and "after" themselves."""
+    return "after" if method == "after" else f"after {method}"
+
+
+def _count(value: float) -> str:
+    return f"{value:.1f}" if value < 20 else f"{value:,.0f}"
 
 
 def _percent(value: float) -> str:

@@ -10,7 +10,8 @@ from recal.comparison import Comparison
 from recal.comparison.tables import number, signed
 from recal.metrics import LABELS
 from recal.metrics.rows import RowScores
-from recal.report.data.figures import PerClass, Thresholds, histogram, reliability, risk_coverage
+from recal.report.data.figures import PerClass, histogram, reliability, risk_coverage
+from recal.report.data.thresholds import Thresholds
 from recal.report.drawing.svg import Chart, ticks, tip
 
 FIFTHS = (0, 0.2, 0.4, 0.6, 0.8, 1)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.comparison import Comparison
+from recal.comparison import Comparison, recommend
 from recal.errors import InputError, MissingExtraError
 from recal.metrics import LABELS
 from recal.metrics.rows import RowScores
 from recal.report.data import figures as data
 from recal.report.data.groups import GROUP_LABELS, GroupStudy, group_study
-from recal.report.data.verdict import recommended
+from recal.report.data.verdict import shown_first
 from recal.transforms import Transform, as_transform
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def write_figures(comparison: Comparison, folder: str | PathLike[str], kind: str
     """Write every figure that the comparison has numbers for; `kind` is png, svg or pdf."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    method = recommended(comparison)
+    method = shown_first(comparison, recommend(comparison))
     pair = {name: comparison.samples[name] for name in dict.fromkeys((comparison.methods[0], method))}
     figures = {
         "reliability": reliability_figure(pair, comparison.setup.n_bins),

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from numpy.typing import ArrayLike
 
-from recal.comparison import Comparison, compare_probs
+from recal.comparison import Comparison, compare_probs, recommend
 from recal.files.atomic import replacing
 from recal.metrics.rows import Classes
-from recal.report.data.figures import THRESHOLDS, threshold_table
-from recal.report.data.verdict import recommended, verdict
+from recal.report.data.thresholds import THRESHOLDS, threshold_table
+from recal.report.data.verdict import advice, shown_first, verdict
 from recal.report.page.parts import Page
 from recal.report.page.sections import all_metrics, figures, groups, how_it_was_made, method_table, recal_figures
 from recal.report.page.slider import slider_card
@@ -60,7 +60,10 @@ def page(comparison: Comparison, *, title: str = "Calibration report", command: 
     """The report as one string of HTML."""
     before = comparison.methods[0] if len(comparison.methods) > 1 else None
     tables = {name: threshold_table(rows) for name, rows in comparison.samples.items()}
-    view = Page(comparison, recommended(comparison), before, tables, title, command)
+    found = recommend(comparison)
+    verdicts = {name: verdict(comparison, name) for name in comparison.methods if name != before}
+    told = advice(comparison, found) if before is not None else ""
+    view = Page(comparison, shown_first(comparison, found), before, told, tables, verdicts, title, command)
     body = [
         f"<h1>{escape(title)}</h1>",
         _verdict(view),
@@ -87,23 +90,27 @@ def _verdict(view: Page) -> str:
     blocks = []
     for name in view.choices:
         hidden = "" if name == view.shown else " hidden"
-        sentences = "".join(
-            f"<p>{escape(sentence).replace(' %', '&nbsp;%')}</p>" for sentence in verdict(view.comparison, name)
-        )
-        blocks.append(f'<div data-method="{escape(name)}"{hidden}>{sentences}</div>')
-    card = f'<section class="card verdict" id="verdict">{"".join(blocks)}</section>'
+        sentences = "".join(f"<p>{_words(sentence)}</p>" for sentence in view.verdicts[name].sentences)
+        outcome = view.verdicts[name].outcome.replace(" ", "-")
+        blocks.append(f'<div data-method="{escape(name)}" class="{outcome}"{hidden}>{sentences}</div>')
+    told = f'<p class="advice">{_words(view.advice)}</p>' if view.advice else ""
+    card = f'<section class="card verdict" id="verdict">{told}{"".join(blocks)}</section>'
     if len(view.choices) < 2:
         return card
-    options = "".join(f'<option value="{escape(name)}">{escape(name)}</option>' for name in view.choices)
-    note = (
-        f"{escape(view.shown)} is shown first: the lowest NLL among the methods that never change a prediction."
-        if view.comparison.keeps_accuracy[list(view.comparison.methods).index(view.shown)]
-        else "No method here keeps every prediction."
+    options = "".join(
+        f'<option value="{escape(name)}"{" selected" if name == view.shown else ""}>{escape(name)}</option>'
+        for name in view.choices
     )
     return (
         f'{card}<div class="picker"><label for="method">Method shown:</label><select id="method">{options}</select>'
-        f'<span class="note">{note}</span></div>'
+        '<noscript><span class="note">Without scripts, the page shows this method at one threshold only.</span>'
+        "</noscript></div>"
     )
+
+
+def _words(sentence: str) -> str:
+    """A sentence as markup, in which numbers stay beside their signs."""
+    return escape(sentence).replace(" %", "&nbsp;%")
 
 
 def _data(view: Page) -> str:
@@ -112,6 +119,8 @@ def _data(view: Page) -> str:
             "accepted": table.accepted.tolist(),
             "right": table.right.tolist(),
             "promised": [round(value, 3) for value in table.promised_errors.tolist()],
+            "low": table.low.tolist(),
+            "high": table.high.tolist(),
         }
         for name, table in view.tables.items()
     }

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from html import escape
 
 from recal.comparison import Comparison
-from recal.report.data.figures import Thresholds
+from recal.report.data.thresholds import Thresholds
+from recal.report.data.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,9 @@ class Page:
     comparison: Comparison
     shown: str  # the method that is compared with the one before, until another is chosen
     before: str | None  # None where there is only one set of probabilities
+    advice: str  # which method to use, and why
     tables: Mapping[str, Thresholds]
+    verdicts: Mapping[str, Verdict]
     title: str
     command: str
 

@@ -7,8 +7,8 @@ from html import escape
 import numpy as np
 
 from recal.comparison.results import MAIN_METRICS, Row
-from recal.comparison.tables import describe, number, seconds, signed
-from recal.metrics import LABELS, calibration_test
+from recal.comparison.tables import describe, number, passes, seconds, signed
+from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.plan import ConfidenceAt
 from recal.report.data.figures import path_of, per_class, progress
@@ -42,10 +42,9 @@ def method_table(view: Page) -> str:
             f"{escape(name)}{keeps}",
             *(value_cell(rows[metric][index], metric, comparison.digits(metric)) for metric in MAIN_METRICS),
         ]
-        tested = calibration_test(comparison.probabilities(name), comparison.test_labels)
-        cells.append(("≤ " if tested.p_value <= 1 / (1 + tested.draws) else "") + f"{tested.p_value:.2g}")
+        cells.append(comparison.honesty[name].shown.removeprefix("p ").removeprefix("= "))
         if fitted:
-            cells += [seconds(comparison.fit_seconds[:, index].mean()), str(comparison.passes[index])]
+            cells += [seconds(comparison.fit_seconds[:, index].mean()), passes(comparison.passes[index])]
         lines.append(cells)
     note = (
         f"{escape(describe(comparison))} <b>Bold</b> is best and <u>underlined</u> second best. ▼ or ▲ with a number: "

@@ -6,7 +6,7 @@ from html import escape
 
 import numpy as np
 
-from recal.report.data.figures import THRESHOLDS, Thresholds
+from recal.report.data.thresholds import THRESHOLDS, Thresholds
 from recal.report.drawing.charts import percent, threshold_chart
 from recal.report.page.parts import Page
 
@@ -26,7 +26,7 @@ def slider_card(view: Page) -> str:
         ("Answers accepted", "coverage", "accepted"),
         ("Right among them", "accuracy", None),
         ("Errors made", "errors", None),
-        ("Errors its confidence promised", "promised", None),
+        ("Errors its confidence promised", "promised", "range"),
     ]
     body = []
     for words, name, below in lines:
@@ -39,7 +39,8 @@ confidence</label>
 <input type="range" id="threshold" min="0" max="{len(THRESHOLDS) - 1}" step="1" value="{shown}">
 <table class="numbers" aria-live="polite"><thead><tr><th></th>{header}</tr></thead>
 <tbody>{"".join(body)}</tbody></table>
-<p class="note">Confidence is honest where the errors made match the errors promised.</p>
+<p class="note">Confidence is honest where the errors made lie in the range in which those of an honest model lie 95
+times out of 100.</p>
 </div><div>{threshold_chart(tables, shown)}</div></div></section>"""
 
 
@@ -51,6 +52,7 @@ def _cell(key: str, table: Thresholds, index: int, name: str, below: str | None)
         "accuracy": percent(right / accepted if accepted else np.nan),
         "errors": f"{accepted - right:,}",
         "promised": f"{table.promised_errors[index]:,.0f}",
+        "range": f"{table.low[index]:,} to {table.high[index]:,} if honest",
     }
     small = f'<small id="{below}-{key}">{words[below]}</small>' if below else ""
     return f'<td><span id="{name}-{key}">{words[name]}</span>{small}</td>'

@@ -1,0 +1,156 @@
+"""Which methods are distinguishable by proper scores, and which one to use: the cheapest that nothing beats."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from recal.comparison.results import Comparison
+
+Outcome = Literal["better", "no difference", "worse", "mixed"]
+# Proper scores reward honest and sharp confidence together, so a method cannot win by being dishonest in a useful way.
+PROPER = ("nll", "brier")
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method's mean score minus another's on the same rows, with the standard error of that difference."""
+
+    metric: str
+    value: float
+    error: float
+    freedom: int
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
+        """The t-interval of the difference; a single infinite value where one method gave the truth no chance."""
+        from scipy.stats import t
+
+        if not math.isfinite(self.value):
+            return self.value, self.value
+        half = float(t.ppf(0.5 + level / 2, self.freedom)) * self.error
+        return self.value - half, self.value + half
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A method beside another: what both proper scores say together.
+
+    `outcome` is "better" or "worse" where at least one score differs distinguishably that way and none the other way,
+    "mixed" where they contradict each other, and "no difference" where these samples show none.
+    """
+
+    method: str
+    other: str
+    outcome: Outcome
+    differences: tuple[Difference, ...]
+    level: float  # of each score's interval; together they hold with that of `judge`
+
+    def difference(self, metric: str) -> Difference:
+        return next(one for one in self.differences if one.metric == metric)
+
+
+def difference(comparison: Comparison, metric: str, method: str, other: str) -> Difference:
+    """The paired difference of a proper score. Of one split its error comes from the rows, of several from the splits.
+
+    Splits of one data set overlap: their error has Nadeau and Bengio's correction, as in `corrected_interval`.
+    """
+    if comparison.setup.splits > 1:
+        columns = [list(comparison.methods).index(name) for name in (method, other)]
+        values = comparison.values[metric][:, columns]
+        apart = values[:, 0] - values[:, 1]
+        if not np.isfinite(values).all():
+            return Difference(metric, _infinite(*values.mean(axis=0).tolist()), 0.0, 1)
+        scale = math.sqrt(1 / len(apart) + comparison.setup.n_test / comparison.setup.n_fit)
+        return Difference(metric, float(apart.mean()), float(apart.std(ddof=1)) * scale, len(apart) - 1)
+    one, two = (getattr(comparison.samples[name], metric) for name in (method, other))
+    if metric == "brier":
+        one, two = one / comparison.setup.n_classes, two / comparison.setup.n_classes
+    if not (np.isfinite(one).all() and np.isfinite(two).all()):
+        return Difference(metric, _infinite(float(one.mean()), float(two.mean())), 0.0, 1)
+    apart, n = one - two, len(one)
+    if n < 2:
+        return Difference(metric, float(apart.mean()), math.inf, 1)
+    return Difference(metric, float(apart.mean()), float(apart.std(ddof=1)) / math.sqrt(n), n - 1)
+
+
+def _infinite(one: float, two: float) -> float:
+    """Infinitely worse, infinitely better, or both hopeless, which is no difference."""
+    return 0.0 if math.isinf(one) and math.isinf(two) else one - two
+
+
+def judge(comparison: Comparison, method: str, other: str, level: float = LEVEL) -> Judgement:
+    """Say whether `method` is better or worse than `other`, as far as these samples can show.
+
+    Each of the two scores gets half of the error that `level` allows (Bonferroni), so that both intervals hold at once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.comparison import compare_probs
+    >>> from recal.comparison.judgement import judge
+    >>> y = np.arange(400) % 10 == 0
+    >>> honest, boastful = np.tile([0.9, 0.1], (400, 1)), np.tile([0.999, 0.001], (400, 1))
+    >>> judge(compare_probs({"boastful": boastful, "honest": honest}, y), "honest", "boastful").outcome
+    'better'
+    """
+    each = 1 - (1 - level) / len(PROPER)
+    differences = tuple(difference(comparison, metric, method, other) for metric in PROPER)
+    intervals = [one.interval(each) for one in differences]
+    better, worse = any(high < 0 for _, high in intervals), any(low > 0 for low, _ in intervals)
+    outcomes: dict[tuple[bool, bool], Outcome] = {
+        (True, False): "better", (False, True): "worse", (True, True): "mixed", (False, False): "no difference"
+    }  # fmt: skip
+    return Judgement(method, other, outcomes[better, worse], differences, each)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The cheapest method that no other beats distinguishably.
+
+    Attributes
+    ----------
+    method : its name
+    passes : forward passes of the model for one answer, the mean over the test rows
+    contenders : those that it was chosen from, in the comparison's order
+    """
+
+    method: str
+    passes: float
+    contenders: tuple[str, ...]
+
+
+def recommend(comparison: Comparison) -> Recommendation:
+    """Choose a method without letting noise on the test rows choose.
+
+    A method is dropped when some other is distinguishably better by proper scores, at a level corrected for the number
+    of methods: the truly best one stays in with a probability of at least 95 % (Hsu's comparisons with the best, by
+    Bonferroni). Of those that remain the cheapest is taken: fewest forward passes per answer, then those that keep
+    every answer, then the order in which methods were given. The values themselves are never ranked. An uncalibrated
+    model that the honesty test rejects is not recommended where a calibrated one remains.
+    """
+    methods = comparison.methods
+    level = 1 - (1 - LEVEL) / max(len(methods) - 1, 1)
+    beaten = {
+        name
+        for name in methods
+        if any(judge(comparison, other, name, level).outcome == "better" for other in methods if other != name)
+    }
+    # Two scores could, in theory, send everybody round in a circle.
+    unbeaten = tuple(name for name in methods if name not in beaten) or tuple(methods)
+    contenders = tuple(name for name in unbeaten if not _dishonest_as_it_is(comparison, name)) or unbeaten
+    method = min(contenders, key=lambda name: cost(comparison, name))
+    return Recommendation(method, comparison.passes[list(methods).index(method)], contenders)
+
+
+def cost(comparison: Comparison, method: str) -> tuple[float, bool, int]:
+    """What one answer costs, for sorting: forward passes, whether answers may change, the place in the comparison."""
+    index = list(comparison.methods).index(method)
+    return comparison.passes[index], not comparison.keeps_accuracy[index], index
+
+
+def _dishonest_as_it_is(comparison: Comparison, method: str) -> bool:
+    return method == comparison.methods[0] and comparison.honesty[method].rejected

@@ -1,0 +1,108 @@
+"""What happens when only answers above a confidence are accepted: how many, how many errors, how many were promised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.metrics.rows import RowScores
+
+Vector = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+# Where the slider stops: every hundredth, and finer near certainty, where decisions are made.
+THRESHOLDS = (*(round(i / 100, 2) for i in range(100)), 0.995, 0.999, 0.9999)
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """The answers above one threshold. `low` to `high` errors are what an honest model makes in 95 % of cases."""
+
+    threshold: float
+    accepted: int
+    n_samples: int
+    made: int
+    promised: float
+    low: int
+    high: int
+
+    @property
+    def share(self) -> float:
+        return self.accepted / self.n_samples
+
+    @property
+    def accuracy(self) -> float:
+        """Share right among the accepted; NaN where there are none."""
+        return 1 - self.made / self.accepted if self.accepted else float("nan")
+
+    @property
+    def kept(self) -> str:
+        """What became of the promise, in two words."""
+        return "too sure" if self.made > self.high else "too shy" if self.made < self.low else "as promised"
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The same for every threshold, as columns."""
+
+    thresholds: Vector
+    accepted: Counts
+    right: Counts
+    promised_errors: Vector
+    low: Counts
+    high: Counts
+    n_samples: int
+
+    def at(self, threshold: float) -> Acceptance:
+        index = int(np.flatnonzero(np.isclose(self.thresholds, threshold))[0])
+        accepted = int(self.accepted[index])
+        return Acceptance(
+            threshold, accepted, self.n_samples, accepted - int(self.right[index]), float(self.promised_errors[index]),
+            int(self.low[index]), int(self.high[index]),
+        )  # fmt: skip
+
+
+def threshold_table(rows: RowScores, thresholds: ArrayLike = THRESHOLDS) -> Thresholds:
+    """Count the rows whose confidence is above each threshold, strictly."""
+    levels = np.asarray(thresholds, dtype=np.float64)
+    # Rows between two thresholds count alike: no need to sort them.
+    place = np.searchsorted(levels, rows.confidence, side="left")
+    size = len(levels) + 1
+
+    def above(weights: NDArray | None) -> Vector:
+        held = np.bincount(place, weights=weights, minlength=size).astype(np.float64)
+        return np.cumsum(held[::-1])[::-1][1:]
+
+    doubt = 1.0 - rows.confidence
+    promised, variance = above(doubt), above(doubt * rows.confidence)
+    low, high = honest_range(promised, variance)
+    whole = [np.rint(column).astype(np.int64) for column in (above(None), above(rows.correct))]
+    return Thresholds(levels, whole[0], whole[1], promised, low, high, len(rows))
+
+
+def honest_range(mean: ArrayLike, variance: ArrayLike, level: float = 0.95) -> tuple[Counts, Counts]:
+    """How many errors an honest model makes, with this probability, when its doubts sum to `mean`.
+
+    The number of errors is a sum of independent events of different chances (Poisson binomial). The binomial of the
+    same mean and variance is near enough to it: over a wide range of confidences its ends lie within one error of the
+    exact ones. A binomial of a number of trials that is not whole is read from the incomplete beta function.
+    """
+    from scipy.special import betainc, pdtr
+
+    means, variances = np.atleast_1d(np.asarray(mean, np.float64)), np.atleast_1d(np.asarray(variance, np.float64))
+    ends = np.zeros((2, len(means)), np.int64)
+    for index, (mu, spread) in enumerate(zip(means.tolist(), variances.tolist())):
+        chance = 1 - spread / mu if mu > 0 else 0.0
+        trials = mu / chance if chance > 1e-9 else np.inf
+        # Ends are looked for within twelve deviations, which is everywhere.
+        reach = 12 * np.sqrt(spread) + 12
+        k = np.arange(max(int(mu - reach), 0), int(mu + reach) + 1, dtype=np.float64)
+        if np.isfinite(trials):
+            below = np.where(k < trials, betainc(np.maximum(trials - k, 1e-12), k + 1, 1 - chance), 1.0)
+        else:
+            below = pdtr(k, mu)
+        tail = (1 - level) / 2
+        ends[:, index] = k[0] + np.searchsorted(below, [tail, 1 - tail])
+    return ends[0], ends[1]

@@ -1,0 +1,177 @@
+"""Verdicts that an earlier page got wrong, each built from known truth, and the rules behind the new ones."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from recal.comparison import compare_probs, judge, recommend
+from recal.metrics import CalibrationTest, ece
+from recal.report.data.thresholds import honest_range, threshold_table
+from recal.report.data.verdict import advice, shown_first, verdict
+
+
+def soft(logits):
+    exponents = np.exp(logits - logits.max(1, keepdims=True))
+    return exponents / exponents.sum(1, keepdims=True)
+
+
+def honest_logits(n, seed=0, k=5, spread=2.5):
+    """Logits whose softmax is the true chance of each class."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, spread, (n, k))
+    y = (soft(logits).cumsum(1) > rng.random((n, 1))).argmax(1)
+    return logits, y
+
+
+def found(named, y, passes=None, fitted=True):
+    """A comparison of known probabilities, as if methods had made them."""
+    result = compare_probs(named, y, bootstrap=100)
+    setup = dataclasses.replace(result.setup, n_fit=len(y) if fitted else 0)
+    return dataclasses.replace(result, setup=setup, passes=passes or (1.0,) * len(named))
+
+
+def test_a_spoiled_model_is_called_worse_though_more_of_its_sure_answers_are_right():
+    logits, y = honest_logits(4000)
+    result = found({"before": soft(logits), "after": soft(logits / 2)}, y, fitted=False)
+    assert ece(result.probabilities("before"), y) < 0.02 < 0.1 < ece(result.probabilities("after"), y)
+    told = verdict(result, "after")
+    assert told.after.accuracy > told.before.accuracy  # which is all that the earlier page said
+    assert told.outcome == "worse"
+    assert told.sentences[0].startswith("Worse: after, confidence fits the truth worse than before")
+    assert told.after.kept == "too shy"
+    assert told.before.kept == "as promised"
+    assert recommend(result).method == "before"
+    assert advice(result, recommend(result)) == "Use before."
+
+
+def test_a_shy_model_made_boastful_is_shown_to_break_its_promise():
+    logits, y = honest_logits(3000)
+    result = found({"uncalibrated": soft(logits / 1.5), "ts": soft(logits * 1.5)}, y)
+    told = verdict(result, "ts")
+    assert (told.before.kept, told.after.kept) == ("too shy", "too sure")
+    assert told.after.made > told.after.high
+    assert told.tests[1].rejected
+    promised, made = f"{told.after.promised:.0f} errors promised", f"{told.after.made} made: too sure"
+    assert promised in told.sentences[1]
+    assert made in told.sentences[1]
+
+
+def test_a_hair_on_the_test_rows_does_not_buy_twenty_passes():
+    logits, y = honest_logits(2000)
+    rng = np.random.default_rng(1)
+    cheap = soft(logits * 1.02)
+    dear = min((soft(logits * 1.02 + rng.normal(0, 0.01, logits.shape)) for _ in range(20)), key=lambda p: nll(p, y))
+    result = found({"uncalibrated": soft(3 * logits), "ts": cheap, "recal": dear}, y, passes=(1.0, 1.0, 21.0))
+    assert result.best("nll") == "recal"  # by luck, and the earlier page chose it for that
+    chosen = recommend(result)
+    assert (chosen.method, chosen.passes, chosen.contenders) == ("ts", 1.0, ("ts", "recal"))
+    assert "1 forward pass per answer" in advice(result, chosen)
+
+
+def nll(probs, y):
+    return -np.log(probs[np.arange(len(y)), y]).mean()
+
+
+def test_an_honest_model_is_left_as_it_is():
+    logits, y = honest_logits(3000, seed=3)
+    values = {factor: nll(soft(factor * logits), y) for factor in (0.99, 1.01)}
+    result = found({"uncalibrated": soft(logits), "ts": soft(min(values, key=values.get) * logits)}, y)
+    chosen = recommend(result)
+    assert chosen.method == "uncalibrated"
+    assert shown_first(result, chosen) == "ts"
+    assert advice(result, chosen).startswith("Leave the model as it is: no method is distinguishably better")
+    assert verdict(result, "ts").sentences[0].startswith("No difference that these 3,000 samples can show")
+
+
+def test_where_every_method_does_harm_none_is_recommended():
+    logits, y = honest_logits(3000)
+    result = found({"uncalibrated": soft(logits), "ts": soft(1.6 * logits), "vs": soft(2 * logits)}, y)
+    chosen = recommend(result)
+    assert chosen.method == "uncalibrated"
+    assert "every method is worse" in advice(result, chosen)
+    assert verdict(result, "ts").outcome == "worse"
+
+
+def test_a_dear_method_is_recommended_where_it_is_really_better():
+    logits, y = honest_logits(4000)
+    blurred = soft(logits + np.random.default_rng(0).normal(0, 1.0, logits.shape))
+    result = found({"uncalibrated": soft(3 * logits), "ts": blurred, "recal": soft(logits)}, y, passes=(1.0, 1.0, 4.2))
+    assert recommend(result).method == "recal"
+    assert advice(result, recommend(result)).startswith("Use recal, 4.20 forward passes per answer")
+
+
+def test_a_dishonest_model_is_not_left_as_it_is_for_want_of_samples():
+    logits, y = honest_logits(150, seed=2)
+    result = found({"uncalibrated": soft(1.5 * logits), "ts": soft(logits)}, y)
+    result.__dict__["honesty"] = {
+        "uncalibrated": CalibrationTest(0.01, 9.0, 0.1, 150, 1000),
+        "ts": CalibrationTest(0.6, 1.0, 0.0, 150, 1000),
+    }
+    assert "uncalibrated" not in recommend(result).contenders
+    assert recommend(result).method == "ts"
+
+
+def test_a_method_that_gave_the_truth_no_chance_is_worse():
+    logits, y = honest_logits(500)
+    hopeless = soft(logits)
+    hopeless[0] = np.eye(5)[(y[0] + 1) % 5]
+    result = found({"uncalibrated": soft(logits), "bins": hopeless}, y)
+    assert judge(result, "bins", "uncalibrated").difference("nll").value == np.inf
+    assert judge(result, "bins", "uncalibrated").outcome == "worse"
+    assert judge(result, "uncalibrated", "bins").outcome == "better"
+
+
+def test_equally_good_methods_are_told_apart_in_at_most_five_per_cent():
+    # Both are off by the same factor, one way and the other, in a coin's order: their expected scores are equal.
+    told = 0
+    for seed in range(200):
+        logits, y = honest_logits(300, seed=seed)
+        rng = np.random.default_rng(seed + 1000)
+        one, two = (soft(logits + rng.normal(0, 0.3, logits.shape)) for _ in range(2))
+        told += judge(compare_probs({"a": one, "b": two}, y, bootstrap=0), "a", "b").outcome != "no difference"
+    assert told <= 18  # binomial(200, 0.05) exceeds 18 once in 100 trials or so
+
+
+@pytest.mark.parametrize(
+    ("p_value", "interval", "words"),
+    [
+        (0.001, (0.0, 0.02), "reaches 0"),
+        (0.4, (0.01, 0.05), "excludes 0"),
+        (0.001, (0.01, 0.05), ""),
+        (0.4, (0.0, 0.02), ""),
+        (0.4, (float("nan"), float("nan")), ""),
+    ],
+)
+def test_interval_and_p_value_are_explained_where_they_seem_to_disagree(p_value, interval, words):
+    told = CalibrationTest(p_value, 1.0, 0.0, 1000, 1000).beside(interval)
+    assert (words in told) if words else told == ""
+
+
+def exact_range(doubts, level=0.95):
+    chances = np.ones(1)
+    for doubt in doubts:
+        chances = np.convolve(chances, [1 - doubt, doubt])
+    return np.searchsorted(chances.cumsum(), [(1 - level) / 2, (1 + level) / 2])
+
+
+@pytest.mark.parametrize("n", [1, 7, 60, 400])
+@pytest.mark.parametrize("shape", [(0.1, 5), (0.5, 3), (1, 9), (2, 2)])
+def test_the_range_of_honest_errors_is_that_of_a_sum_of_unequal_chances(n, shape):
+    doubts = np.random.default_rng(n).beta(*shape, n)
+    low, high = honest_range(doubts.sum(), (doubts * (1 - doubts)).sum())
+    assert np.abs(np.array([low[0], high[0]]) - exact_range(doubts)).max() <= 1
+
+
+def test_the_range_without_doubts_or_with_certain_ones_is_a_point():
+    assert [end.tolist() for end in honest_range([0.0, 5.0], [0.0, 0.0])] == [[0, 5], [0, 5]]
+
+
+def test_thresholds_count_strictly_above():
+    logits, y = honest_logits(1000)
+    rows = compare_probs({"a": soft(logits)}, y, bootstrap=0).samples["a"]
+    level = float(rows.confidence[3])
+    told = threshold_table(rows, [0.5, level]).at(level)
+    above = rows.confidence > level
+    assert (told.accepted, told.made) == (above.sum(), (~rows.correct[above]).sum())
+    assert told.promised == pytest.approx((1 - rows.confidence[above]).sum())
