@@ -57,8 +57,10 @@ class Verdict:
         digits = 5
         numbers += f", Brier {signed(brier.value, digits)} [{signed(low, digits)}, {signed(high, digits)}]"
         name, n = _after(self.method), self.after.n_samples
+        # What is better may still break its promises, and may break them the other way round.
+        better = "Better, but still not honest" if self.tests[-1].rejected else "Better"
         return {
-            "better": f"Better: {name}, confidence fits the truth better than before ({numbers}; less is better).",
+            "better": f"{better}: {name}, confidence fits the truth better than before ({numbers}; less is better).",
             "worse": f"Worse: {name}, confidence fits the truth worse than before ({numbers}; less is better).",
             "mixed": f"Undecided: {name}, one proper score is better and the other worse than before ({numbers}).",
             "no difference": (
@@ -131,8 +133,10 @@ def advice(comparison: Comparison, found: Recommendation) -> str:
         why = f"no method is distinguishably better, {many} among them" if others else "every method is worse"
         return f"Leave the model as it is: {why}, and the model's own confidence passes the test of honesty."
     start = f"Use {found.method}, {passes_words(found.passes)} per answer: "
+    if comparison.honesty[found.method].rejected:
+        many += ". Its confidence is still not honest, so check what it promises below"
     if not others:
-        return start + "every other method is distinguishably worse."
+        return start + f"every other method is distinguishably worse{many}."
     return start + f"the cheapest of those that no other beats distinguishably; the others are {many}."
 
 
