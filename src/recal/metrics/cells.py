@@ -14,8 +14,9 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 # Up to this many rows each row is its own cell: a draw is then an ordinary bootstrap sample.
-EXACT_ROWS = 16_384
-_SLOTS = 8_192
+EXACT_ROWS = 16_384  # see `paired_draws`, too
+# Enough that intervals of rank metrics do not move: right and wrong make two cells of each.
+_SLOTS = 2_048
 # Draws are made in blocks of about this many numbers, to keep memory small.
 _BLOCK = 1_000_000
 
@@ -36,8 +37,7 @@ class Cells:
     means: dict[str, Vector]
     deviations: dict[str, Vector]
     infinite: Vector
-    order: NDArray[np.intp]  # rows in the order of their cells
-    starts: NDArray[np.intp]  # where in `order` each cell begins
+    cell: NDArray[np.intp]  # of each row
 
     @property
     def n_samples(self) -> int:
@@ -50,9 +50,11 @@ class Cells:
         for first in range(0, draws, block):
             yield rng.multinomial(n, self.counts / n, size=min(block, draws - first)).astype(np.float64)
 
-    def count(self, row_counts: Matrix) -> Matrix:
-        """How often each cell was drawn, (draws, n_cells), from how often each row was, (draws, n_samples)."""
-        return np.add.reduceat(row_counts[:, self.order], self.starts, axis=1)
+    def in_blocks(self, block: NDArray[np.intp], n_blocks: int) -> Matrix:
+        """How many rows of each cell lie in each block of rows, (n_blocks, n_cells)."""
+        size = len(self.counts)
+        held = np.bincount(block * size + self.cell, minlength=n_blocks * size)
+        return held.reshape(n_blocks, size).astype(np.float64)
 
     def sums(self, score: str, drawn: Matrix, starts: NDArray[np.intp], rng: np.random.Generator | None) -> Matrix:
         """Resampled sums of a score over consecutive groups of cells, (draws, groups); `starts` is each group's first.
@@ -70,51 +72,58 @@ class Cells:
 
 def gather(rows: RowScores, edges: Vector) -> Cells:
     """Gather rows into cells that never straddle one of the `edges`, a run of equal confidence, or right and wrong."""
-    n = len(rows)
-    order = np.lexsort((rows.nll, rows.correct, rows.confidence))
-    confidence, correct = rows.confidence[order], rows.correct[order]
-    new_run = np.r_[True, confidence[1:] != confidence[:-1]]
-    run = np.cumsum(new_run) - 1
-    if n <= EXACT_ROWS:
-        new_cell = np.ones(n, np.bool_)
-    else:
-        # A run belongs to the slot in which it begins, so that equal confidences are never parted.
-        slot = (np.flatnonzero(new_run) * _SLOTS // n)[run]
-        bin_of = np.searchsorted(edges[1:-1], confidence, side="left")
-        key = slot * len(edges) + bin_of
-        new_run = np.r_[True, key[1:] != key[:-1]]
-        run = np.cumsum(new_run) - 1
-        within = np.lexsort((correct, run))
-        order, correct, run = order[within], correct[within], run[within]
-        new_cell = np.r_[True, (run[1:] != run[:-1]) | (correct[1:] != correct[:-1])]
-    starts = np.flatnonzero(new_cell)
-    counts = np.diff(np.r_[starts, n])
-    nll = rows.nll[order]
-    infinite = np.isinf(nll)
-    scores = {"gap": rows.gap[order], "brier": rows.brier[order] / rows.n_classes, "nll": np.where(infinite, 0.0, nll)}
-    means = {name: np.add.reduceat(value, starts) / counts for name, value in scores.items()}
+    cell, run = _single_cells(rows) if len(rows) <= EXACT_ROWS else _shared_cells(rows, edges)
+    counts = np.bincount(cell, minlength=len(run))
+
+    def mean(values: NDArray) -> Vector:
+        return np.bincount(cell, weights=values, minlength=len(run)) / counts
+
+    infinite = np.isinf(rows.nll)
+    scores = {"gap": rows.gap, "brier": rows.brier / rows.n_classes, "nll": np.where(infinite, 0.0, rows.nll)}
+    means = {name: mean(values) for name, values in scores.items()}
+    alone = len(run) == len(rows)
     deviations = {
-        name: _deviations(value, means[name], starts, counts) if n > EXACT_ROWS else np.zeros(n)
-        for name, value in scores.items()
+        name: np.zeros(len(run)) if alone else np.sqrt(mean((values - means[name][cell]) ** 2))
+        for name, values in scores.items()
     }
     return Cells(
         counts.astype(np.int64),
-        correct[starts],
-        _means_inside(rows.confidence[order], starts, counts),
-        run[starts],
+        mean(rows.correct) > 0.5,
+        _means_inside(rows.confidence, cell, mean(rows.confidence)),
+        run,
         means,
         deviations,
-        np.add.reduceat(infinite.astype(np.float64), starts) / counts,
-        order,
-        starts,
+        mean(infinite),
+        cell,
     )
 
 
-def _deviations(values: Vector, means: Vector, starts: NDArray[np.intp], counts: NDArray[np.int64]) -> Vector:
-    return np.sqrt(np.add.reduceat((values - np.repeat(means, counts)) ** 2, starts) / counts)
+def _single_cells(rows: RowScores) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Each row is its own cell, in an order that does not depend on that of the rows."""
+    order = np.lexsort((rows.nll, rows.correct, rows.confidence))
+    confidence = rows.confidence[order]
+    cell = np.empty(len(rows), np.intp)
+    cell[order] = np.arange(len(rows))
+    return cell, np.cumsum(np.r_[False, confidence[1:] != confidence[:-1]])
 
 
-def _means_inside(confidence: Vector, starts: NDArray[np.intp], counts: NDArray[np.int64]) -> Vector:
+def _shared_cells(rows: RowScores, edges: Vector) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Cells by quantiles of confidence: a value never lies in two of them, so equal confidences stay together."""
+    n, confidence = len(rows), rows.confidence
+    quantiles = np.unique(np.sort(confidence)[np.arange(_SLOTS) * n // _SLOTS])
+    slot = np.searchsorted(quantiles, confidence, side="right") - 1
+    key = slot * len(edges) + np.searchsorted(edges[1:-1], confidence, side="left")
+    # Keys that hold rows are numbered anew, in their order, which is that of confidence.
+    wide = 2 * key + rows.correct
+    held = np.flatnonzero(np.bincount(wide, minlength=2 * len(quantiles) * len(edges)))
+    number = np.empty(held[-1] + 1, np.intp)
+    number[held] = np.arange(len(held))
+    return number[wide], np.unique(held // 2, return_inverse=True)[1]
+
+
+def _means_inside(confidence: Vector, cell: NDArray[np.intp], means: Vector) -> Vector:
     """Mean confidence of each cell, which rounding must not push over a bin's edge."""
-    means = np.add.reduceat(confidence, starts) / counts
-    return np.clip(means, np.minimum.reduceat(confidence, starts), np.maximum.reduceat(confidence, starts))
+    lowest, highest = np.full(len(means), np.inf), np.full(len(means), -np.inf)
+    np.minimum.at(lowest, cell, confidence)
+    np.maximum.at(highest, cell, confidence)
+    return np.clip(means, lowest, highest)

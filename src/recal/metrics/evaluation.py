@@ -119,7 +119,7 @@ def evaluate(
         Integers are column indices; anything else needs `classes`.
     bootstrap : int
         Number of draws, such as 1000; 0 for none. Rows are not resampled one by one beyond 16,384 of them: cells of
-        8,192 confidence quantiles stand for them, so a million rows cost little more than ten thousand.
+        2,048 confidence quantiles stand for them, so a million rows cost little more than ten thousand.
     n_bins : int
         For the binned errors.
     classes : sequence of length n_classes, optional

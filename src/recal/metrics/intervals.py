@@ -184,7 +184,7 @@ def plain_metrics(cells: Cells, drawn: Matrix, rng: np.random.Generator | None) 
     n, everything, by_run = cells.n_samples, np.zeros(1, np.intp), _firsts(cells.run)
     sizes = np.add.reduceat(drawn, by_run, axis=1)
     right = np.add.reduceat(drawn * cells.correct, by_run, axis=1)
-    harmonic = harmonic_numbers(n)
+    harmonic = harmonic_numbers(int(sizes.sum(axis=1).max()))
     nll = cells.sums("nll", drawn, everything, rng)[:, 0] / n
     return {
         "brier": cells.sums("brier", drawn, everything, rng)[:, 0] / n,
@@ -241,7 +241,8 @@ def classwise_interval(
     draws = max(min(draws, 100), min(draws, _CLASSWISE_NUMBERS // size))
     block = np.empty(n, np.intp)
     # Blocks are dealt to rows sorted by content, so that the order of rows in the data does not matter.
-    block[np.lexsort((rows.brier, rows.confidence))] = rng.permutation(n) % blocks
+    # Rows that agree in both to nine digits are as good as equal.
+    block[np.argsort(rows.confidence + 1e-9 * rows.brier)] = rng.permutation(n) % blocks
     gaps = np.zeros((blocks, k, len(edges) - 1))
     bins.bin_classwise(probs, labels, edges, block, gaps)
     flat = gaps.reshape(blocks, size) / (n * k)

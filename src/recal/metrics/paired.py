@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import InputError
 from recal.metrics.binned import equal_mass_edges, table_of
-from recal.metrics.cells import gather
+from recal.metrics.cells import EXACT_ROWS, Cells, gather
 from recal.metrics.evaluation import LABELS
-from recal.metrics.intervals import Field, grouped, plain_metrics, watch
+from recal.metrics.intervals import Field, Watched, grouped, plain_metrics, watch
 from recal.metrics.rows import RowScores, equal_width_edges
 
 Matrix = NDArray[np.float64]
 # All but the class-wise and the smooth error, which would need every row's probabilities, or much time.
 PAIRED = ("ece", "mce", "adaptive_ece", "debiased_ece", "ks_error", "brier", "nll", "error_rate", "aurc", "auroc")
 _BLOCK = 1_000_000
+# Many rows are dealt into so many blocks: a variance is then known to 1 / sqrt(2 x 1000), about two per cent.
+_BLOCKS = 1_000
 
 
 def paired_draws(
@@ -52,13 +55,10 @@ def paired_draws(
         }
         for cells, watched in prepared
     ]
-    block = max(1, _BLOCK // n)
-    for first in range(0, draws, block):
-        drawn = np.stack([_resample(n, rng) for _ in range(min(block, draws - first))])
-        part = slice(first, first + len(drawn))
+    for part, drawn in _draws(prepared, draws, rng):
         for index, (cells, watched) in enumerate(prepared):
-            counts = cells.count(drawn)
-            values = plain_metrics(cells, counts, None)
+            counts = drawn.cells[index]
+            values = plain_metrics(cells, counts, None) | drawn.means(methods[index])
             for name, field in fields[index].items():
                 one = watched[name]
                 gaps = one.field_of(*grouped(cells, counts, one.starts, None))
@@ -75,5 +75,46 @@ def paired_draws(
     return found
 
 
-def _resample(n: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    return np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float64)
+@dataclass(frozen=True)
+class _Drawn:
+    """Some draws of rows: how often each method's cells were drawn, and how often each row, or each block of rows."""
+
+    cells: list[Matrix]
+    weights: Matrix
+    block: NDArray[np.intp] | None
+
+    def means(self, rows: RowScores) -> dict[str, NDArray[np.float64]]:
+        """Proper scores from the rows themselves: within a cell, two methods' scores do not move together."""
+        if self.block is None:
+            return {}
+        size, n = self.weights.shape[1], len(rows)
+        sums = {"brier": rows.brier / rows.n_classes, "nll": rows.nll}
+        return {
+            name: self.weights @ np.bincount(self.block, weights=values, minlength=size) / n
+            for name, values in sums.items()
+            if np.isfinite(values).all()
+        }
+
+
+def _draws(
+    prepared: Sequence[tuple[Cells, dict[str, Watched]]], draws: int, rng: np.random.Generator
+) -> Iterator[tuple[slice, _Drawn]]:
+    """Draw rows one by one, or, of many, blocks of rows that were dealt at random: a block stands for a row."""
+    n = prepared[0][0].n_samples
+    if n <= EXACT_ROWS:
+        step = max(1, _BLOCK // n)
+        for first in range(0, draws, step):
+            size = min(step, draws - first)
+            # Cells are single rows here, each method's in its own order.
+            rows = [np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(size)]
+            weights = np.stack(rows).astype(np.float64)
+            counts = [weights[:, np.argsort(cells.cell)] for cells, _ in prepared]
+            yield slice(first, first + size), _Drawn(counts, weights, None)
+        return
+    block = rng.permutation(n) % _BLOCKS
+    held = [cells.in_blocks(block, _BLOCKS) for cells, _ in prepared]
+    step = max(1, _BLOCK // max(part.shape[1] for part in held))
+    for first in range(0, draws, step):
+        drawn = rng.multinomial(_BLOCKS, np.full(_BLOCKS, 1 / _BLOCKS), size=min(step, draws - first))
+        weights = drawn.astype(np.float64)
+        yield slice(first, first + len(weights)), _Drawn([weights @ part for part in held], weights, block)

@@ -23,7 +23,7 @@ class Runs(NamedTuple):
 
 def runs(confidence: Vector, correct: NDArray[np.bool_]) -> Runs:
     """Gather rows of equal confidence."""
-    order = np.argsort(confidence, kind="stable")
+    order = np.argsort(confidence)  # rows of equal confidence are added up, so their order does not matter
     ordered = confidence[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     sizes = np.diff(np.r_[starts, len(ordered)]).astype(np.float64)

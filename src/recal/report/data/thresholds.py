@@ -89,20 +89,25 @@ def honest_range(mean: ArrayLike, variance: ArrayLike, level: float = 0.95) -> t
     same mean and variance is near enough to it: over a wide range of confidences its ends lie within one error of the
     exact ones. A binomial of a number of trials that is not whole is read from the incomplete beta function.
     """
+    means, variances = np.atleast_1d(np.asarray(mean, np.float64)), np.atleast_1d(np.asarray(variance, np.float64))
+    tail = (1 - level) / 2
+    return _quantile(means, variances, tail), _quantile(means, variances, 1 - tail)
+
+
+def _quantile(mean: Vector, variance: Vector, chance: float) -> Counts:
+    """The smallest whole number that is not exceeded with at least this chance, by bisection for all at once."""
     from scipy.special import betainc, pdtr
 
-    means, variances = np.atleast_1d(np.asarray(mean, np.float64)), np.atleast_1d(np.asarray(variance, np.float64))
-    ends = np.zeros((2, len(means)), np.int64)
-    for index, (mu, spread) in enumerate(zip(means.tolist(), variances.tolist())):
-        chance = 1 - spread / mu if mu > 0 else 0.0
-        trials = mu / chance if chance > 1e-9 else np.inf
-        # Ends are looked for within twelve deviations, which is everywhere.
-        reach = 12 * np.sqrt(spread) + 12
-        k = np.arange(max(int(mu - reach), 0), int(mu + reach) + 1, dtype=np.float64)
-        if np.isfinite(trials):
-            below = np.where(k < trials, betainc(np.maximum(trials - k, 1e-12), k + 1, 1 - chance), 1.0)
-        else:
-            below = pdtr(k, mu)
-        tail = (1 - level) / 2
-        ends[:, index] = k[0] + np.searchsorted(below, [tail, 1 - tail])
-    return ends[0], ends[1]
+    success = 1 - np.divide(variance, mean, out=np.ones_like(mean), where=mean > 0)
+    rare = success <= 1e-9  # then it is a Poisson variable
+    trials = np.divide(mean, success, out=np.full_like(mean, np.inf), where=~rare)
+    reach = 12 * np.sqrt(variance) + 12  # deviations: everywhere
+    low, high = np.floor(np.maximum(mean - reach, 0)) - 1, np.ceil(mean + reach)
+    while (high - low > 1).any():
+        k = np.floor((low + high) / 2)
+        inside = (k >= 0) & (k < trials) & ~rare
+        below = np.where(rare, pdtr(np.maximum(k, 0), mean), 1.0)
+        below[inside] = betainc(trials[inside] - k[inside], k[inside] + 1, 1 - success[inside])
+        enough = np.where(k < 0, False, below >= chance)
+        low, high = np.where(enough, low, k), np.where(enough, k, high)
+    return high.astype(np.int64)
