@@ -3,7 +3,8 @@
 A class listed from a module of `calibrators` is thereby known to the command line, to `load` and to the contract tests.
 """
 
-from . import calibrators as calibrators, collecting as collecting, metrics as metrics, transforms as transforms
+from . import calibrators as calibrators, collecting as collecting, decisions as decisions
+from . import metrics as metrics, transforms as transforms
 from .views import Views as Views
 from .files.views import read_views as read_views
 from .transforms.pool import pool as pool
@@ -31,6 +32,7 @@ from .calibrators.temperature import TemperatureScaling as TemperatureScaling
 from .calibrators.vector import VectorScaling as VectorScaling
 from .calibrators.view_averaging import ViewAveraging as ViewAveraging
 from .metrics.evaluation import evaluate as evaluate
+from .decisions.rule import DecisionRule as DecisionRule
 from .comparison.results import Comparison as Comparison
 from .comparison.run import compare as compare
 from .runtime.classifier import CalibratedClassifier as CalibratedClassifier

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,12 @@ from recal.views import Views
 State = dict[str, Any]
 
 
+class _Rule(Protocol):
+    """What a calibrator needs of a rule of decisions, which is defined further down the list of imports."""
+
+    def accept(self, probs: ArrayLike) -> NDArray[np.bool_]: ...
+
+
 class Calibrator(Estimator, ABC):
     """Maps a classifier's logits to honest probabilities.
 
@@ -45,6 +51,8 @@ class Calibrator(Estimator, ABC):
         The columns' names; column indices where labels were integers.
     n_fitted_ : int
         The number of samples of the fit.
+    decision_ : DecisionRule, where one was set
+        Which answers `accept` accepts; see `recal.decide`. It is saved with the calibrator; a new fit forgets it.
     """
 
     short_name: ClassVar[str]
@@ -53,6 +61,7 @@ class Calibrator(Estimator, ABC):
 
     classes_: NDArray
     n_fitted_: int
+    decision_: _Rule
 
     def fit(self, X: Views | ArrayLike, y: ArrayLike | None = None, *, classes: Sequence[Any] | None = None) -> Self:
         """Learn the map from held-out logits and their labels.
@@ -78,6 +87,8 @@ class Calibrator(Estimator, ABC):
         self._fit(views, labels)
         self.classes_ = columns
         self.n_fitted_ = views.n_samples
+        if hasattr(self, "decision_"):
+            del self.decision_  # it was made for what the calibrator answered before
         return self
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
@@ -97,6 +108,15 @@ class Calibrator(Estimator, ABC):
             views = as_views(X, needs_views=False, method=type(self).__name__)
             return self.classes_[np.argmax(views.logits, axis=1)]
         return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+
+    def accept(self, X: Views | ArrayLike) -> NDArray[np.bool_]:
+        """Say of each sample whether its answer is accepted by the rule in `decision_`."""
+        self._check_fitted()
+        if not hasattr(self, "decision_"):
+            raise NotFittedError(
+                f"This {type(self).__name__} has no rule of decisions; set decision_ = recal.decide(probs, y).rule."
+            )
+        return self.decision_.accept(self.predict_proba(X))
 
     def needed_transforms(self) -> tuple[Transform, ...]:
         """Return the transformations whose logits `predict_proba` reads: no others need be computed for new inputs.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.decisions import STORED
 from recal.errors import FileError, InputError
 from recal.plan import Blend, Plan, Rule, Step
 from recal.transforms import Named, Transform, as_transform
@@ -54,6 +55,9 @@ class Encoder:
             return {_TAG: "plan", **encode_plan(value)}
         if isinstance(value, Transform) and type(value).__str__ is not object.__str__:  # a mere function has no spec
             return {_TAG: "transform", "spec": spec_of(value)}
+        if type(value) in STORED:
+            values = {one.name: getattr(value, one.name) for one in fields(value)}
+            return {_TAG: "record", "name": type(value).__name__, "fields": self.encode(values, where, depth + 1)}
         raise InputError(
             f"{where} is a {type(value).__name__}, which a file cannot hold: only numbers, text, lists, tuples, dicts, "
             "arrays, plans and transformations are stored. For a random generator pass an integer seed instead."
@@ -267,6 +271,17 @@ def _read_dict(decoder: Decoder, body: dict[str, Any], depth: int) -> dict[Any, 
     return dict(pairs)
 
 
+def _read_record(decoder: Decoder, body: dict[str, Any], depth: int) -> Any:
+    """Return one of the values in `STORED`; its own checks refuse what it may not hold."""
+    family = {record.__name__: record for record in STORED}.get(body["name"])
+    if family is None:
+        raise FileError(f"it holds a {body['name']!r}, which this recal does not have")
+    values, known = decoder.decode(body["fields"], depth), {one.name for one in fields(family)}
+    if not isinstance(values, dict) or set(values) != known:
+        raise FileError(f"a {body['name']} must have the fields {', '.join(sorted(known))}")
+    return family(**values)
+
+
 @dataclass(frozen=True)
 class _Reader:
     fields: list[str]
@@ -283,5 +298,6 @@ _READERS = {
     "tuple": _Reader(["items"], lambda decoder, body, depth: tuple(_read_items(decoder, body, depth))),
     "dict": _Reader(["items"], _read_dict),
     "plan": _Reader(["finish", "rule", "start", "steps"], lambda decoder, body, _: decoder.plan(body), ("blend",)),
+    "record": _Reader(["fields", "name"], _read_record),
     "transform": _Reader(["spec"], lambda decoder, body, _: decoder.transform(body["spec"])),
 }

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators import calibrator_named
+from recal.decisions import STORED
 from recal.errors import FileError, InputError
 from recal.files.atomic import replacing
 from recal.files.classifiers import encode_classifier, give_code, restore_classifier
@@ -26,6 +27,7 @@ from recal.transforms.parse import Own, by_name
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
+    from recal.decisions import DecisionRule
     from recal.runtime.classifier import CalibratedClassifier
 
 VERSION = 1
@@ -45,15 +47,16 @@ _BEGINNINGS = {
 }
 
 
-def save(obj: Calibrator | CalibratedClassifier | Plan, path: str | os.PathLike[str]) -> Path:
-    """Write a fitted calibrator, a fitted classifier or a plan to one file that holds data only.
+def save(obj: Calibrator | CalibratedClassifier | Plan | DecisionRule, path: str | os.PathLike[str]) -> Path:
+    """Write a fitted calibrator, a fitted classifier, a plan or a rule of decisions to one file that holds data only.
 
     The file appears whole or not at all: what was there before stays until the new one is complete. A classifier's
     model is not stored, only its path where it was given as one; `load` takes it again.
 
     Parameters
     ----------
-    obj : a fitted calibrator or CalibratedClassifier, or a Plan
+    obj : a fitted calibrator or CalibratedClassifier, a Plan or a DecisionRule
+        What is attached to a calibrator, as its `decision_`, is saved with it.
     path : where to write; the name may be anything, ``.recal`` is usual
 
     Examples
@@ -77,8 +80,13 @@ def save(obj: Calibrator | CalibratedClassifier | Plan, path: str | os.PathLike[
         content = {"kind": "calibrator", **_encode_calibrator(obj, encoder)}
     elif _is_classifier(obj):
         content = {"kind": "classifier", **encode_classifier(obj, encoder, _encode_calibrator)}
+    elif type(obj) in STORED:
+        content = {"kind": "record", "record": encoder.encode(obj, type(obj).__name__)}
     else:
-        raise InputError(f"Fitted calibrators, classifiers and plans can be saved, got a {type(obj).__name__}.")
+        raise InputError(
+            f"Fitted calibrators, classifiers, plans and {', '.join(family.__name__ for family in STORED)} "
+            f"can be saved, got a {type(obj).__name__}."
+        )
     header = json.dumps({"version": VERSION, "written_by": f"recal {__version__}", **content}, allow_nan=False)
     if len(header) > MAX_HEADER_BYTES // 2:
         raise InputError(f"All but the arrays takes {len(header):,} bytes; a file holds {MAX_HEADER_BYTES // 2:,}.")
@@ -106,7 +114,7 @@ def load(
 
     Returns
     -------
-    The calibrator, classifier or Plan, equal to what was saved.
+    The calibrator, classifier, Plan or DecisionRule, equal to what was saved.
     """
     source, given = Path(path), by_name(() if transforms is None else transforms)
     try:
@@ -163,7 +171,12 @@ def _restore(header: dict[str, Any], decoder: Decoder) -> Any:
         return _restore_calibrator(header, decoder)
     if kind == "classifier":
         return restore_classifier(header, decoder, _restore_calibrator)
-    raise FileError(f"it holds a {kind!r}; calibrators, classifiers and plans are known")
+    if kind == "record":
+        record = decoder.decode(header.get("record"))
+        if type(record) not in STORED:
+            raise FileError("it says it holds a record of a decision and does not")
+        return record
+    raise FileError(f"it holds a {kind!r}; calibrators, classifiers, plans and records are known")
 
 
 def _restore_calibrator(header: dict[str, Any], decoder: Decoder) -> Calibrator:

@@ -1,0 +1,77 @@
+"""The rule of a decision: what it accepts, what it refuses to be, and that it travels with its calibrator."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from recal import DecisionRule, InputError, NotFittedError, TemperatureScaling, load, save
+from recal.errors import FileError
+
+PROBS = [[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]]
+
+
+def rule(*thresholds: float) -> DecisionRule:
+    return DecisionRule(thresholds, risk=0.01, confidence=0.95)
+
+
+def fitted() -> TemperatureScaling:
+    return TemperatureScaling().fit([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 0.5]], [0, 1, 1, 0])
+
+
+def test_a_confidence_equal_to_the_threshold_is_accepted():
+    assert rule(0.8).accept(PROBS).tolist() == [True, True, False]
+    assert rule(np.nextafter(0.8, 1)).accept(PROBS).tolist() == [True, False, False]
+
+
+def test_each_answered_class_has_its_own_threshold_and_the_first_of_equals_is_the_answer():
+    assert rule(0.5, 0.9).accept(PROBS).tolist() == [True, False, True]
+
+
+def test_infinity_accepts_nothing():
+    assert not rule(math.inf).accept([[1.0, 0.0]]).any()
+
+
+def test_a_rule_for_other_classes_is_refused():
+    with pytest.raises(InputError, match="each of 3 classes, got 2"):
+        rule(0.1, 0.2, 0.3).accept(PROBS)
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.5, math.nan, True, "0.9"])
+def test_what_is_no_threshold_is_refused(threshold):
+    with pytest.raises(InputError, match="threshold lies in"):
+        rule(threshold)
+
+
+@pytest.mark.parametrize("share", [0, 1, 5, math.nan])
+def test_shares_lie_strictly_between_zero_and_one(share):
+    with pytest.raises(InputError, match="`risk` must lie strictly"):
+        DecisionRule((0.5,), risk=share, confidence=0.95)
+
+
+def test_a_rule_is_saved_alone_and_with_its_calibrator(tmp_path):
+    assert load(save(rule(0.5, math.inf), tmp_path / "rule.recal")) == rule(0.5, math.inf)
+    calibrator = fitted()
+    calibrator.decision_ = rule(0.6)
+    again = load(save(calibrator, tmp_path / "calibrator.recal"))
+    assert again.decision_ == rule(0.6)
+    logits = [[3.0, 0.0], [0.1, 0.0]]
+    assert again.accept(logits).tolist() == rule(0.6).accept(again.predict_proba(logits)).tolist()
+
+
+def test_a_new_fit_forgets_the_rule_and_without_one_nothing_is_accepted():
+    calibrator = fitted()
+    calibrator.decision_ = rule(0.6)
+    calibrator.fit([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]], [0, 1, 1])
+    with pytest.raises(NotFittedError, match="no rule of decisions"):
+        calibrator.accept([[1.0, 0.0]])
+
+
+def test_a_file_cannot_bring_a_rule_of_other_classes_or_something_else(tmp_path):
+    for bad in (rule(0.1, 0.2, 0.3), 0.5):
+        calibrator = fitted()
+        calibrator.decision_ = bad
+        with pytest.raises(FileError, match=r"classes|must be a rule"):
+            load(save(calibrator, tmp_path / "bad.recal"))
