@@ -32,6 +32,7 @@ from .calibrators.temperature import TemperatureScaling as TemperatureScaling
 from .calibrators.vector import VectorScaling as VectorScaling
 from .calibrators.view_averaging import ViewAveraging as ViewAveraging
 from .metrics.evaluation import evaluate as evaluate
+from .decisions.decide import Decision as Decision, decide as decide
 from .decisions.rule import DecisionRule as DecisionRule
 from .comparison.results import Comparison as Comparison
 from .comparison.run import compare as compare

@@ -1,15 +1,11 @@
 """What honest confidence is for: which answers to accept, which classes to keep in play, when to stop trusting.
 
-`decide` finds the threshold above which answers may be accepted; `DecisionRule` is what a runtime needs of it.
+Begin with `decide`: the threshold above which answers may be accepted. `DecisionRule` is what a runtime needs of it.
+Names are listed in `__init__.pyi` and load on first use: a file of a rule is read without what finds one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import lazy_loader
 
-from recal.decisions.rule import DecisionRule
-
-# What a file may hold besides calibrators and plans: dataclasses that check their own fields.
-STORED: tuple[type[Any], ...] = (DecisionRule,)
-
-__all__ = ["STORED", "DecisionRule"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import numpy as np
 
-from recal.decisions import DecisionRule
+from recal.decisions.rule import DecisionRule
 from recal.errors import FileError
 from recal.plan import Plan
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.decisions import STORED
+from recal.decisions.stored import STORED
 from recal.errors import FileError, InputError
 from recal.plan import Blend, Plan, Rule, Step
 from recal.transforms import Named, Transform, as_transform

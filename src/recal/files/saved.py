@@ -11,13 +11,13 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators import calibrator_named
-from recal.decisions import STORED
+from recal.decisions.stored import STORED
 from recal.errors import FileError, InputError
 from recal.files.atomic import replacing
 from recal.files.classifiers import encode_classifier, give_code, restore_classifier
@@ -27,7 +27,7 @@ from recal.transforms.parse import Own, by_name
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
-    from recal.decisions import DecisionRule
+    from recal.decisions.rule import DecisionRule
     from recal.runtime.classifier import CalibratedClassifier
 
 VERSION = 1
@@ -142,7 +142,7 @@ def load(
     return loaded
 
 
-def _is_classifier(obj: Any) -> bool:
+def _is_classifier(obj: Any) -> TypeGuard[CalibratedClassifier]:
     from recal.runtime.classifier import CalibratedClassifier  # brings scikit-learn, which others need not wait for
 
     return isinstance(obj, CalibratedClassifier)

@@ -1,0 +1,133 @@
+"""The search for a threshold that keeps its promise: which sets of most confident answers are certified.
+
+One binomial bound is exact for one threshold; trying many and keeping the best would break it. So the thresholds are
+tested one after the other, from the strictest on, and each test is passed on only if the one before it succeeded
+(fixed-sequence testing; as a search over thresholds: Angelopoulos, Bates, Candes, Jordan and Lei, "Learn then Test",
+2021). One early mistake with high confidence would end such a sequence, so a fifth of the allowed error probability is
+kept for later beginnings (the fallback procedure of Wiens, 2003, which still errs at most as often as was allowed).
+
+Sets are counted, not cut at fixed confidences: "the m most confident", for a fixed list of m. Given the confidence of
+the next one, these m are independent draws from all answers above it, so their mistakes are binomial whatever scale the
+confidence has. Sets never part answers of equal confidence. The promise is exact where the chance of a mistake does
+not fall as confidence falls; see `docs/deciding.md` for what happens where it does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.decisions.bounds import Vector, chance_of_so_few, fewest_answers
+
+Counts = NDArray[np.intp]
+
+# How fast the tested sets grow: at most this share of the possible coverage is given away.
+_GROWTH = 1.005
+# The share of the allowed error probability with which the first sequence begins, and how far apart the others begin.
+_FIRST = 0.8
+_APART = 4.0
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Answers from the most to the least confident, cut only where the confidence changes."""
+
+    confidence: Vector  # (n,), falling
+    errors: Vector  # (n + 1,): mistakes among the m most confident
+    ends: Counts  # the number of answers down to and including each distinct confidence
+
+    def __len__(self) -> int:
+        return len(self.confidence)
+
+    def threshold(self, count: int) -> float:
+        """The shortest decimal that accepts exactly the `count` most confident; `count` must not part equals."""
+        if count == 0:
+            return math.inf
+        if count == len(self):
+            return 0.0
+        low, high = float(self.confidence[count]), float(self.confidence[count - 1])
+        middle = (low + high) / 2
+        for digits in range(2, 18):
+            if low < (short := round(middle, digits)) <= high:
+                return short
+        return high
+
+
+def ranked(confidence: Vector, wrong: NDArray[np.bool_]) -> Ranked:
+    """Order answers by confidence."""
+    order = np.argsort(-confidence, kind="stable")
+    falling = np.asarray(confidence, dtype=np.float64)[order]
+    errors = np.concatenate([[0.0], np.cumsum(wrong[order], dtype=np.float64)])
+    ends = np.flatnonzero(np.r_[falling[1:] != falling[:-1], True]) + 1 if len(falling) else np.empty(0, np.intp)
+    return Ranked(falling, errors, ends)
+
+
+def certified(answers: Ranked, risk: float, level: float) -> Counts:
+    """Return the sizes of all sets of most confident answers whose share of mistakes is shown to be below `risk`.
+
+    With probability at least 1 - `level` that is true of every one of them, so any may be chosen, by whatever rule.
+    """
+    n = len(answers)
+    planned, weights = _sequence(n, risk, level)
+    if not len(planned):
+        return np.empty(0, np.intp)
+    sizes = answers.ends[np.searchsorted(answers.ends, planned)]  # a set that parts equals takes them all in
+    chances = chance_of_so_few(answers.errors[sizes], sizes, risk)
+    passed, carried = np.zeros(len(sizes), np.bool_), 0.0
+    starts = np.flatnonzero(weights)
+    for start, stop in zip(starts, np.r_[starts[1:], len(sizes)]):
+        allowed = carried + weights[start]
+        good = chances[start:stop] <= allowed
+        length = len(good) if good.all() else int(np.argmin(good))
+        passed[start : start + length] = True
+        carried = allowed if length == len(good) else 0.0
+    return np.unique(sizes[passed])
+
+
+def _sequence(n: int, risk: float, level: float) -> tuple[Counts, Vector]:
+    """The sizes to test, from the smallest on, and the error probability with which each begins a sequence."""
+    if (first := first_size(n, risk, level)) > n:
+        return np.empty(0, np.intp), np.empty(0)
+    sizes = [first]
+    while sizes[-1] < n:
+        sizes.append(min(n, max(sizes[-1] + 1, math.ceil(sizes[-1] * _GROWTH))))
+    planned, weights = np.array(sizes, np.intp), np.zeros(len(sizes))
+    later = [first * _APART**i for i in range(1, 12) if first * _APART**i < n]
+    weights[0] = _FIRST * level if later else level
+    for begin in later:
+        weights[np.searchsorted(planned, begin)] = (1 - _FIRST) * level / len(later)
+    return planned, weights
+
+
+def first_size(n: int, risk: float, level: float) -> int:
+    """The smallest set that is tested; where few samples leave no room for later beginnings, nothing is kept back."""
+    whole, kept_back = fewest_answers(risk, level), fewest_answers(risk, _FIRST * level)
+    return whole if n <= kept_back * _APART else kept_back
+
+
+def further_answers(answers: Ranked, risk: float, level: float) -> tuple[int | None, bool]:
+    """Return about how many more labelled samples are needed to certify any set, and whether that is a mere minimum.
+
+    It asks, of each set that could be accepted, how large it would have to be if mistakes went on at the rate seen
+    (half a mistake more, so that a short clean run does not promise too much). None: all sets are too often wrong.
+    """
+    n, sizes = len(answers), answers.ends
+    errors = answers.errors[sizes]
+    rates = (errors + 0.5) / (sizes + 1.0)
+    possible = rates < risk
+    if not possible.any():
+        clean = sizes[errors == 0]
+        if not len(clean):
+            return None, True
+        fewest = fewest_answers(risk, level)
+        return max(1, math.ceil(n * (fewest / clean.max() - 1))), True
+    sizes, rates = sizes[possible].astype(np.float64), rates[possible]
+    low, high = np.full(len(sizes), 1.0), np.full(len(sizes), 1e12)
+    for _ in range(60):
+        middle = np.sqrt(low * high)
+        shown = chance_of_so_few(np.ceil(rates * middle), np.ceil(middle), risk) <= _FIRST * level
+        low, high = np.where(shown, low, middle), np.where(shown, middle, high)
+    return max(1, math.ceil(float((n * (high / sizes - 1)).min()))), False

@@ -1,0 +1,193 @@
+"""The threshold with a guarantee: exact bounds, a search that does not spend them twice, ties, costs, classes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from recal import InputError, decide
+from recal.decisions.bounds import chance_of_so_few, share_interval
+from recal.decisions.search import certified, ranked
+
+
+def model(n: int, seed: int, sharpness: float = 1.5, k: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Answers whose true probabilities are known, and claimed too high."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, k)) * 3
+    honest = np.exp(logits)
+    honest /= honest.sum(1, keepdims=True)
+    y = (honest.cumsum(1) > rng.random((n, 1))).argmax(1)
+    claimed = np.exp(sharpness * logits)
+    return claimed / claimed.sum(1, keepdims=True), y
+
+
+def binary(confidence, wrong) -> tuple[np.ndarray, np.ndarray]:
+    confidence = np.asarray(confidence, dtype=float)
+    return np.column_stack([confidence, 1 - confidence]), np.asarray(wrong, dtype=int)
+
+
+def test_the_chance_of_so_few_is_the_binomial_sum():
+    for errors, count, risk in [(0, 10, 0.1), (3, 20, 0.25), (20, 20, 0.3), (0, 0, 0.1)]:
+        summed = sum(math.comb(count, i) * risk**i * (1 - risk) ** (count - i) for i in range(errors + 1))
+        assert chance_of_so_few(errors, count, risk) == pytest.approx(summed, rel=1e-12)
+
+
+def test_the_interval_of_a_share_is_clopper_and_pearsons():
+    low, high = share_interval(7, 50, 0.9)  # the two shares at which 7 of 50 is in either tail with 5 %
+    assert 1 - chance_of_so_few(6, 50, low) == pytest.approx(0.05, rel=1e-9)
+    assert chance_of_so_few(7, 50, high) == pytest.approx(0.05, rel=1e-9)
+
+
+def test_299_right_answers_show_one_per_cent_and_298_do_not():
+    enough, few = np.linspace(0.8, 0.9, 299), np.linspace(0.8, 0.9, 298)
+    assert decide(*binary(enough, np.zeros(299))).coverage == 1.0
+    refused = decide(*binary(few, np.zeros(298)))
+    assert not refused.possible
+    assert refused.threshold == math.inf
+    assert refused.coverage == 0.0
+    assert 0 < refused.needed < 600, "a second sample of this kind should do"
+    assert not refused.accept(binary(few, np.zeros(298))[0]).any()
+
+
+def test_the_accepted_set_is_the_one_that_was_counted():
+    probs, y = model(4000, 0)
+    found = decide(probs, y, risk=0.02)
+    accepted = found.accept(probs)
+    assert accepted.sum() == found.n_accepted > 400
+    assert (probs.argmax(1) != y)[accepted].sum() == found.n_errors
+    assert chance_of_so_few(found.n_errors, found.n_accepted, 0.02) <= 0.05
+    assert found.interval == share_interval(found.n_accepted, 4000, 0.95)
+
+
+def test_equal_confidences_stay_together():
+    confidence = np.repeat([0.95, 0.9, 0.7], [400, 400, 200])
+    wrong = np.zeros(1000)
+    wrong[[450, 460, 470, 480, 490, *range(810, 850)]] = 1  # 5 in the second tie, 40 in the third
+    found = decide(*binary(confidence, wrong), risk=0.02)
+    assert (found.n_accepted, found.threshold) == (800, 0.8)
+    assert certified(ranked(confidence, wrong.astype(bool)), 0.02, 0.05).tolist() == [400, 800]
+
+
+def test_row_order_does_not_matter():
+    probs, y = model(3000, 1)
+    order = np.random.default_rng(0).permutation(3000)
+    assert decide(probs, y, risk=0.05).to_dict() == decide(probs[order], y[order], risk=0.05).to_dict()
+
+
+def test_one_confident_mistake_does_not_end_the_search():
+    confidence = np.linspace(0.99, 0.6, 3000)
+    wrong = np.zeros(3000)
+    wrong[0] = 1
+    found = decide(*binary(confidence, wrong))
+    assert found.coverage == 1.0
+
+
+def test_a_sequence_that_failed_is_not_taken_up_again_at_its_old_level():
+    """Between two beginnings nothing may be certified once a set failed, however good later sets look."""
+    wrong = np.zeros(1000, bool)
+    wrong[:20] = True
+    sizes = certified(ranked(np.linspace(0.99, 0.6, 1000), wrong), 0.05, 0.05)
+    assert not len(sizes), "n leaves room for one beginning only, and its first set fails"
+
+
+def test_costs_choose_the_cheapest_certified_set():
+    probs, y = model(5000, 2)
+    found = decide(probs, y, cost_error=20, cost_review=1)
+    assert found.risk == 0.05
+    confidence, wrong = probs.max(1), probs.argmax(1) != y
+
+    def cost(threshold):
+        accepted = confidence >= threshold
+        return (20 * (wrong & accepted).sum() + (~accepted).sum()) / 5000
+
+    assert found.cost == pytest.approx(cost(found.threshold))
+    largest = decide(probs, y, risk=0.05)
+    assert found.n_accepted < largest.n_accepted, "the last answers accepted at 5 % cost more than a review"
+    order = ranked(confidence, wrong)
+    best = min(cost(order.threshold(int(size))) for size in certified(order, 0.05, 0.05))
+    assert found.cost == pytest.approx(best)
+    assert found.cost < 1, "less than reviewing everything"
+
+
+def test_each_class_is_certified_with_its_share_of_the_error_probability():
+    probs, y = model(6000, 3)
+    found = decide(probs, y, risk=0.05, per_class=True)
+    answers = probs.argmax(1)
+    for column, part in enumerate(found.parts):
+        mine = answers == column
+        alone = decide(*binary(probs[mine].max(1), y[mine] != column), risk=0.05, confidence=1 - 0.05 / 3)
+        assert (part.n_samples, part.n_accepted, part.n_errors) == (mine.sum(), alone.n_accepted, alone.n_errors)
+    assert found.n_accepted == found.accept(probs).sum()
+    with pytest.raises(InputError, match="threshold of its own"):
+        _ = found.threshold
+
+
+def test_a_class_that_is_never_answered_is_never_accepted():
+    probs, y = model(2000, 4)
+    wide = np.column_stack([probs, np.zeros(2000)])
+    found = decide(wide, y, risk=0.1, per_class=True)
+    assert found.thresholds[3] == math.inf
+    assert found.parts[3].needed is None
+
+
+def test_hopeless_samples_are_told_so():
+    found = decide(*binary(np.linspace(0.9, 0.6, 2000), np.arange(2000) % 10 == 0))
+    assert found.needed is None
+    assert "More labels would not change that" in str(found)
+
+
+def test_the_number_of_further_samples_is_about_right():
+    """With as many more as it says, more than half of fresh samples certify something."""
+    probs, y = model(400, 5)
+    refused = decide(probs, y, risk=0.02)
+    assert refused.needed is not None
+    assert refused.needed > 0
+    n = 400 + refused.needed
+    hits = [decide(*model(n, 100 + seed), risk=0.02).possible for seed in range(40)]
+    assert np.mean(hits) > 0.5
+
+
+def test_labels_by_name_and_missing_classes():
+    probs, y = model(3000, 6)
+    names = ["dog", "ant", "cat"]
+    assert (
+        decide(probs, np.array(names)[y], risk=0.05, classes=names).to_dict() == decide(probs, y, risk=0.05).to_dict()
+    )
+    with pytest.raises(InputError, match=r"`risk` must lie strictly between 0 and 1.*got 5"):
+        decide(probs, y, risk=5)
+    with pytest.raises(InputError, match="got cost_review=None"):
+        decide(probs, y, cost_error=5)
+    with pytest.raises(InputError, match="nothing to decide"):
+        decide(probs, y, cost_error=1, cost_review=2)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_guarantee_is_kept(ties):
+    """Over many samples, the true risk of what is accepted exceeds the asked one in at most 5 % (seeded, 600 draws)."""
+    broken = 0
+    for seed in range(600):
+        probs, y = model(600, 1000 + seed)
+        if ties:  # honest answers in ten steps of confidence
+            probs = np.round(probs, 1)
+            probs /= probs.sum(1, keepdims=True)
+        found = decide(probs, y, risk=0.1)
+        broken += found.possible and _true_risk(found.threshold, ties) > 0.1
+    assert broken <= 600 * 0.05 + 2 * math.sqrt(600 * 0.05 * 0.95)
+
+
+_TRUTH: dict[bool, tuple[np.ndarray, np.ndarray]] = {}
+
+
+def _true_risk(threshold: float, ties: bool) -> float:
+    if ties not in _TRUTH:
+        probs, y = model(400_000, 99)
+        if ties:
+            probs = np.round(probs, 1)
+            probs /= probs.sum(1, keepdims=True)
+        order = ranked(probs.max(1), probs.argmax(1) != y)
+        _TRUTH[ties] = (order.confidence, order.errors)
+    confidence, errors = _TRUTH[ties]
+    count = np.searchsorted(-confidence, -threshold, side="right")
+    return float(errors[count] / count)
