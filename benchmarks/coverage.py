@@ -12,6 +12,7 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.comparison.markdown import markdown_table
 from recal.metrics import LABELS, evaluate
 
 
@@ -46,10 +47,9 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     settings = [(1000, 1.0), (1000, 1.3), (5000, 1.0), (5000, 1.1), (5000, 1.5), (50_000, 1.0), (50_000, 1.1)]
     columns = [coverage(n, sharpness, repeats if n < 50_000 else repeats // 4) for n, sharpness in settings]
-    print("| metric | " + " | ".join(f"n={n:,}, sharpness {sharpness}" for n, sharpness in settings) + " |")
-    print("|---|" + "---|" * len(settings))
-    for name, label in LABELS.items():
-        print(f"| {label} | " + " | ".join(f"{column[name]:.3f}" for column in columns) + " |")
+    head = ["metric", *(f"n={n:,}, sharpness {sharpness}" for n, sharpness in settings)]
+    rows = [[label, *(f"{column[name]:.3f}" for column in columns)] for name, label in LABELS.items()]
+    print(*markdown_table(head, rows), sep="\n")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from recal.comparison.markdown import markdown_table
+
 
 def write_page(results: dict[str, Any], folder: Path) -> Path:
     """Write speed.md and growth.png from the results, and return the page's path."""
@@ -18,11 +20,11 @@ def write_page(results: dict[str, Any], folder: Path) -> Path:
         "",
         "## Targets",
         "",
-        *table(["what", "figure", "target", "met"], targets(results)),
+        *markdown_table(["what", "figure", "target", "met"], targets(results)),
         "",
         "## One temperature",
         "",
-        *table(
+        *markdown_table(
             ["size", "who", "CPU s", "times recal's", "error of beta"],
             [
                 [r["size"], r["who"], f"{r['cpu']:.5f}", f"{r['ratio']:.2f}", _short(r["error"])]
@@ -32,14 +34,14 @@ def write_page(results: dict[str, Any], folder: Path) -> Path:
         "",
         f"Readings of the logits at {results['passes']['size']}:",
         "",
-        *table(
+        *markdown_table(
             ["in", "readings", "times a bare sum"],
             [[r["kind"], str(r["passes"]), f"{r['ratio']:.1f}"] for r in results["passes"]["rows"]],
         ),
         "",
         "## A whole ReCal fit: 20 views, 200 iterations",
         "",
-        *table(
+        *markdown_table(
             ["size", "who", "CPU s", "share of the whole fit"],
             [[r["size"], r["who"], f"{r['cpu']:.3f}", f"{r['ratio']:.2f}"] for r in results["fit"]],
         ),
@@ -48,7 +50,7 @@ def write_page(results: dict[str, Any], folder: Path) -> Path:
         "",
         "![CPU seconds over samples, classes, views and iterations](growth.png)",
         "",
-        *table(
+        *markdown_table(
             ["dimension", "sizes", "CPU s", "exponent"],
             [
                 [
@@ -63,25 +65,25 @@ def write_page(results: dict[str, Any], folder: Path) -> Path:
         "",
         "## Replay",
         "",
-        *table(["what", "seconds"], [[r["what"], f"{r['seconds']:.3g}"] for r in results["replay"]]),
+        *markdown_table(["what", "seconds"], [[r["what"], f"{r['seconds']:.3g}"] for r in results["replay"]]),
         "",
         "## Expected calibration error",
         "",
-        *table(
+        *markdown_table(
             ["size", "who", "CPU s", "times recal's"],
             [[r["size"], r["who"], f"{r['cpu']:.4f}", f"{r['ratio']:.2f}"] for r in results["ece"]],
         ),
         "",
         "## Start-up (CPU seconds)",
         "",
-        *table(["what", "seconds"], [[r["what"], f"{r['seconds']:.2f}"] for r in results["start_up"]]),
+        *markdown_table(["what", "seconds"], [[r["what"], f"{r['seconds']:.2f}"] for r in results["start_up"]]),
     ]
     if "disk" in results:
         lines += [
             "",
             "## Views that outgrow memory: 200 iterations",
             "",
-            *table(
+            *markdown_table(
                 ["size", "views in", "CPU s", "wall s", "peak memory, GB"],
                 [
                     [r["size"], r["how"], f"{r['cpu']:.1f}", f"{r['wall']:.1f}", f"{r['peak_gb']:.2f}"]
@@ -129,11 +131,6 @@ def targets(results: dict[str, Any]) -> list[list[str]]:
         if r["how"] == "disk":
             add(f"memory of a fit of {r['size']} from disk", r["peak_gb"], 2.0, "GB")
     return rows
-
-
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    return ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
 
 
 def draw_growth(rows: list[dict[str, Any]], path: Path) -> None:

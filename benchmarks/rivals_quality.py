@@ -24,6 +24,7 @@ from recal.calibrators import CALIBRATORS
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.probabilities import bounded_probs, softmax
 from recal.calibrators.temperature import TemperatureScaling
+from recal.comparison.markdown import markdown_table
 from recal.errors import FewSamplesWarning, RecalError
 from recal.metrics import aurc, brier, classwise_ece, ece, error_rate, nll
 
@@ -118,9 +119,8 @@ def page(stem: str, views: Views, rows: list[Row], halves: int) -> str:
         "",
         f"Made by `python -m benchmarks.rivals_quality {stem}.npz --halves {halves}`.",
         "",
-        "| method | " + " | ".join(COLUMNS) + " | keeps accuracy |",
-        "|---|" + "---:|" * len(COLUMNS) + "---|",
     ]
+    body = []
     for row in fitted:
         mean, spread = np.mean(row.figures, axis=0), np.std(row.figures, axis=0)
         cells = [
@@ -132,7 +132,9 @@ def page(stem: str, views: Views, rows: list[Row], halves: int) -> str:
             "" if row.name == "-" else f"{mean[6]:.2f}",
         ]
         name = row.title if row.name == "-" else f"{row.title} (`{row.name}`)"
-        lines.append(f"| {name}{' ¹' if row.warned else ''} | " + " | ".join(cells) + f" | {row.keeps} |")
+        body.append([f"{name}{' ¹' if row.warned else ''}", *cells, row.keeps])
+    head = ["method", *COLUMNS, "keeps accuracy"]
+    lines += markdown_table(head, body, align="l" + "r" * len(COLUMNS))
     if any(row.warned for row in fitted):
         lines += ["", "¹ Warns at fit that there are too few samples for parameters of each class alone."]
     lines += explanation(views, fitted, raw=rows[0])

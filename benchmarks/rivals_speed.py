@@ -20,6 +20,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import recal
+from recal.comparison.markdown import markdown_table
 
 Fit = Callable[[np.ndarray, np.ndarray], Callable[[np.ndarray], np.ndarray]]
 
@@ -151,10 +152,12 @@ def table(n: int, k: int, timings: list[Timing]) -> list[str]:
     """Return the table of one problem, and how each method stands beside probmetrics'."""
     lines = [
         f"\n## {n:,} x {k:,}\n",
-        "| method | library | CPU s | NLL, fitted | NLL, held out |",
-        "|---|---|---:|---:|---:|",
+        *markdown_table(
+            ["method", "library", "CPU s", "NLL, fitted", "NLL, held out"],
+            [[t.method, t.library, f"{t.seconds:.3f}", f"{t.inside:.4f}", f"{t.outside:.4f}"] for t in timings],
+            align="llrrr",
+        ),
     ]
-    lines += [f"| {t.method} | {t.library} | {t.seconds:.3f} | {t.inside:.4f} | {t.outside:.4f} |" for t in timings]
     ours, theirs = ({t.method: t for t in timings if t.library == name} for name in ("recal", "probmetrics"))
     ratios = [
         f"{method} {theirs[method].seconds / ours[method].seconds:.1f} times as fast, NLL "
@@ -167,14 +170,15 @@ def table(n: int, k: int, timings: list[Timing]) -> list[str]:
 
 def large(n: int = 25_000, k: int = 1_000) -> list[str]:
     logits, labels = synthetic(n, k)
-    lines = [f"\n## One fit at {n:,} x {k:,}\n", "| method | CPU s | most memory so far, GB |", "|---|---:|---:|"]
+    rows = []
     for method, model in LARGE:
         start = time.process_time()
         model.fit(logits, labels)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        lines.append(f"| {method} | {time.process_time() - start:.1f} | {memory:.2f} |")
-        print(lines[-1], flush=True)
-    return lines
+        rows.append([method, f"{time.process_time() - start:.1f}", f"{memory:.2f}"])
+        print(*rows[-1], flush=True)
+    head = ["method", "CPU s", "most memory so far, GB"]
+    return [f"\n## One fit at {n:,} x {k:,}\n", *markdown_table(head, rows, align="lrr")]
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from recal import ReCal, Views, read_views
 from recal.comparison import Comparison, compare
+from recal.comparison.markdown import markdown_table
 from recal.comparison.tables import number, seconds, signed
 from recal.metrics import LABELS
 from recal.report.data.groups import GROUP_LABELS, group_study
@@ -65,7 +66,7 @@ def cells(comparisons: Sequence[Comparison], metric: str) -> dict[str, str]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]) + "\n"
+    return "\n".join(markdown_table(head, rows)) + "\n"
 
 
 def groups_of(views: Views, name: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import InputError
 from recal.metrics import LABELS
 from recal.metrics.consistency import CalibrationTest, honesty_of
@@ -228,13 +229,6 @@ class Comparison:
         # By name, since the report reads comparisons and imports go one way.
         written: Path = import_module("recal.report").write_comparison(self, path)
         return written
-
-
-def softmax(logits: NDArray) -> NDArray[np.float64]:
-    """The probabilities that the uncalibrated model claims."""
-    exponents = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    probs: NDArray[np.float64] = exponents / exponents.sum(axis=1, keepdims=True)
-    return probs
 
 
 def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Interval:

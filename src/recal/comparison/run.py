@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from recal import __version__
 from recal.calibrators import CALIBRATORS
 from recal.calibrators.base import Calibrator
+from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_labels
-from recal.comparison.results import UNCALIBRATED, Comparison, Setup, softmax
+from recal.comparison.results import UNCALIBRATED, Comparison, Setup
 from recal.errors import InputError, RecalError
 from recal.metrics import LABELS, evaluate
 from recal.metrics.paired import paired_draws

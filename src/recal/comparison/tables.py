@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from recal.comparison.markdown import markdown_table
 from recal.comparison.results import MAIN_METRICS, Comparison, Row, check_metrics
 from recal.metrics import LABELS
 
@@ -82,15 +83,14 @@ def as_markdown(comparison: Comparison, metrics: Sequence[str] = MAIN_METRICS) -
     def mark(text: str, kind: str) -> str:
         return {"best": f"**{text}**", "second": f"*{text}*", "": text}[kind]
 
-    header, body = _cells(comparison, check_metrics(metrics), mark, lambda text: text.replace("|", r"\|"))
-    lines = ["| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *body]]
+    header, body = _cells(comparison, check_metrics(metrics), mark, str)
     notes = [
         "",
         f"**Best**, *second best*; in brackets the difference to {comparison.baseline} where its interval "
         f"excludes zero. {describe(comparison)}",
     ]
     notes += [f"{method} was left out: {why}" for method, why in comparison.failures.items()]
-    return "\n".join(lines + notes) + "\n"
+    return "\n".join([*markdown_table(header, body), *notes]) + "\n"
 
 
 def as_latex(comparison: Comparison, metrics: Sequence[str] = MAIN_METRICS) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from recal.comparison.markdown import markdown_table
 from recal.experiments.results.groups import ranks
 from recal.experiments.results.paper import COMPARED, paper_groups, printed
 
@@ -51,9 +52,7 @@ class Table:
     note: str = ""
 
     def markdown(self) -> str:
-        lines = [f"### {self.title}", ""]
-        lines += ["| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
-        lines += ["| " + " | ".join(row) + " |" for row in self.rows]
+        lines = [f"### {self.title}", "", *markdown_table(self.columns, self.rows)]
         return "\n".join([*lines, *(["", self.note] if self.note else [])]) + "\n"
 
     def csv(self) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.temperature import TemperatureScaling
-from recal.comparison.results import softmax
 from recal.engine.grouping import Group, group
 from recal.errors import InputError
 from recal.metrics import bin_table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from recal.report.data.figures import Path, Progress, group_flow
@@ -80,15 +82,26 @@ def flow_chart(data: Progress) -> str:
 
 def rank_chart(study: GroupStudy) -> str:
     """How often each group had the smallest to the largest calibration error over the transformations."""
-    ranks = study.ranks
-    most = max(int(ranks.max()), 1)
-    chart = Chart("Ranks of the groups by calibration error", (0, 4), (0, most), height=270)
+    places = ("smallest error", "second smallest error", "second largest error", "largest error")
+    return str(draw_ranks(study.ranks.tolist(), list(GROUP_LABELS.values()), places))
+
+
+def draw_ranks(
+    counts: Sequence[Sequence[int]],
+    labels: Sequence[str],
+    places: Sequence[str],
+    *,
+    title: str = "Ranks of the groups by calibration error",
+    top: int = 14,
+) -> Chart:
+    """A bar for each place of each group; a comma in a group's label begins a second line, for narrow screens."""
+    most = max(1, *(count for row in counts for count in row))
+    chart = Chart(title, (0, len(counts)), (0, most), height=256 + top, margins=(top, 26, 44, 74))
     chart.axes((), ticks(0, most), "", "transformations")
-    places = ("smallest", "second smallest", "second largest", "largest")
-    for index, (label, row) in enumerate(zip(GROUP_LABELS.values(), ranks.tolist())):
+    for index, (label, row) in enumerate(zip(labels, counts)):
         for place, count in enumerate(row):
-            left, words = index + 0.1 + 0.2 * place, f"{label}: {places[place]} error {count} times"
+            left, words = index + 0.1 + 0.2 * place, f"{label}: {places[place]} {count} times"
             chart.box(left, left + 0.2, 0, float(count), f"rank r{place + 1}", words, 1)
-        for line, words in enumerate(label.split(", ")):  # two lines, for narrow screens
+        for line, words in enumerate(label.split(", ")):
             chart.label(chart.px(index + 0.5), chart.bottom + 17 + 16 * line, words)
-    return str(chart)
+    return chart

@@ -51,7 +51,6 @@ class Chart:
         self.left, self.right, self.top, self.bottom = left, width - right, top, height - bottom
         self._x, self._y = x, y
         self._parts: list[str] = []
-        self._extra = ""
 
     def px(self, value: float) -> float:
         """A horizontal data value in the chart's own units."""
@@ -113,9 +112,9 @@ class Chart:
     def _points(self, x: Values, y: Values) -> str:
         return " ".join(f"{self.px(a):.1f},{self.py(b):.1f}" for a, b in zip(x, y))
 
-    def svg(self, **attributes: Any) -> str:
-        """The whole chart; attributes go to its outermost element."""
-        inside = tip(self.title) + "".join(self._parts)
+    def svg(self, style: str = "", **attributes: Any) -> str:
+        """The whole chart; attributes go to its outermost element, and `style` is for one that stands on no page."""
+        inside = tip(self.title) + (tag("style", style) if style else "") + "".join(self._parts)
         box = f"0 0 {self.width} {self.height}"
         return tag("svg", inside, viewBox=box, role="img", aria_label=self.title, **attributes)
 
