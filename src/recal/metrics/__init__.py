@@ -1,6 +1,6 @@
 """How honest probabilities are: every metric is a function (probs, y) -> number.
 
-`METRICS` is the one list that `evaluate`, the comparison and the command line read.
+`METRICS` is the one list of them, which the tests read; `LABELS` names those that `evaluate` and every table show.
 """
 
 from __future__ import annotations
