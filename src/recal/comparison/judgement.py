@@ -92,7 +92,7 @@ def judge(comparison: Comparison, method: str, other: str, level: float = LEVEL)
     >>> import numpy as np
     >>> from recal.comparison import compare_probs
     >>> from recal.comparison.judgement import judge
-    >>> y = np.arange(400) % 10 == 0
+    >>> y = (np.arange(400) % 10 == 0).astype(int)
     >>> honest, boastful = np.tile([0.9, 0.1], (400, 1)), np.tile([0.999, 0.001], (400, 1))
     >>> judge(compare_probs({"boastful": boastful, "honest": honest}, y), "honest", "boastful").outcome
     'better'

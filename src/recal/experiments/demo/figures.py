@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Labels
 from recal.engine.grouping import Group, group
 from recal.errors import MissingExtraError
@@ -135,7 +136,7 @@ def draw_zoomed(path: Path, images: NDArray[np.uint8], views: Views, calibrated:
     for line, (kind, row) in zip(axes, rows.items()):
         sample = views[row]
         answer, truth = int(sample.logits.argmax()), int(sample.labels[0])  # type: ignore[index]
-        before, after = _softmax(sample.logits[0])[answer], calibrated[row, answer]
+        before, after = softmax(sample.logits)[0, answer], calibrated[row, answer]
         line[0].axis("off")
         told = (
             f"at {shown[-2]}:\n{_GROUPS[kind]}\n\nthe truth: {truth}\n"
@@ -144,7 +145,7 @@ def draw_zoomed(path: Path, images: NDArray[np.uint8], views: Views, calibrated:
         line[0].text(0, 0.5, told, va="center", fontsize=9, color=INK, linespacing=1.35)
         _picture(line[1], images[row], "original", answer, before, answer)
         for axis, transform in zip(line[2:], shown):
-            probs = _softmax(sample.transformed(transform)[0])
+            probs = softmax(sample.transformed(transform))[0]
             _picture(axis, _apply(transform, images[row]), str(transform), int(probs.argmax()), probs[answer], answer)
     figure.suptitle(
         "What the network answers when a digit is zoomed out, and how sure it is; bold where the answer changes, "
@@ -166,7 +167,7 @@ _GROUPS = {
 def _examples(views: Views, transform: Transform) -> dict[Group, int]:
     """The sample of each group whose confidence was middling, where there is something to correct."""
     groups = group(views.logits, views.transformed(transform))
-    sure = _softmax(views.logits).max(1)
+    sure = softmax(views.logits).max(1)
     chosen = {}
     for kind in reversed(Group):
         members = np.flatnonzero(groups == kind)
@@ -189,9 +190,3 @@ def _picture(axis: Any, image: NDArray, title: str, said: int, sure: float, answ
 def _apply(transform: Transform, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     zoomed: NDArray[np.uint8] = transform(image[None])[0]
     return zoomed
-
-
-def _softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
-    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
-    shares: NDArray[np.float64] = powers / powers.sum(-1, keepdims=True)
-    return shares
