@@ -11,8 +11,10 @@ from .transforms.pool import pool as pool
 from .collecting.local import collect as collect
 from .engine.grouping import Group as Group, group as group
 from .plan import Blend as Blend, Plan as Plan, Step as Step
+from .calibrators.aggregate import LearnedAggregation as LearnedAggregation
 from .calibrators.bbq import BayesianBinning as BayesianBinning
 from .calibrators.beta import BetaCalibration as BetaCalibration
+from .calibrators.consistency import ConsistencyCalibration as ConsistencyCalibration
 from .calibrators.dirichlet import DirichletCalibration as DirichletCalibration
 from .calibrators.ets import EnsembleTemperatureScaling as EnsembleTemperatureScaling
 from .calibrators.gaussian_process import GaussianProcessCalibration as GaussianProcessCalibration
@@ -22,6 +24,7 @@ from .calibrators.irm import IsotonicMulticlass as IsotonicMulticlass
 from .calibrators.irova import IsotonicOneVsAll as IsotonicOneVsAll
 from .calibrators.matrix import MatrixScaling as MatrixScaling
 from .calibrators.imax import MutualInformationBinning as MutualInformationBinning
+from .calibrators.matta import MATTA as MATTA
 from .calibrators.order_preserving import OrderPreserving as OrderPreserving
 from .calibrators.platt import PlattScaling as PlattScaling
 from .calibrators.recal import ReCal as ReCal
@@ -29,6 +32,7 @@ from .calibrators.spline import SplineCalibration as SplineCalibration
 from .calibrators.structured_matrix import StructuredMatrixScaling as StructuredMatrixScaling
 from .calibrators.structured_vector import StructuredVectorScaling as StructuredVectorScaling
 from .calibrators.temperature import TemperatureScaling as TemperatureScaling
+from .calibrators.vatta import VATTA as VATTA
 from .calibrators.vector import VectorScaling as VectorScaling
 from .calibrators.view_averaging import ViewAveraging as ViewAveraging
 from .metrics.evaluation import evaluate as evaluate

@@ -1,0 +1,99 @@
+"""Learned aggregation: a weighted sum of the original's and the views' logits."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator
+from recal.calibrators.machinery.adaptive_mixture import tame
+from recal.calibrators.machinery.common_scale import fit_beta
+from recal.calibrators.machinery.parameters import check_flag, check_number
+from recal.calibrators.machinery.probabilities import log_softmax, softmax
+from recal.checks import Labels
+from recal.views import Views
+
+
+class LearnedAggregation(Calibrator):
+    """Sum the logits of the original and its views with learned weights of at least 0.
+
+    There is one weight for each, or with `per_class` one for each and every class. They minimise the negative
+    log-likelihood with a slight penalty on their squares, as published; the loss is convex, so it is solved to its
+    minimum (L-BFGS-B) where the authors take some steps of gradient descent. They scale the weights of the first kind
+    to a sum of 1, since only accuracy matters to them; here the sum is free, so that it holds a temperature.
+    Reference: Shanmugam, Blalock, Balakrishnan and Guttag, *Better aggregation in test-time augmentation* (ICCV 2021).
+
+    Parameters
+    ----------
+    per_class : bool
+        Whether every class has its own weights.
+    penalty : float
+        On half the sum of the weights' squares.
+
+    Attributes
+    ----------
+    beta_ : float
+        The logits' common scale before they are weighted: the inverse of the original's fitted temperature.
+    weights_ : ndarray of shape (1 + n_views, 1) or (1 + n_views, n_classes)
+        The original's first.
+    transforms_ : list of str
+        The views' specs.
+
+    Examples
+    --------
+    >>> from recal import LearnedAggregation, Views
+    >>> views = Views([[2.0, 0.0], [0.0, 1.0]] * 20, {"flip": [[3.0, 0.0], [0.0, 2.0]] * 20}, labels=[0, 1, 1, 1] * 10)
+    >>> LearnedAggregation().fit(views).predict_proba(views[:2]).round(2)
+    array([[0.73, 0.27],
+           [0.34, 0.66]])
+    """
+
+    short_name: ClassVar[str] = "aggregate"
+    keeps_accuracy: ClassVar[bool] = False
+    needs_views: ClassVar[bool] = True
+
+    beta_: float
+    weights_: NDArray[np.float64]
+    transforms_: list[str]
+
+    def __init__(self, per_class: bool = False, penalty: float = 1e-4) -> None:
+        self.per_class = per_class
+        self.penalty = penalty
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        per_class, penalty = check_flag("per_class", self.per_class), check_number("penalty", self.penalty)
+        self.transforms_ = [str(transform) for transform in views.transforms]
+        self.beta_ = fit_beta(views.logits, labels)
+        stack = np.stack(self._layers(views), axis=1)
+        rows, n_layers = np.arange(len(labels)), stack.shape[1]
+        shape = (n_layers, views.n_classes if per_class else 1)
+
+        def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            weights = flat.reshape(shape)
+            log_probs = log_softmax(np.einsum("nmk,mk->nk", stack, np.broadcast_to(weights, stack.shape[1:])))
+            slopes = np.exp(log_probs)
+            slopes[rows, labels] -= 1.0
+            gradient = np.einsum("nmk,nk->mk", stack, slopes) / len(labels)
+            by_weight = (gradient if per_class else gradient.sum(axis=1, keepdims=True)) + penalty * weights
+            value = -log_probs[rows, labels].mean() + 0.5 * penalty * (weights**2).sum()
+            return float(value), by_weight.ravel()
+
+        start = np.full(shape, 1.0 / n_layers).ravel()
+        answer = scipy.optimize.minimize(
+            loss, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * len(start),
+            options={"maxiter": 1000, "ftol": 1e-12, "gtol": 1e-8},
+        )  # fmt: skip
+        self.weights_ = answer.x.reshape(shape)
+
+    def _layers(self, views: Views) -> list[NDArray[np.float64]]:
+        layers = [views.logits, *(views.transformed(spec) for spec in self.transforms_)]
+        return [tame(self.beta_ * np.asarray(layer, dtype=np.float64)) for layer in layers]
+
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        scores = np.zeros(views.logits.shape)
+        for weights, layer in zip(self.weights_, self._layers(views), strict=True):
+            scores += weights * layer
+        return softmax(scores)
