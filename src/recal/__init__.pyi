@@ -35,6 +35,7 @@ from .calibrators.temperature import TemperatureScaling as TemperatureScaling
 from .calibrators.vatta import VATTA as VATTA
 from .calibrators.vector import VectorScaling as VectorScaling
 from .calibrators.view_averaging import ViewAveraging as ViewAveraging
+from .calibrators.view_stacking import ViewStacking as ViewStacking
 from .metrics.evaluation import evaluate as evaluate
 from .decisions.decide import Decision as Decision, decide as decide
 from .decisions.rule import DecisionRule as DecisionRule

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,8 +27,9 @@ from recal.calibrators.machinery.estimator import Estimator
 from recal.calibrators.machinery.probabilities import bounded_probs
 from recal.calibrators.machinery.suspicions import warn_of_suspicions
 from recal.checks import Labels, check_classes, check_labels
+from recal.engine.guard import keep_answers
 from recal.errors import InputError, NotFittedError
-from recal.plan import Plan
+from recal.plan import Answers, Plan
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 
@@ -40,6 +41,22 @@ class _Rule(Protocol):
     """What a calibrator needs of a rule of decisions, which is defined further down the list of imports."""
 
     def accept(self, probs: ArrayLike) -> NDArray[np.bool_]: ...
+
+
+class _AnswersDecide:
+    def __init__(self, default: Answers) -> None:
+        self.default = default
+
+    def __get__(self, instance: Any, owner: type) -> bool:
+        return (self.default if instance is None else instance.answers) == "kept"
+
+
+def kept_by_answers(default: Answers) -> bool:
+    """Return `keeps_accuracy` of a method with the option `answers`: an instance's own, the default's of the class.
+
+    The option itself stands in the method's signature, with the same default.
+    """
+    return cast(bool, _AnswersDecide(default))
 
 
 class Calibrator(Estimator, ABC):
@@ -93,13 +110,21 @@ class Calibrator(Estimator, ABC):
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
         """Return calibrated probabilities, (n_samples, n_classes): strictly inside (0, 1), rows sum to 1."""
-        views = as_views(X, needs_views=bool(self.needed_transforms()), method=type(self).__name__)
+        views = as_views(X, needs_views=False, method=type(self).__name__)
+        plan = getattr(self, "plan_", None)
+        # A plan with a gate needs no views for samples that are sure enough.
+        if self.needed_transforms() and (plan is None or plan.needs_views(views.logits).any()):
+            views = as_views(X, needs_views=True, method=type(self).__name__)
         if views.n_classes != len(self.classes_):
             raise InputError(
                 f"This {type(self).__name__} was fitted on {len(self.classes_)} classes, got {views.n_classes}."
             )
-        top = np.argmax(views.logits, axis=1) if self.keeps_accuracy else None
-        return bounded_probs(self._predict_proba(views), top)
+        probs = self._predict_proba(views)
+        if not self.keeps_accuracy:
+            return bounded_probs(probs)
+        top = np.argmax(views.logits, axis=1)
+        # Methods that may change answers are bent back by the guard; the others need no more than a tie broken.
+        return bounded_probs(keep_answers(probs, top) if hasattr(self, "answers") else probs, top)
 
     def predict(self, X: Views | ArrayLike) -> NDArray:
         """Return the most probable class of each sample."""

@@ -1,0 +1,184 @@
+"""The softmax of a weighted sum of log-probabilities plus one offset per class, with weights that are never negative.
+
+Minimise over theta = (a, c), a >= 0,
+
+    mean NLL of softmax(sum of a_v x_v + c)  +  offset_ridge |c|^2  +  view_ridge * (sum of a_v^2 but for the original).
+
+Convex. Newton's method on the free weights and the offsets, projected onto a >= 0: a weight that is 0 and would fall
+is held. Written here because it needs bounds, which `newton` does not know, and because the Hessian is small or nearly
+diagonal: no inner iteration is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+
+from recal.checks import Labels
+from recal.engine.kernels.stacking import CHUNK, first_order, moments, stacked_probs
+from recal.engine.kernels.threads import over_rows
+
+Vector = NDArray[np.float64]
+# Up to so many classes the offsets' block of the Hessian is taken whole; beyond, the ridge outweighs all but its
+# diagonal, since it grows as n_classes / n_samples and a class's share falls as 1 / n_classes.
+_DENSE_CLASSES = 256
+_ARMIJO = 1e-4
+_SHORTEST_STEP = 2.0**-20
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A fitted sum: which features with which weights, the classes' offsets, and how large the penalised loss is."""
+
+    used: tuple[int, ...]
+    weights: Vector
+    offsets: Vector
+    loss: float
+
+    @property
+    def views(self) -> tuple[int, ...]:
+        """The features other than the original that have a weight at all."""
+        return tuple(v for v, weight in zip(self.used, self.weights) if v > 0 and weight > 0.0)
+
+
+class StackMap:
+    """The loss of one data set, for any choice of features; rows of weight 0 are left out of it.
+
+    Parameters
+    ----------
+    features : (n_views, n_samples, n_classes) float32, the original first
+    labels : (n_samples,)
+    rows : (n_samples,) weights that sum to 1
+    offset_ridge, view_ridge : float
+    with_offsets : bool
+        Whether classes have offsets at all.
+    """
+
+    def __init__(
+        self,
+        features: NDArray[np.float32],
+        labels: Labels,
+        rows: Vector,
+        *,
+        offset_ridge: float,
+        view_ridge: float = 5e-5,
+        with_offsets: bool = True,
+    ) -> None:
+        self.features, self.labels, self.rows = features, labels, rows
+        self.offset_ridge, self.view_ridge, self.with_offsets = offset_ridge, view_ridge, with_offsets
+        _, self.n_samples, self.n_classes = features.shape
+        self._n_chunks = -(-self.n_samples // CHUNK)
+        self.probs = np.empty((self.n_samples, self.n_classes), dtype=np.float32)
+        self.losses = np.empty(self.n_samples)
+
+    def evaluate(self, stack: Stack) -> float:
+        """Move to this point: `probs` and `losses` then speak of it, for all rows. Return the penalised loss."""
+        used = np.array(stack.used, dtype=np.intp)
+        over_rows(
+            stacked_probs, self.probs, self.features, used, stack.weights, stack.offsets, self.labels, self.losses,
+            size=self.probs.size * len(used),
+        )  # fmt: skip
+        ridge = self._view_ridges(stack.used)
+        penalty = self.offset_ridge * float(stack.offsets @ stack.offsets) + float(ridge @ stack.weights**2)
+        return float(self.rows @ self.losses) + penalty
+
+    def solve(
+        self, used: tuple[int, ...], start: Stack | None = None, *, tol: float = 1e-9, max_iter: int = 60
+    ) -> Stack:
+        """Return the best stack of these features. `start` is a guess, for instance of fewer features."""
+        known = {} if start is None else dict(zip(start.used, start.weights))
+        weights = np.array([known.get(v, 1.0 if v == 0 and start is None else 0.0) for v in used])
+        offsets = np.zeros(self.n_classes) if start is None else start.offsets.copy()
+        now = Stack(used, weights, offsets, 0.0)
+        loss = self.evaluate(now)
+        for _ in range(max_iter):
+            step_weights, step_offsets, decrement = self._newton_step(now)
+            if not decrement > 0.0:
+                break
+            moved = self._line_search(now, loss, step_weights, step_offsets, decrement)
+            if moved is None:
+                break
+            now, loss = moved
+            if decrement < 2.0 * tol:
+                break
+        loss = self.evaluate(now)
+        return Stack(used, now.weights, now.offsets, loss)
+
+    def promised_gains(self, stack: Stack, candidates: tuple[int, ...]) -> Vector:
+        """Return by how much each candidate would lower the loss, to second order; 0 if its weight were negative.
+
+        The point is the one evaluated last, `stack`. The coupling with the weights in use is taken into account, that
+        with the offsets is not: it is a screen.
+        """
+        used = np.array([v for v, weight in zip(stack.used, stack.weights) if weight > 0.0], dtype=np.intp)
+        both = np.array([*candidates, *used], dtype=np.intp)
+        sums = np.empty((self._n_chunks, len(both), 2 + len(used)))
+        over_rows(
+            first_order, sums, self.probs, self.features, both, used, self.labels, self.rows,
+            size=self.probs.size * len(both),
+        )  # fmt: skip
+        total = sums.sum(axis=0)
+        slopes, curvatures, couplings = total[:, 0], total[:, 1], total[:, 2:]
+        count = len(candidates)
+        block = couplings[count:] + 1e-9 * np.eye(len(used))
+        across = couplings[:count]
+        left = curvatures[:count] - np.einsum("cu,cu->c", across, np.linalg.solve(block, across.T).T)
+        left = np.maximum(left, 1e-6 * curvatures[:count]) + 2.0 * self.view_ridge
+        return np.where(slopes[:count] < 0.0, slopes[:count] ** 2 / (2.0 * left), 0.0)
+
+    def _view_ridges(self, used: tuple[int, ...]) -> Vector:
+        return np.array([0.0 if v == 0 else self.view_ridge for v in used])
+
+    def _newton_step(self, stack: Stack) -> tuple[Vector, Vector, float]:
+        """Return the step of weights and offsets, and the decrease of the loss that it promises, doubled."""
+        m, used = len(stack.used), np.array(stack.used, dtype=np.intp)
+        by_views = np.empty((self._n_chunks, m, m + 1))
+        by_classes = np.empty((self._n_chunks, m + 2, self.n_classes))
+        over_rows(
+            moments, by_views, by_classes, self.probs, self.features, used, self.labels, self.rows,
+            size=self.probs.size * m,
+        )  # fmt: skip
+        views, classes = by_views.sum(axis=0), by_classes.sum(axis=0)
+        ridge = self._view_ridges(stack.used)
+        slope = views[:, 0] + 2.0 * ridge * stack.weights
+        block = np.tril(views[:, 1:])
+        block = block + np.tril(block, -1).T + np.diag(2.0 * ridge + 1e-12)
+        free = ~((stack.weights <= 0.0) & (slope >= 0.0))
+        slope_offsets = classes[0] + 2.0 * self.offset_ridge * stack.offsets
+        step = np.zeros(m)
+        if not self.with_offsets:
+            step[free] = -np.linalg.solve(block[np.ix_(free, free)], slope[free])
+            return step, np.zeros(self.n_classes), float(-slope @ step)
+        across = classes[2:][free]
+        solved = self._solve_offsets(classes[1], np.vstack([across, slope_offsets]))
+        schur = block[np.ix_(free, free)] - across @ solved[:-1].T
+        step[free] = -np.linalg.solve(schur, slope[free] - across @ solved[-1])
+        step_offsets = -solved[-1] - step[free] @ solved[:-1]
+        return step, step_offsets, float(-slope @ step - slope_offsets @ step_offsets)
+
+    def _solve_offsets(self, shares: Vector, right: Vector) -> Vector:
+        """Solve with the offsets' block of the Hessian: diag(shares) - sum p p^T, and the ridge."""
+        diagonal = shares + 2.0 * self.offset_ridge + 1e-12
+        if self.n_classes > _DENSE_CLASSES:
+            return right / diagonal
+        weighted = self.probs * np.sqrt(self.rows).astype(np.float32)[:, None]
+        block = np.diag(diagonal + 1e-9) - (weighted.T @ weighted).astype(np.float64)
+        solved: Vector = cho_solve(cho_factor(block), right.T).T
+        return solved
+
+    def _line_search(
+        self, now: Stack, loss: float, step_weights: Vector, step_offsets: Vector, decrement: float
+    ) -> tuple[Stack, float] | None:
+        """Halve the step, projected onto weights >= 0, until the loss falls; None where rounding hides any fall."""
+        size = 1.0
+        while size > _SHORTEST_STEP:
+            weights = np.maximum(now.weights + size * step_weights, 0.0)
+            trial = Stack(now.used, weights, now.offsets + size * step_offsets, 0.0)
+            value = self.evaluate(trial)
+            if value <= loss - _ARMIJO * size * decrement:
+                return trial, value
+            size *= 0.5
+        return None

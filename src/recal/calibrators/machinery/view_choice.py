@@ -1,0 +1,238 @@
+"""Which views to stack, and whether any: forward selection whose every decision is judged on samples left out.
+
+The whole procedure is cross-fitted. In each of five folds a path grows on the other four: the best view first, then
+the best beside it, and so on; what each length of path would have delivered to the samples left out, with gate and
+guard, decides how long the path on all samples may be. A further view must
+
+- lower the mean loss of the samples left out by more than one standard error of the paired differences, and
+- add at least a share `worth` of what the views before it gained, and the first one half a per cent of the loss: a
+  view costs a forward pass for every answer.
+
+Within a step candidates are screened to second order (slope, curvature and coupling with the weights in use), the best
+few are fitted, and one that loses information must beat one that loses none by more than one standard error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.machinery.folds import stratified_folds
+from recal.calibrators.machinery.stack_map import Stack, StackMap, Vector
+from recal.checks import Labels
+from recal.engine.guard import keep_answers
+
+N_FOLDS = 5
+# So few samples say nothing about samples left out.
+LEAST_SAMPLES = 50
+# The share of the loss that the first view must gain.
+_LEAST_SHARE = 0.005
+# How many of a step's candidates are fitted after the screen, of all and of those that lose nothing.
+_CONTENDERS = 2
+# Where a gate is chosen, it is the lowest of these that keeps this share of the gain.
+_GATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
+_SHARE_KEPT = 0.95
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a choice is made from, for each of n samples."""
+
+    features: NDArray[np.float32]
+    """(1 + n_candidates, n, n_classes): x of the original, then of each candidate."""
+    labels: Labels
+    answers: Labels
+    """The model's own predictions."""
+    confidence: Vector
+    """At the start temperature."""
+    plain_losses: Vector
+    """Of temperature scaling."""
+    lossless: tuple[bool, ...]
+    """Of each candidate, whether it keeps the input's information."""
+    kept: bool
+    """Whether answers are kept by the guard."""
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much lower the mean loss of samples left out became, and the standard error of that."""
+
+    mean: float
+    error: float
+
+    @staticmethod
+    def between(before: Vector, after: Vector) -> Gain:
+        difference = before - after
+        spread = float(difference.std(ddof=1)) if len(difference) > 1 else np.inf
+        return Gain(float(difference.mean()), float(spread / np.sqrt(len(difference))))
+
+    @property
+    def is_clear(self) -> bool:
+        return self.mean > self.error
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen and why.
+
+    `base` is the stack without views, or None for plain temperature scaling; `stack` the one with views, or None where
+    they are not worth it. `order` holds the candidates that the path on all samples met, `gains` what each added.
+    """
+
+    base: Stack | None
+    base_gain: Gain
+    base_loss: float
+    stack: Stack | None
+    gate: float | None
+    order: tuple[int, ...]
+    gains: tuple[Gain, ...]
+    alone: Vector
+    """What each candidate would gain by itself over the stack without views, to second order."""
+
+
+class Path:
+    """A greedy path on part of the samples: the stack without views, then with one view more at each step."""
+
+    def __init__(self, material: Material, rows: NDArray[np.bool_]) -> None:
+        self.material, self.rows = material, rows
+        count = int(rows.sum())
+        self.map = StackMap(
+            material.features, material.labels, rows / count, offset_ridge=material.features.shape[2] / count
+        )
+        self.stacks = [self.map.solve((0,))]
+
+    @property
+    def ended(self) -> bool:
+        return len(self.stacks) > 1 and self.stacks[-1].used == self.stacks[-2].used
+
+    def extend(self) -> None:
+        """Add the best view; where none helps, the same stack again."""
+        last = self.stacks[-1]
+        rest = tuple(v for v in range(1, len(self.material.features)) if v not in last.used)
+        self.map.evaluate(last)
+        gains = self.map.promised_gains(last, rest) if rest else np.zeros(0)
+        tried = [self._try(last, rest[i]) for i in self._contenders(rest, gains)]
+        self.stacks.append(self._best(tried) if tried else last)
+
+    def _contenders(self, rest: tuple[int, ...], gains: Vector) -> list[int]:
+        ranked = [int(i) for i in np.argsort(-gains, kind="stable") if gains[i] > 0.0]
+        lossless = [i for i in ranked if self.material.lossless[rest[i] - 1]]
+        return list(dict.fromkeys(ranked[:_CONTENDERS] + lossless[:_CONTENDERS]))
+
+    def _try(self, last: Stack, view: int) -> tuple[Stack, Vector]:
+        stack = self.map.solve((*last.used, view), last, tol=1e-8)
+        return stack, self.map.losses.copy()
+
+    def _best(self, tried: list[tuple[Stack, Vector]]) -> Stack:
+        """Return the contender of least loss; one that loses information only if it is clearly better."""
+        tried = sorted(tried, key=lambda pair: pair[0].loss)
+        gentle = [pair for pair in tried if self.material.lossless[pair[0].used[-1] - 1]]
+        if not gentle or gentle[0] is tried[0]:
+            return tried[0][0]
+        rows = self.rows
+        clear = Gain.between(gentle[0][1][rows], tried[0][1][rows]).is_clear
+        return tried[0][0] if clear else gentle[0][0]
+
+    def delivered(self, stack: Stack, where: NDArray[np.intp]) -> Vector:
+        """Return the losses of some samples under a stack, after the guard."""
+        self.map.evaluate(stack)
+        if not self.material.kept:
+            return self.map.losses[where]
+        labels = self.material.labels[where]
+        probs = keep_answers(self.map.probs[where].astype(np.float64), self.material.answers[where])
+        picked = probs[np.arange(len(where)), labels]
+        return -np.log(np.maximum(picked, np.finfo(np.float64).tiny))
+
+
+@dataclass
+class CrossFit:
+    """The paths of all folds, grown in step, and what each length delivers to the samples left out."""
+
+    material: Material
+    rng: np.random.Generator
+    paths: list[tuple[Path, NDArray[np.intp]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        folds = stratified_folds(self.material.labels, N_FOLDS, self.rng)
+        self.paths = [(Path(self.material, folds != f), np.flatnonzero(folds == f)) for f in range(N_FOLDS)]
+
+    def extend(self) -> None:
+        for path, _ in self.paths:
+            path.extend()
+
+    def losses(self) -> Vector:
+        """Return the loss of every sample under the path that did not see it, at its present length."""
+        found = np.empty(self.material.n_samples)
+        for path, left_out in self.paths:
+            found[left_out] = path.delivered(path.stacks[-1], left_out)
+        return found
+
+
+def choose_views(
+    material: Material,
+    rng: np.random.Generator,
+    *,
+    max_views: int,
+    gate: float | str | None,
+    no_harm: bool,
+    worth: float,
+) -> Choice:
+    """Return the stack to use, by the rules above."""
+    whole = Path(material, np.ones(material.n_samples, dtype=bool))
+    whole.map.evaluate(whole.stacks[0])
+    candidates = tuple(range(1, len(material.features)))
+    alone = whole.map.promised_gains(whole.stacks[0], candidates) if candidates else np.zeros(0)
+    if material.n_samples < LEAST_SAMPLES:
+        nothing = Gain(0.0, np.inf)
+        return Choice(None, nothing, float(material.plain_losses.mean()), None, None, (), (), alone)
+    crossed = CrossFit(material, rng)
+    offset_losses = crossed.losses()
+    base_gain = Gain.between(material.plain_losses, offset_losses)
+    with_offsets = base_gain.is_clear or not no_harm
+    base_losses = offset_losses if with_offsets else material.plain_losses
+    base = whole.stacks[0] if with_offsets else None
+    sure = _surer_than(gate, material)
+    gains: list[Gain] = []
+    order: list[int] = []
+    losses, chosen, gate_used = base_losses, 0, gate if isinstance(gate, float) else None
+    for length in range(1, min(max_views, len(candidates)) + 1):
+        crossed.extend()
+        whole.extend()
+        if whole.ended:
+            break
+        stacked = crossed.losses()
+        new = np.where(sure, base_losses, stacked)
+        gains.append(Gain.between(losses, new))
+        order.append(whole.stacks[-1].used[-1])
+        least = worth * float(base_losses.mean() - losses.mean()) if chosen else _LEAST_SHARE * float(losses.mean())
+        worthwhile = gains[-1].is_clear and gains[-1].mean >= least
+        if not (worthwhile or (length == 1 and not no_harm)):
+            break
+        losses, chosen = new, length
+        if gate == "auto":
+            gate_used = _lowest_gate(material.confidence, base_losses - stacked)
+    stack = whole.stacks[chosen] if chosen else None
+    return Choice(
+        base, base_gain, float(base_losses.mean()), stack, gate_used, tuple(order), tuple(gains), alone
+    )  # fmt: skip
+
+
+def _surer_than(gate: float | str | None, material: Material) -> NDArray[np.bool_]:
+    if isinstance(gate, float):
+        return material.confidence >= gate
+    return np.zeros(material.n_samples, dtype=bool)
+
+
+def _lowest_gate(confidence: Vector, gains: Vector) -> float | None:
+    """Return the lowest gate below which nearly all of the gain is made; None where no gate keeps it."""
+    total = gains.sum()
+    for gate in _GATES:
+        if gains[confidence < gate].sum() >= _SHARE_KEPT * total:
+            return gate
+    return None

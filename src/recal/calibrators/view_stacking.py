@@ -1,0 +1,249 @@
+"""View stacking: weigh the log-probabilities of a few views together with the original's."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.machinery.common_scale import fit_beta
+from recal.calibrators.machinery.parameters import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_number,
+    check_random_state,
+)
+from recal.calibrators.machinery.stack_map import Stack, StackMap
+from recal.calibrators.machinery.view_choice import Choice, Gain, Material, choose_views
+from recal.checks import Floats, Labels
+from recal.engine.blend import soft_log_probs
+from recal.engine.replay import calibrated_probs
+from recal.engine.scaled import ScaledLogits
+from recal.errors import InputError
+from recal.plan import Answers, Blend, Plan
+from recal.transforms import Transform
+from recal.views import Views
+
+# How many values are held at most, as float32: 400 MB. Beyond, candidates are shortlisted and samples drawn at random.
+_MOST_VALUES = 100_000_000
+_SHORTLIST = 8
+# How many logits become log-probabilities at a time.
+_BLOCK = 1_000_000
+# What is mixed in of chance: as little as this, or 1 part in n + 1 where samples are many. More would squeeze the
+# surest answers together, which the gate then ranks below answers that views have lifted.
+_MOST_EPSILON = 1e-4
+# Views that are known by name only, and lose nothing.
+_LOSSLESS_NAMES = frozenset(["flip", "mirror", "shift", "crop"])
+
+
+class ViewStacking(Calibrator):
+    """Weigh the log-probabilities of the input as it is and through a few transformations; at best one or two.
+
+    With b the beta of temperature scaling and x(z) = log((1 - e) softmax(b z) + e/K), minimise over weights a >= 0 and
+    offsets c the mean NLL of softmax(a_0 x(z) + c + sum of a_g x(view g)) plus (K/n) |c|^2 and 5e-5 sum of a_g^2. Which
+    views, and whether any, is decided on samples left out, so that `fit` may be given many candidates: an honest
+    network gets temperature scaling back, at no cost. Samples that are surer than `gate` need no view.
+
+    Parameters
+    ----------
+    answers : {"kept", "free"}
+        "kept": the model's own prediction always stays the likeliest. "free" gains more, errors fall too.
+    max_views : int
+        How many views may be used. 0 fits offsets alone.
+    gate : float in (0, 1], "auto" or None
+        The confidence (after temperature scaling) from which on no view is computed; "auto" takes the lowest one that
+        keeps 95 % of the gain, None computes them always.
+    no_harm : bool
+        Use views, and offsets, only where the gain on samples left out exceeds one standard error.
+    worth : float
+        The share of the gain so far that each further view must add: it costs a forward pass.
+    random_state : int, Generator or None
+        Draws the folds.
+
+    Attributes
+    ----------
+    plan_ : Plan
+        A blend, or plain temperature scaling.
+    accepted_ : bool
+        Whether views are used.
+    views_report_ : list of dict
+        For each candidate: `view`; `alone`, what it would gain by itself in mean NLL (to second order, on the fitting
+        samples); `order`, when the search met it; `added` and `standard_error`, what it then added on samples left
+        out; `weight`, 0 if it is not used.
+    temperature_ : float
+    offsets_gain_, views_gain_ : float
+        How much class offsets gain over temperature scaling, and views over that, in mean NLL of samples left out.
+
+    Notes
+    -----
+    Where the views exceed 100 million values, eight candidates are shortlisted by their gain alone, and as many samples
+    are drawn at random as then fit; views on disk are read one candidate at a time.
+
+    Examples
+    --------
+    >>> from recal import ViewStacking, Views
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 600)
+    >>> looks = [3.0 * np.eye(3)[y] + rng.normal(size=(600, 3)) * 2 for _ in range(2)]
+    >>> stack = ViewStacking(random_state=0).fit(Views(looks[0], {"flip": looks[1]}), y)
+    >>> stack.accepted_, [str(t) for t in stack.plan_.transforms]
+    (True, ['flip'])
+    """
+
+    short_name: ClassVar[str] = "stack"
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("kept")
+
+    def __init__(
+        self,
+        answers: Answers = "kept",
+        max_views: int = 3,
+        gate: float | Literal["auto"] | None = 0.99,
+        no_harm: bool = True,
+        worth: float = 0.1,
+        random_state: int | np.random.Generator | None = 0,
+    ) -> None:
+        self.answers = answers
+        self.max_views = max_views
+        self.gate = gate
+        self.no_harm = no_harm
+        self.worth = worth
+        self.random_state = random_state
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        rng = check_random_state(self.random_state)
+        max_views = check_count("max_views", self.max_views, least=0)
+        gate, no_harm = _check_gate(self.gate), check_flag("no_harm", self.no_harm)
+        worth = check_number("worth", self.worth)
+        kept = check_choice("answers", self.answers, ("kept", "free")) == "kept"
+        logits = views.logits
+        beta = fit_beta(logits, labels)
+        epsilon = min(_MOST_EPSILON, 1.0 / (len(labels) + 1.0))
+        candidates = views.transforms if max_views else ()
+        views, labels = _draw(views, labels, len(candidates), rng)
+        alone = None
+        if (1 + len(candidates)) * labels.size * views.n_classes > _MOST_VALUES and len(candidates) > _SHORTLIST:
+            alone = _gains_alone(views, labels, candidates, beta, epsilon)
+            candidates = tuple(candidates[i] for i in np.sort(np.argsort(-alone, kind="stable")[:_SHORTLIST]))
+        material = _material(views, labels, candidates, beta, epsilon, kept)
+        choice = choose_views(material, rng, max_views=max_views, gate=gate, no_harm=no_harm, worth=worth)
+        self.plan_ = _plan(choice, candidates, beta, epsilon, self.answers)
+        self.accepted_ = bool(self.plan_.transforms)
+        self.temperature_ = 1.0 / beta
+        self.offsets_gain_ = choice.base_gain.mean
+        weights = {} if self.plan_.blend is None else dict(self.plan_.blend.weights)
+        used = [gain.mean for view, gain in zip(choice.order, choice.gains) if candidates[view - 1] in weights]
+        self.views_gain_ = float(sum(used))
+        gains = dict(zip(candidates, choice.alone)) if alone is None else dict(zip(views.transforms, alone))
+        self.views_report_ = _report(gains, candidates, choice, weights)
+
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        return calibrated_probs(self.plan_, views)
+
+
+def _check_gate(gate: Any) -> float | str | None:
+    if gate is None or (isinstance(gate, str) and gate == "auto"):
+        return gate
+    if isinstance(gate, bool) or not isinstance(gate, int | float | np.number) or not 0.0 < gate <= 1.0:
+        raise InputError(f"`gate` must be a confidence in (0, 1], 'auto' or None, got {gate!r}.")
+    return float(gate)
+
+
+def _draw(views: Views, labels: Labels, n_candidates: int, rng: np.random.Generator) -> tuple[Views, Labels]:
+    """Return as many samples as can be held, at random."""
+    most = max(1, _MOST_VALUES // ((1 + min(n_candidates, _SHORTLIST)) * views.n_classes))
+    if len(labels) <= most:
+        return views, labels
+    rows = np.sort(rng.choice(len(labels), most, replace=False))
+    return views[rows], labels[rows]
+
+
+def _fill(out: NDArray[np.float32], logits: Floats, beta: float, epsilon: float) -> None:
+    size = max(1, _BLOCK // logits.shape[1])
+    for begin in range(0, len(logits), size):
+        out[begin : begin + size] = soft_log_probs(logits[begin : begin + size], beta, epsilon)
+
+
+def _material(
+    views: Views, labels: Labels, candidates: tuple[Transform, ...], beta: float, epsilon: float, kept: bool
+) -> Material:
+    logits = views.logits
+    features = np.empty((1 + len(candidates), *logits.shape), dtype=np.float32)
+    _fill(features[0], logits, beta, epsilon)
+    for place, transform in enumerate(candidates, 1):
+        _fill(features[place], views.transformed(transform), beta, epsilon)
+    state = ScaledLogits(logits)
+    state.rescale(beta)
+    log_partition = state.log_partition()
+    return Material(
+        features,
+        labels,
+        answers=state.columns,
+        confidence=np.exp(-log_partition),
+        plain_losses=log_partition - beta * state.drop_at(labels),
+        lossless=tuple(_is_lossless(transform) for transform in candidates),
+        kept=kept,
+    )
+
+
+def _is_lossless(transform: Transform) -> bool:
+    """Whether the view is as good an input as the original; known by its kind, or by its name where that is all."""
+    known = getattr(transform, "keeps_information", None)
+    return str(transform).split(":")[0] in _LOSSLESS_NAMES if known is None else bool(known)
+
+
+def _gains_alone(
+    views: Views, labels: Labels, candidates: tuple[Transform, ...], beta: float, epsilon: float
+) -> NDArray[np.float64]:
+    """Return what each candidate alone would gain, holding one at a time."""
+    pair = np.empty((2, len(labels), views.n_classes), dtype=np.float32)
+    _fill(pair[0], views.logits, beta, epsilon)
+    shares = np.full(len(labels), 1.0 / len(labels))
+    problem = StackMap(pair, labels, shares, offset_ridge=views.n_classes / len(labels))
+    base = problem.solve((0,))
+    gains = np.empty(len(candidates))
+    for place, transform in enumerate(candidates):
+        _fill(pair[1], views.transformed(transform), beta, epsilon)
+        gains[place] = problem.promised_gains(base, (1,))[0]
+    return gains
+
+
+def _plan(choice: Choice, candidates: tuple[Transform, ...], beta: float, epsilon: float, answers: Answers) -> Plan:
+    base, stack = choice.base, choice.stack
+    own, offsets = (1.0, ()) if base is None else (float(base.weights[0]), _tuple(base))
+    if stack is None:
+        return (
+            Plan(start=beta)
+            if base is None
+            else Plan(start=beta, blend=Blend(own, (), offsets, epsilon, answers=answers))
+        )
+    weight_of = dict(zip(stack.used, stack.weights))
+    weights = tuple((candidates[view - 1], float(weight_of[view])) for view in stack.views)
+    blend = Blend(float(weight_of[0]), weights, _tuple(stack), epsilon, choice.gate, own, offsets, answers)
+    return Plan(start=beta, blend=blend)
+
+
+def _tuple(stack: Stack) -> tuple[float, ...]:
+    return tuple(float(value) for value in stack.offsets)
+
+
+def _report(
+    alone: dict[Transform, float], candidates: tuple[Transform, ...], choice: Choice, weights: dict[Transform, float]
+) -> list[dict[str, Any]]:
+    met: dict[Transform, tuple[int, Gain]] = {
+        candidates[view - 1]: (place, gain) for place, (view, gain) in enumerate(zip(choice.order, choice.gains), 1)
+    }
+    records = [
+        {
+            "view": str(transform),
+            "alone": float(gain),
+            "order": met[transform][0] if transform in met else None,
+            "added": met[transform][1].mean if transform in met else None,
+            "standard_error": met[transform][1].error if transform in met else None,
+            "weight": weights.get(transform, 0.0),
+        }
+        for transform, gain in alone.items()
+    ]
+    return sorted(records, key=lambda record: (record["order"] or np.inf, -record["alone"]))
