@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from recal.cli.methods import listed
 from recal.cli.output import AsJson, command_line, print_json, print_table, say, working
 
 Methods = Annotated[str, typer.Option("--methods", help="Short names, joined with commas; `all` for every method.")]
@@ -39,16 +40,15 @@ def compare(
 
     Example: [bold]recal compare views.npz --methods ts,vs,ms-odir,dir-odir,recal --splits 10 --out results[/bold]
     """
-    from recal.calibrators import CALIBRATORS
     from recal.comparison import compare as run
+    from recal.comparison import recommend
     from recal.comparison.tables import number, passes, seconds, signed
     from recal.files.views import read_views
     from recal.metrics import LABELS
+    from recal.report.data.verdict import advice
     from recal.report.files import write_results
 
-    names = [name.strip() for name in methods.split(",") if name.strip()]
-    if names == ["all"]:
-        names = [calibrator.short_name for calibrator in CALIBRATORS]
+    names = listed(methods)
     fit, test = read_views(fit_views), None if test_views is None else read_views(test_views)
     with working(f"Comparing {len(names)} methods"):
         found = run(
@@ -57,7 +57,8 @@ def compare(
         if out is not None:
             files = write_results(found, out, command_line())
     if as_json:
-        print_json(found.to_dict())
+        chosen = recommend(found)
+        print_json({"recommended": vars(chosen), **found.to_dict()})
         return
     from recal.comparison.results import MAIN_METRICS
     from recal.comparison.tables import describe
@@ -79,6 +80,7 @@ def compare(
         note=f"* best, + second best; in brackets the difference to {baseline} where its interval excludes zero. "
         + describe(found),
     )
+    say(advice(found, recommend(found)))
     for name, why in found.failures.items():
         say(f"{name} was left out: {why}")
     if out is not None:

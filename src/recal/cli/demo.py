@@ -44,7 +44,7 @@ def demo(
     rows = []
     for name, found in result.evaluations.items():
         rows.append([name, *(f"{found[metric]:.4f}" for metric in METRICS)])
-        rows.append(["", *("{:.4f} to {:.4f}".format(*found.intervals[metric]) for metric in METRICS)])
+        rows.append(["", *("{:.4f}–{:.4f}".format(*found.intervals[metric]) for metric in METRICS)])
     size = next(iter(result.evaluations.values())).n_samples
     say("")
     print_table(

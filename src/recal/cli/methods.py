@@ -26,6 +26,12 @@ def methods() -> dict[str, type[Calibrator]]:
     return {calibrator.short_name: calibrator for calibrator in CALIBRATORS}
 
 
+def listed(text: str) -> list[str]:
+    """Return the short names in a list joined with commas; `all` stands for every method."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return list(methods()) if names == ["all"] else names
+
+
 def find_method(name: str) -> type[Calibrator]:
     """Return the calibrator whose short name is `name`."""
     by_name = methods()

@@ -10,9 +10,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value for machines and nothing else.")]
 
@@ -46,10 +49,12 @@ def command_line() -> str:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
-    """Print a table: first column to the left, numbers to the right; plain text when the output is not a terminal."""
-    from rich import box
+    """Print a table: first column to the left, numbers to the right; plain text when the output is not a terminal.
+
+    Numbers are never cut off: columns that a narrow terminal cannot hold follow in a further table, beside the first
+    column again.
+    """
     from rich.console import Console
-    from rich.table import Table
 
     class Pipe(Console):
         """Where the reader leaves early, rich would end the program by itself, with the exit code of a failure."""
@@ -57,17 +62,39 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
     # A pipe has no width: give the table all it wants rather than cutting numbers off.
     console = Pipe(highlight=False, markup=False, width=None if sys.stdout.isatty() else 400)
     console.print(title, style="bold")  # not the table's own title, which would be broken to the table's width
-    console.print(table)
+    for chosen in _columns_that_fit(columns, rows, console.width):
+        console.print(_table(columns, rows, chosen))
     if note:
         console.print(note)
+
+
+def _columns_that_fit(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> list[list[int]]:
+    """The columns in as few tables as fit the width, each with the first one; a single column that is wider stays."""
+    sizes = [max(len(str(row[index])) for row in [columns, *rows]) for index in range(len(columns))]
+    # Between two columns stand three blanks.
+    parts: list[list[int]] = [[0]]
+    for index in range(1, len(columns)):
+        taken = sum(sizes[i] + 3 for i in parts[-1]) + sizes[index]
+        if taken > width and len(parts[-1]) > 1:
+            parts.append([0])
+        parts[-1].append(index)
+    return parts
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], chosen: Sequence[int]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index in chosen:
+        # Words of the first column may be broken where nothing else helps; numbers never.
+        table.add_column(columns[index], justify="right" if index else "left", no_wrap=bool(index))
+    for row in rows:
+        table.add_row(*(str(row[index]) for index in chosen))
+    return table
 
 
 def say(sentence: str, *, quiet: bool = False) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from recal.cli.compare import Methods, Splits
+from recal.cli.methods import listed
 from recal.cli.output import AsJson, command_line, print_json, say, working
 from recal.cli.sources import LabelColumn, holds_views, labelled_probs
 
@@ -19,7 +20,7 @@ def report(
         Path | None, typer.Option("--before", help="With PROBS: the probabilities or views before calibration.")
     ] = None,
     methods: Methods = "ts,recal",
-    splits: Splits = 1,
+    splits: Splits = None,
     out: Annotated[Path, typer.Option("--out", help="Where to write the page.")] = Path("report.html"),
     title: Annotated[str, typer.Option("--title", help="Shown at the top.")] = "Calibration report",
     label_column: LabelColumn = "label",
@@ -44,10 +45,7 @@ def report(
             if before is not None:
                 raise InputError("--before goes with probabilities; views begin with the uncalibrated model.")
             test = None if test_views is None else read_views(test_views)
-            names = [name.strip() for name in methods.split(",") if name.strip()]
-            # Two files are used as they are unless more splits are asked for.
-            chosen = None if test is not None and splits == 1 else splits
-            result = compare(names, read_views(source), test, splits=chosen, random_state=seed)
+            result = compare(listed(methods), read_views(source), test, splits=splits, random_state=seed)
         else:
             after = labelled_probs(source, label_column)
             named = {"given": after.probs}

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from recal import Views, evaluate, read_views
+from recal.calibrators import CALIBRATORS
 from recal.cli.app import run
+from recal.errors import InputError
 from recal.files.probs import write_probs
 from recal.report import group_study
 
@@ -96,6 +98,23 @@ def test_report_of_views(files, capsys):
     assert "an honest model makes" in shown
     assert "after" in shown
     assert "How this was made" in (files / "r.html").read_text()
+
+
+def test_report_takes_all_methods_and_halves_one_file_ten_times_as_its_help_says(files, monkeypatch, capsys):
+    import recal.comparison
+
+    asked = {}
+
+    def compare(methods, fit, test, **options):
+        asked.update(options, methods=methods)
+        raise InputError("enough")
+
+    monkeypatch.setattr(recal.comparison, "compare", compare)
+    assert run(["report", "fit.npz", "--methods", "all"]) == 2
+    assert asked["methods"] == [calibrator.short_name for calibrator in CALIBRATORS]
+    assert asked["splits"] is None
+    assert run(["report", "fit.npz", "--methods", "ts", "--splits", "3"]) == 2
+    assert (asked["methods"], asked["splits"]) == (["ts"], 3)
 
 
 def test_report_of_probabilities_before_and_after(files, capsys):
