@@ -66,11 +66,17 @@ _NEEDED = object()
 
 
 def give_code(classifier: CalibratedClassifier, code: dict[str, Any], source: Path) -> CalibratedClassifier:
-    """Put in what the caller gives; say what is missing."""
+    """Put in what the caller gives; say what is missing. A model that a file merely names is never opened."""
+    named, classifier.model = classifier.model, None
     for name in ("model", "preprocess"):
         if code[name] is not None:
             setattr(classifier, name, code[name])
     if classifier.model is None:
+        if named is not None:
+            raise InputError(
+                f"{source} names the model {named!r}, and recal opens no model by a file's word alone. If you trust "
+                f"it, say so: load(path, model={named!r})."
+            )
         raise InputError(f"{source} holds a classifier without its model; give it: load(path, model=your_model).")
     if classifier.preprocess is _NEEDED:
         raise InputError(

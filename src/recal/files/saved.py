@@ -111,6 +111,7 @@ def load(
         The code of your own transformations, which files never hold.
     model, preprocess : optional
         For a CalibratedClassifier: its trained model and what prepares inputs for it, which files never hold either.
+        A file may remember the model's path, and still the model is opened only where you give it.
 
     Returns
     -------

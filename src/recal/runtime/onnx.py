@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from recal.collecting.models.onnx_weights import check_external_data
 from recal.errors import FileError, InputError, MissingExtraError
 from recal.files.atomic import replacing
 from recal.plan import Plan, plan_of
@@ -112,6 +113,7 @@ def _read(model: Any) -> onnx.ModelProto:
         return model
     if not isinstance(model, str | os.PathLike):
         raise InputError(f"A torch module or the path of an ONNX file is needed, got {type(model).__name__}.")
+    check_external_data(Path(model))
     try:
         return onnx.load(os.fspath(model))
     except OSError as error:

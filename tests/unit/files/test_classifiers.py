@@ -55,10 +55,13 @@ def test_what_is_missing_is_named(tmp_path):
         save(CalibratedClassifier(model), tmp_path / "x")
 
 
-def test_a_models_path_is_remembered_as_text(tmp_path):
+def test_a_models_path_is_remembered_as_text_and_given_by_the_user_all_the_same(tmp_path):
     classifier = fitted(preprocess=None)
     classifier.model = tmp_path / "net.onnx"
-    assert load(save(classifier, tmp_path / "c")).model == str(tmp_path / "net.onnx")
+    path = save(classifier, tmp_path / "c")
+    with pytest.raises(InputError, match=r"names the model '.*net\.onnx'.*say so: load\(path, model='.*net\.onnx'\)"):
+        load(path)
+    assert load(path, model=tmp_path / "net.onnx").model == tmp_path / "net.onnx"
 
 
 def test_own_transformations_get_their_code_back(tmp_path):

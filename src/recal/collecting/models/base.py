@@ -125,6 +125,8 @@ def _open_model(path: Path, device: Any) -> Model:
         )
     if not path.exists():
         raise InputError(f"There is no model file {path}.")
+    if path.suffix.lower() in (".onnx", ".pt2") and not path.is_file():
+        raise InputError(f"{path} is not a regular file.")
     if path.suffix.lower() == ".onnx":
         from recal.collecting.models.onnx import OnnxModel
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest, digest_file
 from recal.collecting.models.base import Model
+from recal.collecting.models.onnx_weights import check_external_data
 from recal.errors import FileError, InputError, MissingExtraError
 
 try:
@@ -45,6 +46,7 @@ class OnnxModel(Model):
     def _use(self, model: Any) -> None:
         if self.path is not None:
             self.name = self.path.name
+            check_external_data(self.path)
             try:
                 model = onnxruntime.InferenceSession(str(self.path), providers=onnxruntime.get_available_providers())
             except Exception as error:

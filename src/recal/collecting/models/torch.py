@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest_file, digest_texts
 from recal.collecting.models.base import Model, as_numpy
+from recal.collecting.models.pt2 import checked_archive
 from recal.errors import FileError, InputError, MissingExtraError
 
 try:
@@ -142,12 +143,13 @@ def as_device(device: Any) -> torch.device:
 
 
 def read_program(path: Path) -> torch.export.ExportedProgram:
-    """Read what `torch.export.save` wrote."""
+    """Read what `torch.export.save` wrote: the tensors and the graph, and nothing that could run."""
+    archive = checked_archive(path)
     logger = logging.getLogger("torch.export")
     level = logger.level
     logger.setLevel(logging.ERROR)  # it would print its own errors, which are told below
     try:
-        return torch.export.load(path)
+        return torch.export.load(archive)
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise FileError(f"{path} cannot be read as a torch.export file: {first}.") from error
