@@ -128,16 +128,30 @@ def check_labels(
     if labels.dtype.kind not in "iu":
         raise InputError(
             f"Labels must be integers 0..{n_classes - 1} (column indices), got dtype {labels.dtype}. "
-            "For other labels pass classes=[...], one per column, in the columns' order."
+            + _remedy_for_kind(labels)
         )
     outside = (labels < 0) | (labels >= n_classes)
     if outside.any():
         row = int(np.argmax(outside))
         raise InputError(
             f"Labels must lie in 0..{n_classes - 1}, one for each column; row {row} has {labels[row]}. "
-            "If the labels are names that happen to be numbers, pass classes=[...] in the columns' order."
+            + _remedy_for_range(labels, n_classes)
         )
     return labels.astype(np.intp)
+
+
+def _remedy_for_kind(labels: NDArray) -> str:
+    if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == np.rint(labels)).all():
+        return "They are whole numbers all the same: pass y.astype(int)."
+    if labels.dtype.kind == "b":
+        return "If True stands for the second column, pass y.astype(int); otherwise classes=[True, False]."
+    return "For other labels pass classes=[...], one per column, in the columns' order."
+
+
+def _remedy_for_range(labels: NDArray, n_classes: int) -> str:
+    if labels.min() == 1 and labels.max() == n_classes:
+        return f"They go from 1 to {n_classes}, and columns are counted from 0: pass y - 1."
+    return "If the labels are names that happen to be numbers, pass classes=[...] in the columns' order."
 
 
 def check_classes(classes: Sequence[Any] | NDArray, n_classes: int) -> NDArray:

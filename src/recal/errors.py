@@ -29,6 +29,12 @@ class MissingExtraError(RecalError, ImportError):
         )
 
 
+def blame(error: Exception, whose: str, where: str) -> None:
+    """Note on an exception that it came from code that recal only called, such as the user's model."""
+    error.add_note(f"{whose} failed {where}.")
+    error.__dict__["blamed"] = whose
+
+
 class ConvergenceWarning(UserWarning):
     """A solver stopped before it met its tolerance."""
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from recal.cli.wording import as_typed
 from recal.errors import InputError, RecalError
 
 # In the order in which they are listed.
@@ -116,14 +117,14 @@ def run(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except typer.Exit as done:
         return int(done.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        return _say("Interrupted.", INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        return _say(" ".join(["Interrupted.", *getattr(stop, "__notes__", ())]), INTERRUPTED)
     except BrokenPipeError:
         # The reader left, as `head` does. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return BROKEN_PIPE
     except RecalError as error:
-        return _say(str(error), BAD_INPUT)
+        return _say(as_typed(str(error), arguments), BAD_INPUT)
     except Exception as error:
         return _refuse(error)
     return OK
@@ -143,6 +144,9 @@ def _refuse(error: Exception) -> int:
         return _say(f"There is not enough memory for this: {error}", UNEXPECTED)
     if os.environ.get("RECAL_DEBUG"):
         raise error
+    if hasattr(error, "blamed"):
+        notes = " ".join(getattr(error, "__notes__", ()))
+        return _say(f"{notes} It raised {type(error).__name__}: {error}. Set RECAL_DEBUG=1 to see where.", BAD_INPUT)
     return _say(
         f"Unexpected {type(error).__name__}: {error}. This is a fault in recal; "
         "set RECAL_DEBUG=1 to see where it happened, and please report it.",

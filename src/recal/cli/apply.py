@@ -9,6 +9,7 @@ import typer
 
 from recal.cli import model_options as options
 from recal.cli.output import AsJson, print_json, say, working
+from recal.cli.sources import load_calibration, open_views
 
 
 def apply(
@@ -45,7 +46,7 @@ def apply(
 
     Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out probs.parquet[/bold]
     """
-    from recal import Plan, load, read_views
+    from recal import Plan
     from recal.collecting.apply import Applied
     from recal.collecting.apply import apply as run
     from recal.collecting.inputs.sources import as_source
@@ -55,10 +56,10 @@ def apply(
     from recal.runtime.numpy import calibrated_probs
 
     check_target(out)
-    calibrator = load(calibration)
+    calibrator = load_calibration(calibration)
     skipped: tuple[str, ...] = ()
     if views is not None and model is None and data is None:
-        found = read_views(views)
+        found = open_views(views)
         with working("Applying"):
             plain = isinstance(calibrator, Plan)
             probs = calibrated_probs(calibrator, found) if plain else calibrator.predict_proba(found)

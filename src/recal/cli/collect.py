@@ -59,17 +59,24 @@ def collect(
         raise InputError("recal collect needs --model and --data.")
     between = options.preprocessing(preprocess, mean, std, divide, channels)
     source = as_source(data, **options.given(resize=resize, crop=crop, on_error=on_error, part=part))
-    views = run(
-        import_model(model),
-        source,
-        None if pool == "none" else pool,
-        out=out,
-        resume=not again,
-        progress=not as_json,
-        preprocess=between,
-        classes=None if classes is None else classes.split(","),
-        **options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine, seed=seed),
-    )
+    how = options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine, seed=seed)
+    try:
+        views = run(
+            import_model(model),
+            source,
+            None if pool == "none" else pool,
+            out=out,
+            resume=not again,
+            progress=not as_json,
+            preprocess=between,
+            classes=None if classes is None else classes.split(","),
+            **how,
+        )
+    except KeyboardInterrupt as stop:
+        resumable = out.suffix == ".zarr"
+        kept = f"What is done is kept in {out}: run the same command again to go on."
+        stop.add_note(kept if resumable else "Nothing was written; with --out NAME.zarr a run can be resumed.")
+        raise
     if as_json:
         specs = [str(transform) for transform in views.transforms]
         shape = {"samples": views.n_samples, "classes": views.n_classes, "transforms": specs}

@@ -40,16 +40,16 @@ def compare(
 
     Example: [bold]recal compare views.npz --methods ts,vs,ms-odir,dir-odir,recal --splits 10 --out results[/bold]
     """
+    from recal.cli.sources import open_views
     from recal.comparison import compare as run
     from recal.comparison import recommend
     from recal.comparison.tables import number, passes, seconds, signed
-    from recal.files.views import read_views
     from recal.metrics import LABELS
     from recal.report.data.verdict import advice
     from recal.report.files import write_results
 
     names = listed(methods)
-    fit, test = read_views(fit_views), None if test_views is None else read_views(test_views)
+    fit, test = open_views(fit_views), None if test_views is None else open_views(test_views)
     with working(f"Comparing {len(names)} methods"):
         found = run(
             names, fit, test, splits=splits, baseline=baseline, bootstrap=bootstrap, n_bins=bins, random_state=seed

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from recal.cli.output import AsJson, print_json, say, working
+from recal.cli.sources import open_views
 
 _DEFAULT_METHOD = "recal"
 
@@ -19,6 +20,13 @@ def fit(
     out: Annotated[Path, typer.Option("--out", help="Where to write the fitted calibration.")],
     method: Annotated[str, typer.Option("--method", help="ts, recal, ... ; each has options of its own.")] = "recal",
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
+    labels: Annotated[
+        Path | None,
+        typer.Option("--labels", help="Labels where the views hold none: .npy, IDX, or .txt, one per line."),
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option("--classes", help="The columns' names in order, where labels are names.")
+    ] = None,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
@@ -30,12 +38,13 @@ def fit(
 
     Example: [bold]recal fit held-out.npz --method recal --max-iter 50 --out calibration.recal[/bold]
     """
-    from recal import read_views, save
+    from recal import save
     from recal.cli.methods import given, make
 
     calibrator = make(method, given(options), seed)
+    found = open_views(views, labels, classes)
     with working(f"Fitting {method}"):
-        calibrator.fit(read_views(views))
+        calibrator.fit(found)
     save(calibrator, out)
     plan = getattr(calibrator, "plan_", None)
     steps = None if plan is None else len(plan.steps)

@@ -33,12 +33,12 @@ def groups(
 
     Example: [bold]recal groups held-out.npz --scaled --confidence-at own[/bold]
     """
-    from recal import read_views
+    from recal.cli.sources import open_views
     from recal.errors import InputError
     from recal.plan import ConfidenceAt, Rule, Ties
     from recal.report.data.groups import GROUP_LABELS, group_study
 
-    source = read_views(views)
+    source = open_views(views)
     if not source.transforms:
         raise InputError(f"{views} holds no transformations, so there is nothing to group.")
     rule = Rule(confidence_at=cast(ConfidenceAt, confidence_at), ties=cast(Ties, ties))  # refuses other words

@@ -15,7 +15,10 @@ Data = Annotated[
     Path | None,
     typer.Option("--data", help="Inputs: .npz, .npy, IDX, a binary CIFAR archive, or a folder of images by class."),
 ]
-LabelsFile = Annotated[Path | None, typer.Option("--labels", help="Labels (.npy or IDX), where the data bring none.")]
+LabelsFile = Annotated[
+    Path | None,
+    typer.Option("--labels", help="Labels where the data bring none: .npy, IDX, or .txt with one per line."),
+]
 Preprocess = Annotated[
     str | None, typer.Option("--preprocess", help="package.module:name of a function that runs after transformations.")
 ]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from recal.cli.output import AsJson, print_json, say
+from recal.cli.sources import load_calibration
 
 
 def plan(
@@ -19,9 +20,7 @@ def plan(
 
     Example: [bold]recal plan calibration.recal[/bold]
     """
-    from recal import load
-
-    facts = describe(load(file))
+    facts = describe(load_calibration(file))
     if as_json:
         print_json({"file": file, **facts})
         return

@@ -10,7 +10,7 @@ import typer
 from recal.cli.compare import Methods, Splits
 from recal.cli.methods import listed
 from recal.cli.output import AsJson, command_line, print_json, say, working
-from recal.cli.sources import LabelColumn, holds_views, labelled_probs
+from recal.cli.sources import LabelColumn, holds_views, labelled_probs, open_views
 
 
 def report(
@@ -36,7 +36,6 @@ def report(
     """
     from recal.comparison import compare, compare_probs, recommend
     from recal.errors import InputError
-    from recal.files.views import read_views
     from recal.report import write_comparison
     from recal.report.data.verdict import advice, shown_first, verdict
 
@@ -44,8 +43,8 @@ def report(
         if holds_views(source):
             if before is not None:
                 raise InputError("--before goes with probabilities; views begin with the uncalibrated model.")
-            test = None if test_views is None else read_views(test_views)
-            result = compare(listed(methods), read_views(source), test, splits=splits, random_state=seed)
+            test = None if test_views is None else open_views(test_views)
+            result = compare(listed(methods), open_views(source), test, splits=splits, random_state=seed)
         else:
             after = labelled_probs(source, label_column)
             named = {"given": after.probs}

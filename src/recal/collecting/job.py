@@ -13,7 +13,7 @@ from recal.checks import Floats
 from recal.collecting.fingerprint import digest_array
 from recal.collecting.inputs.sources import Batch
 from recal.collecting.models.base import Model, Outputs, as_logits
-from recal.errors import InputError
+from recal.errors import InputError, RecalError, blame
 from recal.transforms import BuiltIn, Transform
 
 Preprocess = Callable[[Any], Any]
@@ -61,18 +61,25 @@ class Job:
 
     def _view(self, transform: Transform | None, inputs: Any, batch: Batch, describe: Callable[[int], str]) -> Floats:
         """Return one view's logits, checked."""
+        where = f"while collecting {_call(transform)} of samples {batch.start}..{batch.start + len(batch) - 1}"
+        whose = None if transform is None or isinstance(transform, BuiltIn) else f"Your transformation {transform!s}"
         try:
             # The inputs are still needed, and may be the caller's own: code that may work in place gets a copy.
             seen = inputs if isinstance(transform, BuiltIn) else _copy(inputs)
             if transform is not None:
                 seen = transform(seen)
             if self.preprocess is not None:
+                whose = "Your preprocess"
                 seen = self.preprocess(seen)
-            logits = as_logits(self.model.answer(seen), self.outputs, self.model)
+            whose = f"The model {self.model.name}"
+            answer = self.model.answer(seen)
+            whose = None
+            logits = as_logits(answer, self.outputs, self.model)
         except Exception as error:
-            error.add_note(
-                f"while collecting {_call(transform)} of samples {batch.start}..{batch.start + len(batch) - 1}"
-            )
+            if whose is None or isinstance(error, RecalError):
+                error.add_note(where)
+            else:
+                blame(error, whose, where)
             raise
         if len(logits) != len(batch):
             raise InputError(

@@ -91,7 +91,7 @@ def test_help_of_a_method_shows_its_options_with_defaults(capsys, monkeypatch):
         (["--max-iter", "many"], "'many' cannot be read as INT"),
         (["--guard", "maybe"], r"'maybe' cannot be read as ece|none"),
         (["--max-iterations", "3"], "No such option"),
-        (["--max-iter", "-1"], "`max_iter`"),
+        (["--max-iter", "-1"], "--max-iter must be a whole number"),
         (["--method", "ts", "--max-iter", "3"], "No such option"),
         (["--seed", "x"], "--seed"),
     ],

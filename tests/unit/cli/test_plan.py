@@ -46,7 +46,7 @@ def test_steps_are_shown_when_asked_for(tmp_path, capsys):
 def test_views_are_told_from_a_calibration(tmp_path, capsys):
     path = Views(LOGITS).write(tmp_path / "views.npz")
     assert run(["plan", str(path)]) == 2
-    assert "views are read with" in capsys.readouterr().err
+    assert "holds views, not a calibration" in capsys.readouterr().err
 
 
 def test_every_kind_is_listed_and_explained(capsys):

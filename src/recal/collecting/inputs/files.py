@@ -77,11 +77,26 @@ def _refuse(name: str, value: Any, where: str) -> None:
 
 
 def read_labels(path: Path) -> NDArray:
-    """Read labels from a .npy or IDX file."""
+    """Read labels from a .npy or IDX file, or from text with one label per line."""
     try:
+        if path.suffix in (".txt", ".csv"):
+            return _read_label_lines(path)
         return np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.asarray(read_idx(path))
     except _BROKEN as error:
-        raise FileError(f"{path} cannot be read as labels (.npy or IDX): {str(error).rstrip('.')}.") from error
+        raise FileError(
+            f"{path} cannot be read as labels (.npy, IDX, or .txt with one per line): {str(error).rstrip('.')}."
+        ) from error
+
+
+def _read_label_lines(path: Path) -> NDArray:
+    """Return one label per line: whole numbers where all are, otherwise words."""
+    lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    if not lines:
+        raise ValueError("it holds no line")
+    try:
+        return np.array([int(line) for line in lines])
+    except (ValueError, OverflowError):
+        return np.array(lines)
 
 
 def _read_npz(path: Path) -> tuple[NDArray, NDArray | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -155,7 +156,10 @@ def import_model(spec: str) -> Any:
 def import_object(spec: str) -> Any:
     """Return what `package.module:name` names."""
     module, _, name = spec.partition(":")
+    here = os.getcwd()
     try:
+        if here not in sys.path:  # a command, unlike `python`, does not look in the current folder by itself
+            sys.path.insert(0, here)
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)

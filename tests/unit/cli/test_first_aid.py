@@ -1,0 +1,140 @@
+"""What a newcomer types wrongly, and what is said: the fault, and what to type instead."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from recal import TemperatureScaling, Views, load, save
+from recal.cli.app import run
+from recal.cli.wording import as_typed
+
+RNG = np.random.default_rng(0)
+Y = RNG.integers(0, 3, 60)
+LOGITS = 3 * (np.eye(3)[Y] + RNG.normal(0, 0.7, (60, 3)))
+
+
+def said(arguments, capsys) -> str:
+    assert run([str(argument) for argument in arguments]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+@pytest.fixture
+def views(tmp_path):
+    return Views(LOGITS, labels=Y).write(tmp_path / "views.npz")
+
+
+@pytest.fixture
+def unlabelled(tmp_path):
+    return Views(LOGITS).write(tmp_path / "unlabelled.npz")
+
+
+@pytest.fixture
+def calibration(tmp_path):
+    return save(TemperatureScaling().fit(LOGITS, Y), tmp_path / "ts.recal")
+
+
+def test_swapped_arguments_are_recognised(views, calibration, tmp_path, capsys):
+    shown = said(["apply", views, calibration, "--out", tmp_path / "p.npz"], capsys)
+    assert f"{views} holds views, not a calibration. The calibration comes first" in shown
+    shown = said(["fit", calibration, "--method", "ts", "--out", tmp_path / "c.recal"], capsys)
+    assert f"{calibration} is a calibration, not views" in shown
+    shown = said(["groups", calibration], capsys)
+    assert "is a calibration, not views" in shown
+
+
+def test_probabilities_in_place_of_views_are_recognised(views, calibration, tmp_path, capsys):
+    assert run(["apply", str(calibration), str(views), "--out", str(tmp_path / "p.npz")]) == 0
+    capsys.readouterr()
+    shown = said(["fit", tmp_path / "p.npz", "--method", "ts", "--out", tmp_path / "c.recal"], capsys)
+    assert "holds probabilities, and logits are needed" in shown
+
+
+def test_missing_labels_are_asked_for_by_their_option(unlabelled, tmp_path, capsys):
+    shown = said(["fit", unlabelled, "--method", "ts", "--out", tmp_path / "c.recal"], capsys)
+    assert "add --labels FILE" in shown
+
+
+@pytest.mark.parametrize("names", [False, True])
+def test_labels_come_from_a_file_of_lines(unlabelled, tmp_path, names, capsys):
+    words = np.array(["cat", "dog", "owl"])
+    (tmp_path / "y.txt").write_text("\n".join(words[Y] if names else Y.astype(str)) + "\n")
+    more = ["--classes", "cat,dog,owl"] if names else []
+    out = tmp_path / "c.recal"
+    files = [str(unlabelled), "--labels", str(tmp_path / "y.txt"), "--out", str(out)]
+    assert run(["fit", *files, "--method", "ts", *more]) == 0
+    fitted = load(out)
+    assert fitted.beta_ == TemperatureScaling().fit(LOGITS, Y).beta_
+    assert fitted.classes_.tolist() == (words.tolist() if names else [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("labels", "remedy"),
+    [
+        (Y + 1, "They go from 1 to 3, and columns are counted from 0: subtract 1 from each"),
+        (Y.astype(float), "store them as whole numbers"),
+        (np.eye(3, dtype=int)[Y], "store the column of each row's 1"),
+        (np.array(["a", "b", "c"])[Y], "give --classes A,B,C in the columns' order"),
+        (Y[:50], "There are 60 samples but 50 labels"),
+    ],
+)
+def test_labels_of_another_form_are_refused_with_the_remedy(unlabelled, tmp_path, labels, remedy, capsys):
+    np.save(tmp_path / "y.npy", labels)
+    files = [unlabelled, "--labels", tmp_path / "y.npy", "--out", tmp_path / "c.recal"]
+    assert remedy in said(["fit", *files, "--method", "ts"], capsys)
+
+
+MODEL = """
+import numpy as np
+
+def net(batch):
+    return np.asarray(batch, dtype=float).reshape(len(batch), -1)[:, :2]
+
+def broken(batch):
+    raise KeyError("weights")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder that holds a module and inputs, and is the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    (tmp_path / "my_first_model.py").write_text(MODEL)
+    np.save(tmp_path / "x.npy", RNG.integers(0, 256, (6, 4, 4), dtype=np.uint8))
+    return tmp_path
+
+
+def test_a_module_in_the_current_folder_is_found(folder, capsys):
+    assert run(["collect", "--model", "my_first_model:net", "--data", "x.npy", "--out", "v.npz", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["classes"] == 2
+
+
+def test_a_models_own_exception_is_shown_as_the_models(folder, capsys):
+    shown = said(["collect", "--model", "my_first_model:broken", "--data", "x.npy", "--out", "v.npz"], capsys)
+    assert "fault in recal" not in shown
+    assert (
+        "The model broken failed while collecting the original of samples 0..5. It raised KeyError: 'weights'" in shown
+    )
+
+
+@pytest.mark.parametrize(("out", "words"), [("v.zarr", "run the same command again to go on"), ("v.npz", "NAME.zarr")])
+def test_an_interrupted_collect_says_how_to_go_on(folder, monkeypatch, capsys, out, words):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("recal.collecting.collect", interrupted)
+    assert run(["collect", "--model", "my_first_model:net", "--data", "x.npy", "--out", out]) == 130
+    assert words in capsys.readouterr().err
+
+
+def test_arguments_are_named_as_they_were_typed():
+    message = "`batch_size` must be a whole number, and so must `seed`."
+    assert as_typed(message, ["collect", "--batch-size=0"]) == (
+        "--batch-size must be a whole number, and so must `seed`."
+    )
