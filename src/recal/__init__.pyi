@@ -39,6 +39,7 @@ from .calibrators.view_stacking import ViewStacking as ViewStacking
 from .metrics.evaluation import evaluate as evaluate
 from .decisions.decide import Decision as Decision, decide as decide
 from .decisions.rule import DecisionRule as DecisionRule
+from .decisions.sets import PredictionSets as PredictionSets, prediction_sets as prediction_sets
 from .comparison.results import Comparison as Comparison
 from .comparison.run import compare as compare
 from .runtime.classifier import CalibratedClassifier as CalibratedClassifier

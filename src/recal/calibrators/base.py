@@ -69,7 +69,12 @@ class Calibrator(Estimator, ABC):
     n_fitted_ : int
         The number of samples of the fit.
     decision_ : DecisionRule, where one was set
-        Which answers `accept` accepts; see `recal.decide`. It is saved with the calibrator; a new fit forgets it.
+        Which answers `accept` accepts; see `recal.decide`.
+    sets_ : PredictionSets, where they were set
+        Which classes stay in play; see `recal.prediction_sets`.
+    profile_ : Profile, where one was set
+        What inputs looked like at the fit; see `recal.decisions.watch`. All three are saved with the calibrator, and
+        a new fit forgets them.
     """
 
     short_name: ClassVar[str]
@@ -79,6 +84,8 @@ class Calibrator(Estimator, ABC):
     classes_: NDArray
     n_fitted_: int
     decision_: _Rule
+    sets_: Any
+    profile_: Any
 
     def fit(self, X: Views | ArrayLike, y: ArrayLike | None = None, *, classes: Sequence[Any] | None = None) -> Self:
         """Learn the map from held-out logits and their labels.
@@ -104,8 +111,9 @@ class Calibrator(Estimator, ABC):
         self._fit(views, labels)
         self.classes_ = columns
         self.n_fitted_ = views.n_samples
-        if hasattr(self, "decision_"):
-            del self.decision_  # it was made for what the calibrator answered before
+        for attached in ("decision_", "sets_", "profile_"):  # made for what the calibrator answered before
+            if hasattr(self, attached):
+                delattr(self, attached)
         return self
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:

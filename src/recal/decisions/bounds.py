@@ -42,3 +42,14 @@ def share_interval(hits: int, count: int, confidence: float) -> Interval:
 def fewest_answers(risk: float, level: float) -> int:
     """How many answers, all of them right, show a risk at this level; nothing can be shown with fewer."""
     return int(np.ceil(np.log(level) / np.log1p(-risk)))
+
+
+def smallest_size(errors: int, risk: float, level: float) -> int:
+    """How many answers, with so many mistakes among them, show a risk at this level."""
+    low, high = errors, errors + 1
+    while chance_of_so_few(errors, high, risk) > level:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if chance_of_so_few(errors, middle, risk) <= level else (middle, high)
+    return high

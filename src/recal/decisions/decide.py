@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_labels, check_probs
-from recal.decisions.bounds import Interval, share_interval
+from recal.checks import Floats, Labels, check_labels, check_probs
+from recal.decisions.bounds import Interval, Vector, share_interval
 from recal.decisions.rule import DecisionRule, check_share, is_number
 from recal.decisions.search import Ranked, certified, further_answers, ranked
 from recal.errors import InputError
@@ -76,6 +76,8 @@ class Decision:
     parts : tuple of Part
         One for all answers, or one for each class that can be answered.
     costs : Costs or None
+    supported_risk : float or None
+        Where nothing may be accepted: the lowest risk at which something could be.
     """
 
     rule: DecisionRule
@@ -83,6 +85,7 @@ class Decision:
     interval: Interval
     costs: Costs | None = None
     classes: tuple[Any, ...] | None = None
+    supported_risk: float | None = None
 
     @property
     def threshold(self) -> float:
@@ -158,6 +161,7 @@ class Decision:
             "n_accepted": self.n_accepted,
             "n_errors": self.n_errors,
             "needed": self.needed,
+            "supported_risk": self.supported_risk,
             "message": str(self),
         }
         if self.costs is not None:
@@ -193,16 +197,18 @@ class Decision:
 
     def _why(self) -> str:
         samples = f"{self.n_samples:,} labelled samples"
+        known = self.supported_risk
+        instead = "" if known is None else f" As they are, they can show a risk of {_round_up(known):.2g}."
         if self.needed is None:
             return (
                 f"in these {samples} mistakes are more frequent than {self.risk:.3g} even among the most confident "
-                "answers. More labels would not change that; a higher risk or a better model would."
+                f"answers. More labels would not change that; a higher risk or a better model would.{instead}"
             )
         least = "at least " if all(part.needed_at_least for part in self.parts if part.needed == self.needed) else ""
         each = "for each class " if self.rule.per_class else ""
         return (
             f"{samples} cannot show a risk below {self.risk:.3g} {each}at {self.confidence:.0%} confidence. "
-            f"You need {least}about {_round(self.needed):,} more labelled samples."
+            f"You need {least}about {_round(self.needed):,} more labelled samples.{instead}"
         )
 
 
@@ -260,19 +266,38 @@ def decide(
     array = check_probs(probs)
     labels = check_labels(y, len(array), array.shape[1], classes)
     bound = risk if costs is None else costs.risk
-    answers = array.argmax(axis=1)
-    sure = array[np.arange(len(array)), answers].astype(np.float64)
-    wrong = answers != labels
-    if per_class:
-        n_classes = array.shape[1]
-        groups = [ranked(sure[answers == column], wrong[answers == column]) for column in range(n_classes)]
-        parts = tuple(_part(group, bound, level / n_classes, costs) for group in groups)
-    else:
-        parts = (_part(ranked(sure, wrong), bound, level, costs),)
+    groups = by_answer(array, labels) if per_class else [ranked(*answers_of(array, labels)[1:])]
+    parts = tuple(_part(group, bound, level / len(groups), costs) for group in groups)
     rule = DecisionRule(tuple(part.threshold for part in parts), risk=bound, confidence=confidence)
     accepted = sum(part.n_accepted for part in parts)
     names = None if classes is None else tuple(np.asarray(classes).tolist())
-    return Decision(rule, parts, share_interval(accepted, len(array), confidence), costs, names)
+    supported = None if accepted or per_class else _supported(groups[0], bound, level)
+    return Decision(rule, parts, share_interval(accepted, len(array), confidence), costs, names, supported)
+
+
+def answers_of(probs: Floats, labels: Labels) -> tuple[Labels, Vector, NDArray[np.bool_]]:
+    """Each sample's answer, the confidence in it, and whether it is wrong."""
+    answers = probs.argmax(axis=1)
+    return answers, probs[np.arange(len(probs)), answers].astype(np.float64), answers != labels
+
+
+def by_answer(probs: Floats, labels: Labels) -> list[Ranked]:
+    """The answers of each class, ranked."""
+    answers, sure, wrong = answers_of(probs, labels)
+    order = np.argsort(answers, kind="stable")
+    cuts = np.searchsorted(answers[order], np.arange(1, probs.shape[1]))
+    return [ranked(sure[rows], wrong[rows]) for rows in np.split(order, cuts)]
+
+
+def _supported(answers: Ranked, risk: float, level: float) -> float | None:
+    """The lowest risk above `risk` at which these answers allow anything to be accepted, to 1 % of itself."""
+    low, high = risk, 0.5
+    if risk >= high or not len(certified(answers, high, level)):
+        return None
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if len(certified(answers, middle, level)) else (middle, high)
+    return high
 
 
 def _part(answers: Ranked, risk: float, level: float, costs: Costs | None) -> Part:
@@ -308,6 +333,12 @@ def _round(number: int) -> int:
     """Two digits: a number of samples that is an estimate should look like one."""
     digits = max(0, len(str(number)) - 2)
     return int(math.ceil(number / 10**digits) * 10**digits)
+
+
+def _round_up(risk: float) -> float:
+    """Two digits, and never below what was shown."""
+    digits = 1 - math.floor(math.log10(risk))
+    return math.ceil(risk * 10**digits) / 10**digits
 
 
 def _finite(value: float) -> float | None:

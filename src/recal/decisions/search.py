@@ -3,8 +3,9 @@
 One binomial bound is exact for one threshold; trying many and keeping the best would break it. So the thresholds are
 tested one after the other, from the strictest on, and each test is passed on only if the one before it succeeded
 (fixed-sequence testing; as a search over thresholds: Angelopoulos, Bates, Candes, Jordan and Lei, "Learn then Test",
-2021). One early mistake with high confidence would end such a sequence, so a fifth of the allowed error probability is
-kept for later beginnings (the fallback procedure of Wiens, 2003, which still errs at most as often as was allowed).
+2021). One early mistake with high confidence would end such a sequence, so part of the allowed error probability is
+kept for later beginnings (the fallback procedure of Wiens, 2003, which still errs at most as often as was allowed). The
+older search by halving (SGR; Geifman and El-Yaniv, 2017) spends the error probability on every step and accepts less.
 
 Sets are counted, not cut at fixed confidences: "the m most confident", for a fixed list of m. Given the confidence of
 the next one, these m are independent draws from all answers above it, so their mistakes are binomial whatever scale the
@@ -20,15 +21,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.decisions.bounds import Vector, chance_of_so_few, fewest_answers
+from recal.decisions.bounds import Vector, chance_of_so_few, fewest_answers, smallest_size
 
 Counts = NDArray[np.intp]
 
 # How fast the tested sets grow: at most this share of the possible coverage is given away.
 _GROWTH = 1.005
-# The share of the allowed error probability with which the first sequence begins, and how far apart the others begin.
-_FIRST = 0.8
-_APART = 4.0
+# Where sequences begin, by the number of mistakes that their first set may hold, and with which share of the allowed
+# error probability. Few samples cannot afford much but the first; many should not fail by one mistake near the top.
+_FEW = ((0, 0.8),)
+_MANY = ((0, 0.3), (3, 0.5))
+# "Many": so many times the answers that could show anything at all.
+_MANY_TIMES = 8
+# What is left begins where sets are 4, 16, ... times as large.
+_APART = 4
 
 
 @dataclass(frozen=True)
@@ -89,34 +95,43 @@ def certified(answers: Ranked, risk: float, level: float) -> Counts:
 
 def _sequence(n: int, risk: float, level: float) -> tuple[Counts, Vector]:
     """The sizes to test, from the smallest on, and the error probability with which each begins a sequence."""
-    if (first := first_size(n, risk, level)) > n:
+    begins = _beginnings(n, risk, level)
+    if not begins:
         return np.empty(0, np.intp), np.empty(0)
-    sizes = [first]
+    sizes = [min(begins)]
     while sizes[-1] < n:
         sizes.append(min(n, max(sizes[-1] + 1, math.ceil(sizes[-1] * _GROWTH))))
     planned, weights = np.array(sizes, np.intp), np.zeros(len(sizes))
-    later = [first * _APART**i for i in range(1, 12) if first * _APART**i < n]
-    weights[0] = _FIRST * level if later else level
-    for begin in later:
-        weights[np.searchsorted(planned, begin)] = (1 - _FIRST) * level / len(later)
+    for size, weight in begins.items():
+        weights[np.searchsorted(planned, size)] += weight
     return planned, weights
 
 
-def first_size(n: int, risk: float, level: float) -> int:
-    """The smallest set that is tested; where few samples leave no room for later beginnings, nothing is kept back."""
-    whole, kept_back = fewest_answers(risk, level), fewest_answers(risk, _FIRST * level)
-    return whole if n <= kept_back * _APART else kept_back
+def _beginnings(n: int, risk: float, level: float) -> dict[int, float]:
+    """The sizes at which sequences begin, with their parts of the error probability: fixed before labels are seen."""
+    if (fewest := fewest_answers(risk, level)) > n:
+        return {}
+    shares = _MANY if n >= _MANY_TIMES * fewest else _FEW
+    begins = {smallest_size(errors, risk, share * level): share for errors, share in shares}
+    later: list[int] = []
+    while (size := max(begins) * _APART ** (len(later) + 1)) < n:
+        later.append(size)
+    begins |= dict.fromkeys(later, (1 - sum(begins.values())) / max(len(later), 1))
+    within = {size: share for size, share in begins.items() if size <= n}
+    if len(within) <= 1:  # no room for another beginning: nothing is kept back
+        return {fewest: level}
+    return {size: level * share / sum(within.values()) for size, share in within.items()}
 
 
 def further_answers(answers: Ranked, risk: float, level: float) -> tuple[int | None, bool]:
     """Return about how many more labelled samples are needed to certify any set, and whether that is a mere minimum.
 
     It asks, of each set that could be accepted, how large it would have to be if mistakes went on at the rate seen
-    (half a mistake more, so that a short clean run does not promise too much). None: all sets are too often wrong.
+    (and one more, since the best of many sets is partly lucky). None: all sets are too often wrong.
     """
     n, sizes = len(answers), answers.ends
     errors = answers.errors[sizes]
-    rates = (errors + 0.5) / (sizes + 1.0)
+    rates = (errors + 1.0) / (sizes + 1.0)
     possible = rates < risk
     if not possible.any():
         clean = sizes[errors == 0]
@@ -128,6 +143,6 @@ def further_answers(answers: Ranked, risk: float, level: float) -> tuple[int | N
     low, high = np.full(len(sizes), 1.0), np.full(len(sizes), 1e12)
     for _ in range(60):
         middle = np.sqrt(low * high)
-        shown = chance_of_so_few(np.ceil(rates * middle), np.ceil(middle), risk) <= _FIRST * level
+        shown = chance_of_so_few(np.ceil(rates * middle), np.ceil(middle), risk) <= _FEW[0][1] * level
         low, high = np.where(shown, low, middle), np.where(shown, middle, high)
     return max(1, math.ceil(float((n * (high / sizes - 1)).min()))), False

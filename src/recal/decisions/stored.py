@@ -5,5 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from recal.decisions.rule import DecisionRule
+from recal.decisions.sets import PredictionSets
 
-STORED: tuple[type[Any], ...] = (DecisionRule,)
+STORED: tuple[type[Any], ...] = (DecisionRule, PredictionSets)
+# What a calibrator may carry, by the attribute's name.
+ATTACHED: dict[str, type[Any]] = {"decision_": DecisionRule, "sets_": PredictionSets}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import numpy as np
 
-from recal.decisions.rule import DecisionRule
+from recal.decisions.stored import ATTACHED
 from recal.errors import FileError
 from recal.plan import Plan
 
@@ -51,10 +51,11 @@ def check_state(family: type[Calibrator], state: dict[str, Any]) -> None:
     blend = state.get("plan_", Plan()).blend
     if blend is not None and blend.n_classes not in (None, len(classes)):
         raise FileError(f"`plan_` has offsets for {blend.n_classes} classes, and `classes_` names {len(classes)}")
-    if (rule := state.get("decision_")) is not None:
-        if not isinstance(rule, DecisionRule):
-            raise FileError("`decision_` must be a rule of decisions")
-        rule.check_classes(len(classes))
+    for key, kind in ATTACHED.items():
+        if (attached := state.get(key)) is not None:
+            if not isinstance(attached, kind):
+                raise FileError(f"`{key}` must be a {kind.__name__}")
+            attached.check_classes(len(classes))
 
 
 def fitted_names(family: type[Calibrator]) -> set[str]:

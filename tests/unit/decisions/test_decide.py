@@ -9,7 +9,7 @@ import pytest
 
 from recal import InputError, decide
 from recal.decisions.bounds import chance_of_so_few, share_interval
-from recal.decisions.search import certified, ranked
+from recal.decisions.search import _sequence, certified, ranked
 
 
 def model(n: int, seed: int, sharpness: float = 1.5, k: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -55,7 +55,7 @@ def test_the_accepted_set_is_the_one_that_was_counted():
     probs, y = model(4000, 0)
     found = decide(probs, y, risk=0.02)
     accepted = found.accept(probs)
-    assert accepted.sum() == found.n_accepted > 400
+    assert accepted.sum() == found.n_accepted > 100
     assert (probs.argmax(1) != y)[accepted].sum() == found.n_errors
     assert chance_of_so_few(found.n_errors, found.n_accepted, 0.02) <= 0.05
     assert found.interval == share_interval(found.n_accepted, 4000, 0.95)
@@ -86,10 +86,20 @@ def test_one_confident_mistake_does_not_end_the_search():
 
 def test_a_sequence_that_failed_is_not_taken_up_again_at_its_old_level():
     """Between two beginnings nothing may be certified once a set failed, however good later sets look."""
-    wrong = np.zeros(1000, bool)
-    wrong[:20] = True
-    sizes = certified(ranked(np.linspace(0.99, 0.6, 1000), wrong), 0.05, 0.05)
-    assert not len(sizes), "n leaves room for one beginning only, and its first set fails"
+    wrong = np.zeros(290, bool)
+    wrong[0] = True
+    assert chance_of_so_few(1, 290, 0.05) < 1e-4
+    sizes = certified(ranked(np.linspace(0.99, 0.6, 290), wrong), 0.05, 0.05)
+    assert not len(sizes) or sizes.min() > 200, "its first set fails; only a later beginning may certify"
+    assert not len(certified(ranked(np.linspace(0.99, 0.6, 100), wrong[:100]), 0.05, 0.05))
+
+
+def test_no_more_error_probability_is_spent_than_was_allowed():
+    for n in (60, 300, 2000, 100_000):
+        planned, weights = _sequence(n, 0.05, 0.05)
+        assert weights.sum() == pytest.approx(0.05)
+        assert planned[-1] == n
+        assert (np.diff(planned) > 0).all()
 
 
 def test_costs_choose_the_cheapest_certified_set():

@@ -73,5 +73,5 @@ def test_a_file_cannot_bring_a_rule_of_other_classes_or_something_else(tmp_path)
     for bad in (rule(0.1, 0.2, 0.3), 0.5):
         calibrator = fitted()
         calibrator.decision_ = bad
-        with pytest.raises(FileError, match=r"classes|must be a rule"):
+        with pytest.raises(FileError, match=r"classes|must be a DecisionRule"):
             load(save(calibrator, tmp_path / "bad.recal"))

@@ -1,0 +1,83 @@
+"""Views of clean and of damaged images, by a small network trained here: what the studies of `recal watch` read.
+
+    python -m benchmarks.damage_views --data FOLDER --out damage/
+
+FOLDER holds Fashion-MNIST's four IDX files (Debian: dataset-fashion-mnist). Written are fit.npz (5,000 clean test
+images), clean.npz (the other 5,000) and KIND-STRENGTH.npz (these, damaged). Takes some minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from examples.fashion_mnist import find, train
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from recal import collect
+from recal.collecting import Normalize
+from recal.collecting.inputs.files import read_idx
+from recal.transforms import as_transform
+
+Images = NDArray[np.uint8]
+POOL = ("flip", "shift:2", "zoom:0.8", "brightness:0.6")
+
+
+def noise(images: Images, deviation: float) -> Images:
+    drawn = np.random.default_rng(0).normal(0, deviation, images.shape)
+    return np.clip(np.rint(images + drawn), 0, 255).astype(np.uint8)
+
+
+def turn(images: Images, degrees: float) -> Images:
+    return np.stack([ndimage.rotate(image, degrees, reshape=False, order=1) for image in images])
+
+
+def by_spec(kind: str) -> Callable[[Images, float], Images]:
+    # A transformation of recal is used as damage here; none of these is among the views but darkness.
+    return lambda images, strength: np.asarray(as_transform(f"{kind}:{strength:g}")(images))
+
+
+DAMAGE: dict[str, tuple[Callable[[Images, float], Images], tuple[float, ...]]] = {
+    "jpeg": (by_spec("jpeg"), (50, 25, 10, 5, 2)),
+    "blur": (by_spec("blur"), (0.5, 0.8, 1.2, 1.8, 2.5)),
+    "dark": (by_spec("brightness"), (0.8, 0.6, 0.4, 0.25, 0.15)),
+    "noise": (noise, (8, 16, 32, 50, 80)),
+    "turn": (turn, (5, 10, 15, 25, 40)),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--train", type=int, default=20_000)
+    parser.add_argument("--epochs", type=int, default=20)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    preprocess = Normalize(mean=0.286, std=0.353)
+
+    def read(name: str) -> NDArray:
+        return np.asarray(read_idx(find(arguments.data, name)))
+
+    count = arguments.train
+    labels = read("train-labels-idx1-ubyte")[:count].astype(np.int64)
+    network = train(read("train-images-idx3-ubyte")[:count], labels, preprocess, arguments.epochs)
+    images, labels = read("t10k-images-idx3-ubyte"), read("t10k-labels-idx1-ubyte").astype(np.int64)
+    half = len(images) // 2
+    parts = {"fit": (images[:half], labels[:half]), "clean": (images[half:], labels[half:])}
+    for kind, (damage, strengths) in DAMAGE.items():
+        for strength in strengths:
+            parts[f"{kind}-{strength:g}"] = (damage(images[half:], strength), labels[half:])
+    for name, (shown, truth) in parts.items():
+        views = collect(network, shown, POOL, labels=truth, preprocess=preprocess, batch_size=500, progress=False)
+        views.write(arguments.out / f"{name}.npz")
+        print(name, f"accuracy {(views.logits.argmax(1) == truth).mean():.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

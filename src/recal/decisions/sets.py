@@ -1,0 +1,243 @@
+"""Prediction sets: the classes that stay in play, few where the model is sure, so that the truth is among them.
+
+Split-conformal prediction (Vovk, Gammerman and Shafer, 2005): a score says how badly a class fits a sample; on labelled
+samples the score of the true class is at most q in a share `coverage` of them; a new sample keeps the classes whose
+score is at most q. For samples like the labelled ones the true class is then kept with at least that probability,
+whatever the model is worth. Three scores:
+
+- lac: 1 - p. The smallest sets on average (Sadinle, Lei and Wasserman, 2019); also called THR.
+- aps: the probability of all classes that are likelier, and a random part of the class's own (Romano, Sesia and
+  Candes, 2020). Sets grow where samples are hard.
+- raps: aps with a penalty on every rank beyond the first few (Angelopoulos, Bates, Malik and Jordan, 2021).
+
+The random part is computed from the sample's own probabilities: a sample gets the same set alone or in a batch, and
+since the score is then a plain function of the sample, the guarantee needs no random numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.checks import check_labels, check_probs
+from recal.decisions.bounds import Interval, share_interval
+from recal.decisions.rule import check_share, is_number
+from recal.errors import InputError
+
+Method = Literal["lac", "aps", "raps"]
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionSets:
+    """Which classes stay in play: all whose score is at most a limit; made by `prediction_sets`.
+
+    Parameters
+    ----------
+    method : {"lac", "aps", "raps"}
+    coverage : float
+        The share of samples whose true class is to be kept.
+    limits : tuple of float
+        The largest score that is kept: one for all classes, or one for each; ``inf`` keeps every sample's class.
+    penalty, free_ranks : float, int
+        Of raps: what each rank beyond the free ones adds to the score.
+    randomised : bool
+        Whether aps and raps count a random part of the class's own probability, rather than all of it.
+    at_least_one : bool
+        Whether the likeliest class is kept where no class would be.
+
+    Examples
+    --------
+    >>> from recal.decisions import PredictionSets
+    >>> PredictionSets("lac", 0.9, (0.7,)).predict([[0.6, 0.35, 0.05], [0.2, 0.25, 0.55]])
+    array([[ True,  True, False],
+           [False, False,  True]])
+    """
+
+    method: Method
+    coverage: float
+    limits: tuple[float, ...]
+    penalty: float = 0.1
+    free_ranks: int = 2
+    randomised: bool = True
+    at_least_one: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method not in get_args(Method):
+            raise InputError(f"`method` must be one of {', '.join(get_args(Method))}, got {self.method!r}.")
+        check_share(self.coverage, "coverage")
+        if not isinstance(self.limits, tuple) or not self.limits:
+            raise InputError(f"`limits` must be a tuple of one or more numbers, got {self.limits!r}.")
+        for limit in self.limits:
+            if not is_number(limit) or math.isnan(limit):
+                raise InputError(f"A limit must be a number, or inf to keep a class always, got {limit!r}.")
+        if not is_number(self.penalty) or not 0 <= self.penalty < math.inf:
+            raise InputError(f"`penalty` must be a number of at least 0, got {self.penalty!r}.")
+        if isinstance(self.free_ranks, bool) or not isinstance(self.free_ranks, int) or self.free_ranks < 0:
+            raise InputError(f"`free_ranks` must be a whole number of at least 0, got {self.free_ranks!r}.")
+        for name in ("randomised", "at_least_one"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"`{name}` must be True or False, got {getattr(self, name)!r}.")
+
+    @property
+    def per_class(self) -> bool:
+        """Whether each class has a limit of its own."""
+        return len(self.limits) > 1
+
+    def check_classes(self, n_classes: int) -> None:
+        """Refuse probabilities of another number of classes than there are limits."""
+        if self.per_class and len(self.limits) != n_classes:
+            raise InputError(f"These sets have a limit for each of {len(self.limits)} classes, got {n_classes}.")
+
+    def scores(self, probs: ArrayLike, u: ArrayLike | None = None) -> Vector:
+        """The score of every class, (n_samples, n_classes); the lower, the better it fits.
+
+        `u` in [0, 1], one per sample, is the part of a class's own probability that aps and raps count. Without it the
+        part comes from the sample's probabilities, or is 1 where the sets are not randomised.
+        """
+        array = np.asarray(check_probs(probs), dtype=np.float64)
+        if self.method == "lac":
+            return 1.0 - array
+        parts = self._parts(array, u)
+        order = np.argsort(-array, axis=1, kind="stable")
+        falling = np.take_along_axis(array, order, axis=1)
+        scores = np.cumsum(falling, axis=1) - (1.0 - parts[:, None]) * falling
+        if self.method == "raps":
+            scores += self.penalty * np.maximum(np.arange(1, array.shape[1] + 1) - self.free_ranks, 0)
+        found = np.empty_like(scores)
+        np.put_along_axis(found, order, scores, axis=1)
+        return found
+
+    def predict(self, probs: ArrayLike, u: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Say of each class whether it stays in play, (n_samples, n_classes)."""
+        array = check_probs(probs)
+        self.check_classes(array.shape[1])
+        kept = self.scores(array, u) <= np.asarray(self.limits)
+        if self.at_least_one:
+            kept[np.arange(len(array)), array.argmax(axis=1)] |= ~kept.any(axis=1)
+        return kept
+
+    def _parts(self, array: Vector, u: ArrayLike | None) -> Vector:
+        if u is not None:
+            given = np.asarray(u, dtype=np.float64)
+            if given.shape != (len(array),) or not ((given >= 0) & (given <= 1)).all():
+                raise InputError(f"`u` must hold a number in [0, 1] for each of {len(array)} samples.")
+            return given
+        return content_uniforms(array) if self.randomised else np.ones(len(array))
+
+
+def content_uniforms(array: Vector) -> Vector:
+    """A number in [0, 1) for each row that looks random and depends on nothing but the row.
+
+    The bits of the values, rounded to float32 so that little differences in how they were computed seldom matter, go
+    through the mixing steps of splitmix64 (Steele, Lea and Flood, 2014), column after column.
+    """
+    bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32).astype(np.uint64)
+    state = np.full(len(bits), 0x9E3779B97F4A7C15, dtype=np.uint64)
+    for column in bits.T:
+        state = (state ^ column) * np.uint64(0xBF58476D1CE4E5B9)
+        state ^= state >> np.uint64(29)
+        state = state * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(32)
+    return (state >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
+def prediction_sets(
+    probs: ArrayLike,
+    y: ArrayLike,
+    coverage: float = 0.9,
+    method: Method = "lac",
+    *,
+    per_class: bool = False,
+    penalty: float = 0.1,
+    free_ranks: int = 2,
+    randomised: bool = True,
+    at_least_one: bool = False,
+    u: ArrayLike | None = None,
+    classes: Any = None,
+) -> PredictionSets:
+    """Find the sets of classes that hold the true one with probability `coverage`, from labelled samples.
+
+    The samples must be like those to come, and not those that the calibrator was fitted on.
+
+    Parameters
+    ----------
+    probs : array-like of shape (n_samples, n_classes)
+        Calibrated or not; the guarantee holds for any. Better probabilities give smaller sets.
+    y : array-like of shape (n_samples,)
+        Integers are column indices; anything else needs `classes`.
+    coverage, method, penalty, free_ranks, randomised, at_least_one : see `PredictionSets`
+    per_class : bool
+        Keep the promise for the samples of each true class, with a limit for each (Mondrian). A class with fewer than
+        about ``1 / (1 - coverage)`` labelled samples is then always kept.
+    u : array-like of shape (n_samples,), optional
+        The random parts, where they are not to come from the samples.
+    classes : sequence of length n_classes, optional
+        The columns' names, in the columns' order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.decisions import prediction_sets
+    >>> rng = np.random.default_rng(0)
+    >>> probs = rng.dirichlet([0.3] * 4, size=4000)
+    >>> y = (probs.cumsum(1) > rng.random((4000, 1))).argmax(1)
+    >>> sets = prediction_sets(probs[:2000], y[:2000], coverage=0.9)
+    >>> kept = sets.predict(probs[2000:])
+    >>> round(kept[np.arange(2000), y[2000:]].mean(), 2), kept.sum(axis=1).mean() < 2
+    (np.float64(0.9), np.True_)
+    """
+    array = check_probs(probs)
+    labels = check_labels(y, len(array), array.shape[1], classes)
+    form = PredictionSets(method, coverage, (math.inf,), penalty, free_ranks, randomised, at_least_one)
+    own = form.scores(array, u)[np.arange(len(array)), labels]
+    groups = [own[labels == column] for column in range(array.shape[1])] if per_class else [own]
+    limits = tuple(_limit(scores, coverage) for scores in groups)
+    return PredictionSets(method, coverage, limits, penalty, free_ranks, randomised, at_least_one)
+
+
+def _limit(scores: Vector, coverage: float) -> float:
+    """The k-th smallest score, k = ceil((n + 1) coverage): a new score is at most that with this probability."""
+    rank = math.ceil((len(scores) + 1) * coverage - 1e-9)  # 10 x 0.9 is meant as 9
+    return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else math.inf
+
+
+@dataclass(frozen=True)
+class SetReport:
+    """How sets did on labelled samples: coverage with its interval, sizes, and the class that is covered least."""
+
+    coverage: float
+    interval: Interval
+    mean_size: float
+    single: float  # the share of sets with one class
+    empty: float
+    coverage_by_class: tuple[float, ...]  # NaN for a class without samples
+
+    @property
+    def worst_class(self) -> int:
+        """The column of the class that is covered least."""
+        return int(np.nanargmin(self.coverage_by_class))
+
+
+def evaluate_sets(
+    sets: PredictionSets, probs: ArrayLike, y: ArrayLike, confidence: float = 0.95, *, classes: Any = None
+) -> SetReport:
+    """Measure sets on labelled samples that they were not made from."""
+    array = check_probs(probs)
+    labels = check_labels(y, len(array), array.shape[1], classes)
+    kept = sets.predict(array)
+    held, sizes = kept[np.arange(len(array)), labels], kept.sum(axis=1)
+    counts = np.bincount(labels, minlength=array.shape[1])
+    by_class = np.bincount(labels, weights=held, minlength=array.shape[1]) / np.where(counts > 0, counts, np.nan)
+    return SetReport(
+        coverage=float(held.mean()),
+        interval=share_interval(int(held.sum()), len(held), confidence),
+        mean_size=float(sizes.mean()),
+        single=float((sizes == 1).mean()),
+        empty=float((sizes == 0).mean()),
+        coverage_by_class=tuple(by_class.tolist()),
+    )

@@ -1,0 +1,64 @@
+"""MAPIE's scores, limits and sets (1.6.0, computed once on this problem) beside ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recal.decisions.sets import PredictionSets, prediction_sets
+
+THEIRS = np.load(Path(__file__).parent / "data" / "mapie_sets.npz")
+
+
+def problem(seed: int, n: int = 600, k: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    probs = np.exp(rng.normal(size=(n, k)) * 2)
+    probs /= probs.sum(1, keepdims=True)
+    return probs, (probs.cumsum(1) > rng.random((n, 1))).argmax(1)
+
+
+PROBS, Y = problem(0)
+NEW, _ = problem(1, 300)
+ROWS = np.arange(len(PROBS))
+COVERAGES = list(enumerate(THEIRS["coverages"].tolist()))
+
+
+@pytest.mark.parametrize(("index", "coverage"), COVERAGES)
+def test_lac(index, coverage):
+    sets = prediction_sets(PROBS, Y, coverage)
+    np.testing.assert_allclose(sets.scores(PROBS)[ROWS, Y], THEIRS["lac_scores"], atol=1e-12)
+    np.testing.assert_allclose(sets.limits, THEIRS["lac_limits"][index], rtol=1e-12)
+    np.testing.assert_array_equal(sets.predict(NEW), THEIRS["lac_sets"][:, :, index])
+
+
+@pytest.mark.parametrize(("index", "coverage"), COVERAGES)
+def test_aps(index, coverage):
+    """With their random numbers, read back from their scores: the part of a class's own probability that counts."""
+    whole = PredictionSets("aps", coverage, (1.0,), randomised=False).scores(PROBS)[ROWS, Y]
+    u = np.clip(1 - (whole - THEIRS["aps_scores"]) / PROBS[ROWS, Y], 0, 1)
+    assert 0.45 < u.mean() < 0.55
+    sets = prediction_sets(PROBS, Y, coverage, "aps", u=u)
+    np.testing.assert_allclose(sets.limits, THEIRS["aps_limits"][index], rtol=1e-9)
+    # Their sets with and without the last label are ours where none or all of the last probability counts.
+    np.testing.assert_array_equal(sets.predict(NEW, u=np.zeros(300)), THEIRS["aps_sets_more"][:, :, index])
+    fewer = sets.predict(NEW, u=np.ones(300))
+    fewer[np.arange(300), NEW.argmax(1)] = True  # theirs are never empty
+    np.testing.assert_array_equal(fewer, THEIRS["aps_sets_fewer"][:, :, index])
+
+
+def test_raps():
+    """They keep some samples apart to choose penalty and free ranks; on the others, with their choice, we agree."""
+    penalty, free = float(THEIRS["raps_penalty"]), int(THEIRS["raps_free"][0])
+    probs, y = PROBS[THEIRS["raps_rows"]], Y[THEIRS["raps_rows"]]
+    rows = np.arange(len(probs))
+    # Their stored scores hold the random part and not yet the penalty.
+    whole = PredictionSets("aps", 0.9, (1.0,), randomised=False).scores(probs)[rows, y]
+    u = np.clip(1 - (whole - THEIRS["raps_scores"]) / probs[rows, y], 0, 1)
+    assert 0.45 < u.mean() < 0.55
+    sets = prediction_sets(probs, y, 0.9, "raps", penalty=penalty, free_ranks=free, u=u)
+    np.testing.assert_allclose(sets.limits, THEIRS["raps_limit"], rtol=1e-9)
+    fewer = sets.predict(NEW, u=np.ones(300))
+    fewer[np.arange(300), NEW.argmax(1)] = True
+    np.testing.assert_array_equal(fewer, THEIRS["raps_sets_fewer"])

@@ -1,0 +1,117 @@
+"""Prediction sets: the rank that is promised, coverage by simulation, per class, and sets that no batch changes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from recal import InputError, TemperatureScaling, load, prediction_sets, save
+from recal.decisions.sets import PredictionSets, content_uniforms, evaluate_sets
+
+
+def problem(n: int, seed: int, k: int = 5, spoiled: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, k)) * 2
+    logits[:, 0] += 1  # classes differ in how often they come
+    probs = np.exp(logits)
+    probs /= probs.sum(1, keepdims=True)
+    y = (probs.cumsum(1) > rng.random((n, 1))).argmax(1)
+    claimed = np.exp(spoiled * logits)
+    return claimed / claimed.sum(1, keepdims=True), y
+
+
+def test_the_limit_is_the_score_of_the_rank_that_split_conformal_names():
+    probs = np.column_stack([np.linspace(0.95, 0.05, 19), np.linspace(0.05, 0.95, 19)])
+    y = np.zeros(19, int)
+    assert prediction_sets(probs, y, 0.9).limits == pytest.approx((1 - probs[17, 0],)), "the 18th of 19"
+    assert prediction_sets(probs, y, 0.95).limits == pytest.approx((1 - probs[18, 0],)), "the 19th of 19"
+    assert prediction_sets(probs, y, 0.96).limits == (math.inf,), "no score among 19 can promise that"
+
+
+def test_scores_of_all_three_methods_by_hand():
+    probs = [[0.2, 0.5, 0.3]]
+    assert PredictionSets("lac", 0.9, (1.0,)).scores(probs)[0] == pytest.approx([0.8, 0.5, 0.7])
+    assert PredictionSets("aps", 0.9, (1.0,)).scores(probs, u=[0.5])[0] == pytest.approx([0.9, 0.25, 0.65])
+    raps = PredictionSets("raps", 0.9, (1.0,), penalty=0.1, free_ranks=1)
+    assert raps.scores(probs, u=[1.0])[0] == pytest.approx([1.2, 0.5, 0.9])
+
+
+@pytest.mark.parametrize("method", ["lac", "aps", "raps"])
+@pytest.mark.parametrize("spoiled", [1.0, 2.5])
+def test_coverage_is_kept_in_small_samples_whatever_the_model_is_worth(method, spoiled):
+    """The mean coverage over many small labelled samples lies between the promise and the promise + 1/(n + 1)."""
+    test, truth = problem(4000, 999, spoiled=spoiled)
+    rows, n = np.arange(4000), 60
+    found = [
+        prediction_sets(*problem(n, seed, spoiled=spoiled), 0.85, method).predict(test)[rows, truth].mean()
+        for seed in range(150)
+    ]
+    error = 3 * (np.std(found) / math.sqrt(150) + math.sqrt(0.85 * 0.15 / 4000))
+    assert 0.85 - error <= np.mean(found) <= 0.85 + 1 / (n + 1) + error
+
+
+def test_per_class_coverage_is_kept_for_each_class():
+    probs, y = problem(8000, 1, spoiled=2.5)
+    test, truth = problem(20_000, 2, spoiled=2.5)
+    plain = evaluate_sets(prediction_sets(probs, y, 0.9), test, truth)
+    each = evaluate_sets(prediction_sets(probs, y, 0.9, per_class=True), test, truth)
+    assert min(plain.coverage_by_class) < 0.89, "the promise for all does not hold for each"
+    assert min(each.coverage_by_class) > 0.88
+    assert plain.worst_class == int(np.argmin(plain.coverage_by_class))
+    assert plain.interval[0] < plain.coverage < plain.interval[1]
+
+
+def test_a_class_without_labelled_samples_is_always_kept():
+    probs, y = problem(500, 3)
+    sets = prediction_sets(probs, np.where(y == 4, 0, y), 0.9, per_class=True)
+    assert sets.limits[4] == math.inf
+    assert sets.predict(probs)[:, 4].all()
+
+
+def test_a_sample_alone_gets_what_it_gets_in_a_batch():
+    probs, y = problem(300, 4)
+    sets = prediction_sets(probs, y, 0.8, "aps")
+    together = sets.predict(probs)
+    assert (np.concatenate([sets.predict(row[None]) for row in probs]) == together).all()
+    u = content_uniforms(probs)
+    assert len(set(u.tolist())) == 300
+    assert abs(np.mean(u) - 0.5) < 0.06
+    assert abs(np.corrcoef(u, probs.max(1))[0, 1]) < 0.15
+
+
+def test_no_set_is_empty_where_that_is_asked():
+    probs, y = problem(2000, 5)
+    plain = prediction_sets(probs, y, 0.4).predict(probs)
+    full = prediction_sets(probs, y, 0.4, at_least_one=True).predict(probs)
+    assert not plain.any(1).all()
+    assert full.any(1).all()
+    assert (full >= plain).all()
+
+
+def test_sets_are_saved_alone_and_with_their_calibrator(tmp_path):
+    probs, y = problem(400, 6)
+    sets = prediction_sets(probs, y, 0.9, "raps", per_class=True)
+    assert load(save(sets, tmp_path / "sets.recal")) == sets
+    calibrator = TemperatureScaling().fit(np.log(probs), y)
+    calibrator.sets_ = sets
+    assert load(save(calibrator, tmp_path / "with.recal")).sets_ == sets
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"method": "thr"}, "got 'thr'"),
+        ({"coverage": 90}, "got 90"),
+        ({"limits": ()}, "got ()"),
+        ({"limits": (math.nan,)}, "got nan"),
+        ({"penalty": -1}, "got -1"),
+        ({"free_ranks": 1.5}, "got 1.5"),
+        ({"randomised": 1}, "got 1"),
+    ],
+)
+def test_what_no_sets_can_be_is_refused(fields, said):
+    with pytest.raises(InputError) as error:
+        PredictionSets(**{"method": "lac", "coverage": 0.9, "limits": (0.5,), **fields})
+    assert said in str(error.value)
