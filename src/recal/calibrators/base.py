@@ -80,6 +80,8 @@ class Calibrator(Estimator, ABC):
     short_name: ClassVar[str]
     keeps_accuracy: ClassVar[bool]
     needs_views: ClassVar[bool] = False
+    reads_views: ClassVar[bool] = False
+    """Whether views are of use to a fit that can do without; whoever collects for it should bring some."""
 
     classes_: NDArray
     n_fitted_: int

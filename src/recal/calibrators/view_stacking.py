@@ -94,6 +94,7 @@ class ViewStacking(Calibrator):
     """
 
     short_name: ClassVar[str] = "stack"
+    reads_views: ClassVar[bool] = True
     keeps_accuracy: ClassVar[bool] = kept_by_answers("kept")
 
     def __init__(

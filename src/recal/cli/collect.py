@@ -35,7 +35,11 @@ def collect(
     outputs: options.Outputs = None,
     device: options.Device = None,
     engine: options.Engine = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="For drawing the pool.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="For drawing the pool and the pilot.")] = None,
+    pilot: Annotated[
+        int | None,
+        typer.Option("--pilot", help="Compute the whole pool for so many labelled samples; then only views that pay."),
+    ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Begin again instead of resuming; replaces the store.")
     ] = False,
@@ -45,13 +49,15 @@ def collect(
 
     Transformations act on the inputs as they are; normalisation (--divide, --mean, --std, --channels, or a function of
     your own) follows. A .zarr store is written batch by batch: run the same command again to go on after an
-    interruption.
+    interruption. With --pilot 1000, all views are computed for 1,000 samples only, and those that help for all.
 
     Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide 255 --mean
     0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10 --out views.zarr[/bold]
     """
     from recal.collecting import collect as run
+    from recal.collecting import run_pilot
     from recal.collecting.inputs.sources import as_source
+    from recal.collecting.local import needs_pilot
     from recal.collecting.models.base import import_model
     from recal.errors import InputError
 
@@ -60,18 +66,15 @@ def collect(
     between = options.preprocessing(preprocess, mean, std, divide, channels)
     source = as_source(data, **options.given(resize=resize, crop=crop, on_error=on_error, part=part))
     how = options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine, seed=seed)
+    names = None if classes is None else classes.split(",")
+    how |= {"out": out, "resume": not again, "progress": not as_json, "preprocess": between, "classes": names}
+    network, transforms, found = import_model(model), None if pool == "none" else pool, None
     try:
-        views = run(
-            import_model(model),
-            source,
-            None if pool == "none" else pool,
-            out=out,
-            resume=not again,
-            progress=not as_json,
-            preprocess=between,
-            classes=None if classes is None else classes.split(","),
-            **how,
-        )
+        if pilot is not None and transforms is not None and needs_pilot(source, pilot):
+            found = run_pilot(network, source, transforms, pilot, **how)
+            if not as_json:
+                say(f"{found}.")
+        views = run(network, source, transforms if found is None else found.chosen, **how)
     except KeyboardInterrupt as stop:
         resumable = out.suffix == ".zarr"
         kept = f"What is done is kept in {out}: run the same command again to go on."
@@ -80,7 +83,8 @@ def collect(
     if as_json:
         specs = [str(transform) for transform in views.transforms]
         shape = {"samples": views.n_samples, "classes": views.n_classes, "transforms": specs}
-        print_json({**shape, "labelled": views.labels is not None, "skipped": source.skipped, "file": out})
+        cost = {} if found is None else {"pilot": pilot, "passes": found.passes, "without_pilot": found.passes_without}
+        print_json({**shape, **cost, "labelled": views.labels is not None, "skipped": source.skipped, "file": out})
         return
     if source.skipped:
         say(f"{len(source.skipped)} images could not be read and were skipped, such as {source.skipped[0]}.")

@@ -11,12 +11,14 @@ from recal.collecting.local import collect
 from recal.collecting.models.base import PROBABILITY_FLOOR, Model, as_model
 from recal.collecting.preprocess import Normalize
 
-# These need Pillow, or a package that is not always installed.
+# These need Pillow, a calibrator, or a package that is not always installed.
 _LATER = {
     "ImageFolder": "recal.collecting.inputs.folder",
     "OnnxModel": "recal.collecting.models.onnx",
     "TorchModel": "recal.collecting.models.torch",
     "HuggingFaceModel": "recal.collecting.models.huggingface",
+    "Pilot": "recal.collecting.pilot",
+    "run_pilot": "recal.collecting.pilot",
     "RayEngine": "recal.collecting.ray",
     "apply_distributed": "recal.collecting.ray",
 }

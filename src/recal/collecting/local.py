@@ -42,6 +42,7 @@ def collect(
     outputs: Outputs = "logits",
     device: Any = None,
     seed: int = 0,
+    pilot: int | None = None,
     **files: Any,
 ) -> Views:
     """Ask a model for the logits of inputs, as they are and through each transformation of a pool.
@@ -77,7 +78,11 @@ def collect(
     device : optional
         Where a torch model runs; it is moved back afterwards.
     seed : int
-        For drawing the pool.
+        For drawing the pool, and the pilot's samples.
+    pilot : int, optional
+        Compute all of the pool for that many labelled samples, drawn at random; then, for all of them, only the views
+        that `ViewStacking` chose there. Beside a store the pilot is kept as one of its own, ``name.pilot.zarr``.
+        `recal.collecting.run_pilot` tells more about it.
     **files
         For inputs given as a path: `resize`, `crop`, `on_error` ("stop" or "skip") of a folder of images, `part`
         ("train" or "test") of a CIFAR archive.
@@ -99,14 +104,26 @@ def collect(
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise InputError(f"`batch_size` must be a whole number from 1 on, got {batch_size!r}.")
-    job = Job(as_model(model, outputs=outputs, device=device), as_pool(pool, seed), preprocess, outputs)
+    answering, transforms = as_model(model, outputs=outputs, device=device), as_pool(pool, seed)
     source = open_source(inputs, labels, files)
     target = None if out is None else Path(out)
+    if pilot is not None and transforms and needs_pilot(source, pilot):
+        from recal.collecting.pilot import run_pilot
+
+        how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "engine": engine, "batch_size": batch_size}
+        how |= {"classes": classes, "resume": resume, "progress": progress, "out": target, "seed": seed}
+        transforms = run_pilot(answering, source, transforms, pilot, **how).chosen
+    job = Job(answering, transforms, preprocess, outputs)
     sink = _open_sink(target, job, source, classes, int(batch_size), resume)
     run = choose_engine(engine)
     with sink:
         run(job, source, int(batch_size), sink, progress)
         return sink.finish()
+
+
+def needs_pilot(source: Source, size: int) -> bool:
+    """Whether there are more samples than the pilot would take; otherwise all are computed anyway."""
+    return source.n_samples is None or source.n_samples > size
 
 
 def as_pool(pool: str | Sequence[Transform | str] | None, seed: int = 0) -> tuple[Transform, ...]:

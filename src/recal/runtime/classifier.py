@@ -43,6 +43,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         For drawing the pool.
     progress : bool
         Show a bar, if this is a terminal.
+    pilot : int, optional
+        In `fit`, compute the whole pool for so many samples only, and for the others the views that pay, as in
+        `recal.collect`.
 
     Attributes
     ----------
@@ -76,6 +79,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         device: Any = None,
         seed: int = 0,
         progress: bool = False,
+        pilot: int | None = None,
     ) -> None:
         self.model = model
         self.calibrator = calibrator
@@ -86,6 +90,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         self.device = device
         self.seed = seed
         self.progress = progress
+        self.pilot = pilot
 
     def __sklearn_clone__(self) -> CalibratedClassifier:
         # The model is given trained; scikit-learn's own way would hand back an untrained copy of it.
@@ -106,10 +111,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             The model's columns in order, where labels are not column indices.
         """
         calibrator = ReCal() if self.calibrator is None else clone(self.calibrator)
-        self.pool_ = as_pool(self.pool, self.seed) if calibrator.needs_views else ()
-        views = collect(
-            self.model, inputs, self.pool_, labels=y, classes=classes, preprocess=self.preprocess, **self._how()
-        )
+        self.pool_ = as_pool(self.pool, self.seed) if calibrator.needs_views or calibrator.reads_views else ()
+        how = {"labels": y, "classes": classes, "preprocess": self.preprocess, "pilot": self.pilot, "seed": self.seed}
+        views = collect(self.model, inputs, self.pool_, **how, **self._how())
         if views.labels is None:
             raise InputError("Labels are needed to fit: pass them as `y`, or use inputs that bring them.")
         self.calibrator_ = calibrator.fit(views)

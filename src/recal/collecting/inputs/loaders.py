@@ -76,13 +76,13 @@ class LoaderSource(Source):
             held.append((inputs, labels))
             count += len(inputs)
             while count >= size:
-                inputs, labels = _join(held)
+                inputs, labels = join(held)
                 yield Batch(index, index * size, inputs[:size], None if labels is None else labels[:size])
                 held = [(inputs[size:], None if labels is None else labels[size:])]
                 count -= size
                 index += 1
         if count:
-            yield Batch(index, index * size, *_join(held))
+            yield Batch(index, index * size, *join(held))
         elif index == 0:
             raise InputError(f"{self._name} gave no batch; a generator can be read only once.")
 
@@ -117,7 +117,8 @@ def _split(item: Any) -> tuple[Any, Any]:
     raise InputError(f"Items must be an input or a pair (input, label); got {len(item)} parts.")
 
 
-def _join(held: list[tuple[Any, NDArray | None]]) -> tuple[Any, NDArray | None]:
+def join(held: list[tuple[Any, NDArray | None]]) -> tuple[Any, NDArray | None]:
+    """Return pairs of inputs and labels as one pair."""
     inputs = [pair[0] for pair in held]
     labels = [pair[1] for pair in held if pair[1] is not None]
     joined = inputs[0] if len(inputs) == 1 else _concatenate(inputs)

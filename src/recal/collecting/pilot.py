@@ -1,0 +1,144 @@
+"""A pilot: every candidate view of a few labelled samples, so that only those that pay are computed for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.view_stacking import ViewStacking
+from recal.collecting.fingerprint import digest
+from recal.collecting.inputs.loaders import join
+from recal.collecting.inputs.sources import FILE_OPTIONS, Batch, IndexedSource
+from recal.collecting.local import as_pool, collect, open_source
+from recal.errors import InputError
+from recal.transforms import Transform
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What a pilot saw and chose.
+
+    Attributes
+    ----------
+    n_samples, n_all : int
+        Samples in the pilot, and in all.
+    candidates, chosen : tuple of transformations
+    stacking : ViewStacking
+        As fitted on the pilot; `views_report_` says what every candidate would have added.
+    """
+
+    n_samples: int
+    n_all: int
+    candidates: tuple[Transform, ...]
+    chosen: tuple[Transform, ...]
+    stacking: ViewStacking
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of the pilot and of the rest together, one for each sample and view."""
+        return self.n_samples * (1 + len(self.candidates)) + self.n_all * (1 + len(self.chosen))
+
+    @property
+    def passes_without(self) -> int:
+        """Forward passes that all candidates would take for all samples."""
+        return self.n_all * (1 + len(self.candidates))
+
+    def __str__(self) -> str:
+        names = ", ".join(str(transform) for transform in self.chosen)
+        found = f"chose {names}" if names else "found no view worth a forward pass"
+        return (
+            f"A pilot of {len(self.candidates)} views on {self.n_samples:,} samples {found}: "
+            f"{self.passes:,} forward passes in all instead of {self.passes_without:,}"
+        )
+
+
+def run_pilot(
+    model: Any,
+    inputs: Any,
+    pool: str | Sequence[Transform | str] | None,
+    size: int,
+    *,
+    labels: Any = None,
+    out: Path | None = None,
+    seed: int = 0,
+    stacking: ViewStacking | None = None,
+    **how: Any,
+) -> Pilot:
+    """Collect all views of `size` samples drawn at random, and choose among them as `ViewStacking` does.
+
+    Parameters
+    ----------
+    model, inputs, pool, labels, seed, **how
+        As in `recal.collect`. Inputs must be readable in any order, and labelled.
+    size : int
+        How many samples.
+    out : path, optional
+        Where `collect` will write; the pilot is kept beside it, under the name with `.pilot` before its ending.
+    stacking : ViewStacking, optional
+        Chooses the views; the default one where not given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.collecting import run_pilot
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 2, 900)
+    >>> images = rng.normal(0, 1, (900, 6, 6)) + 0.5 * np.where(y == 1, 1, -1)[:, None, None]
+    >>> def model(batch):  # it looks at the left half only
+    ...     score = batch[:, :, :3].sum((1, 2))
+    ...     return np.stack([-score, score], axis=1)
+    >>> pilot = run_pilot(model, images, "flip+shift", 300, labels=y, progress=False)
+    >>> print(pilot)
+    A pilot of 2 views on 300 samples chose flip: 2,700 forward passes in all instead of 2,700
+    """
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        raise InputError(f"`pilot` must be a whole number of samples from 1 on, got {size!r}.")
+    files: dict[str, Any] = {name: how.pop(name) for name in FILE_OPTIONS if name in how}
+    source = open_source(inputs, labels, files)
+    if not isinstance(source, IndexedSource):
+        raise InputError(
+            "A pilot draws samples at random, so inputs must be readable in any order: an array, a torch dataset, a "
+            "file or a folder, not a loader or a generator, which give theirs one after the other."
+        )
+    if source.batch(0, 1).labels is None:
+        raise InputError("A pilot learns which views pay from labels: pass `labels`, or inputs that bring them.")
+    candidates = as_pool(pool, seed)
+    rows = np.sort(np.random.default_rng([seed, 1]).choice(source.n_samples, min(size, source.n_samples), False))
+    target = None if out is None else out.with_name(f"{out.stem}.pilot{out.suffix}")
+    views = collect(model, Picked(source, rows), candidates, out=target, **how)
+    chooser = (ViewStacking() if stacking is None else stacking).fit(views)
+    named = {str(transform): transform for transform in candidates}  # a store knows one's own by name only
+    chosen = tuple(named[str(transform)] for transform in chooser.needed_transforms())
+    return Pilot(len(rows), source.n_samples, candidates, chosen, chooser)
+
+
+class Picked(IndexedSource):
+    """Some rows of a source, in their order."""
+
+    def __init__(self, source: IndexedSource, rows: NDArray[np.intp]) -> None:
+        self.source, self.rows = source, rows
+        self.n_samples = len(rows)
+        self.labels = None if source.labels is None else np.asarray(source.labels)[rows]
+        self.classes, self.skipped = source.classes, source.skipped
+
+    def fingerprint(self) -> str:
+        return digest([self.source.fingerprint(), self.rows])
+
+    def describe(self, row: int) -> str:
+        return self.source.describe(int(self.rows[row]))
+
+    def read(self, start: int, stop: int) -> Any:
+        return self._read(start, stop)[0]
+
+    def _read(self, start: int, stop: int) -> tuple[Any, NDArray | None]:
+        ones = [self.source.batch(int(row), 1) for row in self.rows[start:stop]]
+        return join([(one.inputs, one.labels) for one in ones])
+
+    def batch(self, index: int, size: int) -> Batch:
+        start = index * size
+        return Batch(index, start, *self._read(start, min(start + size, self.n_samples)))
