@@ -398,3 +398,71 @@ def test_the_transformations_it_names_are_all_it_needs(method):
     np.testing.assert_array_equal(fitted(method).predict_proba(fewer), fitted(method).predict_proba(views))
     if not method.needs_views:
         assert needed == ()
+
+
+GUARDED = [m for m in CALIBRATORS if "answers" in inspect.signature(m).parameters]
+guarded = pytest.mark.parametrize("method", GUARDED, ids=lambda method: method.short_name)
+
+
+def with_answers(method: type[Calibrator], answers: str) -> Calibrator:
+    """The method with the option set; where it may refuse to do anything at all, it is told not to."""
+    options = {"answers": answers, "random_state": 0, "no_harm": False}
+    known = inspect.signature(method).parameters
+    return method(**{name: value for name, value in options.items() if name in known})
+
+
+@cache
+def fitted_with(method: type[Calibrator], answers: str) -> Calibrator:
+    return with_answers(method, answers).fit(problem())
+
+
+def test_every_method_that_may_change_answers_has_the_option_to_keep_them():
+    assert {m.short_name for m in CALIBRATORS if not m.keeps_accuracy} <= {m.short_name for m in GUARDED}
+
+
+@guarded
+def test_keeps_every_answer_when_told_to(method):
+    free, kept = fitted_with(method, "free"), fitted_with(method, "kept")
+    assert (free.keeps_accuracy, kept.keeps_accuracy) == (False, True)
+    for logits in (SATURATED, NEAR_TIES, draw(300, 4, seed=5)[0], -draw(50, 4, seed=6)[0]):
+        views = make_views(logits)
+        probs = kept.predict_proba(views)
+        assert_probabilities(probs, logits.shape)
+        np.testing.assert_array_equal(probs.argmax(axis=1), logits.argmax(axis=1))
+        np.testing.assert_array_equal(probs.astype(np.float32).argmax(axis=1), logits.argmax(axis=1))
+        np.testing.assert_array_equal(kept.predict(views), logits.argmax(axis=1))
+        for row in (0, len(logits) - 1):
+            np.testing.assert_array_equal(kept.predict_proba(views[row])[0], probs[row])
+
+
+@guarded
+def test_keeping_answers_changes_only_rows_whose_answer_was_in_danger(method):
+    views = make_views(draw(300, 4, seed=5)[0])
+    free, kept = (fitted_with(method, answers).predict_proba(views) for answers in ("free", "kept"))
+    same = free.argmax(axis=1) == views.logits.argmax(axis=1)
+    if method is not recal.ViewStacking and method is not getattr(recal, "AutoCalibration", None):
+        # These two choose views by what they deliver, so the two fits may differ.
+        np.testing.assert_allclose(kept[same], free[same], rtol=0, atol=1e-5)
+
+
+@guarded
+def test_kept_answers_survive_a_save(method, tmp_path):
+    kept = fitted_with(method, "kept")
+    again = recal.load(recal.save(kept, tmp_path / "kept.recal"))
+    assert again.answers == "kept"
+    assert again.keeps_accuracy
+    np.testing.assert_array_equal(again.predict_proba(problem()), kept.predict_proba(problem()))
+
+
+@guarded
+def test_other_answers_are_refused(method):
+    with pytest.raises(InputError, match="`answers` must be one of 'kept', 'free', got 'maybe'"):
+        with_answers(method, "maybe").fit(problem())
+
+
+@guarded
+def test_kept_answers_go_with_names_for_classes(method):
+    logits, labels = draw(90, 4)
+    names = np.array(["ash", "beech", "cedar", "dogwood"])
+    kept = with_answers(method, "kept").fit(make_views(logits), names[labels], classes=names)
+    np.testing.assert_array_equal(kept.predict(make_views(logits)), names[logits.argmax(axis=1)])

@@ -8,12 +8,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.adaptive_mixture import tame
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.parameters import check_flag, check_number
 from recal.calibrators.machinery.probabilities import log_softmax, softmax
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.views import Views
 
 
@@ -32,6 +33,8 @@ class LearnedAggregation(Calibrator):
         Whether every class has its own weights.
     penalty : float
         On half the sum of the weights' squares.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -52,16 +55,17 @@ class LearnedAggregation(Calibrator):
     """
 
     short_name: ClassVar[str] = "aggregate"
-    keeps_accuracy: ClassVar[bool] = False
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
     needs_views: ClassVar[bool] = True
 
     beta_: float
     weights_: NDArray[np.float64]
     transforms_: list[str]
 
-    def __init__(self, per_class: bool = False, penalty: float = 1e-4) -> None:
+    def __init__(self, per_class: bool = False, penalty: float = 1e-4, answers: Answers = "free") -> None:
         self.per_class = per_class
         self.penalty = penalty
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         per_class, penalty = check_flag("per_class", self.per_class), check_number("penalty", self.penalty)

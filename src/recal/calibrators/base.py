@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.machinery.estimator import Estimator
+from recal.calibrators.machinery.parameters import check_choice
 from recal.calibrators.machinery.probabilities import bounded_probs
 from recal.calibrators.machinery.suspicions import warn_of_suspicions
 from recal.checks import Labels, check_classes, check_labels
@@ -110,6 +111,8 @@ class Calibrator(Estimator, ABC):
             raise InputError("Labels are needed to fit: pass them as `y`, or use views that hold them.")
         columns = np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
         warn_of_suspicions(views.logits, labels)
+        if hasattr(self, "answers"):
+            check_choice("answers", self.answers, ("kept", "free"))
         self._fit(views, labels)
         self.classes_ = columns
         self.n_fitted_ = views.n_samples

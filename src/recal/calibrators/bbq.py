@@ -8,11 +8,12 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.monotone import pack, smooth
 from recal.calibrators.machinery.parameters import check_number, warn_if_few
 from recal.calibrators.machinery.probabilities import normalise, softmax
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.views import Views
 
 Vector = NDArray[np.float64]
@@ -39,6 +40,8 @@ class BayesianBinning(Calibrator):
         is its middle.
     smoothing : float
         How many samples, spread evenly over the classes, are added at the end so that no answer is nearly 0 or 1.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -61,16 +64,19 @@ class BayesianBinning(Calibrator):
     """
 
     short_name = "bbq"
-    keeps_accuracy = False
+    keeps_accuracy = kept_by_answers("free")
 
     edges_: Vector
     values_: Vector
     offsets_: NDArray[np.int64]
 
-    def __init__(self, spread: float = 10.0, prior_samples: float = 2.0, smoothing: float = 1.0) -> None:
+    def __init__(
+        self, spread: float = 10.0, prior_samples: float = 2.0, smoothing: float = 1.0, answers: Answers = "free"
+    ) -> None:
         self.spread = spread
         self.prior_samples = prior_samples
         self.smoothing = smoothing
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         spread = check_number("spread", self.spread, least=1.0)

@@ -7,11 +7,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.one_vs_rest import fit_logistic, largest_score, targets
 from recal.calibrators.machinery.parameters import check_flag, warn_if_few
 from recal.calibrators.machinery.probabilities import log_odds, log_softmax, softmax
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.views import Views
 
 
@@ -28,6 +29,8 @@ class BetaCalibration(Calibrator):
     smooth : bool
         Fit to Platt's targets, (N+ + 1) / (N+ + 2) and 1 / (N- + 2), in place of 1 and 0. They keep the map honest
         where a class has few samples, and finite where it has none.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -45,10 +48,11 @@ class BetaCalibration(Calibrator):
     """
 
     short_name: ClassVar[str] = "beta"
-    keeps_accuracy: ClassVar[bool] = False
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    def __init__(self, smooth: bool = True) -> None:
+    def __init__(self, smooth: bool = True, answers: Answers = "free") -> None:
         self.smooth = smooth
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes)

@@ -7,10 +7,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.parameters import check_count, check_random_state
 from recal.checks import Labels
 from recal.metrics import ece
+from recal.plan import Answers
 from recal.views import Views
 
 # The published search for the noise's size: a coarse grid, then three finer ones around the best so far.
@@ -40,6 +41,8 @@ class ConsistencyCalibration(Calibrator):
         Of the calibration error that chooses the noise.
     random_state : int, Generator or None
         Seeds the noise.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -58,17 +61,24 @@ class ConsistencyCalibration(Calibrator):
     """
 
     short_name: ClassVar[str] = "consistency"
-    keeps_accuracy: ClassVar[bool] = False
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
     needs_views: ClassVar[bool] = True
 
     noise_: float
     seed_: int
     transforms_: list[str]
 
-    def __init__(self, draws: int = 200, n_bins: int = 15, random_state: int | np.random.Generator | None = 0) -> None:
+    def __init__(
+        self,
+        draws: int = 200,
+        n_bins: int = 15,
+        random_state: int | np.random.Generator | None = 0,
+        answers: Answers = "free",
+    ) -> None:
         self.draws = draws
         self.n_bins = n_bins
         self.random_state = random_state
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         check_count("draws", self.draws)

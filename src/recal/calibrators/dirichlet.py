@@ -32,7 +32,6 @@ class DirichletCalibration(MatrixScaling):
     """
 
     short_name: ClassVar[str] = "dir-odir"
-    keeps_accuracy: ClassVar[bool] = False
 
     def _features(self, views: Views) -> NDArray[np.float64]:
         return bounded(log_softmax(views.logits))

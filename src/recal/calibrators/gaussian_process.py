@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.latent_process import LatentProcess, Posterior, kernel, whitening
 from recal.calibrators.machinery.linear_map import linear_scores
@@ -15,6 +15,7 @@ from recal.calibrators.machinery.parameters import check_count, check_random_sta
 from recal.calibrators.machinery.probabilities import log_softmax, softmax
 from recal.calibrators.machinery.progress import track
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.views import Views
 
 # Below e^-12 a class hardly weighs in the softmax, and there is nothing to learn about g.
@@ -42,6 +43,8 @@ class GaussianProcessCalibration(Calibrator):
         drawn at random); the posterior itself always uses every sample.
     random_state : int, optional
         Seed of the draws, and of that choice.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -73,15 +76,21 @@ class GaussianProcessCalibration(Calibrator):
     """
 
     short_name: ClassVar[str] = "gp"
-    keeps_accuracy: ClassVar[bool] = False
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
     def __init__(
-        self, n_points: int = 16, n_draws: int = 32, max_search: int = 200_000, random_state: int | None = None
+        self,
+        n_points: int = 16,
+        n_draws: int = 32,
+        max_search: int = 200_000,
+        random_state: int | None = None,
+        answers: Answers = "free",
     ) -> None:
         self.n_points = n_points
         self.n_draws = n_draws
         self.max_search = max_search
         self.random_state = random_state
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         for name in ("n_points", "n_draws", "max_search"):

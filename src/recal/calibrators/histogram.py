@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.binning import equal_mass_edges, equal_width_edges, frequencies, look_up
 from recal.calibrators.machinery.parameters import check_choice, check_count, warn_if_few
 from recal.calibrators.machinery.probabilities import normalise, softmax
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.views import Views
 
 
@@ -32,6 +33,8 @@ class HistogramBinning(Calibrator):
     smoothing : float
         How many samples, spread evenly over the classes, are added to every bin so that no share is 0 or 1. An empty
         bin answers with its middle.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -49,15 +52,18 @@ class HistogramBinning(Calibrator):
     """
 
     short_name = "histogram"
-    keeps_accuracy = False
+    keeps_accuracy = kept_by_answers("free")
 
     edges_: NDArray[np.float64]
     values_: NDArray[np.float64]
 
-    def __init__(self, n_bins: int | None = None, strategy: str = "mass", smoothing: float = 1.0) -> None:
+    def __init__(
+        self, n_bins: int | None = None, strategy: str = "mass", smoothing: float = 1.0, answers: Answers = "free"
+    ) -> None:
         self.n_bins = n_bins
         self.strategy = strategy
         self.smoothing = smoothing
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         strategy = check_choice("strategy", self.strategy, ("mass", "width"))

@@ -6,11 +6,12 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.binning import frequencies
 from recal.calibrators.machinery.parameters import check_choice, check_count, warn_if_few
 from recal.calibrators.machinery.probabilities import log_odds, log_softmax, normalise
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.views import Views
 
 Vector = NDArray[np.float64]
@@ -42,6 +43,8 @@ class MutualInformationBinning(Calibrator):
         One set of bins for all classes, or one for each (which wants many samples of each).
     smoothing : float
         How many samples, spread evenly over the classes, are added to every bin so that no share is 0 or 1.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -65,16 +68,17 @@ class MutualInformationBinning(Calibrator):
     """
 
     short_name = "imax"
-    keeps_accuracy = False
+    keeps_accuracy = kept_by_answers("free")
 
     edges_: Vector
     values_: Vector
     information_: Vector
 
-    def __init__(self, n_bins: int = 15, share: str = "all", smoothing: float = 1.0) -> None:
+    def __init__(self, n_bins: int = 15, share: str = "all", smoothing: float = 1.0, answers: Answers = "free") -> None:
         self.n_bins = n_bins
         self.share = share
         self.smoothing = smoothing
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         n_bins = check_count("n_bins", self.n_bins)

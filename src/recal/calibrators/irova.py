@@ -11,6 +11,7 @@ from recal.calibrators.machinery.parameters import check_flag, warn_if_few
 from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Labels
 from recal.engine.scaled import ScaledLogits
+from recal.plan import Answers
 from recal.views import Views
 
 
@@ -27,6 +28,8 @@ class IsotonicOneVsAll(IsotonicCalibration):
         Whether to scale by a temperature first (IROvA-TS) or not (IROvA, which is `IsotonicCalibration`).
     smoothing : float
         How many samples, spread evenly over the classes, are added to the frequencies so that none is 0 or 1.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -47,9 +50,10 @@ class IsotonicOneVsAll(IsotonicCalibration):
 
     beta_: float
 
-    def __init__(self, temperature: bool = True, smoothing: float = 1.0) -> None:
+    def __init__(self, temperature: bool = True, smoothing: float = 1.0, answers: Answers = "free") -> None:
         self.temperature = temperature
         self.smoothing = smoothing
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.monotone import evaluate_columns, fit_increasing, pack, smooth
 from recal.calibrators.machinery.parameters import warn_if_few
 from recal.calibrators.machinery.probabilities import normalise, softmax
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.views import Views
 
 
@@ -26,6 +27,8 @@ class IsotonicCalibration(Calibrator):
     smoothing : float
         How many samples, spread evenly over the classes, are added to the frequencies so that none is 0 or 1. With 0
         the curves are those of scikit-learn's IsotonicRegression.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -43,14 +46,15 @@ class IsotonicCalibration(Calibrator):
     """
 
     short_name = "isotonic"
-    keeps_accuracy = False
+    keeps_accuracy = kept_by_answers("free")
 
     knots_: NDArray[np.float64]
     values_: NDArray[np.float64]
     offsets_: NDArray[np.int64]
 
-    def __init__(self, smoothing: float = 1.0) -> None:
+    def __init__(self, smoothing: float = 1.0, answers: Answers = "free") -> None:
         self.smoothing = smoothing
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes)

@@ -8,13 +8,14 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.linear_map import linear_scores
 from recal.calibrators.machinery.odir import candidates, fit_map, make_folds, search
 from recal.calibrators.machinery.parameters import check_choice, check_count, check_random_state, warn_if_few
 from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.views import Views
 
 # Powers of ten per weight and per intercept that suit 10 to 1,000 classes; the answer depends little on mu.
@@ -46,6 +47,8 @@ class MatrixScaling(Calibrator):
         or with one map fitted to all samples. Without a search there is always one map.
     random_state : int, optional
         Seed of the folds.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -78,7 +81,7 @@ class MatrixScaling(Calibrator):
     """
 
     short_name: ClassVar[str] = "ms-odir"
-    keeps_accuracy: ClassVar[bool] = False
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
     def __init__(
         self,
@@ -87,12 +90,14 @@ class MatrixScaling(Calibrator):
         n_folds: int = 5,
         final: Literal["average", "refit"] = "average",
         random_state: int | None = None,
+        answers: Answers = "free",
     ) -> None:
         self.lambdas = lambdas
         self.mus = mus
         self.n_folds = n_folds
         self.final = final
         self.random_state = random_state
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         final = check_choice("final", self.final, ("average", "refit"))

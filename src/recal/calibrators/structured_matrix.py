@@ -7,13 +7,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.linear_map import LinearMap, linear_scores
 from recal.calibrators.machinery.parameters import check_strength
 from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.machinery.structured import robust_log_probs
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.views import Views
 
 
@@ -29,6 +30,8 @@ class StructuredMatrixScaling(Calibrator):
     ----------
     scale_penalty, shift_penalty, mix_penalty : float
         Strengths relative to the authors' K/n, K/n and K(K-1)/n.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -52,12 +55,19 @@ class StructuredMatrixScaling(Calibrator):
     """
 
     short_name: ClassVar[str] = "sms"
-    keeps_accuracy: ClassVar[bool] = False
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    def __init__(self, scale_penalty: float = 1.0, shift_penalty: float = 1.0, mix_penalty: float = 1.0) -> None:
+    def __init__(
+        self,
+        scale_penalty: float = 1.0,
+        shift_penalty: float = 1.0,
+        mix_penalty: float = 1.0,
+        answers: Answers = "free",
+    ) -> None:
         self.scale_penalty = scale_penalty
         self.shift_penalty = shift_penalty
         self.mix_penalty = mix_penalty
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         count = views.n_classes

@@ -7,12 +7,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.diagonal_map import DiagonalMap
 from recal.calibrators.machinery.parameters import check_strength, warn_if_few
 from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.views import Views
 
 
@@ -25,6 +26,8 @@ class VectorScaling(Calibrator):
         Strength of a trace of ridge, ``ridge * (sum of (v - beta)^2 + sum of b^2)`` with beta the one common scale of
         temperature scaling. It is there to make the answer finite and unique, for instance where a class is missing
         from the labels or is told apart without an error; by default it moves the loss by less than 1e-7 elsewhere.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -42,10 +45,11 @@ class VectorScaling(Calibrator):
     """
 
     short_name: ClassVar[str] = "vs"
-    keeps_accuracy: ClassVar[bool] = False
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    def __init__(self, ridge: float = 1e-7) -> None:
+    def __init__(self, ridge: float = 1e-7, answers: Answers = "free") -> None:
         self.ridge = ridge
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         ridge = check_strength("ridge", self.ridge)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.parameters import check_flag
 from recal.calibrators.machinery.probabilities import SMALLEST, softmax
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.views import Views
 
 
@@ -25,6 +26,8 @@ class ViewAveraging(Calibrator):
     ----------
     temperature : bool
         Whether to correct the average by one temperature, fitted by the negative log-likelihood.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
@@ -43,14 +46,15 @@ class ViewAveraging(Calibrator):
     """
 
     short_name = "tta"
-    keeps_accuracy = False
+    keeps_accuracy = kept_by_answers("free")
     needs_views = True
 
     transforms_: list[str]
     beta_: float
 
-    def __init__(self, temperature: bool = False) -> None:
+    def __init__(self, temperature: bool = False, answers: Answers = "free") -> None:
         self.temperature = temperature
+        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         check_flag("temperature", self.temperature)

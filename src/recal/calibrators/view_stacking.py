@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.parameters import (
-    check_choice,
     check_count,
     check_flag,
     check_number,
@@ -58,8 +57,9 @@ class ViewStacking(Calibrator):
         keeps 95 % of the gain, None computes them always.
     no_harm : bool
         Use views, and offsets, only where the gain on samples left out exceeds one standard error.
-    worth : float
-        The share of the gain so far that each further view must add: it costs a forward pass.
+    worth : float, optional
+        The share of the gain so far that each further view must add: it costs a forward pass. By default 0.1, and 0.03
+        where answers are free: who lets them change asks for all that views can give.
     random_state : int, Generator or None
         Draws the folds.
 
@@ -103,7 +103,7 @@ class ViewStacking(Calibrator):
         max_views: int = 3,
         gate: float | Literal["auto"] | None = 0.99,
         no_harm: bool = True,
-        worth: float = 0.1,
+        worth: float | None = None,
         random_state: int | np.random.Generator | None = 0,
     ) -> None:
         self.answers = answers
@@ -117,8 +117,8 @@ class ViewStacking(Calibrator):
         rng = check_random_state(self.random_state)
         max_views = check_count("max_views", self.max_views, least=0)
         gate, no_harm = _check_gate(self.gate), check_flag("no_harm", self.no_harm)
-        worth = check_number("worth", self.worth)
-        kept = check_choice("answers", self.answers, ("kept", "free")) == "kept"
+        kept = self.answers == "kept"
+        worth = (0.1 if kept else 0.03) if self.worth is None else check_number("worth", self.worth)
         logits = views.logits
         beta = fit_beta(logits, labels)
         epsilon = min(_MOST_EPSILON, 1.0 / (len(labels) + 1.0))

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from recal.errors import InputError
-
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
 
@@ -32,25 +30,21 @@ def listed(text: str) -> list[str]:
     return list(methods()) if names == ["all"] else names
 
 
-def find_method(name: str) -> type[Calibrator]:
-    """Return the calibrator whose short name is `name`."""
-    by_name = methods()
-    if name not in by_name:
-        raise InputError(f"There is no method {name!r}; the methods are {', '.join(by_name)}.")
-    return by_name[name]
-
-
 def make(name: str, options: dict[str, Any], seed: int | None = None) -> Calibrator:
     """Return an unfitted calibrator. Methods that draw nothing at random have no use for the seed."""
-    calibrator = find_method(name)
+    from recal.calibrators.names import find_method
+
+    calibrator, named = find_method(name)
     if _SEED in inspect.signature(calibrator).parameters and seed is not None:
         options = {**options, _SEED: seed}
-    return calibrator(**options)
+    return calibrator(**{**named, **options})
 
 
 def option_parameters(name: str) -> list[inspect.Parameter]:
     """Return one typer option for each parameter of the method's constructor, its default included."""
-    calibrator = find_method(name)
+    from recal.calibrators.names import find_method
+
+    calibrator, _ = find_method(name)
     hints = get_type_hints(calibrator.__init__)
     told = _told(calibrator.__doc__ or "")
     parameters = []

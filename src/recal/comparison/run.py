@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal import __version__
-from recal.calibrators import CALIBRATORS
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.names import find_method as find_class
+from recal.calibrators.names import name_of
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_labels
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup
@@ -258,15 +259,16 @@ def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:
 
 
 def _name(method: Any) -> str:
-    return method if isinstance(method, str) else getattr(method, "short_name", str(method))
+    if isinstance(method, str):
+        known, options = find_class(method)
+        return name_of(known(**options))
+    return name_of(method) if isinstance(method, Calibrator) else str(method)
 
 
 def find_method(name: str) -> Calibrator:
-    """A calibrator with its defaults, by its short name."""
-    by_name = {calibrator.short_name: calibrator for calibrator in CALIBRATORS}
-    if name not in by_name:
-        raise InputError(f"There is no method {name!r}; the methods are {', '.join(by_name)}.")
-    return by_name[name]()
+    """A calibrator with its defaults, by its short name; `svs (kept)` is `svs` with its answers kept."""
+    known, options = find_class(name)
+    return known(**options)
 
 
 def _cuts(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from recal import Plan, ReCal, Step, TemperatureScaling, Views, evaluate, load, read_views, save
+from recal.calibrators.names import find_method
 from recal.cli.app import run
-from recal.cli.methods import find_method, option_parameters, parse_value
+from recal.cli.methods import option_parameters, parse_value
 from recal.errors import InputError
 from recal.files.probs import read_probs
 
@@ -170,7 +171,7 @@ def test_every_method_can_be_named_and_offers_its_options():
     from recal.calibrators import CALIBRATORS
 
     for method in CALIBRATORS:
-        assert find_method(method.short_name) is method
+        assert find_method(method.short_name) == (method, {})
         option_parameters(method.short_name)
     with pytest.raises(InputError, match="no method 'x'"):
         find_method("x")

@@ -1,8 +1,8 @@
 """Which views to stack, and whether any: forward selection whose every decision is judged on samples left out.
 
-The whole procedure is cross-fitted. In each of five folds a path grows on the other four: the best view first, then
-the best beside it, and so on; what each length of path would have delivered to the samples left out, with gate and
-guard, decides how long the path on all samples may be. A further view must
+The whole procedure is cross-fitted. For each fold a path grows on the other folds: the best view first, then the best
+beside it, and so on; what each length of path would have delivered to the samples left out, with gate and guard,
+decides how long the path on all samples may be. A further view must
 
 - lower the mean loss of the samples left out by more than one standard error of the paired differences, and
 - add at least a share `worth` of what the views before it gained, and the first one half a per cent of the loss: a
@@ -10,6 +10,10 @@ guard, decides how long the path on all samples may be. A further view must
 
 Within a step candidates are screened to second order (slope, curvature and coupling with the weights in use), the best
 few are fitted, and one that loses information must beat one that loses none by more than one standard error.
+
+What is accepted is drawn back towards the fit without it by the share (standard error / 2 gain)^2: as Stein's estimator
+does by the square of a weight's relative error, which is half of the gain's, since that is quadratic in the weights. A
+view accepted by chance then does less harm; one whose gain is clear moves fully.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from recal.calibrators.machinery.stack_map import Stack, StackMap, Vector
 from recal.checks import Labels
 from recal.engine.guard import keep_answers
 
-N_FOLDS = 5
+# Few samples are cut into more folds: each fit then sees nearly all of them.
+N_FOLDS, _MANY_FOLDS, _FEW_SAMPLES = 5, 10, 3000
 # So few samples say nothing about samples left out.
 LEAST_SAMPLES = 50
 # The share of the loss that the first view must gain.
@@ -75,6 +80,11 @@ class Gain:
     @property
     def is_clear(self) -> bool:
         return self.mean > self.error
+
+    @property
+    def trust(self) -> float:
+        """How far to go towards what made the gain: 0 where it is within one standard error, else 3/4 and more."""
+        return 1.0 - (0.5 * self.error / self.mean) ** 2 if self.is_clear else 0.0
 
 
 @dataclass(frozen=True)
@@ -159,8 +169,9 @@ class CrossFit:
     paths: list[tuple[Path, NDArray[np.intp]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        folds = stratified_folds(self.material.labels, N_FOLDS, self.rng)
-        self.paths = [(Path(self.material, folds != f), np.flatnonzero(folds == f)) for f in range(N_FOLDS)]
+        count = _MANY_FOLDS if self.material.n_samples < _FEW_SAMPLES else N_FOLDS
+        folds = stratified_folds(self.material.labels, count, self.rng)
+        self.paths = [(Path(self.material, folds != f), np.flatnonzero(folds == f)) for f in range(count)]
 
     def extend(self) -> None:
         for path, _ in self.paths:
@@ -196,7 +207,8 @@ def choose_views(
     base_gain = Gain.between(material.plain_losses, offset_losses)
     with_offsets = base_gain.is_clear or not no_harm
     base_losses = offset_losses if with_offsets else material.plain_losses
-    base = whole.stacks[0] if with_offsets else None
+    trust = base_gain.trust if no_harm else 1.0
+    base = _drawn_back(whole.stacks[0], _plain(whole.stacks[0]), trust) if with_offsets else None
     sure = _surer_than(gate, material)
     gains: list[Gain] = []
     order: list[int] = []
@@ -217,10 +229,26 @@ def choose_views(
         losses, chosen = new, length
         if gate == "auto":
             gate_used = _lowest_gate(material.confidence, base_losses - stacked)
-    stack = whole.stacks[chosen] if chosen else None
+    stack = None
+    if chosen:
+        trust = Gain.between(base_losses, losses).trust if no_harm else 1.0
+        without = whole.stacks[0] if with_offsets else _plain(whole.stacks[0])
+        stack = _drawn_back(whole.stacks[chosen], without, trust)
     return Choice(
         base, base_gain, float(base_losses.mean()), stack, gate_used, tuple(order), tuple(gains), alone
     )  # fmt: skip
+
+
+def _plain(stack: Stack) -> Stack:
+    """Return temperature scaling as a stack."""
+    return Stack((0,), np.ones(1), np.zeros_like(stack.offsets), np.nan)
+
+
+def _drawn_back(stack: Stack, base: Stack, trust: float) -> Stack:
+    """Return the stack a share `trust` of the way from the one without views."""
+    weights = trust * stack.weights
+    weights[0] += (1.0 - trust) * base.weights[0]
+    return Stack(stack.used, weights, trust * stack.offsets + (1.0 - trust) * base.offsets, stack.loss)
 
 
 def _surer_than(gate: float | str | None, material: Material) -> NDArray[np.bool_]:
