@@ -16,7 +16,12 @@ def collect(
     model: options.Model = None,
     data: options.Data = None,
     pool: Annotated[
-        str, typer.Option("--pool", help="Transformations, such as zoom:0.5-0.9:10+brightness:0.1-0.9:10, or none.")
+        str,
+        typer.Option(
+            "--pool",
+            help="Transformations, such as zoom:0.5-0.9:10+brightness:0.1-0.9:10 (recal transforms lists them); "
+            "auto: the usual ones for such inputs; or none.",
+        ),
     ] = "none",
     labels: options.LabelsFile = None,
     classes: Annotated[

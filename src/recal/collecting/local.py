@@ -17,6 +17,7 @@ from recal.collecting.job import Job, Preprocess
 from recal.collecting.models.base import Outputs, as_model
 from recal.collecting.progress import progress_bar
 from recal.collecting.sinks.memory import FileSink, MemorySink, Sink, ViewsSink
+from recal.collecting.usual import AUTO, usual_pool
 from recal.errors import InputError
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
@@ -55,7 +56,7 @@ def collect(
         Not yet normalised: transformations act on pixels, and `preprocess` follows them. A folder, dataset or loader
         is read batch by batch and never held whole.
     pool : str, sequence of transformations, or None
-        As in `recal.pool`; None for the originals alone.
+        As in `recal.pool`; None for the originals alone; "auto" for the usual one, chosen by what the inputs are.
     preprocess : callable, optional
         From a transformed batch to what the model takes (normalisation, layout). It gets a tensor on the model's
         device for a torch model, and an array otherwise.
@@ -104,8 +105,9 @@ def collect(
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise InputError(f"`batch_size` must be a whole number from 1 on, got {batch_size!r}.")
-    answering, transforms = as_model(model, outputs=outputs, device=device), as_pool(pool, seed)
+    answering = as_model(model, outputs=outputs, device=device)
     source = open_source(inputs, labels, files)
+    transforms = usual_pool(source, answering, seed) if isinstance(pool, str) and pool == AUTO else as_pool(pool, seed)
     target = None if out is None else Path(out)
     if pilot is not None and transforms and needs_pilot(source, pilot):
         from recal.collecting.pilot import run_pilot

@@ -13,8 +13,10 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.recal import ReCal
 from recal.collecting import collect
 from recal.collecting.apply import apply
+from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.local import as_pool
-from recal.collecting.models.base import Outputs
+from recal.collecting.models.base import Outputs, as_model
+from recal.collecting.usual import usual_pool
 from recal.errors import InputError, NotFittedError
 from recal.transforms import Transform
 
@@ -30,8 +32,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     model : anything that `recal.collect` takes
     calibrator : Calibrator, optional
         ``ReCal()`` where not given. It is cloned, not changed.
-    pool : str or sequence of transformations
-        What the calibrator may draw from, as in `recal.pool`.
+    pool : str or sequence of transformations, optional
+        What the calibrator may draw from, as in `recal.pool`. Where not given it is chosen by what the inputs are,
+        and where they do not tell (rows of numbers may be a table, a series or a sound) an error asks.
     preprocess : callable, optional
         From a transformed batch to what the model takes.
     batch_size : int
@@ -71,7 +74,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         self,
         model: Any,
         calibrator: Calibrator | None = None,
-        pool: str | Sequence[Transform | str] = "zoom:0.5-0.9:10",
+        pool: str | Sequence[Transform | str] | None = None,
         preprocess: Any = None,
         *,
         batch_size: int = 256,
@@ -111,9 +114,10 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             The model's columns in order, where labels are not column indices.
         """
         calibrator = ReCal() if self.calibrator is None else clone(self.calibrator)
-        self.pool_ = as_pool(self.pool, self.seed) if calibrator.needs_views or calibrator.reads_views else ()
+        source = as_source(inputs)
+        self.pool_ = self._choose_pool(source) if calibrator.needs_views or calibrator.reads_views else ()
         how = {"labels": y, "classes": classes, "preprocess": self.preprocess, "pilot": self.pilot, "seed": self.seed}
-        views = collect(self.model, inputs, self.pool_, **how, **self._how())
+        views = collect(self.model, source, self.pool_, **how, **self._how())
         if views.labels is None:
             raise InputError("Labels are needed to fit: pass them as `y`, or use inputs that bring them.")
         self.calibrator_ = calibrator.fit(views)
@@ -137,6 +141,11 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     def score(self, inputs: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of right answers."""
         return float(np.average(self.predict(inputs) == np.asarray(y), weights=sample_weight))
+
+    def _choose_pool(self, source: Source) -> tuple[Transform, ...]:
+        if self.pool is not None:
+            return as_pool(self.pool, self.seed)
+        return usual_pool(source, as_model(self.model, outputs=self.outputs, device=self.device), self.seed)
 
     def _how(self) -> dict[str, Any]:
         names = ("batch_size", "outputs", "device", "progress")

@@ -57,11 +57,26 @@ def test_it_is_collect_fit_and_predict_in_one(data, linear):
     assert classifier.score(images, y) == linear.score(images.reshape(400, -1), y)
 
 
-def test_the_default_is_recal_on_ten_zooms(data, linear):
+def test_the_pool_follows_from_what_the_inputs_are(data, linear):
     images, y = data
-    classifier = CalibratedClassifier(linear).fit(images[200:], y[200:])
-    assert isinstance(classifier.calibrator_, ReCal)
+    classifier = CalibratedClassifier(linear, recal()).fit(images[200:], y[200:])
+    assert classifier.pool is None
+    assert {transform.modality for transform in classifier.pool_} == {"image"}
     assert len(classifier.pool_) == 10
+
+
+def test_series_are_never_zoomed_like_pictures():
+    series, y = np.random.default_rng(0).normal(size=(60, 3, 50)), np.arange(60) % 2
+    classifier = CalibratedClassifier(lambda batch: batch[:, :2, 0], recal()).fit(series, y)
+    assert {transform.modality for transform in classifier.pool_} == {"series"}
+
+
+def test_rows_of_numbers_are_asked_about_not_guessed():
+    rows, y = np.random.default_rng(0).normal(size=(60, 50)), np.arange(60) % 2
+    with pytest.raises(InputError, match=r"shape \(n, 50\).*features of a table, series, sounds"):
+        CalibratedClassifier(lambda batch: batch[:, :2], recal()).fit(rows, y)
+    table = CalibratedClassifier(LogisticRegression().fit(rows, y), recal()).fit(rows, y)
+    assert table.pool_[0].medians == pytest.approx(np.median(rows, axis=0))
 
 
 def test_only_what_the_plan_needs_is_computed(data, linear):

@@ -1,0 +1,151 @@
+"""The pool that nobody named: chosen by what the inputs are, or refused with the question to answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from recal.collecting.inputs.sources import ArraySource, IndexedSource, Source
+from recal.collecting.models.base import Model
+from recal.errors import InputError
+from recal.transforms import Transform, pool
+from recal.transforms.layout import image_layout
+
+AUTO = "auto"
+
+# Some that keep everything, for stacking, and some that lose more and more, for ReCal: about ten passes to collect.
+USUAL: dict[str, str] = {
+    "image": "flip+shift+shift:direction=right+zoomin:1.1+zoom:0.5-0.9:6",
+    "video": "flip+shift+zoom:0.5-0.9:3+frames:0.1-0.6:5",
+    "series": "timeshift:0.02+timeshift:0.05+coarse:0.3-0.9:3+drop:0.1-0.6:5",
+    "text": "cut:0.1+cut:0.2+cut:0.2:side=start+tokendrop:0.05-0.5:6",
+    "tabular": "median:0.1-0.6:8",
+}
+_SMALLEST_SIDE = 8  # of a picture; what is narrower is channels or features
+_LOOK_AT = 32  # samples
+
+
+def usual_pool(source: Source, model: Model, seed: int = 0) -> tuple[Transform, ...]:
+    """Return the pool for inputs of which nobody said what they are.
+
+    A text is a text and a folder of images is images; arrays are told apart by their axes and dtype (see `modality`).
+    Where two readings are possible, an error asks which, since a series zoomed like a picture is rubbish that no
+    later step would notice.
+    """
+    made_for = modality(_first(source), model)
+    data = source.values if made_for == "tabular" and isinstance(source, ArraySource) else None
+    if made_for == "tabular" and data is None:
+        raise InputError(
+            "The usual pool for tables fills in medians, which are taken from an array; pass one, or a pool of your "
+            "own: pool=recal.pool('median:0.1-0.6:8', data=X_train)."
+        )
+    return pool(USUAL[made_for], seed=seed, data=data)
+
+
+def modality(batch: Any, model: Model | None = None) -> str:
+    """Return what a batch is: image, video, series, text or tabular; ask where that cannot be told.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.collecting.usual import modality
+    >>> modality(np.zeros((2, 32, 32, 3), np.uint8)), modality(np.zeros((2, 3, 50))), modality(["a text"])
+    ('image', 'series', 'text')
+    """
+    if _is_text(batch):
+        return "text"
+    values = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch)
+    if values.dtype == object:
+        return _of_items(values, model)
+    if values.dtype.kind not in "iuf":
+        raise _ask(values, "recal has no usual pool for this dtype")
+    named = {2: _flat, 3: _three, 4: _four, 5: lambda values, model: "video"}.get(values.ndim)
+    if named is None:
+        raise _ask(values, "no modality has so many axes")
+    return str(named(values, model))
+
+
+def _first(source: Source) -> Any:
+    """A few inputs, without using up what can be read only once."""
+    if isinstance(source, IndexedSource):
+        return source.read(0, min(source.n_samples, _LOOK_AT))
+    loader = getattr(source, "loader", None)
+    if loader is None or iter(loader) is loader:
+        raise InputError(
+            "A generator can be read only once, so its inputs cannot be looked at to choose a pool. Name one, such as "
+            "pool='zoom:0.5-0.9:10'; `recal transforms` lists what there is."
+        )
+    return next(iter(source.batches(_LOOK_AT))).inputs
+
+
+def _is_text(batch: Any) -> bool:
+    if isinstance(batch, list | tuple):
+        return bool(batch) and all(isinstance(item, str | bytes) for item in batch)
+    if not isinstance(batch, np.ndarray):
+        return False
+    return batch.dtype.kind in "US" or (
+        batch.dtype == object and batch.ndim == 1 and all(isinstance(item, str | bytes) for item in batch)
+    )
+
+
+def _of_items(values: Any, model: Model | None) -> str:
+    """Samples of different lengths: series, or token ids."""
+    items = [np.asarray(item) for item in values.ravel()[:_LOOK_AT]]
+    if values.ndim == 1 and all(item.ndim in (1, 2) and item.dtype.kind == "f" for item in items):
+        return "series"
+    if values.ndim == 1 and all(item.ndim == 1 and item.dtype.kind in "iu" for item in items):
+        return "text"
+    raise _ask(values, "an array of Python objects may hold anything")
+
+
+def _flat(values: Any, model: Model | None) -> str:
+    # A classifier with scikit-learn's methods that was fitted on rows takes rows of features.
+    if getattr(getattr(model, "estimator", None), "n_features_in_", None) == values.shape[1]:
+        return "tabular"
+    if values.dtype.kind in "iu":
+        raise _ask(values, "are these token ids, features, or a series?")
+    raise _ask(values, "are these features of a table, series, sounds, or pictures laid flat?")
+
+
+def _three(values: Any, model: Model | None) -> str:
+    _, height, width = values.shape
+    if height >= _SMALLEST_SIDE and width >= _SMALLEST_SIDE:
+        if values.dtype == np.uint8 or (height == width and _are_brightnesses(values)):
+            return "image"
+        raise _ask(values, "are these grey pictures, or series of several channels?")
+    if height < width:
+        return "series"
+    raise _ask(values, "is time the last axis, (n, channels, time), or the middle one, (n, time, channels)?")
+
+
+def _four(values: Any, model: Model | None) -> str:
+    image_layout(values.shape)  # refuses where channels cannot be told
+    sides = sorted(values.shape[1:])[1:]
+    if min(sides) < _SMALLEST_SIDE:
+        raise _ask(values, f"pictures of less than {_SMALLEST_SIDE} pixels a side are unusual")
+    if values.dtype.kind == "f" and not _are_brightnesses(values):
+        raise _ask(
+            values,
+            f"values from {values.min():.3g} to {values.max():.3g} look normalised already: pass pictures as they are "
+            "(uint8, or floats from 0 to 1) and normalise in `preprocess`, since transformations act on pixels",
+        )
+    return "image"
+
+
+def _are_brightnesses(values: Any) -> bool:
+    return values.dtype.kind in "iu" or bool(values.min() >= 0 and values.max() <= 1)
+
+
+def _ask(values: Any, question: str) -> InputError:
+    answers = {
+        2: "pool=recal.pool('median:0.1-0.6:8', data=X_train) for a table, "
+        "'drop:0.1-0.6:5+coarse:0.3-0.9:5' for series, 'lowpass:0.1-0.9:5' for sounds, 'tokendrop:0.05-0.5:6' for "
+        "token ids; reshape flat pictures to (n, height, width)",
+        3: "pool='zoom:0.5-0.9:10' for pictures, 'drop:0.1-0.6:5+coarse:0.3-0.9:5' for (n, channels, time), "
+        "'drop:0.1-0.6:5:axis=1' for (n, time, channels)",
+    }.get(values.ndim, "pool='zoom:0.5-0.9:10' for pictures; `recal transforms` lists what there is")
+    return InputError(
+        f"No pool was named, and inputs of dtype {values.dtype} and shape (n, {', '.join(map(str, values.shape[1:]))}) "
+        f"do not say which one suits them: {question}. Answer with {answers}."
+    )
