@@ -57,13 +57,18 @@ def modality(batch: Any, model: Model | None = None) -> str:
         return "text"
     values = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch)
     if values.dtype == object:
-        return _of_items(values, model)
+        return _of_items(values)
     if values.dtype.kind not in "iuf":
         raise _ask(values, "recal has no usual pool for this dtype")
-    named = {2: _flat, 3: _three, 4: _four, 5: lambda values, model: "video"}.get(values.ndim)
-    if named is None:
-        raise _ask(values, "no modality has so many axes")
-    return str(named(values, model))
+    if values.ndim == 2:
+        return _flat(values, model)
+    if values.ndim == 3:
+        return _three(values)
+    if values.ndim == 4:
+        return _four(values)
+    if values.ndim == 5:
+        return "video"
+    raise _ask(values, "no modality has so many, or so few, axes")
 
 
 def _first(source: Source) -> Any:
@@ -89,7 +94,7 @@ def _is_text(batch: Any) -> bool:
     )
 
 
-def _of_items(values: Any, model: Model | None) -> str:
+def _of_items(values: Any) -> str:
     """Samples of different lengths: series, or token ids."""
     items = [np.asarray(item) for item in values.ravel()[:_LOOK_AT]]
     if values.ndim == 1 and all(item.ndim in (1, 2) and item.dtype.kind == "f" for item in items):
@@ -108,7 +113,7 @@ def _flat(values: Any, model: Model | None) -> str:
     raise _ask(values, "are these features of a table, series, sounds, or pictures laid flat?")
 
 
-def _three(values: Any, model: Model | None) -> str:
+def _three(values: Any) -> str:
     _, height, width = values.shape
     if height >= _SMALLEST_SIDE and width >= _SMALLEST_SIDE:
         if values.dtype == np.uint8 or (height == width and _are_brightnesses(values)):
@@ -119,7 +124,7 @@ def _three(values: Any, model: Model | None) -> str:
     raise _ask(values, "is time the last axis, (n, channels, time), or the middle one, (n, time, channels)?")
 
 
-def _four(values: Any, model: Model | None) -> str:
+def _four(values: Any) -> str:
     image_layout(values.shape)  # refuses where channels cannot be told
     sides = sorted(values.shape[1:])[1:]
     if min(sides) < _SMALLEST_SIDE:
