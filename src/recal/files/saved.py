@@ -182,6 +182,7 @@ def _restore(header: dict[str, Any], decoder: Decoder) -> Any:
 
 def _restore_calibrator(header: dict[str, Any], decoder: Decoder) -> Calibrator:
     from recal.files.contents import check_params, check_state
+    from recal.files.trial import check_answers, check_kinds
 
     name, params, state = header.get("class"), header.get("params"), header.get("state")
     family = calibrator_named(name) if isinstance(name, str) else None
@@ -194,7 +195,10 @@ def _restore_calibrator(header: dict[str, Any], decoder: Decoder) -> Calibrator:
     state = {key: decoder.decode(value) for key, value in state.items()}
     check_params(family, params)
     check_state(family, state)
-    return family(**params).set_state(state)
+    check_kinds(family, state)
+    calibrator = family(**params).set_state(state)
+    check_answers(calibrator)
+    return calibrator
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray]]:

@@ -57,7 +57,7 @@ def checked_archive(path: Path) -> io.BytesIO:
         raise FileError(f"{path} cannot be read as a torch.export file: {error}.") from error
     except FileError as error:
         raise FileError(f"{path} is not opened: {error}.") from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, NotImplementedError, EOFError) as error:
+    except Exception as error:  # zipfile, json and the description's own shape each break in ways of their own
         raise FileError(f"{path} cannot be read as a torch.export file: {error!r}.") from error
 
 

@@ -1,0 +1,137 @@
+"""A calibrator's file with its fitted state changed: refused when it is loaded, or it answers with probabilities."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recal import Views, load, save
+from recal.calibrators import CALIBRATORS
+from recal.errors import FileError, RecalError
+from recal.files.trial import check_answers
+
+METHODS = {method.short_name: method for method in CALIBRATORS}
+
+
+def views(n: int = 60, seed: int = 0) -> Views:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    logits = 3 * (np.eye(3)[y] + rng.normal(0, 0.7, (n, 3)))
+    transformed = {f"zoom:0.{i}": logits * 0.5 + rng.normal(0, 1, (n, 3)) for i in (3, 5)}
+    return Views(logits, transformed, y)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Each method, fitted and saved once."""
+    folder, held = tmp_path_factory.mktemp("saved"), {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, method in METHODS.items():
+            seeded = {"random_state": 0} if "random_state" in method().get_params() else {}
+            fitted = method(**seeded).fit(views())
+            held[name] = fitted, save(fitted, folder / f"{name}.recal").read_bytes()
+    return held
+
+
+def with_state(fitted: Any, state: dict[str, Any]) -> Any:
+    """The calibrator as `save` sees it, with another state."""
+    changed = copy.copy(fitted)
+    changed.state = lambda: state
+    return changed
+
+
+def changes(value: Any) -> Iterator[Callable[[], Any]]:
+    """Other values in the place of one of the state's."""
+    yield from (lambda: None, lambda: "x", lambda: -1.0)
+    if isinstance(value, bool):
+        return
+    if isinstance(value, int | float | np.number):
+        yield from (lambda: -value, lambda: float("nan"), lambda: float("inf"))
+    if isinstance(value, list | tuple) and value:
+        yield from (lambda: value[:-1], lambda: [*value, value[0]], lambda: [None] * len(value))
+    if isinstance(value, np.ndarray) and value.size:
+        yield from (lambda: value[:-1], lambda: -value, lambda: value * 3, lambda: value[None])
+        yield from (lambda: np.concatenate([value, value]), lambda: value[::-1].copy(), lambda: value.astype(str))
+        if value.dtype.kind == "f":
+            yield from (lambda: np.full_like(value, np.nan), lambda: np.full_like(value, np.inf))
+            yield lambda: value.ravel()[:1] * 1e300
+        if value.dtype.kind in "iu":
+            yield from (lambda: value + 1000, lambda: value * 0 - 5, lambda: value.astype(float))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_changed_state_is_refused_or_answers_with_probabilities(name, files, tmp_path):
+    fitted, _ = files[name]
+    new, tried, refused = views(20, seed=1), 0, 0
+    for key, value in fitted.state().items():
+        for change in changes(value):
+            try:
+                path = save(with_state(fitted, fitted.state() | {key: change()}), tmp_path / "changed.recal")
+            except RecalError:
+                continue  # no file could say so
+            tried += 1
+            try:
+                loaded = load(path)
+            except FileError:
+                refused += 1
+                continue
+            if len(loaded.classes_) != 3:  # a calibrator of other classes, and whole
+                continue
+            with np.errstate(all="ignore"):
+                probs = loaded.predict_proba(new)
+            assert np.isfinite(probs).all(), f"{key}: {change()}"
+            np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-6, err_msg=f"{key}: {change()}")
+            loaded.predict(new)
+    assert tried > 10
+    assert refused > 5
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_state_with_a_part_missing_is_refused_or_answers_the_same(name, files, tmp_path):
+    fitted, _ = files[name]
+    for key in fitted.state():
+        state = {other: value for other, value in fitted.state().items() if other != key}
+        try:
+            loaded = load(save(with_state(fitted, state), tmp_path / "changed.recal"))
+        except FileError:
+            continue
+        np.testing.assert_array_equal(loaded.predict_proba(views(20)), fitted.predict_proba(views(20)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_trial_lets_every_honest_calibrator_pass(name, files):
+    check_answers(files[name][0])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_bytes_changed_at_random_are_refused_or_answer_with_probabilities(name, files, tmp_path):
+    """A short, seeded run of what tests/fuzz does for as long as it is given."""
+    rng, content, path = np.random.default_rng(0), files[name][1], tmp_path / "c.recal"
+    new = views(8, seed=2)
+    for _ in range(25):
+        changed = bytearray(content)
+        for place in rng.integers(0, len(content), rng.integers(1, 4)):
+            changed[place] = rng.integers(0, 256)
+        path.write_bytes(changed)
+        try:
+            loaded = load(path)
+        except FileError:
+            continue
+        try:
+            probs = loaded.predict_proba(new)
+        except RecalError:  # such as a transformation of another name
+            continue
+        np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-6)
+
+
+def test_ensemble_weights_that_sum_to_three_are_refused(files, tmp_path):
+    fitted, _ = files["ets"]
+    changed = with_state(fitted, fitted.state() | {"weights_": np.ones(3)})
+    with pytest.raises(FileError, match="no probabilities: a row sums to 3"):
+        load(save(changed, tmp_path / "c.recal"))
