@@ -18,6 +18,9 @@ from recal.errors import InputError
 Array = Any  # numpy.ndarray or torch.Tensor
 _INTEGERS = ("uint8", "uint16", "int8", "int16", "int32")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
+# What lies closer than half of 1 / _STEPS to a half is a half: float64 cannot tell them apart when sums are ordered
+# otherwise, and a power of two multiplies without rounding.
+_STEPS = 2.0**20
 
 
 def is_tensor(value: Any) -> bool:
@@ -101,10 +104,15 @@ def cast(array: Array, dtype: str) -> Array:
 
 
 def from_working(result: Array, dtype: str) -> Array:
-    """Return to `dtype`; whole numbers are rounded to nearest and clipped."""
+    """Return to `dtype`; whole numbers are rounded to nearest, halves to even, and clipped.
+
+    A weighted sum of pixels is often a half exactly, and the last bit of a float sum depends on its order, which every
+    runtime chooses for itself. So sums are brought to a grid of 2**-20 first: all runtimes round them the same way.
+    """
     if dtype in _INTEGERS:
         limits = np.iinfo(dtype)
-        result = result.round().clip(limits.min, limits.max)
+        on_grid = (result * _STEPS).round() / _STEPS
+        result = on_grid.round().clip(limits.min, limits.max)
     return cast(result, dtype)
 
 
@@ -118,6 +126,14 @@ def constant(values: Any, like: Array) -> Array:
     if not is_tensor(like):
         return np.asarray(values, dtype=like.dtype)
     return namespace(like).tensor(values, dtype=like.dtype, device=like.device)
+
+
+def number(value: float, like: Array) -> Any:
+    """Return a number to calculate with beside `like`.
+
+    In a trace a bare float may be written as a float32, which moves a half; a tensor is kept as it is.
+    """
+    return constant(value, like) if is_tensor(like) else value
 
 
 def contiguous(array: Array) -> Array:

@@ -105,10 +105,11 @@ class Brightness(ImageTransform):
     layout: str = "auto"
 
     def _planes(self, x: Array, dtype: str) -> Array:
+        factor = arrays.number(self.factor, x)
         if self.factor <= 1:
-            return x * self.factor
+            return x * factor
         white = check_white(x, dtype, self.white, self.kind)
-        return (x * self.factor).clip(None, white)
+        return (x * factor).clip(None, white)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class Contrast(ImageTransform):
 
     def _planes(self, x: Array, dtype: str) -> Array:
         mean = x.reshape((x.shape[0], -1)).mean(-1)[:, None, None, None]
-        return mean + (x - mean) * self.factor
+        return mean + (x - mean) * arrays.number(self.factor, x)
 
 
 @dataclass(frozen=True, slots=True)

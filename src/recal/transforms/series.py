@@ -142,7 +142,7 @@ class Quantise(SeriesTransform):
     def _series(self, x: Array, dtype: str) -> Array:
         xp = arrays.namespace(x)
         least, most = xp.amin(x, 1)[:, None], xp.amax(x, 1)[:, None]
-        step = (most - least) * self.share
+        step = (most - least) * arrays.number(self.share, x)
         step = xp.where(step > 0, step, xp.ones_like(step))
         rounded = least + ((x - least) / step).round() * step
         return xp.minimum(rounded, most + xp.zeros_like(x))

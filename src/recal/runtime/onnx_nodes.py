@@ -1,0 +1,155 @@
+"""An ONNX graph in the making: nodes in order, constants beside them, other graphs put in wherever they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from recal.errors import MissingExtraError
+
+try:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+except ImportError:
+    raise MissingExtraError("onnx", "onnx", "Writing ONNX files") from None
+
+FLOAT, DOUBLE, INT64, BOOL = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
+# The oldest that hold every node used here; ONNX Runtime 1.15 and later read them.
+OPSET, IR_VERSION = 18, 8
+
+
+class Nodes:
+    """A graph, or the body of a loop or branch inside `parent`, which reads the names of the graphs around it."""
+
+    def __init__(self, parent: Nodes | None = None) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        root = self if parent is None else parent.root
+        self.root: Nodes = root
+        if parent is None:
+            self.constants: dict[str, onnx.TensorProto] = {}
+            self.count = 0
+            self._known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def name(self) -> str:
+        self.root.count += 1
+        return f"recal_{self.root.count}"
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node and return the name of its output."""
+        return self.ops(kind, *inputs, outputs=1, **attributes)[0]
+
+    def ops(self, kind: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
+        """Add a node and return the names of its outputs."""
+        names = [self.name() for _ in range(outputs)]
+        self.nodes.append(helper.make_node(kind, list(inputs), names, name=f"{names[0]}_{kind}", **attributes))
+        return names
+
+    def const(self, values: ArrayLike) -> str:
+        """Return the name of a constant; equal ones are kept once, in the outermost graph."""
+        array = np.asarray(values)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        known = self.root._known
+        if key not in known:
+            known[key] = self.name()
+            self.root.constants[known[key]] = numpy_helper.from_array(array, known[key])
+        return known[key]
+
+    def cast(self, value: str, to: int) -> str:
+        return self.op("Cast", value, to=to)
+
+    def row(self, stacked: str, index: int) -> str:
+        """Return one entry along the first axis, without that axis."""
+        return self.op("Gather", stacked, self.const(np.int64(index)), axis=0)
+
+    def part(self, value: str, begin: int, end: int, axis: int) -> str:
+        return self.op("Slice", value, self.const([begin]), self.const([end]), self.const([axis]))
+
+    def split(self, value: str, sizes: Sequence[int], axis: int) -> list[str]:
+        if len(sizes) == 1:
+            return [value]
+        return self.ops("Split", value, self.const(np.array(sizes, np.int64)), outputs=len(sizes), axis=axis)
+
+    def reduce(self, kind: str, value: str, axis: int, keepdims: int = 1) -> str:
+        return self.op(kind, value, self.const([axis]), keepdims=keepdims)
+
+    def as_graph(
+        self, name: str, inputs: Sequence[onnx.ValueInfoProto] = (), outputs: Sequence[onnx.ValueInfoProto] = ()
+    ) -> onnx.GraphProto:
+        constants = list(self.constants.values()) if self.root is self else []
+        return helper.make_graph(self.nodes, name, list(inputs), list(outputs), initializer=constants)
+
+    def choose(self, condition: str, then: Nodes, otherwise: Nodes, outputs: Sequence[tuple[str, str, int]]) -> list[str]:
+        """Add an If; `outputs` are pairs of names, one of either branch, with their element type."""
+        branches = {
+            name: graph.as_graph(
+                f"recal_{name}", outputs=[helper.make_tensor_value_info(pair[side], pair[2], None) for pair in outputs]
+            )
+            for side, (name, graph) in enumerate((("then_branch", then), ("else_branch", otherwise)))
+        }
+        return self.ops("If", condition, outputs=len(outputs), **branches)
+
+    def splice(self, graph: onnx.GraphProto, prefix: str, feeds: dict[str, str]) -> dict[str, str]:
+        """Put a copy of `graph` here, its inputs read from `feeds`, and return what its outputs are called now.
+
+        Its constants are kept once under `prefix`, however often it is put in.
+        """
+        names = dict(feeds)
+        for constant in graph.initializer:
+            names[constant.name] = prefix + constant.name
+            if names[constant.name] not in self.root.constants:
+                kept = onnx.TensorProto()
+                kept.CopyFrom(constant)
+                kept.name = names[constant.name]
+                self.root.constants[kept.name] = kept
+        for node in graph.node:
+            self.nodes.append(self._renamed(node, names))
+        return {value.name: names[value.name] for value in graph.output}
+
+    def _renamed(self, node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        del copy.metadata_props[:]
+        copy.input[:] = [names.get(name, name) for name in node.input]
+        for attribute in copy.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
+                self._rename_inside(inner, names)
+        for name in node.output:
+            if name:
+                names[name] = self.name()
+        copy.output[:] = [names[name] if name else "" for name in node.output]
+        copy.name = f"{copy.output[0]}_{node.op_type}"
+        return copy
+
+    def _rename_inside(self, graph: onnx.GraphProto, names: dict[str, str]) -> None:
+        """Rename in the body of a loop or branch, which reads the names around it and may hide them by its own."""
+        inner = dict(names)
+        for value in (*graph.input, *graph.initializer):
+            inner[value.name] = self.name()
+            value.name = inner[value.name]
+        nodes = [self._renamed(node, inner) for node in graph.node]
+        del graph.node[:], graph.value_info[:]
+        graph.node.extend(nodes)
+        for value in graph.output:
+            value.name = inner.get(value.name, value.name)
+
+
+def tensor(name: str, element_type: int, shape: Sequence[Any] | None) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, element_type, shape)
+
+
+def model_of(
+    graph: Nodes,
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    opsets: dict[str, int] | None = None,
+    ir_version: int = IR_VERSION,
+) -> onnx.ModelProto:
+    """Return the finished model; each domain is imported once."""
+    imports = [helper.make_opsetid(domain, version) for domain, version in (opsets or {"": OPSET}).items()]
+    built = graph.as_graph("recal", inputs, outputs)
+    model = helper.make_model(built, opset_imports=imports, ir_version=ir_version)
+    model.producer_name = "recal"
+    return model
