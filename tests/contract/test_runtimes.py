@@ -13,7 +13,7 @@ import torch
 from recal import Blend, Plan, Step, Views
 from recal.plan import Rule
 from recal.runtime.numpy import calibrated_probs
-from recal.runtime.onnx_replay import replay_model
+from recal.runtime.onnx_plan import replay_model
 from recal.runtime.torch import Replay
 
 Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
@@ -128,3 +128,59 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(runtime: Runtime) -> None:
     for row in range(0, 120, 17):
         alone = runtime(plan, views.logits[row : row + 1], transformed[:, row : row + 1])
         np.testing.assert_allclose(alone[0], whole[row], rtol=0, atol=1e-7)
+
+
+@every_runtime
+@pytest.mark.parametrize("answers", ["kept", "free"])
+@pytest.mark.parametrize("gate", [None, 0.9, 0.99])
+def test_blends_agree_with_numpy(runtime: Runtime, answers: str, gate: float | None) -> None:
+    for seed, n_classes in enumerate((2, 3, 10, 150)):
+        plan, views, transformed = blend_problem(seed, n_classes, answers=answers, gate=gate, n_views=1 + seed % 3)
+        probs, expected = runtime(plan, views.logits, transformed), calibrated_probs(plan, views)
+        np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-6)
+        assert (probs.argmax(1) == expected.argmax(1)).all()
+        if answers == "kept":
+            assert (probs.argmax(1) == views.logits.argmax(1)).all()
+
+
+@every_runtime
+def test_a_blend_reads_no_view_of_samples_above_its_gate(runtime: Runtime) -> None:
+    plan, views, transformed = blend_problem(3, 10)
+    needed = plan.needs_views(views.logits)
+    assert 0 < needed.sum() < len(needed)
+    other = transformed.copy()
+    other[:, ~needed] = 0.0
+    np.testing.assert_array_equal(runtime(plan, views.logits, other), runtime(plan, views.logits, transformed))
+
+
+@every_runtime
+def test_offsets_alone_need_no_views(runtime: Runtime) -> None:
+    logits = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32) * 4
+    plan = Plan(start=0.7, blend=Blend(1.1, (), (0.3, -0.2, 0.5, 0.0), 1e-4))
+    probs = runtime(plan, logits, np.zeros((0, 50, 4), dtype=np.float32))
+    np.testing.assert_allclose(probs, calibrated_probs(plan, Views(logits)), rtol=0, atol=1e-6)
+
+
+@every_runtime
+@pytest.mark.parametrize("n_classes", [10, 100])
+def test_rows_that_equal_their_view_are_ties_to_the_last_bit(runtime: Runtime, n_classes: int) -> None:
+    """A view that changes nothing ties with the original as long as both were scaled alike, under either rule."""
+    rng = np.random.default_rng(n_classes)
+    logits = (rng.normal(size=(60, n_classes)) * rng.choice([1, 4, 20], (60, 1))).astype(np.float32)
+    steps = tuple(Step("zoom:0.5", tuple(rng.uniform(0.7, 1.3, 4))) for _ in range(40))  # type: ignore[arg-type]
+    for ties in ("float32", "exact"):
+        plan = Plan(steps, rule=Rule(ties=ties))  # type: ignore[arg-type]
+        probs = runtime(plan, logits, logits[None])
+        np.testing.assert_allclose(
+            probs, calibrated_probs(plan, Views(logits, {"zoom:0.5": logits})), rtol=0, atol=1e-6
+        )
+
+
+def test_betas_beyond_all_reason_are_bounded_as_in_the_reference() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(30, 5)).astype(np.float32)
+    view = (logits + rng.normal(size=logits.shape)).astype(np.float32)
+    steps = tuple(Step("zoom:0.5", (1e-3, 100.0, 1e-3, 100.0)) for _ in range(80))
+    plan = Plan(steps)
+    expected = calibrated_probs(plan, Views(logits, {"zoom:0.5": view}))
+    np.testing.assert_allclose(by_onnx(plan, logits, view[None]), expected, rtol=0, atol=1e-6)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from recal.cli import model_options as options
 from recal.cli.output import AsJson, print_json, say, working
 
 
@@ -19,10 +20,18 @@ def export(
     shape: Annotated[
         str | None, typer.Option("--shape", help="One input's shape, such as 3,32,32; an ONNX model may know it.")
     ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="The inputs' dtype: float32, uint8, ...")] = "float32",
-    divide: Annotated[float | None, typer.Option("--divide", help="Divide inputs by this before the model.")] = None,
-    mean: Annotated[str | None, typer.Option("--mean", help="Then subtract this, one number or one a channel.")] = None,
-    std: Annotated[str | None, typer.Option("--std", help="Then divide by this, one number or one a channel.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="The inputs' dtype, such as uint8; else the model's own, or float32.")
+    ] = None,
+    preprocess: options.Preprocess = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    divide: options.Divide = None,
+    channels: options.Channels = None,
+    outputs: options.Outputs = None,
+    accept: Annotated[
+        float | None, typer.Option("--accept", help="Accept answers from this confidence on; adds the output `accept`.")
+    ] = None,
     classes: Annotated[
         int | None, typer.Option("--classes", help="How many classes, where a plan is exported.")
     ] = None,
@@ -30,31 +39,56 @@ def export(
 ) -> None:
     """Write a calibrated model as one ONNX file: inputs in, honest probabilities out.
 
-    The file holds the transformations, the model and the plan, and needs neither Python nor recal to run. Without
-    [bold]--model[/bold] it holds the plan alone: from `logits`, and `transformed` logits, to `probs`.
+    The file holds the transformations, the model and the plan, and needs neither Python nor recal to run. What stands
+    between inputs and model (--divide, --mean, --std, --channels, or a function of your own) is read as by
+    [bold]collect[/bold] and [bold]apply[/bold]: give the options that the views were collected with. Without
+    [bold]--model[/bold] the file holds the plan alone: from `logits`, and `transformed` logits, to `probs`.
 
     Example: [bold]recal export calibration.recal --model model.onnx --shape 3,32,32 --out calibrated.onnx[/bold]
     """
     from recal import load
     from recal.errors import InputError
+    from recal.plan import plan_of
     from recal.runtime.onnx import export_onnx, export_replay
+    from recal.runtime.onnx_cost import measure
 
     source = load(calibration)
+    plan = plan_of(source)
+    between = {"shape": shape, "dtype": dtype, "preprocess": preprocess, "mean": mean, "std": std, "divide": divide}
+    between |= {"channels": channels, "outputs": outputs, "accept": accept}
     with working("Exporting"):
         if model is None:
-            if any(value is not None for value in (shape, divide, mean, std)):
-                raise InputError("--shape, --divide, --mean and --std describe a model's inputs; give --model too.")
+            if given := [f"--{name}" for name in options.given(**between)]:
+                raise InputError(f"{', '.join(given)} speak of a model's inputs and answers; give --model too.")
+            n_classes = classes if classes is not None else len(getattr(source, "classes_", ()))
             export_replay(source, out, n_classes=classes)
         else:
-            preprocess = _preprocess(divide, mean, std)
-            export_onnx(_opened(model), _example(shape, dtype), out, plan=source, preprocess=preprocess)
-    plan = getattr(source, "plan_", source)
+            opened = _opened(model)
+            prepared = options.preprocessing(preprocess, mean, std, divide, channels)
+            example = _example(opened, shape, dtype)
+            more = options.given(outputs=outputs, accept=accept)
+            export_onnx(opened, example, out, plan=source, preprocess=prepared, **more)
+            n_classes = _n_classes(out)
+        cost = measure(out, plan, n_classes, with_model=model is not None)
     views = [str(transform) for transform in plan.transforms]
     if as_json:
-        print_json({"file": out, "transforms": views, "steps": len(plan.steps), "bytes": out.stat().st_size})
+        steps = {"file": out, "transforms": views, "steps": len(plan.steps), "bytes": out.stat().st_size}
+        print_json({**steps, "ms": cost.whole, "calibration_ms": cost.calibration})
         return
-    cost = f"each answer costs {1 + len(views)} forward passes" if model is not None else "inputs: logits, transformed"
-    say(f"Written to {out}: {len(plan.steps)} steps, {len(views)} views; {cost}.")
+    say(f"Written to {out}: {_described(plan, model is not None)}.")
+    whole = "" if cost.whole is None else f"One answer takes {cost.whole:.3g} ms on one thread here, of which "
+    say(f"{whole}{'the' if whole else 'The'} calibration alone takes {cost.calibration:.2g} ms.")
+
+
+def _described(plan: Any, with_model: bool) -> str:
+    views = len(plan.transforms)
+    shape = f"{len(plan.steps)} steps" if plan.blend is None else "a blend"
+    if not with_model:
+        return f"{shape}, {views} views; inputs: logits{', transformed' if views else ''}"
+    gate = None if plan.blend is None or not views else plan.blend.gate
+    if gate is not None:
+        return f"{shape}; an answer costs 1 forward pass from a confidence of {gate:g} on, {1 + views} below"
+    return f"{shape}, {views} views; each answer costs {1 + views} forward passes"
 
 
 def _opened(model: Path) -> Any:
@@ -65,36 +99,42 @@ def _opened(model: Path) -> Any:
     return read_program(model).module()
 
 
-def _example(shape: str | None, dtype: str) -> Any:
+def _example(model: Any, shape: str | None, dtype: str | None) -> Any:
+    """Return a batch of zeros of the shape and dtype asked for; what is not said the model's own file may know."""
     import numpy as np
 
     from recal.errors import InputError
 
-    if shape is None:
-        return None
     try:
-        return np.zeros((1, *(int(size) for size in shape.split(","))), dtype=dtype)
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"--shape is written like 3,32,32 and --dtype like float32, got {shape} and {dtype}."
-        ) from error
+        sizes = None if shape is None else [int(size) for size in shape.split(",")]
+    except ValueError:
+        raise InputError(f"--shape is written like 3,32,32, got {shape}.") from None
+    kind = None if dtype is None else _dtype(dtype)
+    if isinstance(model, Path):
+        from recal.runtime.onnx_pieces import example_of, read_model
+
+        return None if sizes is None and kind is None else example_of(read_model(model), kind, sizes)
+    if sizes is None:
+        raise InputError("A torch model is written along an example: give --shape, such as 3,32,32.")
+    return np.zeros((1, *sizes), dtype=kind or "float32")
 
 
-def _preprocess(divide: float | None, mean: str | None, std: str | None) -> Any:
-    if divide is None and mean is None and std is None:
-        return None
-    from recal.collecting.preprocess import Normalize
+def _dtype(name: str) -> Any:
+    import numpy as np
 
-    return Normalize(_numbers(mean, 0.0), _numbers(std, 1.0), 1.0 if divide is None else divide, channels="keep")
-
-
-def _numbers(text: str | None, otherwise: float) -> Any:
     from recal.errors import InputError
 
-    if text is None:
-        return otherwise
     try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"--mean and --std are numbers joined by commas, got {text!r}.") from error
-    return values[0] if len(values) == 1 else values
+        found = np.dtype(name)
+    except TypeError:
+        found = np.dtype(object)
+    if found.kind not in "fiu":
+        raise InputError(f"--dtype names numbers, such as float32, float16 or uint8, got {name}.")
+    return found
+
+
+def _n_classes(path: Path) -> int:
+    from recal.runtime.onnx_nodes import onnx
+    from recal.runtime.onnx_pieces import sizes
+
+    return sizes(next(value for value in onnx.load(path).graph.output if value.name == "probs"))[1]

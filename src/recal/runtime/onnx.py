@@ -1,28 +1,24 @@
-"""A model and its plan as one ONNX file: inputs in, calibrated probabilities out."""
+"""A model and its calibration as one ONNX file: inputs in, calibrated probabilities out."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from recal.collecting.models.onnx_weights import check_external_data
-from recal.errors import FileError, InputError, MissingExtraError
+from recal.errors import InputError
 from recal.files.atomic import replacing
 from recal.plan import Plan, plan_of
-from recal.runtime.onnx_replay import OPSET, PROBS, ROWS, replay_after_model, replay_model
+from recal.runtime.onnx_nodes import onnx
+from recal.runtime.onnx_pieces import Piece, example_of, read_model, sizes, traced
+from recal.runtime.onnx_plan import check_classes, replay_model
+from recal.runtime.onnx_whole import whole_model
 from recal.transforms import BuiltIn, Transform
 
-try:
-    import onnx
-except ImportError:
-    raise MissingExtraError("onnx", "onnx", "Writing ONNX files") from None
-
 __all__ = ["export_onnx", "export_replay"]
-_MODEL_INPUT, _LOGITS = "recal_model_input", "recal_logits"
 
 
 def export_replay(plan: Plan | Any, path: str | os.PathLike[str], n_classes: int | None = None) -> Path:
@@ -35,13 +31,14 @@ def export_replay(plan: Plan | Any, path: str | os.PathLike[str], n_classes: int
     n_classes : int, optional where `plan` is a calibrator, which knows its classes
 
     The file's inputs are `logits` (n, n_classes) and, where the plan needs views, `transformed` (m, n, n_classes), the
-    logits through ``plan.transforms`` in that order, both float32; its output is `probs`.
+    logits through ``plan.transforms`` in that order, both float32; its output is `probs`. Rows of samples above a
+    plan's gate are not read.
     """
     steps = plan_of(plan)
     classes = n_classes if n_classes is not None else len(getattr(plan, "classes_", ()))
     if not classes:
         raise InputError("A plan does not know how many classes there are: pass n_classes.")
-    return _write(replay_model(steps, int(classes)), steps, path)
+    return _write(replay_model(steps, int(classes)), steps.transforms, path)
 
 
 def export_onnx(
@@ -51,6 +48,8 @@ def export_onnx(
     *,
     plan: Plan | Any = None,
     preprocess: Callable[[Any], Any] | None = None,
+    outputs: str = "logits",
+    accept: float | Sequence[float] | None = None,
 ) -> Path:
     """Write a model with its transformations and its plan to one ONNX file.
 
@@ -66,11 +65,18 @@ def export_onnx(
     plan : Plan, or a fitted calibrator that has one
     preprocess : callable, optional
         Runs after the transformations and before the model; must consist of torch operations.
+    outputs : {"logits", "probabilities"}
+        What the model returns, as in `recal.collect`.
+    accept : float, or one number per class, optional
+        The confidence from which on an answer is accepted, of any class or of the predicted one.
 
     Returns
     -------
     The path. The file has one input, `inputs` (or the ONNX model's own, where nothing is put before it), of any number
-    of rows, and one output, `probs`.
+    of rows. Its outputs are `probs` (n, n_classes), `prediction` (n,), the index of the answer, `confidence` (n,),
+    `passes` (n,), how many forward passes each answer took, and `accept` (n,) where a threshold is given. Where the
+    plan has a gate, views are computed only for the rows below it. Rows that a transformation would refuse in Python,
+    such as floats above white, are answered by NaN and the prediction -1.
 
     Examples
     --------
@@ -81,12 +87,14 @@ def export_onnx(
     >>> export_onnx(calibrated, torch.rand(1, 4), tempfile.mkdtemp() + "/model.onnx").name
     'model.onnx'
     """
+    if outputs not in ("logits", "probabilities"):
+        raise InputError(f"`outputs` says what the model returns: 'logits' or 'probabilities', got {outputs!r}.")
     if isinstance(model, str | os.PathLike | onnx.ModelProto):
-        steps, own = plan_of(plan), _read(model)
+        steps = plan_of(plan)
         _check_traceable(steps.transforms)
-        whole, logits = _with_rows(own, steps.transforms, preprocess, example)
+        front, batch = _onnx_front(model, steps.transforms, preprocess, example, outputs)
     else:
-        from recal.runtime.torch import parts_of, rows_as_onnx
+        from recal.runtime.torch_onnx import parts_of
 
         model, plan, preprocess = parts_of(model, plan, preprocess)
         steps = plan_of(plan)
@@ -95,8 +103,67 @@ def export_onnx(
             raise InputError(
                 "A torch model is written along an example: pass a batch such as torch.rand(1, 3, 32, 32)."
             )
-        whole, logits = rows_as_onnx(steps.transforms, preprocess, model, example, _LOGITS), _LOGITS
-    return _write(_with_replay(whole, logits, steps), steps, path)
+        front, batch = _torch_front(model, preprocess, example, outputs), example
+    n_classes = _classes_of(front[-1])
+    check_classes(steps, n_classes)
+    views = _views(steps.transforms, batch)
+    thresholds = None if accept is None else np.asarray(accept, dtype=np.float64).reshape(-1)
+    if thresholds is not None and len(thresholds) not in (1, n_classes):
+        raise InputError(f"`accept` is one number, or one for each of {n_classes} classes, got {len(thresholds)}.")
+    whole = whole_model(front, views, steps, n_classes, batch, outputs=outputs, accept=thresholds)
+    return _write(whole, steps.transforms, path)
+
+
+def _torch_front(model: Any, preprocess: Any, example: Any, outputs: str) -> list[Piece]:
+    from recal.runtime.torch_onnx import Logits, gives_probabilities
+
+    if outputs == "logits" and gives_probabilities(model, preprocess, example):
+        raise InputError(_PROBABILITIES)
+    return [traced(Logits(model, preprocess), example)]
+
+
+def _onnx_front(
+    model: Any, transforms: tuple[Transform, ...], preprocess: Any, example: Any, outputs: str
+) -> tuple[list[Piece], Any]:
+    """Return what turns inputs into logits, one piece after the other, and an example of the inputs."""
+    own = read_model(model)
+    if outputs == "logits" and own.ends_in_softmax:
+        raise InputError(_PROBABILITIES)
+    batch = example
+    if batch is None and (transforms or preprocess is not None):
+        batch = example_of(own)
+    if transforms and sizes(own.input)[:1] != [0]:
+        raise InputError(
+            f"The model takes exactly {sizes(own.input)[0]} inputs at a time, and views need more rows; write it with "
+            "an open batch size."
+        )
+    if preprocess is None:
+        return [own], batch
+    from recal.runtime.torch_onnx import Prepared
+
+    return [traced(Prepared(preprocess), batch), own], batch
+
+
+_PROBABILITIES = (
+    "The model ends in a softmax: it gives probabilities, and logits are needed. Export the model without its softmax, "
+    "or say outputs='probabilities' (--outputs probabilities), as when the views were collected."
+)
+
+
+def _views(transforms: tuple[Transform, ...], batch: Any) -> Piece | None:
+    if not transforms:
+        return None
+    from recal.runtime.torch_onnx import Views
+
+    return traced(Views(transforms), batch)
+
+
+def _classes_of(piece: Piece) -> int:
+    shape = piece.output.type.tensor_type.shape.dim
+    if len(shape) != 2 or shape[1].dim_value < 2:
+        given = [axis.dim_value or axis.dim_param or "?" for axis in shape]
+        raise InputError(f"The model must give logits of the shape (n, n_classes) with known n_classes, got {given}.")
+    return int(shape[1].dim_value)
 
 
 def _check_traceable(transforms: tuple[Transform, ...]) -> None:
@@ -108,87 +175,8 @@ def _check_traceable(transforms: tuple[Transform, ...]) -> None:
             )
 
 
-def _read(model: Any) -> onnx.ModelProto:
-    if isinstance(model, onnx.ModelProto):
-        return model
-    if not isinstance(model, str | os.PathLike):
-        raise InputError(f"A torch module or the path of an ONNX file is needed, got {type(model).__name__}.")
-    check_external_data(Path(model))
-    try:
-        return onnx.load(os.fspath(model))
-    except OSError as error:
-        raise FileError(f"Cannot read {model}: {error.strerror or error}.") from error
-    except Exception as error:
-        raise FileError(f"{model} is not an ONNX model: {error}.") from error
-
-
-def _example_of(model: onnx.ModelProto) -> np.ndarray[Any, Any]:
-    own = _only_input(model)
-    sizes = [axis.dim_value for axis in own.type.tensor_type.shape.dim]
-    if len(sizes) < 2 or 0 in sizes[1:]:
-        raise InputError(f"The model's input {own.name!r} leaves its shape open: pass an example batch.")
-    return np.zeros((1, *sizes[1:]), onnx.helper.tensor_dtype_to_np_dtype(own.type.tensor_type.elem_type))
-
-
-def _only_input(model: onnx.ModelProto) -> onnx.ValueInfoProto:
-    constants = {constant.name for constant in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in constants]
-    if len(inputs) != 1:
-        raise InputError(f"The ONNX model must have one input, the batch; it has {len(inputs)}.")
-    return inputs[0]
-
-
-def _with_rows(
-    model: onnx.ModelProto, transforms: tuple[Transform, ...], preprocess: Any, example: Any
-) -> tuple[onnx.ModelProto, str]:
-    """Put the transformations before an ONNX model; return the whole and the name of its logits."""
-    outputs = [value.name for value in model.graph.output]
-    logits = outputs[0] if len(outputs) == 1 else "logits"
-    if logits not in outputs:
-        raise InputError(f"The ONNX model has {len(outputs)} outputs ({', '.join(outputs)}) and none is called logits.")
-    if not transforms and preprocess is None:
-        return _at_opset(model, max(_opset(model), OPSET)), logits
-    from recal.runtime.torch import rows_as_onnx
-
-    batch = _example_of(model) if example is None else example
-    rows = rows_as_onnx(transforms, preprocess, None, batch, _MODEL_INPUT)
-    model = onnx.compose.add_prefix(_at_opset(model, _opset(rows)), "model_")
-    rows.ir_version = model.ir_version = max(rows.ir_version, model.ir_version)
-    joined = onnx.compose.merge_models(
-        rows, model, [(_MODEL_INPUT, _only_input(model).name)], outputs=[f"model_{logits}"]
-    )
-    return joined, f"model_{logits}"
-
-
-def _with_replay(model: onnx.ModelProto, logits: str, plan: Plan) -> onnx.ModelProto:
-    """Put the replay behind a model that gives the logits of all rows."""
-    output = next(value for value in model.graph.output if value.name == logits)
-    shape = output.type.tensor_type.shape.dim
-    if len(shape) != 2 or shape[1].dim_value < 2:
-        sizes = [axis.dim_value or axis.dim_param or "?" for axis in shape]
-        raise InputError(f"The model must give logits of the shape (n, n_classes) with known n_classes, got {sizes}.")
-    replay = replay_after_model(plan, shape[1].dim_value, output.type.tensor_type.elem_type, _opset(model))
-    replay.ir_version = model.ir_version = max(model.ir_version, replay.ir_version)
-    return onnx.compose.merge_models(model, replay, [(logits, ROWS)], outputs=[PROBS])
-
-
-def _at_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    if _opset(model) == opset:
-        return model
-    try:
-        return onnx.version_converter.convert_version(model, opset)
-    except Exception as error:
-        raise InputError(
-            f"The ONNX model's operations (version {_opset(model)}) cannot be brought to version {opset}: {error}"
-        ) from error
-
-
-def _opset(model: onnx.ModelProto) -> int:
-    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), OPSET)
-
-
-def _write(model: onnx.ModelProto, plan: Plan, path: str | os.PathLike[str]) -> Path:
-    onnx.helper.set_model_props(model, {"recal_transforms": ",".join(str(t) for t in plan.transforms)})
+def _write(model: onnx.ModelProto, transforms: tuple[Transform, ...], path: str | os.PathLike[str]) -> Path:
+    onnx.helper.set_model_props(model, {"recal_transforms": ",".join(str(t) for t in transforms)})
     with replacing(path) as file:
         file.write(model.SerializeToString())
     return Path(path)

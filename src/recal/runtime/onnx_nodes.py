@@ -12,10 +12,13 @@ from recal.errors import MissingExtraError
 
 try:
     import onnx
+    import onnx.inliner
+    import onnx.version_converter
     from onnx import TensorProto, helper, numpy_helper
 except ImportError:
     raise MissingExtraError("onnx", "onnx", "Writing ONNX files") from None
 
+__all__ = ["BOOL", "DOUBLE", "FLOAT", "INT64", "IR_VERSION", "OPSET", "Nodes", "model_of", "onnx", "tensor"]
 FLOAT, DOUBLE, INT64, BOOL = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
 # The oldest that hold every node used here; ONNX Runtime 1.15 and later read them.
 OPSET, IR_VERSION = 18, 8
@@ -57,6 +60,12 @@ class Nodes:
             self.root.constants[known[key]] = numpy_helper.from_array(array, known[key])
         return known[key]
 
+    def rename(self, value: str, name: str) -> None:
+        """Call the newest node's output by another name, that of an output of the whole graph."""
+        last = self.nodes[-1]
+        assert list(last.output) == [value]
+        last.output[0] = name
+
     def cast(self, value: str, to: int) -> str:
         return self.op("Cast", value, to=to)
 
@@ -81,13 +90,15 @@ class Nodes:
         constants = list(self.constants.values()) if self.root is self else []
         return helper.make_graph(self.nodes, name, list(inputs), list(outputs), initializer=constants)
 
-    def choose(self, condition: str, then: Nodes, otherwise: Nodes, outputs: Sequence[tuple[str, str, int]]) -> list[str]:
+    def choose(
+        self, condition: str, then: Nodes, otherwise: Nodes, outputs: Sequence[tuple[str, str, int]]
+    ) -> list[str]:
         """Add an If; `outputs` are pairs of names, one of either branch, with their element type."""
         branches = {
-            name: graph.as_graph(
-                f"recal_{name}", outputs=[helper.make_tensor_value_info(pair[side], pair[2], None) for pair in outputs]
-            )
-            for side, (name, graph) in enumerate((("then_branch", then), ("else_branch", otherwise)))
+            "then_branch": then.as_graph("recal_then", outputs=[tensor(name, kind, None) for name, _, kind in outputs]),
+            "else_branch": otherwise.as_graph(
+                "recal_else", outputs=[tensor(name, kind, None) for _, name, kind in outputs]
+            ),
         }
         return self.ops("If", condition, outputs=len(outputs), **branches)
 

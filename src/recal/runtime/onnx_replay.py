@@ -98,9 +98,7 @@ def _log_scales(g: Nodes, factors: str, views: NDArray[np.intp], order: NDArray[
 class _Comparison:
     """What all rounds share: the rows that each step compares, laid out once."""
 
-    def __init__(
-        self, g: Nodes, drops: str, columns: str, plan: Plan, views: NDArray[np.intp], n_classes: int
-    ) -> None:
+    def __init__(self, g: Nodes, drops: str, columns: str, plan: Plan, views: NDArray[np.intp], n_classes: int) -> None:
         self.plan, self.n_classes, self.steps = plan, n_classes, len(views)
         rows = np.concatenate([np.zeros(len(views), np.int64), views + 1])
         read = rows if plan.rule.confidence_at == "own" else np.zeros_like(rows)

@@ -68,8 +68,8 @@ class Table:
         body = Nodes(g)
         row = body.name()  # (n, K) of one view
         wide = body.op("Unsqueeze", row, body.const([2]))
-        moments = body.op("Concat", body.op("Add", body.op("Mul", wide, body.const(np.float32(0))), body.const(np.float32(1))),
-                          wide, body.op("Mul", wide, wide), axis=2)  # fmt: skip
+        ones = body.op("Add", body.op("Mul", wide, body.const(np.float32(0))), body.const(np.float32(1)))
+        moments = body.op("Concat", ones, wide, body.op("Mul", wide, wide), axis=2)
         nodes = body.const(scales.astype(np.float32).reshape(1, -1, 1))
         weights = body.op("Exp", body.op("Mul", body.op("Unsqueeze", row, body.const([1])), nodes))
         sums = body.op("MatMul", weights, moments)  # (n, nodes, 3)

@@ -61,6 +61,9 @@ class Bits(SeriesTransform):
     full: float = 1.0
     axis: int = -1
 
+    def full_scale(self, dtype: str) -> float | None:
+        return None if "int" in dtype else self.full
+
     def _series(self, x: Array, dtype: str) -> Array:
         if "int" in dtype:
             limits = np.iinfo(dtype)

@@ -85,6 +85,10 @@ class BuiltIn(ABC):
         """Return the options' names and defaults."""
         return {own.name: own.default for own in fields(cls)[cls.has_strength :]}  # type: ignore[arg-type]
 
+    def full_scale(self, dtype: str) -> float | None:
+        """Return the largest value that may come in inputs of this dtype, where the kind refuses larger ones."""
+        return None
+
     @property
     def strength(self) -> float:
         """The first field, under the name that all transformations share; 1 for a kind that has none."""

@@ -104,6 +104,9 @@ class Brightness(ImageTransform):
     white: float = 1.0
     layout: str = "auto"
 
+    def full_scale(self, dtype: str) -> float | None:
+        return self.white if self.factor > 1 and "float" in dtype else None
+
     def _planes(self, x: Array, dtype: str) -> Array:
         factor = arrays.number(self.factor, x)
         if self.factor <= 1:

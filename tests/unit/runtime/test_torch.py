@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from recal import Plan, ReCal, Step, TemperatureScaling, Views
+from recal import Blend, Plan, ReCal, Step, TemperatureScaling, Views
 from recal.errors import InputError, NotFittedError
 from recal.runtime.numpy import calibrated_probs
 from recal.runtime.torch import CalibratedModule, Replay
@@ -121,8 +122,9 @@ def test_gradients_reach_the_input(images: torch.Tensor) -> None:
     assert images.grad.abs().sum() > 0
 
 
-def test_can_be_exported_with_any_batch_size(images: torch.Tensor) -> None:
-    module = CalibratedModule(Net(), PLAN, preprocess=normalise)
+@pytest.mark.parametrize("spec", ["steps", "blend"])
+def test_can_be_exported_with_any_batch_size(images: torch.Tensor, spec: str) -> None:
+    module = CalibratedModule(Net(), PLAN if spec == "steps" else BLEND, preprocess=normalise)
     shapes = {"inputs": {0: torch.export.Dim("batch")}}
     program = torch.export.export(module, (images,), dynamic_shapes=shapes)
     for n in (2, 5, 30):
@@ -204,3 +206,61 @@ def test_probabilities_are_refused(images: torch.Tensor) -> None:
 def test_outputs_of_another_shape_are_refused(images: torch.Tensor) -> None:
     with pytest.raises(InputError, match=r"\(n, n_classes\), got \(27, 3, 16, 16\)"):
         CalibratedModule(torch.nn.Identity(), PLAN)(images)
+
+
+BLEND = Plan(start=0.5, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.5, gated_own=1.2))
+
+
+def test_a_gate_sends_only_unsure_rows_through_the_views(images: torch.Tensor) -> None:
+    model = Net().eval()
+    with torch.no_grad():
+        logits = model(images)
+        views = Views(logits.numpy(), {t: model(t(images)).numpy() for t in BLEND.transforms})
+        gate = float((BLEND.start * logits.double()).softmax(1).amax(1).median())
+        plan = replace(BLEND, blend=replace(BLEND.blend, gate=gate + 1e-6))  # type: ignore[type-var]
+        needed = plan.needs_views(logits.numpy())
+        model.batches.clear()
+        module = CalibratedModule(model, plan)
+        probs = module(images).softmax(1).numpy()
+    assert 0 < needed.sum() < 9
+    assert model.batches == [9, 2 * needed.sum()]
+    np.testing.assert_allclose(probs, calibrated_probs(plan, views), atol=1e-6)
+    np.testing.assert_array_equal(module.passes, 1 + 2 * needed)
+    assert module.passes_per_answer == pytest.approx((1 + 2 * needed).mean())
+
+
+def test_a_gate_that_nobody_passes_and_one_that_all_do(images: torch.Tensor) -> None:
+    for scale, passes in ((1e-3, 3), (1e3, 1)):
+        model = Net()
+        with torch.no_grad():
+            model.head.weight.mul_(scale)
+            model.head.bias.mul_(scale)
+        module = CalibratedModule(model, BLEND)
+        assert module(images).shape == (9, 10)
+        assert module.passes.tolist() == [passes] * 9
+        assert module(images[:0]).shape == (0, 10)
+
+
+@pytest.mark.parametrize("plan", [PLAN, BLEND], ids=["steps", "blend"])
+def test_compiled_modules_answer_the_same(images: torch.Tensor, plan: Plan) -> None:
+    module = CalibratedModule(Net(), plan, preprocess=normalise)
+    with torch.no_grad():
+        compiled = torch.compile(module, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(images), module(images), atol=1e-5, rtol=0)
+
+
+def test_half_precision_compares_as_the_plan_says(images: torch.Tensor) -> None:
+    for plan in (PLAN, BLEND):
+        module = CalibratedModule(Net(), plan).half()
+        with torch.no_grad():
+            answer = module(images.half())
+            logits = module.logits_of(images.half())
+            views = {t: module.logits_of(t(images.half())).numpy() for t in plan.transforms}
+        assert answer.dtype == torch.float32
+        probs = calibrated_probs(plan, Views(logits.numpy(), views))
+        np.testing.assert_allclose(answer.softmax(1).numpy(), probs, atol=2e-3)  # half answers depend on the batch
+
+
+def test_jit_tracing_is_refused(images: torch.Tensor) -> None:
+    with pytest.raises(InputError, match=r"use torch\.export\.export"):
+        torch.jit.trace(CalibratedModule(Net(), PLAN), (images,))  # type: ignore[attr-defined]

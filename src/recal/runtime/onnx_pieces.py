@@ -1,0 +1,128 @@
+"""The parts that an exported file is put together from: a user's ONNX model, and what torch writes as ONNX."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recal.collecting.models.onnx_weights import check_external_data
+from recal.errors import FileError, InputError
+from recal.runtime.onnx_nodes import IR_VERSION, OPSET, Nodes, onnx
+
+# Nodes that hand values on: a softmax before them is still a softmax.
+_HAND_ON = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
+_LOGITS = "recal_logits"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A graph with one input and one output, to be put wherever it is wanted."""
+
+    model: onnx.ModelProto
+    input: onnx.ValueInfoProto
+    output: onnx.ValueInfoProto
+
+    def put(self, g: Nodes, rows: str, prefix: str) -> str:
+        """Put a copy of it behind `rows` and return its output."""
+        return g.splice(self.model.graph, prefix, {self.input.name: rows})[self.output.name]
+
+    @property
+    def ends_in_softmax(self) -> bool:
+        """Whether its output is a softmax of something, so far as its nodes tell."""
+        makers = {name: node for node in self.model.graph.node for name in node.output}
+        node = makers.get(self.output.name)
+        while node is not None and node.op_type in _HAND_ON:
+            node = makers.get(node.input[0])
+        return node is not None and node.op_type == "Softmax"
+
+
+def element_type(value: onnx.ValueInfoProto) -> int:
+    return int(value.type.tensor_type.elem_type)
+
+
+def sizes(value: onnx.ValueInfoProto) -> list[int]:
+    """Return the value's shape; 0 stands for what is open."""
+    return [int(axis.dim_value) for axis in value.type.tensor_type.shape.dim]
+
+
+def as_piece(model: onnx.ModelProto) -> Piece:
+    """Return a model of one input and one output as a piece; of several outputs the one called logits."""
+    constants = {constant.name for constant in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in constants]
+    if len(inputs) != 1:
+        raise InputError(f"The ONNX model must have one input, the batch; it has {len(inputs)}.")
+    outputs = {value.name: value for value in model.graph.output}
+    name = next(iter(outputs)) if len(outputs) == 1 else "logits"
+    if name not in outputs:
+        raise InputError(f"The ONNX model has {len(outputs)} outputs ({', '.join(outputs)}) and none is called logits.")
+    return Piece(model, inputs[0], outputs[name])
+
+
+def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> Piece:
+    """Return a user's model at an opset that the nodes around it share."""
+    if not isinstance(model, onnx.ModelProto):
+        model = _load(model)
+    if model.graph.sparse_initializer:
+        raise InputError("The ONNX model holds sparse weights, which cannot be exported; write them as dense ones.")
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    version = opsets_of(model).get("", OPSET)
+    if version < OPSET:
+        try:
+            model = onnx.version_converter.convert_version(model, OPSET)
+        except Exception as error:
+            raise InputError(
+                f"The ONNX model's operations (version {version}) cannot be brought to version {OPSET}: {error}"
+            ) from error
+    return as_piece(model)
+
+
+def _load(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    check_external_data(Path(path))
+    try:
+        return onnx.load(os.fspath(path))
+    except OSError as error:
+        raise FileError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except Exception as error:
+        raise FileError(f"{path} is not an ONNX model: {error}.") from error
+
+
+def example_of(piece: Piece, dtype: Any = None, shape: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
+    """Return a batch of one, all zeros; shape and dtype are the model's own where not given."""
+    own = onnx.helper.tensor_dtype_to_np_dtype(element_type(piece.input))
+    if shape is None:
+        known = sizes(piece.input)
+        if len(known) < 2 or 0 in known[1:]:
+            raise InputError(
+                f"The model's input {piece.input.name!r} leaves its shape open: pass an example batch (--shape)."
+            )
+        shape = known[1:]
+    return np.zeros((1, *shape), own if dtype is None else dtype)
+
+
+def opsets_of(*models: onnx.ModelProto) -> dict[str, int]:
+    """Return the version of each domain that the models import, the newest of each; ai.onnx is the domain without name.
+
+    A model may import a domain twice, under both names.
+    """
+    found: dict[str, int] = {"": OPSET}
+    for model in models:
+        for entry in model.opset_import:
+            domain = "" if entry.domain == "ai.onnx" else entry.domain
+            found[domain] = max(found.get(domain, 0), int(entry.version))
+    return found
+
+
+def traced(module: Any, example: Any) -> Piece:
+    """Return a torch module as a piece that takes any number of rows."""
+    from recal.runtime.torch_onnx import as_onnx
+
+    model = as_onnx(module, example, _LOGITS)
+    model = onnx.inliner.inline_local_functions(model) if model.functions else model
+    model.ir_version = IR_VERSION  # torch writes a newer one, of which it uses nothing but notes
+    return as_piece(model)

@@ -1,0 +1,59 @@
+"""A plan as ONNX nodes, whatever its shape: from logits to calibrated probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from recal.errors import InputError
+from recal.plan import Plan
+from recal.runtime.onnx_blend import blended, gated, needs_views
+from recal.runtime.onnx_nodes import DOUBLE, FLOAT, Nodes, model_of, onnx, tensor
+from recal.runtime.onnx_replay import add_steps, is_parallel
+from recal.runtime.onnx_stepwise import add_stepwise
+
+
+def check_classes(plan: Plan, n_classes: int) -> None:
+    """Refuse a number of classes that a classifier, or this plan, cannot have."""
+    if n_classes < 2:
+        raise InputError(f"A classifier has at least two classes, got {n_classes}.")
+    if plan.blend is not None and plan.blend.n_classes not in (None, n_classes):
+        raise InputError(f"The plan was fitted on {plan.blend.n_classes} classes, got {n_classes}.")
+
+
+def plan_probs(g: Nodes, logits: str, transformed: str, plan: Plan, n_classes: int) -> str:
+    """Return probabilities, (n, K) float64, from logits, (n, K), and those of all views, (m, n, K)."""
+    if plan.blend is not None:
+        probs = blended(g, logits, transformed, plan, n_classes)
+        if plan.blend.gate is None or not plan.blend.weights:
+            return probs
+        needed = g.op("Unsqueeze", needs_views(g, logits, plan), g.const([1]))
+        return g.op("Where", needed, probs, gated(g, logits, plan, n_classes))
+    stack = g.op("Unsqueeze", logits, g.const([0]))
+    if plan.transforms:
+        stack = g.op("Concat", stack, transformed, axis=0)
+    wide = g.cast(stack, DOUBLE)
+    drops = g.op("Sub", wide, g.reduce("ReduceMax", wide, 2))
+    columns = g.op("ArgMax", wide, axis=2, keepdims=0)  # (1 + m, n)
+    if not is_parallel(plan):
+        return g.op("Softmax", add_stepwise(g, drops, columns, plan, n_classes), axis=1)
+    own = g.row(drops, 0)
+    if not plan.transforms:
+        return g.op("Softmax", g.op("Mul", own, g.const(np.float64(plan.start * plan.finish))), axis=1)
+    scales = g.op("Mul", add_steps(g, drops, columns, plan, n_classes), g.const(np.float64(plan.finish)))  # (1, n)
+    return g.op("Softmax", g.op("Mul", own, g.op("Transpose", scales, perm=[1, 0])), axis=1)
+
+
+def replay_model(plan: Plan, n_classes: int) -> onnx.ModelProto:
+    """Return an ONNX model from logits to calibrated probabilities.
+
+    Its inputs are `logits` (n, n_classes) and, where the plan needs views, `transformed` (m, n, n_classes), the logits
+    through each of ``plan.transforms`` in that order; its output is `probs` (n, n_classes), all float32.
+    """
+    check_classes(plan, n_classes)
+    graph, n_views = Nodes(), len(plan.transforms)
+    probs = plan_probs(graph, "logits", "transformed", plan, n_classes)
+    graph.rename(graph.cast(probs, FLOAT), "probs")
+    inputs = [tensor("logits", FLOAT, ["batch", n_classes])]
+    if n_views:
+        inputs.append(tensor("transformed", FLOAT, [n_views, "batch", n_classes]))
+    return model_of(graph, inputs, [tensor("probs", FLOAT, ["batch", n_classes])])

@@ -1,0 +1,146 @@
+"""The whole file: inputs, views, the model, the plan, the answers. Views are computed where they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.collecting.models.base import PROBABILITY_FLOOR
+from recal.plan import Plan
+from recal.runtime.onnx_blend import blended, gated, needs_views
+from recal.runtime.onnx_nodes import BOOL, DOUBLE, FLOAT, INT64, IR_VERSION, Nodes, model_of, onnx, tensor
+from recal.runtime.onnx_pieces import Piece, element_type, opsets_of, sizes
+from recal.runtime.onnx_plan import plan_probs
+from recal.transforms import Transform
+
+# As in Python: a little above full scale is rounding, more is another scale.
+_ABOVE = 1.001
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What is put together: pieces from inputs to logits, the views, the plan."""
+
+    front: Sequence[Piece]
+    views: Piece | None
+    plan: Plan
+    n_classes: int
+    outputs: str
+
+    def logits(self, g: Nodes, rows: str, given: int) -> str:
+        """Put the model behind rows of the element type `given`."""
+        for number, piece in enumerate(self.front):
+            wanted = element_type(piece.input)
+            rows = rows if wanted == given else g.cast(rows, wanted)
+            rows, given = piece.put(g, rows, f"model{number}_"), element_type(piece.output)
+        if self.outputs == "probabilities":
+            kind = onnx.helper.tensor_dtype_to_np_dtype(given)
+            rows = g.op("Log", g.op("Max", rows, g.const(np.array(PROBABILITY_FLOOR, kind))))
+        return rows
+
+
+def whole_model(
+    front: Sequence[Piece],
+    views: Piece | None,
+    plan: Plan,
+    n_classes: int,
+    example: Any,
+    *,
+    outputs: str = "logits",
+    accept: NDArray[np.float64] | None = None,
+) -> onnx.ModelProto:
+    """Return the model of the whole file; `example` is a batch as the file will get them, or None: as the model's."""
+    whole, g = Whole(front, views, plan, n_classes, outputs), Nodes()
+    name = "inputs" if views is not None or len(front) > 1 else front[0].input.name
+    if example is None:
+        given, shape = element_type(front[0].input), sizes(front[0].input)
+    else:
+        given = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(str(example.dtype).removeprefix("torch.")))
+        shape = list(example.shape)
+    logits, probs, passes = _answers(g, whole, name, given)
+    wide = ["batch", n_classes]
+    values = [tensor(name, given, ["batch", *(size or None for size in shape[1:])])]
+    pieces = [*front, views] if views is not None else [*front]
+    results = [tensor("probs", FLOAT, wide), *_results(g, plan, logits, probs, passes, accept)]
+    return model_of(
+        g,
+        values,
+        results,
+        opsets_of(*(piece.model for piece in pieces)),
+        max(IR_VERSION, *(piece.model.ir_version for piece in pieces)),
+    )
+
+
+def _answers(g: Nodes, whole: Whole, inputs: str, given: int) -> tuple[str, str, str]:
+    """Return the originals' logits, float64 probabilities, and how many passes each answer takes."""
+    plan, n_classes, n_views = whole.plan, whole.n_classes, len(whole.plan.transforms)
+    if whole.views is not None and plan.blend is not None and plan.blend.gate is not None:
+        return _gated_answers(g, whole, inputs, given)
+    if whole.views is None:
+        logits, transformed = whole.logits(g, inputs, given), ""
+    else:
+        rows = g.op("Concat", inputs, whole.views.put(g, inputs, "views_"), axis=0)
+        stack = g.op("Reshape", whole.logits(g, rows, given), g.const([1 + n_views, -1, n_classes]))
+        stack = _refused(g, stack, plan.transforms, inputs, given)
+        logits, transformed = g.row(stack, 0), g.part(stack, 1, 1 + n_views, axis=0)
+    probs = plan_probs(g, logits, transformed, plan, n_classes)
+    zeros = g.op("Mul", g.op("ArgMax", logits, axis=1, keepdims=0), g.const(np.int64(0)))
+    return logits, probs, g.op("Add", zeros, g.const(np.int64(1 + n_views)))
+
+
+def _gated_answers(g: Nodes, whole: Whole, inputs: str, given: int) -> tuple[str, str, str]:
+    """The same where a gate spares surer samples their views: the rows below it are gathered, asked and put back."""
+    plan, n_classes, n_views = whole.plan, whole.n_classes, len(whole.plan.transforms)
+    assert whole.views is not None
+    logits = _refused(g, whole.logits(g, inputs, given), plan.transforms, inputs, given)
+    needed = needs_views(g, logits, plan)
+    some, none = Nodes(g), Nodes(g)
+    sure = gated(g, logits, plan, n_classes)
+    rows = some.op("Reshape", some.op("NonZero", needed), some.const([-1]))
+    asked = whole.views.put(some, some.op("Gather", inputs, rows, axis=0), "views_")
+    seen = some.op("Reshape", whole.logits(some, asked, given), some.const([n_views, -1, n_classes]))
+    mixed = blended(some, some.op("Gather", logits, rows, axis=0), seen, plan, n_classes)
+    scattered = some.op("ScatterND", sure, some.op("Unsqueeze", rows, some.const([1])), mixed)
+    as_they_are = none.op("Identity", sure)
+    any_needed = g.op("Greater", g.op("ReduceMax", g.cast(needed, FLOAT), keepdims=0), g.const(np.float32(0)))
+    probs = g.choose(any_needed, some, none, [(scattered, as_they_are, DOUBLE)])[0]
+    passes = g.op("Add", g.op("Mul", g.cast(needed, INT64), g.const(np.int64(n_views))), g.const(np.int64(1)))
+    return logits, probs, passes
+
+
+def _refused(g: Nodes, logits: str, transforms: tuple[Transform, ...], inputs: str, given: int) -> str:
+    """Return logits, (..., n, K), with NaN in the rows of inputs that a transformation would refuse in Python."""
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(given)).name
+    limits = [full(dtype) for t in transforms if (full := getattr(t, "full_scale", None)) is not None]
+    known = [limit for limit in limits if limit is not None]
+    if not known:
+        return logits
+    values = g.op("Abs", g.cast(g.op("Flatten", inputs, axis=1), DOUBLE))
+    inside = g.op("LessOrEqual", g.reduce("ReduceMax", values, 1), g.const(min(known) * _ABOVE))  # (n, 1)
+    bad = g.op("CastLike", g.const(np.float32(np.nan)), logits)
+    return g.op("Where", inside, logits, bad)
+
+
+def _results(
+    g: Nodes, plan: Plan, logits: str, probs: str, passes: str, accept: NDArray[np.float64] | None
+) -> list[onnx.ValueInfoProto]:
+    """Add the outputs, and return all but the first, `probs`."""
+    free = plan.blend is not None and plan.blend.answers == "free"
+    answer = g.op("ArgMax", probs if free else logits, axis=1, keepdims=1)
+    confidence = g.op("Squeeze", g.op("GatherElements", probs, answer, axis=1), g.const([1]))
+    answer = g.op("Squeeze", answer, g.const([1]))
+    g.rename(g.cast(probs, FLOAT), "probs")
+    unknown = g.op("IsNaN", g.cast(confidence, FLOAT))
+    g.rename(g.op("Where", unknown, g.const(np.int64(-1)), answer), "prediction")
+    g.rename(g.cast(confidence, FLOAT), "confidence")
+    g.rename(g.op("Identity", passes), "passes")
+    results = [("prediction", INT64), ("confidence", FLOAT), ("passes", INT64)]
+    if accept is not None:
+        threshold = g.const(accept[0]) if len(accept) == 1 else g.op("Gather", g.const(accept), answer, axis=0)
+        g.rename(g.op("GreaterOrEqual", confidence, threshold), "accept")
+        results.append(("accept", BOOL))
+    return [tensor(name, kind, ["batch"]) for name, kind in results]
