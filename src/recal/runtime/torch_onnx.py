@@ -11,13 +11,9 @@ from typing import Any
 from recal.checks import looks_like_probabilities
 from recal.errors import InputError, MissingExtraError
 from recal.plan import Plan
-from recal.runtime.torch import CalibratedModule, Tensor
+from recal.runtime.torch import CalibratedModule
+from recal.runtime.torch_blend import Tensor, torch
 from recal.transforms import Transform
-
-try:
-    import torch
-except ImportError:
-    raise MissingExtraError("torch", "torch", "Writing a torch model as ONNX") from None
 
 # The oldest opset that torch's exporter writes, and new enough for every node beside it.
 _OPSET = 18
