@@ -82,7 +82,8 @@ class Comparison:
     answers : mapping of method to the first split's answers, as column indices
     calibrators : mapping of method to the calibrator fitted on the first split
     failures : mapping of method to why it could not be fitted
-    test : the first split's test views; None where only probabilities were given, which are then `probs`, `labels`
+    fit, test : the first split's views; None where only probabilities were given, which are then `probs`, `labels`
+    test_rows : the test rows' places in the file they come from; None where they are all of it, in order
     classes : names of the columns, where they were given
     """
 
@@ -99,7 +100,9 @@ class Comparison:
     intervals: Mapping[str, Sequence[Interval]] = field(default_factory=dict)
     paired: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
+    fit: Views | None = None
     test: Views | None = None
+    test_rows: NDArray[np.intp] | None = None
     probs: Mapping[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
     labels: NDArray[np.intp] | None = None
     classes: NDArray[Any] | None = None

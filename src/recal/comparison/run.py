@@ -87,7 +87,7 @@ def compare(
     seconds = np.zeros((n_splits, len(names)))
     first: dict[str, _Fitted] = {}
     failures: dict[str, str] = {}
-    for split, (fit_views, test_views) in enumerate(cuts):
+    for split, (fit_views, test_views, _) in enumerate(cuts):
         for index, name in enumerate(names):
             if name in failures:
                 continue
@@ -137,7 +137,9 @@ def compare(
         intervals=intervals,
         paired=paired,
         failures=failures,
+        fit=cuts[0][0],
         test=cuts[0][1],
+        test_rows=cuts[0][2],
         classes=pooled.classes,
     )
 
@@ -224,15 +226,20 @@ class _Fitted:
 def _run(calibrator: Calibrator | None, fit: Views, test: Views, seed: int) -> _Fitted:
     if calibrator is None:
         return _Fitted(None, softmax(test.logits), 0.0, 1.0, True)
+    began = time.process_time()
+    fresh = refit(calibrator, fit, seed)
+    seconds = time.process_time() - began
+    return _Fitted(fresh, fresh.predict_proba(test), seconds, passes_per_answer(fresh, test), fresh.keeps_accuracy)
+
+
+def refit(calibrator: Calibrator, views: Views, seed: int) -> Calibrator:
+    """A new calibrator of the same kind and options, fitted on these views; what it draws comes from the seed."""
     from sklearn.base import clone
 
     fresh: Calibrator = clone(calibrator)
     if "random_state" in inspect.signature(type(fresh)).parameters and fresh.get_params()["random_state"] is None:
         fresh.set_params(random_state=seed)
-    began = time.process_time()
-    fresh.fit(fit)
-    seconds = time.process_time() - began
-    return _Fitted(fresh, fresh.predict_proba(test), seconds, passes_per_answer(fresh, test), fresh.keeps_accuracy)
+    return fresh.fit(views)
 
 
 def passes_per_answer(calibrator: Calibrator, views: Views) -> float:
@@ -271,9 +278,11 @@ def find_method(name: str) -> Calibrator:
     return known(**options)
 
 
-def _cuts(
-    fit: Views, test: Views | None, splits: int | None, seed: int
-) -> tuple[Views, list[tuple[Views, Views]], bool]:
+# Views to fit on, views to test on, and the latter's rows in the file they come from, where they are not all of it.
+_Cut = tuple[Views, Views, NDArray[np.intp] | None]
+
+
+def _cuts(fit: Views, test: Views | None, splits: int | None, seed: int) -> tuple[Views, list[_Cut], bool]:
     if splits is not None and (isinstance(splits, bool) or not isinstance(splits, int) or splits < 1):
         raise InputError(f"`splits` must be a whole number of at least 1, got {splits!r}.")
     for views in (fit, test):
@@ -284,14 +293,15 @@ def _cuts(
     if test is not None and fit.n_classes != test.n_classes:
         raise InputError(f"`fit` has {fit.n_classes} classes and `test` has {test.n_classes}; they must be the same.")
     if test is not None and splits is None:
-        return fit, [(fit, test)], False
+        return fit, [(fit, test, None)], False
     pooled = fit if test is None else pool_views(fit, test)
     size = pooled.n_samples // 2 if test is None else fit.n_samples
     if pooled.n_samples < 2:
         raise InputError("At least two samples are needed, to fit on one and test on the other.")
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(pooled.n_samples) for _ in range(splits or _HALVES)]
-    return pooled, [(pooled[np.sort(order[:size])], pooled[np.sort(order[size:])]) for order in orders], True
+    halves = [(np.sort(order[:size]), np.sort(order[size:])) for order in orders]
+    return pooled, [(pooled[first], pooled[second], second) for first, second in halves], True
 
 
 def pool_views(one: Views, other: Views) -> Views:

@@ -19,6 +19,11 @@ def comparison():
 
 
 @pytest.fixture(scope="package")
+def views():
+    return make_views(700)
+
+
+@pytest.fixture(scope="package")
 def alone():
     rng = np.random.default_rng(0)
     probs = rng.dirichlet([0.3] * 3, 300)

@@ -5,10 +5,10 @@ import pytest
 
 from recal.metrics.rows import RowScores
 from recal.report.data.figures import (
+    crowd,
     group_flow,
     histogram,
     path_of,
-    per_class,
     progress,
     reliability,
     risk_coverage,
@@ -61,7 +61,8 @@ def test_a_bin_of_one_right_row_is_not_certain():
 
 
 def test_risk_coverage_ends_at_the_error_rate(rows):
-    coverage, risk = risk_coverage(rows)
+    curve = risk_coverage(rows)
+    coverage, risk = curve.coverage, curve.risk
     assert coverage[-1] == 1.0
     assert risk[-1] == pytest.approx(1 - rows.correct.mean())
     above = rows.confidence >= np.sort(rows.confidence)[::-1][199]
@@ -70,23 +71,23 @@ def test_risk_coverage_ends_at_the_error_rate(rows):
 
 
 def test_histogram_shares_add_up(rows):
-    _, right, wrong = histogram(rows)
+    found = histogram(rows)
+    right, wrong = found.right, found.wrong
+    assert (found.confidence, found.accuracy) == (rows.confidence.mean(), rows.correct.mean())
     assert right.sum() == pytest.approx(rows.correct.mean())
     assert (right + wrong).sum() == pytest.approx(1)
 
 
-def test_classes_are_those_predicted_with_their_names():
-    probs = np.array([[0.8, 0.2, 0.0], [0.6, 0.4, 0.0], [0.1, 0.9, 0.0]])
-    data = per_class(probs, np.array([0, 1, 1]), ["cat", "dog", "owl"])
-    assert data.names == ("cat", "dog")
-    assert data.counts.tolist() == [2, 1]
-    assert data.confidence.tolist() == pytest.approx([0.7, 0.9])
-    assert data.accuracy.tolist() == [0.5, 1.0]
-
-
-def test_only_the_most_frequent_classes_are_shown():
-    data = per_class(np.eye(5)[[0, 0, 1, 3, 3, 3]], np.zeros(6, np.intp), most=2)
-    assert data.names == ("0", "3")
+def test_ranks_hold_equally_many_answers_and_what_numpy_counts(rows):
+    data = crowd(rows, 8)
+    assert data.counts.sum() == 400
+    assert data.counts.min() > 30
+    assert data.right[-1] == pytest.approx(1)
+    for low, high, promised, made in zip(data.lowest[1:], data.highest[1:], data.promised[1:], data.made[1:]):
+        inside = (rows.confidence > low) & (rows.confidence <= high)
+        assert promised == pytest.approx(1 - rows.confidence[inside].mean())
+        assert made == pytest.approx(1 - rows.correct[inside].mean())
+    assert (data.low <= data.promised + 1e-9).all()
 
 
 def test_progress_and_path_follow_the_fit(comparison):

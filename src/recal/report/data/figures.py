@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from recal.calibrators.machinery.recal_loop import Iteration
 from recal.engine.replay import calibrated_probs
 from recal.metrics import evaluate
-from recal.metrics.binned import table_of
+from recal.metrics.binned import equal_mass_edges, table_of
 from recal.metrics.ranked import runs
 from recal.metrics.rows import RowScores, equal_width_edges
 from recal.plan import Plan
 from recal.report.data.groups import by_strength
+from recal.report.data.thresholds import honest_range
 from recal.views import Views
 
 Vector = NDArray[np.float64]
@@ -59,7 +60,51 @@ def reliability(rows: RowScores, n_bins: int = 15) -> Reliability:
     )
 
 
-def risk_coverage(rows: RowScores, points: int = 200) -> tuple[Vector, Vector]:
+@dataclass(frozen=True)
+class Crowd:
+    """Bins of equally many answers, least confident first: the error rates that were promised and that came.
+
+    Most answers of a good model share the top bin of a reliability diagram; here they fill most of the picture. `low`
+    and `high` bound, in 95 % of cases, the error rate that an honest model shows in such a bin.
+    """
+
+    left: Vector  # shares of all answers, from 0 to 1
+    right: Vector
+    lowest: Vector  # confidences
+    highest: Vector
+    promised: Vector
+    made: Vector
+    low: Vector
+    high: Vector
+    counts: Vector
+
+
+def crowd(rows: RowScores, n_bins: int = 20) -> Crowd:
+    """Gather answers into bins of equal numbers, as far as equal confidences, kept together, allow."""
+    edges = equal_mass_edges(rows.confidence, n_bins)
+    place = np.clip(np.searchsorted(edges, rows.confidence, side="left") - 1, 0, len(edges) - 2)
+    doubt = 1.0 - rows.confidence
+    size = len(edges) - 1
+    sums = [np.bincount(place, weights, size) for weights in (None, doubt, doubt * rows.confidence, ~rows.correct)]
+    held = sums[0] > 0
+    counts, promised, variance, made = (column[held].astype(np.float64) for column in sums)
+    low, high = honest_range(promised, variance)
+    ends = np.cumsum(counts) / len(rows)
+    rates = [column / counts for column in (promised, made, low, high)]
+    starts = ends - counts / len(rows)
+    edges = np.r_[rows.confidence.min(), edges[1:-1], rows.confidence.max()]
+    return Crowd(starts, ends, edges[:-1][held], edges[1:][held], rates[0], rates[1], rates[2], rates[3], counts)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The error rate among the accepted answers, by the share accepted, most confident first."""
+
+    coverage: Vector
+    risk: Vector
+
+
+def risk_coverage(rows: RowScores, points: int = 200) -> Curve:
     """Coverage and error rate among the accepted, from the most confident on, thinned to about `points`."""
     gathered = runs(rows.confidence, rows.correct)
     accepted = np.cumsum(gathered.sizes[::-1])
@@ -67,39 +112,25 @@ def risk_coverage(rows: RowScores, points: int = 200) -> tuple[Vector, Vector]:
     # The first few rows make a jagged start that says nothing.
     kept = np.unique(np.linspace(0, len(accepted) - 1, points).astype(np.intp))
     kept = kept[accepted[kept] >= min(20, len(rows))]
-    return accepted[kept] / len(rows), wrong[kept] / accepted[kept]
-
-
-def histogram(rows: RowScores, n_bins: int = 20) -> tuple[Vector, Vector, Vector]:
-    """Edges, and the shares of all rows in each bin that are right and wrong."""
-    edges = equal_width_edges(n_bins)
-    table = table_of(rows.confidence, rows.correct, edges)
-    return edges, table.correct / len(rows), (table.counts - table.correct) / len(rows)
+    return Curve(accepted[kept] / len(rows), wrong[kept] / accepted[kept])
 
 
 @dataclass(frozen=True)
-class PerClass:
-    """For each class that the model answers with: how often, how sure, how often right."""
+class Histogram:
+    """The shares of all answers in bins of confidence that are right and wrong, and both means."""
 
-    names: tuple[str, ...]
-    counts: NDArray[np.int64]
-    confidence: Vector
-    accuracy: Vector
+    edges: Vector
+    right: Vector
+    wrong: Vector
+    confidence: float
+    accuracy: float
 
 
-def per_class(
-    probs: NDArray, y: NDArray[np.intp], classes: Sequence[object] | NDArray | None = None, most: int = 20
-) -> PerClass:
-    """Confidence and accuracy by predicted class, the `most` frequent answers, in the columns' order."""
-    predicted = probs.argmax(axis=1)
-    k = probs.shape[1]
-    counts = np.bincount(predicted, minlength=k)
-    chosen = np.sort(np.argsort(-counts, kind="stable")[:most])
-    chosen = chosen[counts[chosen] > 0]
-    confidence = np.bincount(predicted, weights=probs.max(axis=1), minlength=k)[chosen] / counts[chosen]
-    accuracy = np.bincount(predicted, weights=predicted == y, minlength=k)[chosen] / counts[chosen]
-    names = tuple(str(c) if classes is None else str(classes[c]) for c in chosen)
-    return PerClass(names, counts[chosen], confidence, accuracy)
+def histogram(rows: RowScores, n_bins: int = 20) -> Histogram:
+    edges = equal_width_edges(n_bins)
+    table = table_of(rows.confidence, rows.correct, edges)
+    right, wrong = table.correct / len(rows), (table.counts - table.correct) / len(rows)
+    return Histogram(edges, right, wrong, float(rows.confidence.mean()), float(rows.correct.mean()))
 
 
 @dataclass(frozen=True)

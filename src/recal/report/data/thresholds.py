@@ -94,20 +94,32 @@ def honest_range(mean: ArrayLike, variance: ArrayLike, level: float = 0.95) -> t
     return _quantile(means, variances, tail), _quantile(means, variances, 1 - tail)
 
 
+def chance_of(made: NDArray, mean: Vector, variance: Vector) -> Vector:
+    """How likely an honest model makes so few or so many errors: twice the smaller tail, at most 1."""
+    below = _below(made.astype(np.float64), mean, variance)
+    above = 1 - _below(made - 1.0, mean, variance)
+    return np.minimum(2 * np.minimum(below, above), 1.0)
+
+
 def _quantile(mean: Vector, variance: Vector, chance: float) -> Counts:
     """The smallest whole number that is not exceeded with at least this chance, by bisection for all at once."""
-    from scipy.special import betainc, pdtr
-
-    success = 1 - np.divide(variance, mean, out=np.ones_like(mean), where=mean > 0)
-    rare = success <= 1e-9  # then it is a Poisson variable
-    trials = np.divide(mean, success, out=np.full_like(mean, np.inf), where=~rare)
     reach = 12 * np.sqrt(variance) + 12  # deviations: everywhere
     low, high = np.floor(np.maximum(mean - reach, 0)) - 1, np.ceil(mean + reach)
     while (high - low > 1).any():
-        k = np.floor((low + high) / 2)
-        inside = (k >= 0) & (k < trials) & ~rare
-        below = np.where(rare, pdtr(np.maximum(k, 0), mean), 1.0)
-        below[inside] = betainc(trials[inside] - k[inside], k[inside] + 1, 1 - success[inside])
-        enough = np.where(k < 0, False, below >= chance)
-        low, high = np.where(enough, low, k), np.where(enough, k, high)
+        middle = np.floor((low + high) / 2)
+        enough = _below(middle, mean, variance) >= chance
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return high.astype(np.int64)
+
+
+def _below(k: Vector, mean: Vector, variance: Vector) -> Vector:
+    """The chance of at most k errors: a binomial of this mean and variance, or Poisson's where all chances are tiny."""
+    from scipy.special import betainc, pdtr
+
+    success = 1 - np.divide(variance, mean, out=np.ones_like(mean), where=mean > 0)
+    rare = success <= 1e-9
+    trials = np.divide(mean, success, out=np.full_like(mean, np.inf), where=~rare)
+    inside = (k >= 0) & (k < trials) & ~rare
+    chance = np.where(rare, pdtr(np.maximum(k, 0), mean), 1.0)
+    chance[inside] = betainc(trials[inside] - k[inside], k[inside] + 1, 1 - success[inside])
+    return np.where(k < 0, 0.0, chance)

@@ -1,4 +1,4 @@
-"""The page's charts of methods: numbers from `data`, drawn as SVG. Those of groups are in `group_charts`."""
+"""The page's charts of methods as SVG, each from an object of `report.data`. Those of groups are in `group_charts`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from recal.comparison import Comparison
 from recal.comparison.tables import number, signed
-from recal.metrics import LABELS
-from recal.metrics.rows import RowScores
-from recal.report.data.figures import PerClass, histogram, reliability, risk_coverage
+from recal.report.data.dots import Dots
+from recal.report.data.figures import Crowd, Curve, Histogram, Reliability
 from recal.report.data.thresholds import Thresholds
 from recal.report.drawing.svg import Chart, ticks, tip
 
 FIFTHS = (0, 0.2, 0.4, 0.6, 0.8, 1)
+# Error rates are drawn on a square-root scale, on which one in a thousand can be seen beside one in two.
+_RATES = (0, 0.001, 0.005, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.8, 1)
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -25,13 +25,8 @@ def percent_tick(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def _signed_tick(value: float) -> str:
-    return f"{value:+.3g}" if value else "0"
-
-
-def reliability_chart(rows: RowScores, css: str, name: str, n_bins: int) -> str:
+def reliability_chart(data: Reliability, css: str, name: str) -> str:
     """Accuracy against confidence with a 95 % band, and how many rows each bin holds below."""
-    data = reliability(rows, n_bins)
     chart = Chart(f"Reliability diagram, {name}", (0, 1), (0, 1), height=340, margins=(14, 26, 98, 74))
     chart.axes(FIFTHS, FIFTHS, "", "share right")
     chart.line((0, 1), (0, 1), "honest", "An honest model lies on this line.")
@@ -53,36 +48,67 @@ def reliability_chart(rows: RowScores, css: str, name: str, n_bins: int) -> str:
     return str(chart)
 
 
-def histogram_chart(rows: RowScores, css: str, name: str) -> str:
+def crowd_chart(data: Crowd, css: str, name: str) -> str:
+    """Errors made against errors promised in bins of equally many answers, so that the crowded top is wide."""
+    top = max(float(np.max([data.made, data.high, data.promised])), 0.01)
+    chart = Chart(f"Errors by rank of confidence, {name}", (0, 1), (0, top**0.5 * 1.04), height=300)
+    rates: list[float] = []
+    for rate in _RATES:
+        apart = rate**0.5 - (rates[-1] ** 0.5 if rates else -1)
+        if rate <= top and apart > 0.09 * top**0.5:  # else the labels would lie on each other
+            rates.append(rate)
+    x_label = "answers, least confident first; ticks: their confidence"
+    chart.axes((), [rate**0.5 for rate in rates], "", "error rate", y_format=lambda root: percent_tick(root**2))
+    for share in FIFTHS[:-1]:
+        inside = int(np.searchsorted(data.right, share + 1e-9))
+        chart.label(chart.px(share), chart.bottom + 17, _cut(data.lowest[inside]))
+    chart.label((chart.left + chart.right) / 2, chart.bottom + 36, x_label, css="label")
+    columns = (data.left, data.right, data.lowest, data.highest, data.promised, data.made, data.low, data.high)
+    for left, right, lowest, highest, promised, made, low, high in zip(*(column.tolist() for column in columns)):
+        words = (
+            f"Confidence {lowest:.4g} to {highest:.4g}: errors promised {percent(promised, 2)}, made "
+            f"{percent(made, 2)}; an honest model makes {percent(low, 2)} to {percent(high, 2)}"
+        )
+        chart.box(left, right, low**0.5, high**0.5, f"band {css}", words, inset=0.6)
+        chart.line((left, right), (promised**0.5, promised**0.5), "promise", words)
+        chart.dot((left + right) / 2, made**0.5, f"dot {css}", words, 3.6)
+    return str(chart)
+
+
+def _cut(confidence: float) -> str:
+    """Four digits, never rounded up: what is below 1 must not read as 1."""
+    return f"{np.floor(confidence * 10_000) / 10_000:.4f}".rstrip("0").rstrip(".")
+
+
+def histogram_chart(data: Histogram, css: str, name: str) -> str:
     """How often each confidence is given, wrong answers above right ones."""
-    edges, right, wrong = histogram(rows)
-    high = float((right + wrong).max()) * 1.05
+    high = float((data.right + data.wrong).max()) * 1.05
     chart = Chart(f"Confidence histogram, {name}", (0, 1), (0, high), height=270)
     chart.axes(FIFTHS, ticks(0, high), "confidence", "share of samples", y_format=percent_tick)
-    for low, top, r, w in zip(edges[:-1].tolist(), edges[1:].tolist(), right.tolist(), wrong.tolist()):
+    columns = (data.edges[:-1], data.edges[1:], data.right, data.wrong)
+    for low, top, r, w in zip(*(column.tolist() for column in columns)):
         if r + w > 0:
             words = f"Confidence {low:.2f} to {top:.2f}: {percent(r)} of samples right, {percent(w)} wrong"
             chart.box(low, top, 0, r, f"bar {css}", words, inset=1)
             chart.box(low, top, r, r + w, "bar wrong", words, inset=1)
     for value, style, words in (
-        (float(rows.confidence.mean()), "mean", "mean confidence"),
-        (float(rows.correct.mean()), "mean dashed", "accuracy"),
+        (data.confidence, "mean", "mean confidence"),
+        (data.accuracy, "mean dashed", "accuracy"),
     ):
         chart.line((value, value), (0, high), style, f"{words} {percent(value)}")
     return str(chart)
 
 
-def risk_coverage_chart(curves: Mapping[str, RowScores]) -> str:
+def risk_coverage_chart(curves: Mapping[str, Curve]) -> str:
     """Error rate among the accepted answers against the share accepted; the first of two curves is the one before."""
-    data = {name: risk_coverage(rows) for name, rows in curves.items()}
-    high = (max(float(risk.max()) for _, risk in data.values()) or 0.01) * 1.05
+    high = (max(float(curve.risk.max()) for curve in curves.values()) or 0.01) * 1.05
     chart = Chart("Risk-coverage curve", (0, 1), (0, high))
     chart.axes(
         FIFTHS, ticks(0, high), "share of answers accepted, most confident first", "error rate among them",
         x_format=percent_tick, y_format=percent_tick,
     )  # fmt: skip
-    for index, (name, (coverage, risk)) in enumerate(data.items()):
-        chart.line(coverage, risk, "curve after" if index or len(data) == 1 else "curve before", name)
+    for index, (name, curve) in enumerate(curves.items()):
+        chart.line(curve.coverage, curve.risk, "curve after" if index or len(curves) == 1 else "curve before", name)
     return str(chart)
 
 
@@ -113,48 +139,28 @@ def _lowest(table: Thresholds) -> float:
     return min(float(np.floor(least * 10) / 10), 0.9)
 
 
-def dot_plot(comparison: Comparison, metric: str) -> str:
-    """Each method's value with its interval; the baseline's value as a line."""
-    rows, digits = comparison.rows(metric), comparison.digits(metric)
-    known = [value for row in rows for value in (row.value, *row.interval) if np.isfinite(value)] or [0.0]
-    low, high = min(known), max(known)
-    pad = 0.06 * ((high - low) or abs(high) or 1.0)
-    size, title = len(rows), f"{LABELS[metric]} of every method"
-    chart = Chart(title, (low - pad, high + pad), (0, size), height=54 + 24 * size, margins=(8, 16, 40, 128))
-    chart.axes(ticks(low, high, 4), (), LABELS[metric], "")
-    baseline = comparison.row(metric, comparison.baseline).value
-    if np.isfinite(baseline):
-        chart.line((baseline, baseline), (0, size), "reference", f"{comparison.baseline} {number(baseline, digits)}")
-    for index, row in enumerate(rows):
+def dot_plot(data: Dots) -> str:
+    """Each method's value with its interval; the baseline's value as a line; what is far off at the right end."""
+    size, title = len(data.rows), f"{data.label} of every method"
+    chart = Chart(title, (data.low, data.high), (0, size), height=54 + 24 * size, margins=(8, 62, 40, 128))
+    chart.axes(ticks(data.low, data.high, 4), (), data.label, "")
+    if np.isfinite(data.reference) and data.baseline not in data.beyond:
+        words = f"{data.baseline} {number(data.reference, data.digits)}"
+        chart.line((data.reference, data.reference), (0, size), "reference", words)
+    for index, row in enumerate(data.rows):
         y = size - index - 0.5
-        words = f"{row.method}: {number(row.value, digits)}"
-        if np.isfinite(row.interval).all():
-            words += f" [{number(row.interval[0], digits)}, {number(row.interval[1], digits)}]"
+        words = f"{row.method}: {number(row.value, data.digits)}"
+        held = np.isfinite(row.interval).all() and row.method not in data.beyond
+        if held:
+            words += f" [{number(row.interval[0], data.digits)}, {number(row.interval[1], data.digits)}]"
             chart.line(row.interval, (y, y), "whisker", words)
-        if row.method != comparison.baseline and np.isfinite(row.difference):
-            words += f"; difference to {comparison.baseline} {signed(row.difference, digits)}"
-        if np.isfinite(row.value):
-            chart.dot(row.value, y, "dot " + ("after" if row.mark == "best" else "plain"), words, 4.5)
+        if row.method != data.baseline and np.isfinite(row.difference):
+            words += f"; difference to {data.baseline} {signed(row.difference, data.digits)}"
         chart.label(120, chart.py(y) + 4, shorten(row.method, 18), css="label", anchor="end")
-    return str(chart)
-
-
-def class_chart(data: PerClass, css: str) -> str:
-    """Confidence minus accuracy of the answers with each class."""
-    gaps = data.confidence - data.accuracy
-    edge = max(float(np.abs(gaps).max()), 0.01) * 1.1
-    size, title = len(data.names), "Over-confidence by predicted class"
-    chart = Chart(title, (-edge, edge), (0, size), height=54 + 20 * size, margins=(8, 16, 40, 96))
-    chart.axes(ticks(-edge, edge, 4), (), "mean confidence − accuracy", "", x_format=_signed_tick)
-    for index, (name, gap) in enumerate(zip(data.names, gaps.tolist())):
-        y = size - index - 0.5
-        words = (
-            f"{name}: {int(data.counts[index]):,} answers, mean confidence {percent(data.confidence[index])}, "
-            f"right {percent(data.accuracy[index])}"
-        )
-        chart.box(0, gap, y - 0.32, y + 0.32, f"bar {css}", words)
-        chart.label(88, chart.py(y) + 4, shorten(name, 12), anchor="end")
-    chart.line((0, 0), (0, size), "axis")
+        if row.method in data.beyond:
+            chart.label(chart.width - 4, chart.py(y) + 4, f"{row.value:.3g} →", anchor="end")
+        elif np.isfinite(row.value):
+            chart.dot(row.value, y, "dot " + ("after" if row.mark == "best" else "plain"), words, 4.5)
     return str(chart)
 
 

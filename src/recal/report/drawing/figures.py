@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recal.comparison import Comparison, recommend
 from recal.errors import InputError, MissingExtraError
-from recal.metrics import LABELS
-from recal.metrics.rows import RowScores
+from recal.plan import plan_of
 from recal.report.data import figures as data
+from recal.report.data.dots import Dots, dots
 from recal.report.data.groups import GROUP_LABELS, GroupStudy, group_study
+from recal.report.data.slices import Slices, slices_of
 from recal.report.data.verdict import shown_first
-from recal.transforms import Transform, as_transform
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 BEFORE, AFTER, INK, SOFT = "#d9822b", "#0b5394", "#1b2430", "#77828f"
-_GROUPS = ("#7a1f5c", "#e7a24f", "#56b08c", "#0b5394")
+# As in the page's style sheet: apart in lightness.
+_GROUPS = ("#4b1248", "#b5561c", "#4fa3a5", "#bcd7ee")
 _RANKS = ("#deebf7", "#94c4df", "#2e7ebc", "#08306b")
 
 
@@ -52,14 +52,14 @@ def _styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {name: {"color": AFTER} if index else {"color": BEFORE, "ls": "--"} for index, name in enumerate(names)}
 
 
-def reliability_figure(methods: Mapping[str, RowScores], n_bins: int = 15) -> Figure:
+def reliability_figure(methods: Mapping[str, data.Reliability]) -> Figure:
     """Accuracy against confidence, one panel for each method, with 95 % bands and bin counts."""
     figure, _ = _figure(0, 4.2 * len(methods), 4.6)
     grid = figure.add_gridspec(2, len(methods), height_ratios=(5, 1))
-    for column, (name, rows) in enumerate(methods.items()):
+    for column, (name, found) in enumerate(methods.items()):
         ax = figure.add_subplot(grid[0, column])
         counts = figure.add_subplot(grid[1, column], sharex=ax)
-        found, colour = data.reliability(rows, n_bins), _styles(list(methods))[name]["color"]
+        colour = _styles(list(methods))[name]["color"]
         middle, width = (found.low + found.high) / 2, (found.high - found.low) * 0.95
         ax.plot([0, 1], [0, 1], color=SOFT, ls=":", lw=1)
         ax.bar(middle, found.band_high - found.band_low, width, found.band_low, color=colour, alpha=0.3, lw=0)
@@ -74,30 +74,41 @@ def reliability_figure(methods: Mapping[str, RowScores], n_bins: int = 15) -> Fi
     return figure
 
 
-def histogram_figure(methods: Mapping[str, RowScores]) -> Figure:
+def histogram_figure(methods: Mapping[str, data.Histogram]) -> Figure:
     """How often each confidence is given: right answers filled, wrong ones hatched."""
     figure, axes = _figure(len(methods), 4.2, 3.2)
-    for ax, (name, rows) in zip(axes, methods.items()):
-        edges, right, wrong = data.histogram(rows)
-        middle, width, colour = (
-            (edges[1:] + edges[:-1]) / 2,
-            np.diff(edges) * 0.92,
-            _styles(list(methods))[name]["color"],
-        )
-        ax.bar(middle, right, width, color=colour, label="right")
-        ax.bar(middle, wrong, width, right, color="white", edgecolor=INK, hatch="////", lw=0.6, label="wrong")
-        ax.axvline(float(rows.confidence.mean()), color=INK, lw=1.2, label="mean confidence")
-        ax.axvline(float(rows.correct.mean()), color=INK, lw=1.2, ls="--", label="accuracy")
+    for ax, (name, found) in zip(axes, methods.items()):
+        middle, width = (found.edges[1:] + found.edges[:-1]) / 2, np.diff(found.edges) * 0.92
+        ax.bar(middle, found.right, width, color=_styles(list(methods))[name]["color"], label="right")
+        style: dict[str, Any] = {"color": "white", "edgecolor": INK, "hatch": "////", "lw": 0.6, "label": "wrong"}
+        ax.bar(middle, found.wrong, width, found.right, **style)
+        ax.axvline(found.confidence, color=INK, lw=1.2, label="mean confidence")
+        ax.axvline(found.accuracy, color=INK, lw=1.2, ls="--", label="accuracy")
         ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of samples", title=name)
         ax.legend(frameon=False, fontsize=8, loc="upper left")
     return figure
 
 
-def risk_coverage_figure(methods: Mapping[str, RowScores]) -> Figure:
+def crowd_figure(methods: Mapping[str, data.Crowd]) -> Figure:
+    """Errors made against errors promised, in bins of equally many answers, on a square-root scale."""
+    figure, axes = _figure(len(methods), 4.2, 3.4)
+    for ax, (name, found) in zip(axes, methods.items()):
+        colour = _styles(list(methods))[name]["color"]
+        middle, width = (found.left + found.right) / 2, (found.right - found.left) * 0.95
+        ax.bar(middle, found.high - found.low, width, found.low, color=colour, alpha=0.3, lw=0, label="if honest")
+        ax.hlines(found.promised, found.left, found.right, color=INK, lw=1.4, label="promised")
+        ax.plot(middle, found.made, "o", color=colour, ms=4, label="made")
+        ax.set_yscale("function", functions=(lambda v: np.sqrt(np.maximum(v, 0)), np.square))
+        ax.set(xlim=(0, 1), xlabel="answers, least confident first", ylabel="error rate", title=name)
+        ax.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def risk_coverage_figure(methods: Mapping[str, data.Curve]) -> Figure:
     """Error rate among the accepted answers against the share accepted."""
     figure, (ax,) = _figure()
-    for (name, rows), style in zip(methods.items(), _styles(list(methods)).values()):
-        ax.plot(*data.risk_coverage(rows), label=name, **style)
+    for (name, curve), style in zip(methods.items(), _styles(list(methods)).values()):
+        ax.plot(curve.coverage, curve.risk, label=name, **style)
     ax.set(xlim=(0, 1), xlabel="share accepted, most confident first", ylabel="error rate among them")
     ax.set_ylim(bottom=0)
     ax.legend(frameon=False)
@@ -150,30 +161,34 @@ def flow_figure(found: data.Progress) -> Figure:
     return figure
 
 
-def class_figure(found: data.PerClass) -> Figure:
-    """Confidence minus accuracy of the answers with each class."""
+def slice_figure(found: Slices) -> Figure:
+    """Confidence minus accuracy of each part, with the range in which an honest model's lie."""
     figure, (ax,) = _figure(height=1.0 + 0.22 * len(found.names))
-    ax.barh(range(len(found.names)), found.confidence - found.accuracy, color=AFTER)
-    ax.set_yticks(range(len(found.names)), found.names)
+    places, (low, high) = np.arange(len(found.names)), found.gap_ranges
+    ax.barh(places, high - low, 0.7, low, color=AFTER, alpha=0.25, lw=0, label="if honest")
+    ax.plot(found.gaps, places, "o", color=AFTER, ms=4)
+    ax.set_yticks(places, [name + (" *" if off else "") for name, off in zip(found.names, found.off)])
     ax.invert_yaxis()
     ax.axvline(0, color=INK, lw=0.8)
-    ax.set(xlabel="mean confidence - accuracy", ylabel="predicted class")
+    ax.set(xlabel="mean confidence - accuracy", ylabel=found.by)
     ax.locator_params(axis="x", nbins=5)  # more labels than this run into each other
     return figure
 
 
-def dot_figure(comparison: Comparison, metrics: Sequence[str] = ("nll", "brier", "ece", "aurc")) -> Figure:
-    """Every method's value with its interval, one panel for each metric."""
-    figure, axes = _figure(len(metrics), 3.4, 1.0 + 0.28 * len(comparison.methods))
-    for index, (ax, metric) in enumerate(zip(axes, metrics)):
-        rows = comparison.rows(metric)
-        for place, row in enumerate(rows):
+def dot_figure(metrics: Sequence[Dots]) -> Figure:
+    """Every method's value with its interval, one panel for each metric; what is far off is written at the edge."""
+    figure, axes = _figure(len(metrics), 3.4, 1.0 + 0.28 * len(metrics[0].rows))
+    for index, (ax, found) in enumerate(zip(axes, metrics)):
+        for place, row in enumerate(found.rows):
+            if row.method in found.beyond:
+                ax.text(found.high, place, f"{row.value:.3g} →", ha="right", va="center", fontsize=8)
+                continue
             ax.plot(row.interval, [place, place], color=SOFT, lw=2)
             ax.plot(row.value, place, "o", color=AFTER if row.mark == "best" else INK, ms=5)
-        ax.axvline(comparison.row(metric, comparison.baseline).value, color=SOFT, lw=0.8, ls=":")
-        ax.set_yticks(range(len(rows)), [row.method for row in rows] if index == 0 else [])
-        ax.set_ylim(len(rows) - 0.5, -0.5)
-        ax.set_xlabel(LABELS[metric])
+        if found.baseline not in found.beyond:
+            ax.axvline(found.reference, color=SOFT, lw=0.8, ls=":")
+        ax.set_yticks(range(len(found.rows)), [row.method for row in found.rows] if index == 0 else [])
+        ax.set(xlim=(found.low, found.high), ylim=(len(found.rows) - 0.5, -0.5), xlabel=found.label)
         ax.locator_params(axis="x", nbins=4)
     return figure
 
@@ -192,43 +207,27 @@ def rank_figure(study: GroupStudy) -> Figure:
     return figure
 
 
-def gallery_figure(images: NDArray, transforms: Sequence[Transform | str], most: int = 6) -> Figure:
-    """Some images, one a row, beside their transformed copies; images as (n, height, width[, channels])."""
-    chosen = np.asarray(images)[:most]
-    values = [as_transform(transform) for transform in transforms]
-    copies = {"original": chosen, **{str(value): np.asarray(value(chosen)) for value in values}}
-    figure, axes = _figure(len(copies), 1.5, 1.5 * len(chosen) + 0.4)
-    top = 255.0 if np.issubdtype(chosen.dtype, np.integer) else max(float(chosen.max()), 1e-9)
-    for ax, (name, stack) in zip(axes, copies.items()):
-        # One picture a column: the images below each other.
-        ax.imshow(np.clip(np.concatenate(list(stack), axis=0) / top, 0, 1), cmap="gray", vmin=0, vmax=1)
-        ax.set_title(name, fontsize=9)
-        ax.set_axis_off()
-    return figure
-
-
 def write_figures(comparison: Comparison, folder: str | PathLike[str], kind: str = "png") -> tuple[Path, ...]:
     """Write every figure that the comparison has numbers for; `kind` is png, svg or pdf."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     method = shown_first(comparison, recommend(comparison))
     pair = {name: comparison.samples[name] for name in dict.fromkeys((comparison.methods[0], method))}
+    by_class = slices_of(comparison.samples[method], comparison.answers[method], "class", comparison.classes)
     figures = {
-        "reliability": reliability_figure(pair, comparison.setup.n_bins),
-        "confidences": histogram_figure(pair),
-        "risk-coverage": risk_coverage_figure(pair),
-        "classes": class_figure(
-            data.per_class(comparison.probabilities(method), comparison.test_labels, comparison.classes)
-        ),
+        "reliability": reliability_figure({k: data.reliability(v, comparison.setup.n_bins) for k, v in pair.items()}),
+        "by-rank": crowd_figure({name: data.crowd(rows) for name, rows in pair.items()}),
+        "confidences": histogram_figure({name: data.histogram(rows) for name, rows in pair.items()}),
+        "risk-coverage": risk_coverage_figure({name: data.risk_coverage(rows) for name, rows in pair.items()}),
+        "classes": slice_figure(by_class.of(by_class.names[:20])),
     }
     if len(comparison.methods) > 1:
-        figures["methods"] = dot_figure(comparison)
+        figures["methods"] = dot_figure([dots(comparison, metric) for metric in ("nll", "brier", "ece", "aurc")])
     for name, calibrator in comparison.calibrators.items():
         history = getattr(calibrator, "history_", ())
-        plan = getattr(calibrator, "plan_", None)
-        if history and plan is not None and comparison.test is not None:
+        if history and comparison.test is not None:
             found = data.progress(history)
-            path = data.path_of(plan, comparison.test, comparison.test_labels)
+            path = data.path_of(plan_of(calibrator), comparison.test, comparison.test_labels)
             figures[f"{name}-iterations"] = iterations_figure(found, path)
             figures[f"{name}-betas"] = betas_figure(found)
             figures[f"{name}-groups"] = flow_figure(found)

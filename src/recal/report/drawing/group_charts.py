@@ -12,6 +12,13 @@ from recal.report.drawing.charts import FIFTHS, percent_tick
 from recal.report.drawing.svg import Chart, ticks
 
 GROUP_CSS = ("g1", "g2", "g3", "g4")
+# Groups differ by shape as well as by lightness: disc, triangle, square, cross.
+SHAPES = (
+    "M-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0 -5.2 0z",
+    "M0 -3.2L3 2.4H-3z",
+    "M-2.4 -2.4H2.4V2.4H-2.4z",
+    "M-3 -1H-1V-3H1V-1H3V1H1V3H-1V1H-3z",
+)
 # More dots than this hide the line.
 _MOST_DOTS = 120
 
@@ -58,7 +65,7 @@ def betas_chart(data: Progress) -> str:
     for index, (label, css) in enumerate(zip(GROUP_LABELS.values(), GROUP_CSS)):
         for at, beta, transform in zip(data.number.tolist(), data.betas[:, index].tolist(), data.transform):
             if beta != 1.0:
-                chart.dot(at, beta, f"speck {css}", f"{at}: {transform}, {label}, factor {beta:.3f}", 2.2)
+                chart.shape(at, beta, SHAPES[index], f"speck {css}", f"{at}: {transform}, {label}, factor {beta:.3f}")
     return str(chart)
 
 

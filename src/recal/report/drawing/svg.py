@@ -100,6 +100,11 @@ class Chart:
     def dot(self, x: float, y: float, css: str, words: str = "", radius: float = 4.0, **attributes: str) -> Chart:
         return self.add("circle", tip(words), css=css, cx=self.px(x), cy=self.py(y), r=radius, **attributes)
 
+    def shape(self, x: float, y: float, corners: str, css: str, words: str = "") -> Chart:
+        """A small filled shape around a point; `corners` is a path relative to it, in the chart's own units."""
+        place = f"translate({self.px(x):.1f} {self.py(y):.1f})"
+        return self.add("path", tip(words), css=css, d=corners, transform=place)
+
     def label(self, left: float, top: float, words: str, css: str = "tick", anchor: str = "middle") -> Chart:
         """Words at a place in the chart's own units."""
         return self.add("text", escape(words), css=css, x=float(left), y=float(top), text_anchor=anchor)

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from recal.comparison import Comparison, compare_probs, recommend
+from recal.errors import InputError
 from recal.files.atomic import replacing
 from recal.metrics.rows import Classes
 from recal.report.data.thresholds import THRESHOLDS, threshold_table
 from recal.report.data.verdict import advice, shown_first, verdict
+from recal.report.page.made import all_metrics, how_it_was_made
+from recal.report.page.part_sections import classes as class_section
+from recal.report.page.part_sections import columns as column_sections
+from recal.report.page.part_sections import how_many_labels, look_at_these
 from recal.report.page.parts import Page
-from recal.report.page.sections import all_metrics, figures, groups, how_it_was_made, method_table, recal_figures
+from recal.report.page.recal_sections import groups, recal_figures
+from recal.report.page.sections import figures, method_table
 from recal.report.page.slider import slider_card
 
 
 def write_comparison(
-    comparison: Comparison, path: str | PathLike[str], *, title: str = "Calibration report", command: str = ""
+    comparison: Comparison,
+    path: str | PathLike[str],
+    *,
+    title: str = "Calibration report",
+    command: str = "",
+    inputs: Any = None,
+    columns: Mapping[str, ArrayLike] | None = None,
 ) -> Path:
     """Write the report on a comparison.
 
@@ -32,8 +47,12 @@ def write_comparison(
     path : name of the file, ending in .html
     title : shown above the verdict
     command : how the report can be made again, shown at its end
+    inputs : indexable by the rows of the file that was tested on, optional
+        Images as arrays, which are shown, or paths, which are linked, for those that a person should look at.
+    columns : mapping of name to one value per row of that file, optional
+        The answers are also judged by the values of each, such as ``{"camera": [...]}``.
     """
-    text = page(comparison, title=title, command=command)
+    text = page(comparison, title=title, command=command, inputs=inputs, columns=columns)
     with replacing(path) as file:
         file.write(text.encode("utf-8"))
     return Path(path)
@@ -56,20 +75,33 @@ def write_evaluation(
     return write_comparison(comparison, path, title=title, command=command)
 
 
-def page(comparison: Comparison, *, title: str = "Calibration report", command: str = "") -> str:
+def page(
+    comparison: Comparison,
+    *,
+    title: str = "Calibration report",
+    command: str = "",
+    inputs: Any = None,
+    columns: Mapping[str, ArrayLike] | None = None,
+) -> str:
     """The report as one string of HTML."""
     before = comparison.methods[0] if len(comparison.methods) > 1 else None
     tables = {name: threshold_table(rows) for name, rows in comparison.samples.items()}
     found = recommend(comparison)
     verdicts = {name: verdict(comparison, name) for name in comparison.methods if name != before}
     told = advice(comparison, found) if before is not None else ""
-    view = Page(comparison, shown_first(comparison, found), before, told, tables, verdicts, title, command)
+    shown = shown_first(comparison, found)
+    chosen = {name: _test_values(comparison, name, values) for name, values in (columns or {}).items()}
+    view = Page(comparison, shown, before, told, tables, verdicts, title, command, inputs, chosen)
     body = [
         f"<h1>{escape(title)}</h1>",
         _verdict(view),
         slider_card(view),
         method_table(view),
         figures(view),
+        column_sections(view),
+        class_section(view),
+        look_at_these(view),
+        how_many_labels(view),
         recal_figures(view),
         groups(view),
         all_metrics(view),
@@ -84,6 +116,18 @@ def page(comparison: Comparison, *, title: str = "Calibration report", command: 
     }
     # In one pass: what is put in is not looked into again.
     return re.sub("@(title|css|body|data|script)@", lambda found: parts[found[1]], _template("page.html"))
+
+
+def _test_values(comparison: Comparison, name: str, values: ArrayLike) -> NDArray:
+    """A column's values for the test rows, whether it holds those alone or the whole file they come from."""
+    column, rows = np.asarray(values), comparison.test_rows
+    if column.shape == (comparison.setup.n_test,):
+        return column
+    if rows is not None and column.ndim == 1 and len(column) > int(rows.max()):
+        return column[rows]
+    raise InputError(
+        f"The column {name!r} must hold one value for each row of the file that is tested on; got shape {column.shape}."
+    )
 
 
 def _verdict(view: Page) -> str:

@@ -1,10 +1,11 @@
-"""What all parts of a page need to know."""
+"""What all parts of a page need to know, and the pieces of markup that they are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
+from typing import Any
 
 from recal.comparison import Comparison
 from recal.report.data.thresholds import Thresholds
@@ -23,11 +24,18 @@ class Page:
     verdicts: Mapping[str, Verdict]
     title: str
     command: str
+    inputs: Any = None  # by row of the file that was tested on: images as arrays, or paths
+    columns: Mapping[str, Any] = field(default_factory=dict)  # by name, one value per test row
 
     @property
     def choices(self) -> Sequence[str]:
         """The methods that may be compared with the one before."""
         return [name for name in self.comparison.methods if name != self.before]
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """The methods shown first, by "before" and "after"."""
+        return {**({} if self.before is None else {"before": self.before}), "after": self.shown}
 
     def per_method(self, blocks: Mapping[str, str]) -> str:
         """Blocks of which the script shows that of the chosen method."""
@@ -37,10 +45,11 @@ class Page:
         )
 
 
-def figure(title: str, svg: str, caption: str = "") -> str:
-    """A card with one chart; `caption` is markup."""
+def figure(title: str, svg: str, caption: str = "", data: str = "") -> str:
+    """A card with one chart; `caption` and `data`, a table of what is drawn, are markup."""
     below = f"<figcaption>{caption}</figcaption>" if caption else ""
-    return f'<figure class="card"><h3>{escape(title)}</h3>{svg}{below}</figure>'
+    behind = f'<details class="data"><summary>Numbers of this chart</summary>{data}</details>' if data else ""
+    return f'<figure class="card"><h3>{escape(title)}</h3>{svg}{below}{behind}</figure>'
 
 
 def section(name: str, title: str, body: str, note: str = "") -> str:
@@ -49,19 +58,28 @@ def section(name: str, title: str, body: str, note: str = "") -> str:
     return f'<section id="{name}"><h2>{escape(title)}</h2>{words}{body}</section>'
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", card: bool = True) -> str:
     """A table in a card that scrolls sideways on narrow screens; cells are markup."""
     header = "".join(f'<th scope="col">{escape(word)}</th>' for word in head)
     lines = "".join(
         f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>"
         for first, *rest in rows
     )
+    named = f'<caption class="spoken">{escape(caption)}</caption>' if caption else ""
     # Whoever has no pointer must be able to reach what scrolls.
-    inside = f"<table><thead><tr>{header}</tr></thead><tbody>{lines}</tbody></table>"
-    return f'<div class="card scroll" tabindex="0">{inside}</div>'
+    inside = f"<table>{named}<thead><tr>{header}</tr></thead><tbody>{lines}</tbody></table>"
+    told = f' role="region" aria-label="{escape(caption)}"' if caption else ""
+    return f'<div class="{"card " if card else ""}scroll" tabindex="0"{told}>{inside}</div>'
 
 
 def legend(keys: Mapping[str, str]) -> str:
     """What each colour of a chart stands for: style class to words."""
-    words = "".join(f'<span><i class="key {css}"></i>{escape(name)}</span>' for css, name in keys.items())
+    words = "".join(
+        f'<span><i class="key {css}" aria-hidden="true"></i>{escape(name)}</span>' for css, name in keys.items()
+    )
     return f'<span class="legend">{words}</span>'
+
+
+def spoken(words: str) -> str:
+    """Words that only a screen reader meets."""
+    return f'<span class="spoken">{escape(words)}</span>'

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 
 import numpy as np
 
 from recal.report.data.thresholds import THRESHOLDS, Thresholds
 from recal.report.drawing.charts import percent, threshold_chart
+from recal.report.page.data_tables import threshold_table_of
 from recal.report.page.parts import Page
 
 # Where the slider stands at first, and for readers without scripts.
@@ -21,7 +23,9 @@ def slider_card(view: Page) -> str:
     if view.before is not None:
         tables = {"before": view.tables[view.before], **tables}
     heads = {"before": escape(str(view.before)), "after": f'<span class="method-name">{escape(view.shown)}</span>'}
-    header = "".join(f'<th scope="col"><span class="key {key}"></span>{heads[key]}</th>' for key in tables)
+    header = "".join(
+        f'<th scope="col"><span class="key {key}" aria-hidden="true"></span>{heads[key]}</th>' for key in tables
+    )
     lines = [
         ("Answers accepted", "coverage", "accepted"),
         ("Right among them", "accuracy", None),
@@ -32,16 +36,35 @@ def slider_card(view: Page) -> str:
     for words, name, below in lines:
         cells = "".join(_cell(key, table, shown, name, below) for key, table in tables.items())
         body.append(f'<tr><th scope="row">{words}</th>{cells}</tr>')
+    named = {view.keys[key]: one for key, one in tables.items()}
     return f"""<section id="threshold-section"><h2>May I act on answers above this confidence?</h2>
 <div class="card slider"><div>
 <label for="threshold">Accept answers with more than <output id="threshold-value" for="threshold">{FIRST:g}</output>
 confidence</label>
-<input type="range" id="threshold" min="0" max="{len(THRESHOLDS) - 1}" step="1" value="{shown}">
-<table class="numbers" aria-live="polite"><thead><tr><th></th>{header}</tr></thead>
+<input type="range" id="threshold" min="0" max="{len(THRESHOLDS) - 1}" step="1" value="{shown}"
+ aria-valuetext="{escape(_spoken(tables, view.keys, shown))}">
+<noscript><p class="note">Moving the slider needs scripts; the table below the chart holds other thresholds.</p>
+</noscript>
+<table class="numbers"><thead><tr><th></th>{header}</tr></thead>
 <tbody>{"".join(body)}</tbody></table>
 <p class="note">Confidence is honest where the errors made lie in the range in which those of an honest model lie 95
 times out of 100.</p>
-</div><div>{threshold_chart(tables, shown)}</div></div></section>"""
+</div><div>{threshold_chart(tables, shown)}
+<details class="data"><summary>Other thresholds as a table</summary>{threshold_table_of(named)}</details></div></div>
+</section>"""
+
+
+def _spoken(tables: Mapping[str, Thresholds], names: Mapping[str, str], index: int) -> str:
+    """What a screen reader says of the slider: the threshold and what it means, in the words that the script uses."""
+    parts = [f"more than {tables['after'].thresholds[index]:g} confidence"]
+    for key, table in tables.items():
+        accepted, right = int(table.accepted[index]), int(table.right[index])
+        parts.append(
+            f"{names[key]}: {percent(accepted / table.n_samples)} accepted, "
+            f"{percent(right / accepted if accepted else np.nan)} right, {accepted - right:,} errors, "
+            f"{table.promised_errors[index]:,.0f} promised"
+        )
+    return "; ".join(parts)
 
 
 def _cell(key: str, table: Thresholds, index: int, name: str, below: str | None) -> str:

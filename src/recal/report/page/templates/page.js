@@ -17,6 +17,12 @@
     byId("range-" + key).textContent = whole(table.low[index]) + " to " + whole(table.high[index]) + " if honest";
   }
 
+  function spoken(name, index) {
+    const table = data.tables[name], accepted = table.accepted[index], right = table.right[index];
+    return name + ": " + percent(accepted / data.samples) + " accepted, " + percent(right / accepted) + " right, " +
+      whole(accepted - right) + " errors, " + whole(table.promised[index]) + " promised";
+  }
+
   function place(key, name, index, redraw) {
     const table = data.tables[name], box = chart.dataset;
     const left = +box.left, right = +box.right, top = +box.top, bottom = +box.bottom, low = +box.low;
@@ -38,12 +44,14 @@
   function update(redraw) {
     const index = +slider.value;
     byId("threshold-value").textContent = String(data.thresholds[index]);
-    slider.setAttribute("aria-valuetext", "confidence above " + data.thresholds[index]);
     const pairs = data.before === null ? [["after", method]] : [["before", data.before], ["after", method]];
+    const words = ["more than " + data.thresholds[index] + " confidence"];
     for (const [key, name] of pairs) {
       write(key, name, index);
       place(key, name, index, redraw);
+      words.push(spoken(name, index));
     }
+    slider.setAttribute("aria-valuetext", words.join("; "));
   }
 
   function choose(name) {
@@ -59,6 +67,4 @@
     picker.value = method;
   }
   choose(method);
-  // What is folded away on a screen is printed too.
-  window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => (d.open = true)));
 })();

@@ -1,0 +1,144 @@
+"""Parts of the answers, inputs to look at, and the number of labels: against numpy, and on what is known."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from recal.comparison import compare, compare_probs
+from recal.errors import InputError
+from recal.metrics.rows import RowScores
+from recal.report.data.dots import dots
+from recal.report.data.examples import examples, view_doubt
+from recal.report.data.learning import LearningCurve, learning_curve
+from recal.report.data.slices import holm, slices_of
+from recal.report.page.html import page
+from recal.report.page.thumbnails import shown_input
+
+
+def honest_rows(n, seed=0):
+    rng = np.random.default_rng(seed)
+    confidence = rng.beta(6, 1, n)
+    return RowScores(confidence, rng.random(n) < confidence, 0 * confidence, 0 * confidence, 4)
+
+
+def test_parts_say_what_numpy_counts_and_come_worst_first():
+    rows = honest_rows(3000)
+    camera = np.array(["a", "b", "c"])[np.arange(3000) % 3]
+    rows.correct[(camera == "b") & (np.arange(3000) % 2 == 0)] = False
+    found = slices_of(rows, camera, "camera")
+    assert found.names[0] == "b"
+    assert found.off.tolist() == [True, False, False]
+    assert found.words == "1 of 3 break their promise by more than chance allows, all considered."
+    for index, name in enumerate(found.names):
+        inside = camera == name
+        assert found.counts[index] == inside.sum()
+        assert found.made[index] == (~rows.correct[inside]).sum()
+        assert found.gaps[index] == pytest.approx(rows.confidence[inside].mean() - rows.correct[inside].mean())
+
+
+def test_in_honest_models_some_part_is_found_off_in_at_most_five_per_cent():
+    rng = np.random.default_rng(0)
+    alarms = sum(slices_of(honest_rows(400, seed), rng.integers(0, 25, 400), "part").off.any() for seed in range(200))
+    assert alarms <= 18
+
+
+def test_parts_of_a_few_answers_are_not_judged():
+    found = slices_of(honest_rows(400), np.arange(400) // 4, "class")
+    assert found.typical == 4
+    assert found.words.startswith("Each class has about 4 answers: too few to judge one by itself.")
+
+
+def test_holm_is_between_nothing_and_bonferroni():
+    p = np.array([0.04, 0.01, 0.5])
+    assert holm(p).tolist() == pytest.approx([0.08, 0.03, 0.5])
+
+
+def test_a_column_of_the_wrong_length_is_refused_with_its_name(comparison):
+    with pytest.raises(InputError, match="'camera'"):
+        page(comparison, columns={"camera": ["a"] * 3})
+
+
+def test_a_column_of_the_whole_file_is_cut_to_the_test_rows(views):
+    found = compare(["ts"], views, splits=1)
+    assert len(found.test_rows) == found.setup.n_test
+    assert np.array_equal(views.labels[found.test_rows], found.test_labels)
+    text = page(found, columns={"camera": np.where(views.labels > 1, "left", "right")})
+    assert "By camera, worst first" in text
+    assert ">left<" in text
+
+
+def test_examples_are_the_surest_mistakes_and_the_most_doubted(comparison):
+    found = examples(comparison, "recal", most=5)
+    rows = comparison.samples["recal"]
+    wrong = np.flatnonzero(~rows.correct)
+    surest = wrong[np.argsort(-rows.confidence[wrong], kind="stable")[:5]]
+    assert [one.row for one in found.mistakes] == surest.tolist()
+    assert not any(one.right for one in found.mistakes)
+    doubt = view_doubt(comparison.test)
+    own = comparison.test.logits.argmax(1)
+    changed = [(comparison.test.transformed(t).argmax(1) != own) for t in comparison.test.transforms]
+    assert doubt == pytest.approx(np.mean(changed, axis=0))
+    assert [one.doubt for one in found.doubted] == sorted(doubt, reverse=True)[:5]
+
+
+def test_inputs_are_pictures_links_or_nothing(tmp_path):
+    grey, colour = np.zeros((9, 9), np.uint8), np.random.default_rng(0).normal(size=(3, 200, 300))
+    path = tmp_path / "a <b>.png"
+    Image.fromarray(grey).save(path)
+    (tmp_path / "note.txt").write_text("words")
+    inputs = [grey, colour, path, str(tmp_path / "note.txt"), np.zeros(7)]
+    shown = [shown_input(inputs, row) for row in range(5)]
+    assert 'width="112" height="112"' in shown[0]
+    assert 'width="112" height="75"' in shown[1]
+    assert shown[2].startswith(f'<a href="{path.as_uri()}"><img')
+    assert shown[3].endswith(">note.txt</a>")
+    assert shown[4] == ""
+
+
+def test_the_page_shows_the_inputs_of_the_rows_it_names(comparison):
+    images = np.zeros((500, 4, 4), np.uint8)
+    assert page(comparison, inputs=images).count("data:image/png") > 8
+    assert "data:image/png" not in page(comparison)
+
+
+def test_one_bad_method_does_not_squash_the_others():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([0.4] * 4, 600)
+    y = (probs.cumsum(1) > rng.random((600, 1))).argmax(1)
+    named = {f"m{i}": 0.98 * probs + 0.005 * (1 + i / 10) for i in range(5)}
+    named = {name: p / p.sum(1, keepdims=True) for name, p in named.items()}
+    named["bad"] = np.roll(probs, 1, axis=1) * 0.99 + 0.0025
+    found = dots(compare_probs(named, y, bootstrap=100), "nll")
+    assert found.beyond == {"bad"}
+    assert found.high < 2 * found.rows[0].value < found.rows[-1].value
+
+
+def test_a_method_without_any_finite_value_is_beyond_the_axis():
+    probs = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]] * 20)
+    hopeless = np.tile([1.0, 0.0], (60, 1))
+    found = dots(compare_probs({"a": probs, "b": probs, "bad": hopeless}, [0, 1, 0] * 20, bootstrap=20), "nll")
+    assert found.beyond == {"bad"}
+    assert np.isfinite([found.low, found.high]).all()
+
+
+def test_more_labels_bring_what_one_over_their_number_says():
+    sizes = np.array([100, 200, 400])
+    curve = LearningCurve("ts", sizes, 0.3 + 2 / sizes, sizes * 0.0, sizes * 0.0, 2.0, 0.04)
+    assert curve.at(1) == pytest.approx(0.305)
+    assert curve.at(2) == pytest.approx(0.3025)
+    assert "0.0025 of NLL from twice" not in curve.words  # less than a tenth of the interval's width
+    assert "four times 0.0200" in curve.words
+    assert "0.0025 of NLL from twice" in dataclasses.replace(curve, width=0.01).words
+
+
+def test_the_learning_curve_ends_at_the_fit_that_was_compared(comparison):
+    curve = learning_curve(comparison, "vs")
+    assert curve.sizes.tolist() == [75, 150, 300, 600]
+    assert curve.nll[-1] == pytest.approx(comparison.row("nll", "vs").value, abs=1e-6)
+    assert curve.slope >= 0
+
+
+def test_without_views_there_is_no_learning_curve(alone):
+    assert learning_curve(alone, "given") is None
