@@ -88,8 +88,13 @@ def fit(z, views, y, sequence, *, tol=1e-6, shrink="beta", guard=None, start="ra
         betas = []
         for k in (1, 2, 3, 4):
             share, own = np.mean(groups == k), groups == k
-            unclear = pooled and share and not has_mistake(z[own], y[own])
-            raw = (of_all(z, y) if unclear else beta(z[own], y[own])) if share else 1.0
+            raw = 1.0
+            if pooled and share and not has_mistake(z[own], y[own]):
+                raw = of_all(z, y)
+                if raw > 1.0:  # no surer than one more, wrong, sample of the group's own would allow
+                    raw = max(1.0, min(raw, doubting_beta(z[own], y[own])))
+            elif share:
+                raw = beta(z[own], y[own])
             betas.append((1 - share) + share * raw if shrink == "beta" else 1 / ((1 - share) + share / raw))
         factors = np.array(betas)[groups - 1][:, None]
         rejected = False

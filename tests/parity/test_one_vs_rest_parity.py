@@ -17,17 +17,18 @@ def data():
     return 2.0 * honest, (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
 
 
-def soft_regression(features: np.ndarray, positive: np.ndarray, smooth: bool) -> tuple[np.ndarray, float]:
+def soft_regression(features: np.ndarray, positive: np.ndarray, smooth: float) -> tuple[np.ndarray, float]:
     """Unpenalised logistic regression on soft targets: every sample counts once as each class, weighted."""
     n_pos, n_neg = positive.sum(), (~positive).sum()
-    target = np.where(positive, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2)) if smooth else positive.astype(float)
+    high, low = (n_pos + smooth) / (n_pos + 2 * smooth), smooth / (n_neg + 2 * smooth)
+    target = np.where(positive, high, low)
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     y = np.repeat([1, 0], len(positive))
     model.fit(np.vstack([features, features]), y, sample_weight=np.concatenate([target, 1 - target]))
     return model.coef_[0], float(model.intercept_[0])
 
 
-@pytest.mark.parametrize("smooth", [True, False])
+@pytest.mark.parametrize("smooth", [True, 0.1, False])
 def test_platt_is_a_logistic_regression_on_the_log_odds(data, smooth):
     logits, labels = data
     probs = softmax(logits, axis=1)
@@ -42,7 +43,7 @@ def test_platt_is_a_logistic_regression_on_the_log_odds(data, smooth):
     np.testing.assert_allclose(model.predict_proba(logits), scores / scores.sum(axis=1, keepdims=True), atol=1e-4)
 
 
-@pytest.mark.parametrize("smooth", [True, False])
+@pytest.mark.parametrize("smooth", [True, 0.1, False])
 def test_beta_is_the_published_formula(data, smooth):
     """q = 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b, c by logistic regression on log p and -log(1 - p)."""
     logits, labels = data
@@ -73,3 +74,18 @@ def test_beta_drops_a_negative_coefficient_and_fits_the_rest_again():
     np.testing.assert_allclose(model.coefficients_[:, 1], [a, 0.0, c], atol=1e-4)
     # The other class sees the mirror image: log(1 - p) and -log(p) change places.
     np.testing.assert_allclose(model.coefficients_[:, 0], [0.0, a, -c], atol=1e-4)
+
+
+@pytest.mark.parametrize("smooth", [1.0, 0.1, 0.0])
+@pytest.mark.parametrize("method", [PlattScaling, BetaCalibration])
+def test_two_classes_are_solved_once_and_each_class_by_itself_gives_the_same(data, method, smooth):
+    logits, labels = data[0][:, :2], data[1] % 2
+    model = method(smooth=smooth).fit(logits, labels)
+    for k in range(2):
+        p = softmax(logits, axis=1)[:, k]
+        features = [np.log(p / (1 - p))] if method is PlattScaling else [np.log(p), -np.log(1 - p)]
+        coef, intercept = soft_regression(np.column_stack(features), labels == k, smooth)
+        ours = (model.slopes_[k], model.intercepts_[k]) if method is PlattScaling else model.coefficients_[:, k]
+        np.testing.assert_allclose(ours, [*coef, intercept], atol=2e-3)
+    # One curve gives both classes, so that dividing by the sum changes nothing.
+    assert np.abs(model.predict_proba(logits).sum(axis=1) - 1).max() < 1e-12

@@ -100,9 +100,10 @@ def test_one_temperature_where_every_answer_is_right(k):
 
 
 @pytest.mark.parametrize("separable", ["pooled", "bound"])
+@pytest.mark.parametrize("sharpness", [0.5, 3.0])
 @pytest.mark.parametrize("k", [3, 60])
-def test_groups_without_a_mistake(k, separable):
-    z, views, y = problem(200, k, seed=1)
+def test_groups_without_a_mistake(k, separable, sharpness):
+    z, views, y = problem(200, k, sharpness=sharpness, seed=1)
     y = np.where(np.arange(200) < 4, y, z.argmax(axis=1))
     steps, _, _ = reference.fit(z, views, y, [0, 1, 2, 3], separable=separable)
     recal = ReCal(sequence=[0, 1, 2, 3], separable=separable).fit(as_views(z, views, y))

@@ -9,9 +9,10 @@ import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.machinery.binning import halfway
 from recal.calibrators.machinery.monotone import pack, smooth
 from recal.calibrators.machinery.parameters import check_number, warn_if_few
-from recal.calibrators.machinery.probabilities import normalise, softmax
+from recal.calibrators.machinery.probabilities import class_scores, normalise
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -46,8 +47,8 @@ class BayesianBinning(Calibrator):
     Attributes
     ----------
     edges_, values_ : ndarray
-        Each class's averaged histogram as one step function, those of all classes end to end: the upper edge of every
-        step (the last is infinite) and the value on it.
+        Each class's averaged histogram as one step function of its log-odds, those of all classes end to end: the upper
+        edge of every step (the last is infinite) and the value on it.
     offsets_ : ndarray of shape (n_classes + 1,)
         Where each class's steps begin in them.
 
@@ -82,14 +83,14 @@ class BayesianBinning(Calibrator):
         spread = check_number("spread", self.spread, least=1.0)
         prior = check_number("prior_samples", self.prior_samples, least=1e-6)
         warn_if_few(self, len(labels), views.n_classes)
-        columns = np.ascontiguousarray(softmax(views.logits).T)
+        columns = np.ascontiguousarray(class_scores(views.logits).T)
         layout = _Layout.of(len(labels), spread)
         curves = [_average(*_score(layout, column, labels == k, prior)) for k, column in enumerate(columns)]
         self.edges_, values, self.offsets_ = pack(curves)
         self.values_ = smooth(values, len(labels), views.n_classes, self.smoothing)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        out = softmax(views.logits)
+        out = class_scores(views.logits)
         for k in range(out.shape[1]):
             steps = slice(self.offsets_[k], self.offsets_[k + 1])
             out[:, k] = self.values_[steps][np.searchsorted(self.edges_[steps], out[:, k], side="left")]
@@ -121,13 +122,14 @@ def _score(layout: _Layout, scores: Vector, hits: NDArray[np.bool_], prior: floa
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
     # Rank r -> the edge halfway between the scores on both sides, and how many samples and hits lie up to it.
-    edge_at = np.concatenate([[0.0], (ordered[1:] + ordered[:-1]) / 2, [1.0]])
+    edge_at = np.concatenate([[-np.inf], halfway(ordered[:-1], ordered[1:]), [np.inf]])
     count_to = np.searchsorted(ordered, edge_at, side="right")
     count_to[0], count_to[-1] = 0, n_samples
     hits_to = np.concatenate([[0], np.cumsum(hits[order])])[count_to]
     counts = count_to[layout.upper] - count_to[layout.lower]
     positives = hits_to[layout.upper] - hits_to[layout.lower]
-    middles = np.clip((edge_at[layout.lower] + edge_at[layout.upper]) / 2, 1e-12, 1 - 1e-12)
+    ends = scipy.special.expit(edge_at)
+    middles = np.clip((ends[layout.lower] + ends[layout.upper]) / 2, 1e-12, 1 - 1e-12)
     strength = np.repeat(prior / layout.sizes, layout.sizes)
     alpha, beta = strength * middles, strength * (1 - middles)
     evidence = (

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.machinery.one_vs_rest import fit_logistic, largest_score, targets
-from recal.calibrators.machinery.parameters import check_flag, warn_if_few
-from recal.calibrators.machinery.probabilities import log_odds, log_softmax, softmax
+from recal.calibrators.machinery.one_vs_rest import check_smooth, fit_logistic, largest_score, targets
+from recal.calibrators.machinery.parameters import warn_if_few
+from recal.calibrators.machinery.probabilities import class_scores, softmax
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -26,9 +26,10 @@ class BetaCalibration(Calibrator):
 
     Parameters
     ----------
-    smooth : bool
-        Fit to Platt's targets, (N+ + 1) / (N+ + 2) and 1 / (N- + 2), in place of 1 and 0. They keep the map honest
-        where a class has few samples, and finite where it has none.
+    smooth : float
+        Fit to (N+ + s) / (N+ + 2s) and s / (N- + 2s) in place of 1 and 0. They keep the map honest where a class has
+        few samples, and finite where it has none. 1, or True, is Platt's choice, 0, or False, hard targets; a tenth is
+        better than both on most real sets (`docs/decisions/0025-soft-targets.md`).
     answers : {"free", "kept"}
         "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
@@ -44,46 +45,58 @@ class BetaCalibration(Calibrator):
     >>> from recal import BetaCalibration
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> BetaCalibration().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
-    array([[0.6, 0.4]])
+    array([[0.81, 0.19]])
     """
 
     short_name: ClassVar[str] = "beta"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    def __init__(self, smooth: bool = True, answers: Answers = "free") -> None:
+    def __init__(self, smooth: float = 0.1, answers: Answers = "free") -> None:
         self.smooth = smooth
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes)
-        log_probs = log_softmax(views.logits)
-        self.limit_ = largest_score(log_odds(log_probs))
-        features = _features(log_probs, self.limit_)
-        high, low = targets(labels, views.n_classes, check_flag("smooth", self.smooth))
-        coef = fit_logistic(features, labels, high, low)
-        free = np.ones(coef.shape, dtype=bool)
-        # Setting one to zero may turn the other negative: twice is enough for two.
-        for _ in range(2):
-            negative = (coef < 0.0) & free
-            negative[-1] = False
-            if not negative.any():
-                break
-            # Where both are negative the more negative goes first.
-            both = negative[:2].all(axis=0)
-            negative[0] &= ~both | (coef[0] <= coef[1])
-            negative[1] &= ~both | (coef[1] < coef[0])
-            free &= ~negative
-            coef = fit_logistic(features, labels, high, low, free)
-        coef[:2] = np.maximum(coef[:2], 0.0)
-        self.coefficients_ = coef
+        scores = class_scores(views.logits)
+        self.limit_ = largest_score(scores)
+        features = _features(scores, self.limit_)
+        high, low = targets(labels, views.n_classes, check_smooth(self.smooth))
+        if views.n_classes == 2:  # the second class's map is the first's, mirrored
+            a, b, c = _increasing([feature[:, :1] for feature in features], labels, high[:1], low[:1])[:, 0]
+            self.coefficients_ = np.array([[a, b], [b, a], [c, -c]])
+        else:
+            self.coefficients_ = _increasing(features, labels, high, low)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        log_p, log_rest = _features(log_softmax(views.logits), self.limit_)
+        log_p, log_rest = _features(class_scores(views.logits), self.limit_)
         a, b, c = self.coefficients_
         scores = log_p * a + log_rest * b + c
         return softmax(-np.logaddexp(0.0, -scores))
 
 
-def _features(log_probs: NDArray[np.float64], limit: float) -> list[NDArray[np.float64]]:
-    """Return log p and -log(1 - p)."""
-    return [np.maximum(log_probs, -limit), np.minimum(log_odds(log_probs) - log_probs, limit)]
+def _features(scores: NDArray[np.float64], limit: float) -> list[NDArray[np.float64]]:
+    """Return log p and -log(1 - p) of log-odds."""
+    log_p = np.minimum(scores, 0.0) - np.log1p(np.exp(-np.abs(scores)))
+    return [np.maximum(log_p, -limit), np.minimum(scores - log_p, limit)]
+
+
+def _increasing(
+    features: list[NDArray[np.float64]], labels: Labels, high: NDArray[np.float64], low: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the coefficients of logistic regressions of which the first two are not negative."""
+    coef = fit_logistic(features, labels, high, low)
+    free = np.ones(coef.shape, dtype=bool)
+    # Setting one to zero may turn the other negative: twice is enough for two.
+    for _ in range(2):
+        negative = (coef < 0.0) & free
+        negative[-1] = False
+        if not negative.any():
+            break
+        # Where both are negative the more negative goes first.
+        both = negative[:2].all(axis=0)
+        negative[0] &= ~both | (coef[0] <= coef[1])
+        negative[1] &= ~both | (coef[1] < coef[0])
+        free &= ~negative
+        coef = fit_logistic(features, labels, high, low, free)
+    coef[:2] = np.maximum(coef[:2], 0.0)
+    return coef

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy
+import scipy.optimize
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.common_scale import fit_betas
 from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Labels
-from recal.engine.scaled import ScaledLogits
+from recal.engine.scaled import ScaledLogits, Vector
 from recal.views import Views
 
 # A truth that got probability 0 from two of the three must not make the loss infinite while weights are sought.
 _FLOOR = 1e-30
+# The loss has several valleys in the temperature: these multiples of the best single one are tried, on some samples.
+_MULTIPLES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
+_MOST_TRIED = 5_000
 
 
 class EnsembleTemperatureScaling(Calibrator):
     """Mix the answers at a fitted temperature, at temperature 1, and the uniform one.
 
-    The temperature is fitted first, then three weights that are at least 0 and sum to 1, both by the negative
-    log-likelihood. It has three free numbers in all, so a few hundred samples are enough, and a little of the uniform
-    answer guards against confident mistakes. A mixture of increasing functions is increasing: the prediction is kept.
+    The temperature and three weights that are at least 0 and sum to 1 are fitted together, by the negative
+    log-likelihood: beside a share of the uniform answer, which guards against confident mistakes, another temperature
+    is best than alone. The publication fits the temperature first; from there this begins, and it is never worse on
+    the fitted samples. It has three free numbers in all, so a few hundred samples are enough. A mixture of increasing
+    functions is increasing: the prediction is kept. Where every answer is right only a temperature is fitted.
     Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020).
 
     Attributes
@@ -47,21 +52,69 @@ class EnsembleTemperatureScaling(Calibrator):
     weights_: NDArray[np.float64]
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        self.beta_ = fit_betas(ScaledLogits(views.logits), labels).values[0]
-        rows = np.arange(len(labels))
-        likelihoods = np.stack(
-            [
-                softmax(views.logits, self.beta_)[rows, labels],
-                softmax(views.logits)[rows, labels],
-                np.full(len(labels), 1.0 / views.n_classes),
-            ],
-            axis=1,
-        )
-        self.weights_ = mixture_weights(likelihoods)
+        state = ScaledLogits(views.logits)
+        single = fit_betas(state, labels).values[0]
+        if not (state.drop_at(labels) < 0.0).any():
+            self.beta_, self.weights_ = single, np.array([1.0, 0.0, 0.0])
+            return
+        mixture = Mixture(state, labels, views.n_classes)
+        few = slice(None, None, -(-len(labels) // _MOST_TRIED))
+        some = mixture
+        if len(labels) > _MOST_TRIED:
+            some = Mixture(ScaledLogits(views.logits[few]), labels[few], views.n_classes)
+        tried = [(beta, some.best_weights(beta)) for beta in single * np.array(_MULTIPLES)]
+        start = min(tried, key=lambda pair: some.loss(*pair))
+        candidates = [(single, mixture.best_weights(single)), mixture.descend(*start)]
+        self.beta_, self.weights_ = min(candidates, key=lambda pair: mixture.loss(*pair))
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         scaled, own, uniform = self.weights_
         return scaled * softmax(views.logits, self.beta_) + own * softmax(views.logits) + uniform / views.n_classes
+
+
+class Mixture:
+    """The mean negative log-likelihood of the mixture as a function of its beta and weights."""
+
+    def __init__(self, state: ScaledLogits, labels: Labels, n_classes: int) -> None:
+        self.state, self.drops = state, state.drop_at(labels)
+        self.own, self.uniform = self._truth(1.0)[0], 1.0 / n_classes
+
+    def _truth(self, beta: float) -> tuple[Vector, Vector]:
+        """Return the probability of each truth at beta, and its derivative in log beta."""
+        factors = np.full(len(self.drops), beta)
+        probs = np.exp(beta * self.drops - self.state.log_partition_at(factors))
+        return probs, probs * beta * (self.drops - self.state.slopes(factors)[0])
+
+    def parts(self, beta: float) -> NDArray[np.float64]:
+        return np.stack([self._truth(beta)[0], self.own, np.full(len(self.own), self.uniform)], axis=1)
+
+    def best_weights(self, beta: float) -> NDArray[np.float64]:
+        return mixture_weights(self.parts(beta))
+
+    def loss(self, beta: float, weights: NDArray[np.float64]) -> float:
+        return float(-np.log(np.maximum(np.maximum(self.parts(beta), _FLOOR) @ weights, _FLOOR)).mean())
+
+    def descend(self, beta: float, weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """Return the beta and weights at the bottom of the valley in which these lie."""
+
+        def loss(point: Vector) -> tuple[float, Vector]:
+            scaled, slope = self._truth(float(np.exp(point[0])))
+            parts = np.maximum(np.stack([scaled, self.own, np.full(len(self.own), self.uniform)], axis=1), _FLOOR)
+            mixed = np.maximum(parts @ point[1:], _FLOOR)
+            by_weight = -(parts / mixed[:, None]).mean(axis=0)
+            return float(-np.log(mixed).mean()), np.append(-point[1] * (slope / mixed).mean(), by_weight)
+
+        answer = scipy.optimize.minimize(
+            loss,
+            np.append(np.log(beta), weights),
+            jac=True,
+            method="SLSQP",
+            bounds=[(np.log(beta) - 3.0, np.log(beta) + 3.0)] + [(0.0, 1.0)] * 3,
+            constraints={"type": "eq", "fun": lambda x: x[1:].sum() - 1.0, "jac": lambda x: np.array([0.0, 1, 1, 1])},
+            options={"maxiter": 100, "ftol": 1e-12},
+        )
+        found = float(np.exp(np.clip(answer.x[0], np.log(beta) - 3.0, np.log(beta) + 3.0)))
+        return found, self.best_weights(found)
 
 
 def mixture_weights(likelihoods: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy.special
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.binning import equal_mass_edges, equal_width_edges, frequencies, look_up
 from recal.calibrators.machinery.parameters import check_choice, check_count, warn_if_few
-from recal.calibrators.machinery.probabilities import normalise, softmax
+from recal.calibrators.machinery.probabilities import class_scores, normalise
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -39,7 +40,7 @@ class HistogramBinning(Calibrator):
     Attributes
     ----------
     edges_ : ndarray of shape (n_classes, n_bins - 1)
-        The inner edges; a bin holds its upper edge.
+        The inner edges, in log-odds; a bin holds its upper edge.
     values_ : ndarray of shape (n_classes, n_bins)
         The share of hits in each bin.
 
@@ -69,12 +70,13 @@ class HistogramBinning(Calibrator):
         strategy = check_choice("strategy", self.strategy, ("mass", "width"))
         n_bins = self._count_bins(strategy, len(labels), views.n_classes)
         warn_if_few(self, len(labels), views.n_classes)
-        columns = np.ascontiguousarray(softmax(views.logits).T)
+        columns = np.ascontiguousarray(class_scores(views.logits).T)
         self.edges_ = np.empty((len(columns), n_bins - 1))
         self.values_ = np.empty((len(columns), n_bins))
         for k, scores in enumerate(columns):
             edges = equal_width_edges(n_bins) if strategy == "width" else equal_mass_edges(scores, n_bins)
-            middles = (np.append(0.0, edges) + np.append(edges, 1.0)) / 2
+            ends = scipy.special.expit(np.concatenate([[-np.inf], edges, [np.inf]]))
+            middles = (ends[1:] + ends[:-1]) / 2
             bins = np.searchsorted(edges, scores, side="left")
             self.edges_[k] = edges
             self.values_[k] = frequencies(bins, labels == k, middles, len(columns), self.smoothing)
@@ -85,4 +87,4 @@ class HistogramBinning(Calibrator):
         return 15 if strategy == "width" else max(1, min(max(15, 3 * n_classes), n_samples // 10))
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return normalise(look_up(softmax(views.logits), self.edges_, self.values_))
+        return normalise(look_up(class_scores(views.logits), self.edges_, self.values_))

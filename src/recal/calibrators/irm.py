@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy.special
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.monotone import fit_increasing, smooth
 from recal.calibrators.machinery.parameters import check_number
-from recal.calibrators.machinery.probabilities import normalise, softmax
+from recal.calibrators.machinery.probabilities import class_scores, normalise
 from recal.checks import Labels
 from recal.views import Views
 
 
 class IsotonicMulticlass(Calibrator):
-    """Map every class's probability through one shared, strictly increasing function, then normalise the rows.
+    """Map every class's log-odds through one shared, strictly increasing function, then normalise the rows.
 
-    All n_samples * n_classes pairs (probability, "is it this class?") are thrown together and one isotonic regression
+    All n_samples * n_classes pairs (log-odds, "is it this class?") are thrown together and one isotonic regression
     is fitted to them. A small slope is added where it is flat; dividing a row by its sum keeps its order; so the order
     of the classes, and with it the prediction, never changes. Sharing one curve needs far fewer samples than a curve
     for each class. Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020), there IRM.
@@ -31,14 +32,14 @@ class IsotonicMulticlass(Calibrator):
     Attributes
     ----------
     knots_, values_ : ndarray of shape (n_knots,)
-        The corners of the shared function, before the slope is added.
+        The corners of the shared function, log-odds and probabilities, before the slope is added.
 
     Examples
     --------
     >>> from recal import IsotonicMulticlass
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> IsotonicMulticlass().fit(logits, [0, 1, 0, 1]).predict_proba([[2.5, 0.0]]).round(3)
-    array([[0.794, 0.206]])
+    array([[0.767, 0.233]])
     """
 
     short_name = "irm"
@@ -53,15 +54,15 @@ class IsotonicMulticlass(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         check_number("slope", self.slope, least=1e-12)
-        probs = softmax(views.logits)
-        hits = np.zeros(probs.shape, dtype=bool)
+        scores = class_scores(views.logits)
+        hits = np.zeros(scores.shape, dtype=bool)
         hits[np.arange(len(labels)), labels] = True
-        self.knots_, values = fit_increasing(probs.ravel(), hits.ravel())
+        self.knots_, values = fit_increasing(scores.ravel(), hits.ravel())
         self.values_ = smooth(values, len(labels), views.n_classes, self.smoothing)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return normalise(self._map(softmax(views.logits)))
+        return normalise(self._map(class_scores(views.logits)))
 
-    def _map(self, probs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Send probabilities of any class through the shared function."""
-        return np.interp(probs, self.knots_, self.values_) + self.slope * probs
+    def _map(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Send log-odds of any class through the shared function."""
+        return np.interp(scores, self.knots_, self.values_) + self.slope * scipy.special.expit(scores)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.machinery.common_scale import fit_betas
 from recal.calibrators.machinery.parameters import check_flag, warn_if_few
-from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.machinery.probabilities import class_scores
 from recal.checks import Labels
 from recal.engine.scaled import ScaledLogits
 from recal.plan import Answers
@@ -16,7 +16,7 @@ from recal.views import Views
 
 
 class IsotonicOneVsAll(IsotonicCalibration):
-    """Scale by one temperature, then map each class's probability through its own increasing function.
+    """Scale by one temperature, then map each class's log-odds through an increasing function of its own.
 
     The temperature does the coarse work with one parameter, isotonic regression what is left; so the composition needs
     fewer samples than isotonic regression alone where a network is badly over-confident. Reference: Zhang, Kailkhura
@@ -43,7 +43,7 @@ class IsotonicOneVsAll(IsotonicCalibration):
     >>> from recal import IsotonicOneVsAll
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> IsotonicOneVsAll().fit(logits, [0, 1, 0, 1]).predict_proba([[2.5, 0.0]]).round(3)
-    array([[0.714, 0.286]])
+    array([[0.7, 0.3]])
     """
 
     short_name = "irova-ts"
@@ -59,7 +59,7 @@ class IsotonicOneVsAll(IsotonicCalibration):
         warn_if_few(self, len(labels), views.n_classes)
         scaled = check_flag("temperature", self.temperature)
         self.beta_ = fit_betas(ScaledLogits(views.logits), labels).values[0] if scaled else 1.0
-        self._fit_columns(softmax(views.logits, self.beta_), labels)
+        self._fit_columns(class_scores(views.logits, self.beta_), labels)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return self._map_columns(softmax(views.logits, self.beta_))
+        return self._map_columns(class_scores(views.logits, self.beta_))

@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.monotone import evaluate_columns, fit_increasing, pack, smooth
 from recal.calibrators.machinery.parameters import warn_if_few
-from recal.calibrators.machinery.probabilities import normalise, softmax
+from recal.calibrators.machinery.probabilities import class_scores, normalise
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
 
 
 class IsotonicCalibration(Calibrator):
-    """Map each class's probability through its own increasing function, then normalise the rows.
+    """Map each class's log-odds through an increasing function of its own, then normalise the rows.
 
     For every class the increasing function that best predicts "is it this class?" is found by pooling adjacent
     violators. It bends freely, so it wants many samples of each class: a thousand and more in all for ten classes.
@@ -26,14 +26,15 @@ class IsotonicCalibration(Calibrator):
     ----------
     smoothing : float
         How many samples, spread evenly over the classes, are added to the frequencies so that none is 0 or 1. With 0
-        the curves are those of scikit-learn's IsotonicRegression.
+        the curves are those of scikit-learn's IsotonicRegression of the log-odds, which for two classes are the
+        difference of the logits.
     answers : {"free", "kept"}
         "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
     Attributes
     ----------
     knots_, values_ : ndarray
-        The curves' corners, those of all classes end to end.
+        The curves' corners, log-odds and probabilities, those of all classes end to end.
     offsets_ : ndarray of shape (n_classes + 1,)
         Where each class's curve begins in them.
 
@@ -42,7 +43,7 @@ class IsotonicCalibration(Calibrator):
     >>> from recal import IsotonicCalibration
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> IsotonicCalibration().fit(logits, [0, 1, 0, 1]).predict_proba([[2.5, 0.0]]).round(3)
-    array([[0.742, 0.258]])
+    array([[0.7, 0.3]])
     """
 
     short_name = "isotonic"
@@ -58,17 +59,17 @@ class IsotonicCalibration(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes)
-        self._fit_columns(softmax(views.logits), labels)
+        self._fit_columns(class_scores(views.logits), labels)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return self._map_columns(softmax(views.logits))
+        return self._map_columns(class_scores(views.logits))
 
-    def _fit_columns(self, probs: NDArray[np.float64], labels: Labels) -> None:
-        n_samples, n_classes = probs.shape
-        columns = np.ascontiguousarray(probs.T)
+    def _fit_columns(self, scores: NDArray[np.float64], labels: Labels) -> None:
+        n_samples, n_classes = scores.shape
+        columns = np.ascontiguousarray(scores.T)
         curves = [fit_increasing(columns[k], labels == k) for k in range(n_classes)]
         self.knots_, values, self.offsets_ = pack(curves)
         self.values_ = smooth(values, n_samples, n_classes, self.smoothing)
 
-    def _map_columns(self, probs: NDArray[np.float64]) -> NDArray[np.float64]:
-        return normalise(evaluate_columns(probs, self.knots_, self.values_, self.offsets_))
+    def _map_columns(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        return normalise(evaluate_columns(scores, self.knots_, self.values_, self.offsets_))

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.machinery.one_vs_rest import fit_logistic, largest_score, targets
-from recal.calibrators.machinery.parameters import check_flag, warn_if_few
-from recal.calibrators.machinery.probabilities import log_odds, log_softmax, softmax
+from recal.calibrators.machinery.one_vs_rest import check_smooth, fit_logistic, largest_score, targets
+from recal.calibrators.machinery.parameters import warn_if_few
+from recal.calibrators.machinery.probabilities import class_scores, softmax
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -24,9 +24,10 @@ class PlattScaling(Calibrator):
 
     Parameters
     ----------
-    smooth : bool
-        Fit to Platt's targets, (N+ + 1) / (N+ + 2) and 1 / (N- + 2), in place of 1 and 0. They keep the curve honest
-        where a class has few samples, and finite where it has none.
+    smooth : float
+        Fit to (N+ + s) / (N+ + 2s) and s / (N- + 2s) in place of 1 and 0. They keep the curve honest where a class has
+        few samples, and finite where it has none. 1, or True, is Platt's choice, 0, or False, hard targets; a tenth is
+        better than both on most real sets (`docs/decisions/0025-soft-targets.md`).
     answers : {"free", "kept"}
         "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
@@ -42,25 +43,29 @@ class PlattScaling(Calibrator):
     >>> from recal import PlattScaling
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> PlattScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
-    array([[0.61, 0.39]])
+    array([[0.78, 0.22]])
     """
 
     short_name: ClassVar[str] = "platt"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    def __init__(self, smooth: bool = True, answers: Answers = "free") -> None:
+    def __init__(self, smooth: float = 0.1, answers: Answers = "free") -> None:
         self.smooth = smooth
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes)
-        scores = log_odds(log_softmax(views.logits))
+        scores = class_scores(views.logits)
         self.limit_ = largest_score(scores)
         scores = np.clip(scores, -self.limit_, self.limit_)
-        high, low = targets(labels, views.n_classes, check_flag("smooth", self.smooth))
-        self.slopes_, self.intercepts_ = fit_logistic([scores], labels, high, low)
+        high, low = targets(labels, views.n_classes, check_smooth(self.smooth))
+        if views.n_classes == 2:  # the second class's curve is the first's, mirrored
+            slope, intercept = fit_logistic([scores[:, :1]], labels, high[:1], low[:1])[:, 0]
+            self.slopes_, self.intercepts_ = np.array([slope, slope]), np.array([intercept, -intercept])
+        else:
+            self.slopes_, self.intercepts_ = fit_logistic([scores], labels, high, low)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        scores = np.clip(log_odds(log_softmax(views.logits)), -self.limit_, self.limit_)
+        scores = np.clip(class_scores(views.logits), -self.limit_, self.limit_)
         scores = scores * self.slopes_ + self.intercepts_
         return softmax(-np.logaddexp(0.0, -scores))

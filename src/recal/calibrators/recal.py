@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, State
 from recal.calibrators.machinery.parameters import check_count, check_random_state
-from recal.calibrators.machinery.recal_loop import Iteration, Reading, compile_plan
+from recal.calibrators.machinery.recal_loop import Iteration, Reading, ThinEvidence, compile_plan
+from recal.calibrators.machinery.suspicions import FEWEST_MISTAKES
 from recal.checks import Labels
 from recal.engine.replay import calibrated_probs
-from recal.engine.temperature import LARGEST_BETA
 from recal.errors import FewSamplesWarning, InputError
 from recal.plan import ConfidenceAt, Rule, Ties
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 
-# A group without a mistake is harmless while it is small: its share of the samples keeps the applied beta near 1.
-_HARMLESS = 2.0
+# How much surer groups may become, all iterations together, on the evidence of a handful of mistakes.
+_HARMLESS = 1.25
 
 
 class ReCal(Calibrator):
@@ -55,8 +55,9 @@ class ReCal(Calibrator):
     n_bins : int
         Bins of the calibration error that `tol` and `guard` look at.
     separable : {"pooled", "bound"}
-        What a group without a single mistake gets, for which no finite temperature is best: the temperature that is
-        best for all samples together at that state, or beta = 100, the end of the solver's range.
+        What a group without a single mistake gets, for which no finite temperature is best. "pooled": the temperature
+        that is best for all samples together at that state; where that would make the group surer, no surer than one
+        more, wrong, sample of its own would allow. "bound": beta = 100, the end of the solver's range.
     sequence : sequence of transformations, specs or indices, optional
         The transformation of each iteration, instead of random draws. Draws pass over views that lose nothing, such
         as a mirror (`keeps_information`), unless the views hold no others.
@@ -77,8 +78,8 @@ class ReCal(Calibrator):
     Warns
     -----
     FewSamplesWarning
-        With ``separable="bound"``, where a large group held no mistake: its samples become certain, and the first
-        mistake among new ones costs dearly. Few held-out samples are the usual cause; see `raw_betas` in `history_`.
+        Where groups with fewer than ten mistakes became much surer: the first mistakes among new samples cost dearly.
+        Few held-out samples are the usual cause; see `sizes` and `raw_betas` in `history_`.
 
     Examples
     --------
@@ -142,26 +143,10 @@ class ReCal(Calibrator):
             separable=self.separable,
             exact=self.exact,
         )
-        self.plan_, self.history_ = compile_plan(views, labels, reading, self._draws(views))
+        self.plan_, self.history_, thin = compile_plan(views, labels, reading, self._draws(views))
         self.n_iter_ = len(self.history_)
-        if self.separable == "bound":
-            self._warn_of_certainty(views.n_samples)
-
-    def _warn_of_certainty(self, n_samples: int) -> None:
-        forced = [
-            applied
-            for iteration in self.history_
-            for raw, applied in zip(iteration.raw_betas, iteration.betas)
-            if raw > 0.99 * LARGEST_BETA and applied > _HARMLESS
-        ]
-        if forced:
-            warnings.warn(
-                f"{n_samples} samples are too few for this ReCal: it met large groups without a single mistake, and "
-                "made their confidence all but certain. Expect new mistakes among them to be very costly (NLL). "
-                'Fit on more samples, or use separable="pooled" or TemperatureScaling.',
-                FewSamplesWarning,
-                stacklevel=4,
-            )
+        if thin.growth > _HARMLESS:
+            _warn_of_thin_evidence(views.n_samples, thin, self.separable)
 
     def _draws(self, views: Views) -> Iterator[Transform]:
         """Yield the transformation of each iteration."""
@@ -186,6 +171,17 @@ class ReCal(Calibrator):
     def set_state(self, state: State) -> Self:
         history = tuple(Iteration.from_json(record) for record in state.get("history_", ()))
         return super().set_state({**state, "history_": history})
+
+
+def _warn_of_thin_evidence(n_samples: int, thin: ThinEvidence, separable: str) -> None:
+    remedy = ', separable="pooled"' if separable == "bound" else ""
+    warnings.warn(
+        f"{n_samples} samples are few for this ReCal: groups with fewer than {FEWEST_MISTAKES} mistakes, such as "
+        f"{thin.size} samples with {thin.mistakes}, became up to {thin.growth:.3g} times surer. New mistakes there "
+        f'may cost dearly (NLL): compare with TemperatureScaling. Use more samples{remedy} or guard="ece".',
+        FewSamplesWarning,
+        stacklevel=4,
+    )
 
 
 def _find(item: Transform | str | int | np.integer[Any], candidates: tuple[Transform, ...]) -> Transform:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,11 @@ class Betas:
         values = tuple(new if other else old for old, new, other in zip(self.values, by.values, chosen))
         bounds = tuple(new if other else old for old, new, other in zip(self.at_bound, by.at_bound, chosen))
         return Betas(values, self.converged and by.converged, self.passes + by.passes, bounds)
+
+    def limited(self, chosen: NDArray[np.bool_], least: float, largest: float) -> Betas:
+        """Return these betas with those of the chosen groups drawn into a range."""
+        values = (min(max(v, least), largest) if other else v for v, other in zip(self.values, chosen))
+        return replace(self, values=tuple(values))
 
     def repeated(self, n_groups: int) -> Betas:
         """Return the answer of one group for several."""

@@ -44,9 +44,50 @@ def test_blind_labels_give_weight_to_the_uniform_answer():
     assert weights[2] > 0.1
 
 
-def test_the_temperature_is_that_of_temperature_scaling():
-    logits, labels = draw()
-    assert EnsembleTemperatureScaling().fit(logits, labels).beta_ == TemperatureScaling().fit(logits, labels).beta_
+def blunt(n=1500, seed=3):
+    """Sharp where it knows, blind elsewhere: one temperature suits neither."""
+    rng = np.random.default_rng(seed)
+    logits, _ = draw(n, seed=seed)
+    blind = rng.random(n) < 0.25
+    sharp = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return 0.4 * logits, np.where(blind, rng.integers(0, 5, n), sharp)
+
+
+@pytest.mark.parametrize("problem", [draw, lambda: draw(noise=0.2), blunt], ids=["sure", "noisy", "blunt"])
+def test_temperature_and_weights_are_as_good_as_a_plain_search_over_all_four(problem):
+    logits, labels = problem()
+    rows = np.arange(len(labels))
+
+    def loss_of(point):
+        weights = np.exp(point[1:] - point[1:].max())
+        parts = [softmax(logits, np.exp(point[0]))[rows, labels], softmax(logits)[rows, labels], 0.2]
+        return -np.log(sum(w * part for w, part in zip(weights / weights.sum(), parts))).mean()
+
+    free = min(
+        (minimize(loss_of, [start, 1, 0, 0], method="Nelder-Mead", options={"maxfev": 900}) for start in (-1, 0, 1)),
+        key=lambda answer: answer.fun,
+    )
+    model = EnsembleTemperatureScaling().fit(logits, labels)
+    assert -np.log(model.predict_proba(logits)[rows, labels]).mean() <= free.fun + 1e-5
+
+
+def test_it_is_never_worse_than_a_temperature_first_and_weights_after():
+    logits, labels = blunt()
+    rows = np.arange(len(labels))
+    beta = TemperatureScaling().fit(logits, labels).beta_
+    parts = np.stack(
+        [softmax(logits, beta)[rows, labels], softmax(logits)[rows, labels], np.full(len(labels), 0.2)], axis=1
+    )
+    published = loss(mixture_weights(parts), parts)
+    ours = -np.log(EnsembleTemperatureScaling().fit(logits, labels).predict_proba(logits)[rows, labels]).mean()
+    assert ours < published - 0.01
+
+
+def test_where_every_answer_is_right_only_a_temperature_is_fitted():
+    logits, _ = draw()
+    model = EnsembleTemperatureScaling().fit(1e6 * logits, logits.argmax(axis=1))
+    assert model.weights_.tolist() == [1.0, 0.0, 0.0]
+    assert model.beta_ == TemperatureScaling().fit(1e6 * logits, logits.argmax(axis=1)).beta_
 
 
 def test_the_answer_is_the_mixture():

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import scipy.special
 from sklearn.isotonic import IsotonicRegression
 
 from recal import InputError, IsotonicCalibration, IsotonicMulticlass, IsotonicOneVsAll
@@ -39,12 +40,16 @@ def test_a_curve_of_few_samples_is_scikit_learns(hits):
     np.testing.assert_allclose(np.interp(grid, knots, values), reference_curve(scores, hits).predict(grid), atol=1e-12)
 
 
+def log_odds(logits):
+    return scipy.special.logit(softmax(logits))
+
+
 def test_one_vs_rest_without_smoothing_is_scikit_learns_normalised():
     logits, labels = draw()
     fresh, _ = draw(seed=1)
     raw = np.stack(
         [
-            reference_curve(softmax(logits)[:, k], labels == k).predict(softmax(fresh)[:, k])
+            reference_curve(log_odds(logits)[:, k], labels == k).predict(log_odds(fresh)[:, k])
             for k in range(logits.shape[1])
         ],
         axis=1,

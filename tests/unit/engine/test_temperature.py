@@ -178,7 +178,7 @@ def test_a_large_group_without_a_mistake_gets_the_temperature_of_all():
 
 
 def test_a_large_group_without_a_mistake_is_warned_of_where_it_becomes_certain():
-    with pytest.warns(FewSamplesWarning, match=r'400 samples .* separable="pooled"') as caught:
+    with pytest.warns(FewSamplesWarning, match=r'400 samples .* 300 samples with 0, .* separable="pooled"') as caught:
         fit = ReCal(max_iter=1, separable="bound").fit(sorted_by_a_view(0))
     assert fit.history_[0].raw_betas[3] == pytest.approx(LARGEST_BETA)
     assert caught[0].filename == __file__
@@ -195,7 +195,18 @@ def test_where_every_group_has_a_mistake_both_readings_are_the_same_bit_for_bit(
     assert pooled.history_ == bound.history_
 
 
-def test_groups_with_mistakes_are_not_warned_of():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ReCal(max_iter=1).fit(sorted_by_a_view(5))
+@pytest.mark.parametrize(("mistakes", "warned"), [(5, True), (30, False)])
+def test_groups_that_grow_surer_on_few_mistakes_are_warned_of(mistakes, warned):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ReCal(max_iter=1).fit(sorted_by_a_view(mistakes))
+    assert [f"300 samples with {mistakes}," in str(said.message) for said in caught] == [True] * warned
+
+
+def test_a_group_without_a_mistake_does_not_grow_surer_without_end():
+    """All mistakes lie in the other group, which is tempered; the common beta then stays above 1 for ever."""
+    views = sorted_by_a_view(0)
+    transform = views.transforms[0]
+    fit = ReCal(sequence=[transform] * 60, max_iter=60, tol=0).fit(views)
+    confidence = fit.predict_proba(views)[100:].max()
+    assert confidence == pytest.approx(300 / 301, abs=2e-3)

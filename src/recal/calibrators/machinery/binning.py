@@ -1,8 +1,9 @@
-"""Bins of scores: which bin a score falls in, and how often it hits there. Bins are (low, high], as for the ECE."""
+"""Bins of log-odds: which one a score falls in, and how often it hits there. Bins are (low, high], as for the ECE."""
 
 from __future__ import annotations
 
 import numpy as np
+import scipy.special
 from numpy.typing import NDArray
 
 from recal.calibrators.machinery.parameters import check_number
@@ -11,16 +12,22 @@ from recal.calibrators.machinery.parameters import check_number
 def equal_mass_edges(scores: NDArray[np.float64], n_bins: int) -> NDArray[np.float64]:
     """Return the n_bins - 1 inner edges that share out the samples evenly; equal where scores are.
 
-    An edge lies halfway between two neighbouring scores, so that rounding at predict time moves no sample across.
+    An edge lies halfway between two neighbours, so that rounding at predict time moves no sample across.
     """
     ordered = np.sort(scores)
     position = np.arange(1, n_bins) * len(ordered) // n_bins
-    return (ordered[np.maximum(position - 1, 0)] + ordered[position]) / 2
+    return halfway(ordered[np.maximum(position - 1, 0)], ordered[position])
+
+
+def halfway(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the log-odds halfway between two, as probabilities where these differ, else as log-odds."""
+    middle = scipy.special.logit((scipy.special.expit(low) + scipy.special.expit(high)) / 2)
+    return np.where((low < middle) & (middle < high), middle, (low + high) / 2)
 
 
 def equal_width_edges(n_bins: int) -> NDArray[np.float64]:
-    """Return the n_bins - 1 inner edges that share out [0, 1] evenly."""
-    return np.linspace(0.0, 1.0, n_bins + 1)[1:-1]
+    """Return the log-odds of the n_bins - 1 inner edges that share out the probabilities evenly."""
+    return scipy.special.logit(np.linspace(0.0, 1.0, n_bins + 1)[1:-1])
 
 
 def frequencies(

@@ -42,6 +42,10 @@ def fit_betas(
 
     `start` is a guess of the betas; it saves passes and does not change the answer. `quick` gives such a guess.
     `drops` is `state.drop_at(labels)`, for a caller that has it already. `weights` counts a sample more than once.
+
+    A group without a mistake gets what `separable` says. Pooled, it takes the beta of all samples, but grows surer
+    (beta > 1) no further than one more, wrong, sample of its own would allow: otherwise it would grow without end,
+    iteration by iteration, while the groups that hold the mistakes keep the common beta above 1.
     """
     members = np.zeros(len(labels), dtype=np.intp) if groups is None else groups.astype(np.intp)
     drops = state.drop_at(labels) if drops is None else drops
@@ -65,10 +69,12 @@ def fit_betas(
     answer = solve_betas(derivatives, n_groups, start, chosen=mistaken)
     beyond = np.array(answer.at_bound) & mistaken
     certain = present & ~mistaken
+    everyone = 1.0
     if certain.any() and separable == "pooled":
-        everyone = fit_betas(state, labels, drops=drops, weights=weights, quick=quick)
-        answer = answer.replaced(certain, everyone.repeated(n_groups))
-        certain[:] = False
+        pooled = fit_betas(state, labels, drops=drops, weights=weights, quick=quick)
+        answer = answer.replaced(certain, pooled.repeated(n_groups))
+        everyone = pooled.values[0]
+        certain &= everyone > 1.0
     if not (beyond.any() or certain.any()):
         return answer
     gaps = -state.scales * state.runner_up_drop()
@@ -83,6 +89,8 @@ def fit_betas(
 
     least, largest, middle = _bracket(gaps, members, n_groups)
     again = solve_betas(derivatives_with_doubt, n_groups, middle, bounds=(least, largest), chosen=beyond | certain)
+    if separable == "pooled":
+        again = again.limited(certain, 1.0, everyone)
     return answer.replaced(beyond | certain, again)
 
 

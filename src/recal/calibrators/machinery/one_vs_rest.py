@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from recal.calibrators.machinery.parameters import check_number
 from recal.checks import Labels
 
 # In units where each feature has a root mean square of 1: too weak to be seen, enough to make the answer unique.
@@ -14,16 +16,21 @@ _TOL = 1e-12
 _MAX_STEPS = 100
 
 
-def targets(labels: Labels, n_classes: int, smooth: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a positive and a negative sample of each class should be given: 1 and 0, or Platt's softer values.
+def check_smooth(value: Any) -> float:
+    """Return how many samples soften the targets; True stands for Platt's one, False for none."""
+    return float(value) if isinstance(value, bool | np.bool_) else check_number("smooth", value)
 
-    Platt (1999) takes (N+ + 1) / (N+ + 2) and 1 / (N- + 2), the mean of a uniform prior's posterior. They keep the
-    answer finite where a class is missing, or can be told apart without an error.
+
+def targets(labels: Labels, n_classes: int, smooth: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return what a positive and a negative sample of each class should be given: nearly 1 and 0.
+
+    They are (N+ + s) / (N+ + 2s) and s / (N- + 2s): with s = 1 Platt's (1999), the mean of a uniform prior's posterior.
+    They keep the answer finite where a class is missing, or can be told apart without an error.
     """
     positive = np.bincount(labels, minlength=n_classes).astype(np.float64)
-    if not smooth:
+    if smooth == 0.0:
         return np.ones(n_classes), np.zeros(n_classes)
-    return (positive + 1.0) / (positive + 2.0), 1.0 / (len(labels) - positive + 2.0)
+    return (positive + smooth) / (positive + 2 * smooth), smooth / (len(labels) - positive + 2 * smooth)
 
 
 def largest_score(scores: np.ndarray) -> float:
@@ -47,11 +54,11 @@ def fit_logistic(
     Parameters
     ----------
     features : sequence of ndarray of shape (n_samples, n_classes)
+        With a single column, labels are 0 for its samples and 1 for the others.
     free : ndarray of bool, (n_features + 1, n_classes), optional
         False holds a coefficient at zero.
     """
     count, n_classes = features[0].shape
-    rows = np.arange(count)
     size = np.array([np.sqrt(np.square(feature).mean(axis=0)) for feature in features])
     size = np.vstack([np.where(size > 0.0, size, 1.0), np.ones(n_classes)])
     held = np.zeros(size.shape, dtype=bool) if free is None else ~free
@@ -68,21 +75,25 @@ def fit_logistic(
 
     # The targets enter the loss linearly, by one number for each coefficient.
     pull = np.empty(size.shape)
+    inside = labels < n_classes
+    rows, columns = np.flatnonzero(inside), labels[inside]
     for j, feature in enumerate(features):
-        own = np.bincount(labels, weights=feature[rows, labels], minlength=n_classes)
+        own = np.bincount(columns, weights=feature[rows, columns], minlength=n_classes)
         pull[j] = (low * feature.sum(axis=0) + (high - low) * own) / size[j]
-    pull[-1] = low * count + (high - low) * np.bincount(labels, minlength=n_classes)
+    pull[-1] = low * count + (high - low) * np.bincount(columns, minlength=n_classes)
     pull /= count
 
-    def loss_at(coef: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def loss_at(coef: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the losses, the scores and e^-|score|, from which log(1 + e^score) and the sigmoid follow."""
         scores = score(coef)
-        loss = np.logaddexp(0.0, scores).mean(axis=0) - (pull * coef).sum(axis=0)
-        return loss + _RIDGE * np.square(coef).sum(axis=0), scores
+        small = np.exp(-np.abs(scores))
+        loss = (np.log1p(small).sum(axis=0) + np.maximum(scores, 0.0).sum(axis=0)) / count - (pull * coef).sum(axis=0)
+        return loss + _RIDGE * np.square(coef).sum(axis=0), scores, small
 
     coef = np.zeros(size.shape)
-    loss, scores = loss_at(coef)
+    loss, scores, small = loss_at(coef)
     for _ in range(_MAX_STEPS):
-        probs = 1.0 / (1.0 + np.exp(-np.clip(scores, -700.0, 700.0)))
+        probs = np.where(scores < 0.0, small, 1.0) / (1.0 + small)
         spread = probs * (1.0 - probs)
         gradient = np.empty(size.shape)
         hessian = np.empty((n_classes, len(size), len(size)))
@@ -99,14 +110,17 @@ def fit_logistic(
         length = np.ones(n_classes)
         for _ in range(30):
             trial = coef + length * step
-            value, scores = loss_at(trial)
+            value, scores, small = loss_at(trial)
             failed = value > loss - 1e-4 * length * decrease + 1e-15
             if not failed.any():
                 break
             length[failed] *= 0.5
         moved = value <= loss
         coef = np.where(moved, trial, coef)
-        loss, scores = (value, scores) if moved.all() else loss_at(coef)
+        if moved.all():
+            loss = value
+        else:
+            loss, scores, small = loss_at(coef)
     return coef / size
 
 

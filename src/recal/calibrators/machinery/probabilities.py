@@ -43,18 +43,33 @@ def softmax(logits: ArrayLike, beta: float = 1.0) -> NDArray[np.float64]:
 
 
 def log_odds(log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return log(p / (1 - p)) of each class; finite where the others' sum has not underflowed.
+    """Return log(p / (1 - p)) of each class; with two classes the difference of their logits, however large.
 
-    1 - p is taken from the other classes' sum where p is large, since 1 - p itself would have lost its digits.
+    1 - p is taken from the other classes' sum where p is large, relative to the largest of them: 1 - p itself would
+    have lost its digits, and beyond a margin of 37 all of them.
     """
     probs = np.exp(log_probs)
-    rest = 1.0 - probs
     rows = np.arange(len(probs))
-    top = probs.argmax(axis=1)
-    others = probs.copy()
-    others[rows, top] = 0.0
-    rest[rows, top] = others.sum(axis=1)
-    return log_probs - np.log(np.maximum(rest, SMALLEST))
+    top = log_probs.argmax(axis=1)
+    others = log_probs.copy()
+    others[rows, top] = -np.inf
+    second = others.max(axis=1)
+    probs[rows, top] = 0.0
+    log_rest = np.log1p(-probs)
+    log_rest[rows, top] = second + np.log(np.exp(others - second[:, None]).sum(axis=1))
+    return log_probs - log_rest
+
+
+def class_scores(logits: ArrayLike, beta: float = 1.0) -> NDArray[np.float64]:
+    """Return each class's log-odds at the scale beta: what it is sorted by, one against the rest.
+
+    It says the same as the probability, and keeps apart what has saturated there.
+    """
+    two = np.asarray(logits)
+    if two.shape[1] == 2:
+        margin = beta * np.subtract(two[:, 1], two[:, 0], dtype=np.float64)
+        return np.stack([-margin, margin], axis=1)
+    return log_odds(log_softmax(logits, beta))
 
 
 def normalise(scores: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.machinery.common_scale import Separable, fit_betas
 from recal.calibrators.machinery.parameters import check_count, check_flag, check_number
+from recal.calibrators.machinery.suspicions import FEWEST_MISTAKES
 from recal.checks import Labels
 from recal.engine.grouping import GroupIndex, group_indices
 from recal.engine.scaled import FlooredLogits, ScaledLogits, Vector
@@ -78,8 +79,8 @@ class Iteration:
 
 def compile_plan(
     views: Views, labels: Labels, reading: Reading, draws: Iterator[Transform]
-) -> tuple[Plan, tuple[Iteration, ...]]:
-    """Return the plan, and what each iteration saw."""
+) -> tuple[Plan, tuple[Iteration, ...], ThinEvidence]:
+    """Return the plan, what each iteration saw, and how far groups with few mistakes were trusted."""
     fit = _Fit(views, labels, reading)
     start = fit.closing_beta() if reading.start == "temperature" else 1.0
     fit.begin(start)
@@ -91,7 +92,24 @@ def compile_plan(
             break
     finish = fit.closing_beta() if reading.finish == "temperature" else 1.0
     steps = tuple(Step(iteration.transform, iteration.betas) for iteration in history)
-    return Plan(steps, start, finish, reading.rule), tuple(history)
+    return Plan(steps, start, finish, reading.rule), tuple(history), fit.thin
+
+
+@dataclass
+class ThinEvidence:
+    """How much surer groups became that held fewer than ten mistakes, at most, and the largest such group."""
+
+    growth: float = 1.0
+    size: int = 0
+    mistakes: int = 0
+
+    def add(self, betas: Vector, sizes: NDArray[np.intp], mistakes: NDArray[np.intp]) -> None:
+        grown = (sizes > 0) & (mistakes < FEWEST_MISTAKES) & (betas > 1.0)
+        if grown.any():
+            self.growth *= float(betas[grown].max())
+            largest = int(np.argmax(np.where(grown, sizes, 0)))
+            if sizes[largest] > self.size:
+                self.size, self.mistakes = int(sizes[largest]), int(mistakes[largest])
 
 
 class _Fit:
@@ -108,6 +126,7 @@ class _Fit:
         self.correct = (self.original.columns == labels).astype(np.float64)
         # A floor moves logits, which nothing else does.
         self.drops = self.original.drop_at(labels) if reading.rule.floor is None else None
+        self.thin = ThinEvidence()
         self.tracks: dict[Transform, Any] = {}
         # Where the solver ended when a transformation was last drawn: a good place to begin the next time.
         self.last_betas: dict[Transform, Vector] = {}
@@ -154,6 +173,7 @@ class _Fit:
             self.tracks[transform].rescale(factors)
             self._refresh()
             self.rejected.clear()
+            self.thin.add(betas, sizes, sizes - np.bincount(groups[self.correct > 0.0], minlength=4))
         iteration = Iteration(
             transform, _four(sizes, int), _four(raw, float), _four(betas, float), ece_before, self.ece, accepted
         )

@@ -33,7 +33,7 @@ def warn_of_suspicions(logits: Floats, labels: Labels, stacklevel: int = 3) -> N
     """Warn of the gravest of what looks wrong with these samples, if anything does."""
     rows = np.arange(len(labels))
     if len(rows) > _MOST_ROWS:
-        rows = np.unique(np.linspace(0, len(labels) - 1, _MOST_ROWS).astype(np.intp))
+        rows = np.linspace(0, len(labels) - 1, _MOST_ROWS).astype(np.intp)
     said = _one_class(labels) or _other_labels(_Match(logits, labels, rows), len(labels))
     if said:
         warnings.warn(said, DoubtfulLabelsWarning, stacklevel=stacklevel)
