@@ -12,6 +12,7 @@ from .collecting.local import collect as collect
 from .engine.grouping import Group as Group, group as group
 from .plan import Blend as Blend, Plan as Plan, Step as Step
 from .calibrators.aggregate import LearnedAggregation as LearnedAggregation
+from .calibrators.auto import AutoCalibration as AutoCalibration
 from .calibrators.bbq import BayesianBinning as BayesianBinning
 from .calibrators.beta import BetaCalibration as BetaCalibration
 from .calibrators.consistency import ConsistencyCalibration as ConsistencyCalibration

@@ -10,7 +10,14 @@ import typer
 from recal.cli.methods import listed
 from recal.cli.output import AsJson, command_line, print_json, print_table, say, working
 
-Methods = Annotated[str, typer.Option("--methods", help="Short names, joined with commas; `all` for every method.")]
+Methods = Annotated[
+    str | None,
+    typer.Option(
+        "--methods",
+        help="Short names, joined with commas; `all` for every method.",
+        show_default="ts,ets,spline,irm,svs, and of views recal,stack",
+    ),
+]
 Splits = Annotated[
     int | None,
     typer.Option("--splits", help="Random splits. By default 10 halves of one file, or the two files as they are."),
@@ -22,7 +29,7 @@ def compare(
     test_views: Annotated[
         Path | None, typer.Argument(help="Views with labels to test on; without them the first are cut into halves.")
     ] = None,
-    methods: Methods = "ts,recal",
+    methods: Methods = None,
     splits: Splits = None,
     baseline: Annotated[str, typer.Option("--baseline", help="Differences are taken to this method.")] = "ts",
     bootstrap: Annotated[int, typer.Option("--bootstrap", help="Draws behind the intervals of a single split.")] = 500,
@@ -43,13 +50,14 @@ def compare(
     from recal.cli.sources import open_views
     from recal.comparison import compare as run
     from recal.comparison import recommend
+    from recal.comparison.run import usual_methods
     from recal.comparison.tables import number, passes, seconds, signed
     from recal.metrics import LABELS
     from recal.report.data.verdict import advice
     from recal.report.files import write_results
 
-    names = listed(methods)
     fit, test = open_views(fit_views), None if test_views is None else open_views(test_views)
+    names = usual_methods(fit) if methods is None else listed(methods)
     with working(f"Comparing {len(names)} methods"):
         found = run(
             names, fit, test, splits=splits, baseline=baseline, bootstrap=bootstrap, n_bins=bins, random_state=seed

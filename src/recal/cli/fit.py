@@ -12,13 +12,13 @@ import typer
 from recal.cli.output import AsJson, print_json, say, working
 from recal.cli.sources import open_views
 
-_DEFAULT_METHOD = "recal"
+_DEFAULT_METHOD = "auto"
 
 
 def fit(
     views: Annotated[Path, typer.Argument(help="Views with labels: an .npz file or a .zarr folder.")],
     out: Annotated[Path, typer.Option("--out", help="Where to write the fitted calibration.")],
-    method: Annotated[str, typer.Option("--method", help="ts, recal, ... ; each has options of its own.")] = "recal",
+    method: Annotated[str, typer.Option("--method", help="ts, stack, ... ; each has options of its own.")] = "auto",
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
     labels: Annotated[
         Path | None,
@@ -32,11 +32,13 @@ def fit(
 ) -> None:
     """Learn a calibration from views with labels.
 
+    Without --method the best of a few is chosen on samples left out; one sentence says which and why.
+
     Views hold a model's logits for held-out inputs, as they are and, where the method wants them, through
     transformations. The method's own options, with their defaults, are shown by
     [bold]recal fit --method NAME --help[/bold].
 
-    Example: [bold]recal fit held-out.npz --method recal --max-iter 50 --out calibration.recal[/bold]
+    Example: [bold]recal fit held-out.npz --method stack --max-views 1 --out calibration.recal[/bold]
     """
     from recal import save
     from recal.cli.methods import given, make
@@ -49,8 +51,14 @@ def fit(
     plan = getattr(calibrator, "plan_", None)
     steps = None if plan is None else len(plan.steps)
     if as_json:
-        print_json({"method": method, "parameters": calibrator.get_params(), "steps": steps, "file": out})
+        chosen = {
+            name: getattr(calibrator, f"{name}_") for name in ("choice", "reason") if hasattr(calibrator, f"{name}_")
+        }
+        told = {"method": method, **chosen, "parameters": calibrator.get_params(), "steps": steps, "file": out}
+        print_json(told)
         return
+    if reason := getattr(calibrator, "reason_", ""):
+        say(reason)
     say(f"Fitted {calibrator} on {views}" + (f": a plan of {steps} steps." if steps else "."))
     say(f"Written to {out}. Next: recal apply {out} NEW_VIEWS --out probs.npz")
 

@@ -19,7 +19,7 @@ def report(
     before: Annotated[
         Path | None, typer.Option("--before", help="With PROBS: the probabilities or views before calibration.")
     ] = None,
-    methods: Methods = "ts,recal",
+    methods: Methods = None,
     splits: Splits = None,
     out: Annotated[Path, typer.Option("--out", help="Where to write the page.")] = Path("report.html"),
     title: Annotated[str, typer.Option("--title", help="Shown at the top.")] = "Calibration report",
@@ -35,6 +35,7 @@ def report(
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
     from recal.comparison import compare, compare_probs, recommend
+    from recal.comparison.run import usual_methods
     from recal.errors import InputError
     from recal.report import write_comparison
     from recal.report.data.verdict import advice, shown_first, verdict
@@ -44,7 +45,9 @@ def report(
             if before is not None:
                 raise InputError("--before goes with probabilities; views begin with the uncalibrated model.")
             test = None if test_views is None else open_views(test_views)
-            result = compare(listed(methods), open_views(source), test, splits=splits, random_state=seed)
+            fit = open_views(source)
+            names = usual_methods(fit) if methods is None else listed(methods)
+            result = compare(names, fit, test, splits=splits, random_state=seed)
         else:
             after = labelled_probs(source, label_column)
             named = {"given": after.probs}

@@ -272,6 +272,11 @@ def _name(method: Any) -> str:
     return name_of(method) if isinstance(method, Calibrator) else str(method)
 
 
+def usual_methods(views: Views) -> list[str]:
+    """What to compare where nobody says: one of each kind worth a look, those from views where there are any."""
+    return ["ts", "ets", "spline", "irm", "svs", *(["recal", "stack"] if views.transforms else [])]
+
+
 def find_method(name: str) -> Calibrator:
     """A calibrator with its defaults, by its short name; `svs (kept)` is `svs` with its answers kept."""
     known, options = find_class(name)

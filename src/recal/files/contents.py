@@ -48,6 +48,11 @@ def check_state(family: type[Calibrator], state: dict[str, Any]) -> None:
         raise FileError("`classes_` must be a list of distinct classes")
     if len(classes) < 2:
         raise FileError(f"`classes_` must name at least two classes, got {len(classes)}")
+    inner = state.get("calibrator_")
+    if inner is not None and (len(inner.classes_) != len(classes) or state.get("choice_") != inner.short_name):
+        raise FileError("`calibrator_` must be the method that `choice_` names, for the same classes")
+    if "calibrator_" in known and inner is None:
+        raise FileError(f"{family.__name__} holds no `calibrator_`")
     blend = state.get("plan_", Plan()).blend
     if blend is not None and blend.n_classes not in (None, len(classes)):
         raise FileError(f"`plan_` has offsets for {blend.n_classes} classes, and `classes_` names {len(classes)}")

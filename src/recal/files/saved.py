@@ -157,8 +157,14 @@ def _encode_calibrator(calibrator: Calibrator, encoder: Encoder) -> dict[str, An
     return {
         "class": name,
         "params": {key: encoder.encode(value, f"{name}.{key}") for key, value in params.items()},
-        "state": {key: encoder.encode(value, f"{name}.{key}") for key, value in state.items()},
+        "state": {key: _encode_state(value, f"{name}.{key}", encoder) for key, value in state.items()},
     }
+
+
+def _encode_state(value: Any, where: str, encoder: Encoder) -> Any:
+    from recal.calibrators.base import Calibrator
+
+    return _encode_calibrator(value, encoder) if isinstance(value, Calibrator) else encoder.encode(value, where)
 
 
 def _restore(header: dict[str, Any], decoder: Decoder) -> Any:
@@ -180,7 +186,16 @@ def _restore(header: dict[str, Any], decoder: Decoder) -> Any:
     raise FileError(f"it holds a {kind!r}; calibrators, classifiers, plans and records are known")
 
 
-def _restore_calibrator(header: dict[str, Any], decoder: Decoder) -> Calibrator:
+def _restore_state(key: str, value: Any, decoder: Decoder, nested: bool) -> Any:
+    """Return a piece of fitted state; under `calibrator_` stands a whole calibrator, which itself holds none."""
+    if key != "calibrator_":
+        return decoder.decode(value)
+    if nested or not isinstance(value, dict) or set(value) != {"class", "params", "state"}:
+        raise FileError("`calibrator_` must be one calibrator: a class, its params and its state")
+    return _restore_calibrator(value, decoder, nested=True)
+
+
+def _restore_calibrator(header: dict[str, Any], decoder: Decoder, nested: bool = False) -> Calibrator:
     from recal.files.contents import check_params, check_state
     from recal.files.trial import check_answers, check_kinds
 
@@ -192,7 +207,7 @@ def _restore_calibrator(header: dict[str, Any], decoder: Decoder) -> Calibrator:
         raise FileError("`params` and `state` must be objects")
     # Item by item: a dict at this level may not be one of the encoder's tagged values.
     params = {key: decoder.decode(value) for key, value in params.items()}
-    state = {key: decoder.decode(value) for key, value in state.items()}
+    state = {key: _restore_state(key, value, decoder, nested) for key, value in state.items()}
     check_params(family, params)
     check_state(family, state)
     check_kinds(family, state)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
+from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
-from recal.calibrators.recal import ReCal
 from recal.collecting import collect
 from recal.collecting.apply import apply
 from recal.collecting.inputs.sources import Source, as_source
@@ -31,7 +31,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     ----------
     model : anything that `recal.collect` takes
     calibrator : Calibrator, optional
-        ``ReCal()`` where not given. It is cloned, not changed.
+        ``AutoCalibration()`` where not given. It is cloned, not changed.
     pool : str or sequence of transformations, optional
         What the calibrator may draw from, as in `recal.pool`. Where not given it is chosen by what the inputs are,
         and where they do not tell (rows of numbers may be a table, a series or a sound) an error asks.
@@ -113,7 +113,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         classes : sequence, optional
             The model's columns in order, where labels are not column indices.
         """
-        calibrator = ReCal() if self.calibrator is None else clone(self.calibrator)
+        calibrator = AutoCalibration() if self.calibrator is None else clone(self.calibrator)
         source = as_source(inputs)
         self.pool_ = self._choose_pool(source) if calibrator.needs_views or calibrator.reads_views else ()
         how = {"labels": y, "classes": classes, "preprocess": self.preprocess, "pilot": self.pilot, "seed": self.seed}

@@ -52,7 +52,8 @@ def test_fit_writes_what_python_would_have_fitted(views, tmp_path, capsys):
 def test_a_methods_options_reach_it(views, tmp_path, capsys):
     out = tmp_path / "r.recal"
     told = answer(
-        capsys, "fit", views, "--out", out, "--max-iter", 7, "--tol", "0", "--guard", "ece", "--start", "temperature",
+        capsys, "fit", views, "--method", "recal", "--out", out, "--max-iter", 7, "--tol", "0", "--guard", "ece",
+        "--start", "temperature",
         "--sequence", "zoom:0.3,1,zoom:0.7", "--seed", 5,
     )  # fmt: skip
     fitted = load(out)
@@ -62,8 +63,22 @@ def test_a_methods_options_reach_it(views, tmp_path, capsys):
     assert [str(step.transform) for step in fitted.plan_.steps] == ["zoom:0.3", "zoom:0.5", "zoom:0.7"]
 
 
+def test_without_a_method_one_is_chosen_and_the_reason_is_told(views, tmp_path, capsys):
+    told = answer(capsys, "fit", views, "--out", tmp_path / "auto.recal")
+    fitted = load(tmp_path / "auto.recal")
+    assert (told["method"], told["choice"], told["reason"]) == ("auto", fitted.choice_, fitted.reason_)
+    assert run(["fit", str(views), "--out", str(tmp_path / "again.recal")]) == 0
+    assert f"Chosen: {fitted.choice_}, over " in " ".join("".join(capsys.readouterr()).split())
+
+
+def test_answers_can_be_kept_by_name_or_by_option(views, tmp_path, capsys):
+    for number, how in enumerate((["--method", "svs (kept)"], ["--method", "svs", "--answers", "kept"])):
+        answer(capsys, "fit", views, *how, "--out", tmp_path / str(number))
+        assert load(tmp_path / str(number)).answers == "kept"
+
+
 def test_options_left_out_keep_the_signatures_defaults(views, tmp_path, capsys):
-    answer(capsys, "fit", views, "--out", tmp_path / "r", "--guard", "none")
+    answer(capsys, "fit", views, "--method", "recal", "--out", tmp_path / "r", "--guard", "none")
     assert load(tmp_path / "r").get_params() == ReCal(random_state=0).get_params()
 
 
@@ -89,10 +104,10 @@ def test_help_of_a_method_shows_its_options_with_defaults(capsys, monkeypatch):
     ("arguments", "words"),
     [
         (["--method", "best"], "no method 'best'; the methods are "),
-        (["--max-iter", "many"], "'many' cannot be read as INT"),
-        (["--guard", "maybe"], r"'maybe' cannot be read as ece|none"),
+        (["--method", "recal", "--max-iter", "many"], "'many' cannot be read as INT"),
+        (["--method", "recal", "--guard", "maybe"], r"'maybe' cannot be read as ece|none"),
         (["--max-iterations", "3"], "No such option"),
-        (["--max-iter", "-1"], "--max-iter must be a whole number"),
+        (["--method", "recal", "--max-iter", "-1"], "--max-iter must be a whole number"),
         (["--method", "ts", "--max-iter", "3"], "No such option"),
         (["--seed", "x"], "--seed"),
     ],

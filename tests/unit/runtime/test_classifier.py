@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 from torch.utils.data import DataLoader, TensorDataset
 
-from recal import CalibratedClassifier, InputError, ReCal, TemperatureScaling, ViewAveraging, collect
+from recal import AutoCalibration, CalibratedClassifier, InputError, ReCal, TemperatureScaling, ViewAveraging, collect
 from recal.collecting import apply
 from recal.errors import NotFittedError
 from recal.transforms import Named
@@ -63,6 +63,13 @@ def test_the_pool_follows_from_what_the_inputs_are(data, linear):
     assert classifier.pool is None
     assert {transform.modality for transform in classifier.pool_} == {"image"}
     assert len(classifier.pool_) == 10
+
+
+def test_the_default_method_is_chosen_on_samples_left_out(data, linear):
+    images, y = data
+    classifier = CalibratedClassifier(linear).fit(images[200:], y[200:])
+    assert isinstance(classifier.calibrator_, AutoCalibration)
+    assert len(classifier.pool_) > 0
 
 
 def test_series_are_never_zoomed_like_pictures():

@@ -1,0 +1,110 @@
+"""AutoCalibration: it takes what pays on samples left out, and the cheapest of what does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recal import AutoCalibration, TemperatureScaling, Views, ViewStacking, load, save
+from recal.calibrators.machinery.probabilities import softmax
+from recal.errors import FileError
+
+
+def problem(seed=0, n=800, n_classes=4, *, useful=True, tilt=0.0, scale=1.0):
+    """Labels from the model's own honest logits, or from what it and a second look see together."""
+    rng = np.random.default_rng(seed)
+    if useful:
+        y = rng.integers(0, n_classes, n)
+        own, view = (3.0 * np.eye(n_classes)[y] + rng.normal(size=(n, n_classes)) * 2 for _ in range(2))
+    else:
+        own = rng.normal(size=(n, n_classes)) * 2.5
+        y = np.array([rng.choice(n_classes, p=row) for row in softmax(own)])
+        view = 0.7 * own + rng.normal(size=own.shape)
+    own = scale * own + tilt * np.arange(n_classes)
+    return Views(own, {"zoom:0.5": view}), y
+
+
+def test_views_that_pay_are_chosen_and_the_sentence_says_so():
+    auto = AutoCalibration().fit(*problem())
+    assert auto.choice_ == "stack"
+    assert isinstance(auto.calibrator_, ViewStacking)
+    assert auto.plan_ == auto.calibrator_.plan_
+    assert auto.reason_.startswith("Chosen: stack, over ts, ets, recal; on samples left out its NLL is ")
+    assert "forward passes per answer" in auto.reason_
+    assert auto.trials_[0]["method"] == "ts"
+    best = min(auto.trials_, key=lambda record: record["nll"])
+    assert best["method"] == "stack"
+    assert best["gain"] > best["standard_error"] > 0
+    assert auto.needed_transforms() == auto.plan_.transforms
+
+
+def test_an_honest_model_gets_a_temperature_and_pays_nothing():
+    views, y = problem(1, useful=False)
+    auto = AutoCalibration().fit(views, y)
+    assert auto.choice_ == "ts"
+    assert auto.needed_transforms() == ()
+    np.testing.assert_array_equal(
+        auto.predict_proba(views.logits), TemperatureScaling().fit(views, y).predict_proba(views)
+    )
+    assert "nothing that costs more lowered the NLL" in auto.reason_
+
+
+def test_logits_alone_are_enough():
+    views, y = problem(2, useful=False, scale=3.0)
+    auto = AutoCalibration().fit(views.logits, y)
+    assert auto.choice_ == "ts"
+    assert "over ets;" in auto.reason_
+
+
+def test_methods_that_change_answers_are_tried_only_where_they_may():
+    views, y = problem(3, n=1500, useful=False, tilt=0.8)
+    free, kept = (AutoCalibration(answers=answers).fit(views.logits, y) for answers in ("free", "kept"))
+    assert free.choice_ == "svs"
+    assert not free.keeps_accuracy
+    assert not hasattr(free, "plan_")
+    assert "svs" not in [record["method"] for record in kept.trials_]
+    np.testing.assert_array_equal(kept.predict(views.logits), views.logits.argmax(axis=1))
+
+
+def test_too_few_samples_choose_nothing():
+    auto = AutoCalibration().fit(*problem(n=60))
+    assert auto.choice_ == "ts"
+    assert auto.trials_ == []
+    assert "60 samples are too few to choose by" in auto.reason_
+
+
+def test_a_new_fit_forgets_the_plan_of_the_last():
+    auto = AutoCalibration(answers="free").fit(*problem())
+    assert auto.plan_.transforms
+    views, y = problem(3, n=1500, useful=False, tilt=0.8)
+    assert not hasattr(auto.fit(views.logits, y), "plan_")
+
+
+@pytest.mark.parametrize("case", [{}, {"useful": False}, {"n": 1500, "useful": False, "tilt": 0.8}])
+def test_survives_a_save_with_names_for_classes(tmp_path, case):
+    views, y = problem(3, **case)
+    names = np.array(["ash", "beech", "cedar", "dogwood"])
+    auto = AutoCalibration(answers="free").fit(views, names[y], classes=names)
+    assert auto.calibrator_.classes_.tolist() == names.tolist()
+    again = load(save(auto, tmp_path / "auto.recal"))
+    assert (again.choice_, again.reason_, again.trials_) == (auto.choice_, auto.reason_, auto.trials_)
+    assert type(again.calibrator_) is type(auto.calibrator_)
+    np.testing.assert_array_equal(again.predict_proba(views), auto.predict_proba(views))
+    np.testing.assert_array_equal(again.predict(views), auto.predict(views))
+
+
+def test_a_file_may_not_nest_choices_nor_name_another_method(tmp_path):
+    auto = AutoCalibration().fit(*problem(n=60))
+    inner = AutoCalibration().fit(*problem(n=60))
+    auto.choice_ = "ets"
+    with pytest.raises(FileError, match="the method that `choice_` names"):
+        load(save(auto, tmp_path / "a"))
+    auto.choice_, auto.calibrator_ = "auto", inner
+    with pytest.raises(FileError, match="`calibrator_` must be one calibrator"):
+        load(save(auto, tmp_path / "b"))
+    auto.calibrator_ = None
+    with pytest.raises(FileError, match="must be one calibrator"):
+        load(save(auto, tmp_path / "c"))
+    del auto.calibrator_
+    with pytest.raises(FileError, match="holds no `calibrator_`"):
+        load(save(auto, tmp_path / "d"))
