@@ -96,7 +96,7 @@ def mutated(content: bytes, others: list[bytes], rng: random.Random) -> bytes:
             parent.pop(key)
         elif choice < 0.8:
             parent[key] = copy.deepcopy(rng.choice([p[k] for p, k in places(donor)]))
-        elif choice < 0.9 and isinstance(parent[key], int | float) and not isinstance(parent[key], bool):
+        elif choice < 0.9 and type(parent[key]) in (int, float) and abs(parent[key]) < 1e300:
             parent[key] = parent[key] * rng.choice([-1, 0, 2, 1e6])
         elif isinstance(parent[key], list):
             parent[key] = parent[key][: rng.randint(0, len(parent[key]))] * rng.randint(1, 2)

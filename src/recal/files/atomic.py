@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +51,22 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 def partial_name(target: Path) -> Path:
     """Return a name beside `target` that nobody else uses."""
     return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two folders change their names in one step; False where the system cannot.
+
+    With two renames instead, a kill between them would leave nothing under the name. Python has no call for it.
+    """
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        names = (os.fsencode(one), os.fsencode(other))
+        if sys.platform == "darwin":
+            return bool(library.renamex_np(*names, 2) == 0)
+        here = -100  # AT_FDCWD: names are not relative to an open folder
+        return bool(library.renameat2(here, names[0], here, names[1], 2) == 0)
+    except (OSError, AttributeError, TypeError):
+        return False
 
 
 def sync_folder(folder: Path) -> None:

@@ -18,8 +18,8 @@ from recal.errors import FileError
 from recal.files.atomic import replacing
 
 npy: Any = numpy_format  # numpy publishes it without types
-# A file of zeros may shrink a thousand times; one that claims more than this and is large is a trap.
-_MAX_RATIO = 1_000
+# No logits and no images shrink two hundred times; what claims to, and is large, is a trap.
+_MAX_RATIO = 200
 _ALWAYS_READ_BYTES = 64 * 2**20
 
 
@@ -80,10 +80,19 @@ def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, ND
         raise FileError(f"{path} is damaged and cannot be read: {error}.") from error
 
 
+def refuse_bombs(path: Path) -> None:
+    """Refuse an archive whose members claim to hold far more than the bytes that they take."""
+    with zipfile.ZipFile(path) as archive:
+        _refuse_bombs(archive.infolist(), path.stat().st_size)
+
+
 def _refuse_bombs(members: list[zipfile.ZipInfo], file_bytes: int) -> None:
-    total = sum(info.file_size for info in members)
-    if total > _ALWAYS_READ_BYTES and total > _MAX_RATIO * file_bytes:
-        raise FileError(f"its {file_bytes:,} bytes claim to hold {total:,}")
+    # Of the members' own bytes: what else lies in the file makes them no larger.
+    total, packed = sum(info.file_size for info in members), sum(info.compress_size for info in members)
+    if packed > file_bytes:
+        raise FileError(f"its {file_bytes:,} bytes claim to be {packed:,}")
+    if total > _ALWAYS_READ_BYTES and total > _MAX_RATIO * packed:
+        raise FileError(f"its {packed:,} bytes claim to hold {total:,}")
 
 
 def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray:

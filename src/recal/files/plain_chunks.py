@@ -6,7 +6,10 @@ them; where chunks are not packed, a row is a run of bytes in a file, and readin
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,7 @@ class PlainChunks:
     def _read_chunk(self, chunk: int, rows: NDArray[np.intp], places: NDArray[np.intp], out: NDArray) -> None:
         index = (chunk, 0) if self._layer is None else (self._layer, chunk, 0)
         try:
-            file = (self._folder / self._stored.metadata.encode_chunk_key(index)).open("rb", buffering=0)
+            file = open_regular(self._folder / self._stored.metadata.encode_chunk_key(index))
         except FileNotFoundError:  # to zarr, a chunk of nothing but the fill value
             return
         row_size = out.dtype.itemsize * self._width
@@ -48,6 +51,28 @@ class PlainChunks:
                 target = out[run[0] : run[0] + len(run)].data.cast("B")
                 if file.readinto(target) != len(target):
                     raise ValueError(f"{file.name} is cut short")
+
+
+def open_regular(path: Path) -> FileIO:
+    """Open a file for reading; refuse a pipe or a device, which might never answer."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ValueError(f"{path} is not a regular file")
+    return FileIO(handle)
+
+
+def check_regular(stored: Any, layer: int | None, rows: range) -> None:
+    """Refuse where zarr would open a pipe or a device in place of a chunk."""
+    root = getattr(stored.store, "root", None)
+    if not isinstance(root, Path) or not rows:
+        return
+    sizes = stored.shards or stored.chunks
+    for block in range(rows[0] // sizes[-2], rows[-1] // sizes[-2] + 1):
+        index = (block, 0) if layer is None else (layer // sizes[0], block, 0)
+        path = root / stored.path / stored.metadata.encode_chunk_key(index)
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path} is not a regular file")
 
 
 def plain_chunks(stored: Any, layer: int | None = None) -> PlainChunks | None:

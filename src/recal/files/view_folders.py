@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from recal.checks import check_classes, check_labels
 from recal.errors import FileError, InputError
-from recal.files.atomic import partial_name, sync_folder
-from recal.files.plain_chunks import plain_chunks
+from recal.files.atomic import exchange, partial_name, sync_folder
+from recal.files.checksums import Checksums, Pinned, checksum, describe, read_checksums
+from recal.files.locks import FolderLock
+from recal.files.plain_chunks import check_regular, plain_chunks
 from recal.files.views import check_layout, row_parts, specs, transformed_dtype
 from recal.transforms import as_transform
 from recal.views import Views
@@ -28,18 +30,22 @@ _CODECS = frozenset(["bytes", "zstd", "blosc", "gzip", "crc32c", "transpose", "s
 
 
 def write_folder(views: Views, target: Path) -> None:
-    """Write a zarr folder beside `target` and move it there; only a zarr folder is ever replaced."""
+    """Write a zarr folder beside `target` and move it there; only a zarr folder that nobody writes is replaced."""
     target = Path(os.path.realpath(target))
     partial = partial_name(target)
+    lock = None
     try:
         if target.exists() and not _is_zarr(target):
             raise FileExistsError(17, "something that is no zarr folder is there")
+        lock = FolderLock(target) if target.is_dir() else None
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(views, partial)
         _move(partial, target)
     except OSError as error:
         raise FileError(f"Cannot write {target}: {error.strerror or error}. Nothing was changed.") from error
     finally:
+        if lock is not None:
+            lock.close()
         shutil.rmtree(partial, ignore_errors=True)
 
 
@@ -48,18 +54,19 @@ def _is_zarr(path: Path) -> bool:
 
 
 def _move(partial: Path, target: Path) -> None:
-    """Put the new folder in the old one's place: no folder can be replaced in one step, so the old one steps aside."""
-    old = partial_name(target)
-    if target.exists():
-        os.rename(target, old)
-    try:
+    """Put the new folder in the old one's place, in one step where the system can."""
+    if not target.exists():
         os.rename(partial, target)
-    except OSError:
-        if old.exists():
+    elif not exchange(partial, target):
+        old = partial_name(target)
+        os.rename(target, old)
+        try:
+            os.rename(partial, target)
+        except OSError:
             os.rename(old, target)
-        raise
+            raise
+        shutil.rmtree(old, ignore_errors=True)
     sync_folder(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _write(views: Views, path: Path) -> None:
@@ -69,29 +76,45 @@ def _write(views: Views, path: Path) -> None:
     slices = list(row_parts(n, k))
     rows = slices[0].stop
     root = zarr.open_group(str(path), mode="w", zarr_format=3)
-    root.attrs["recal"] = {"kind": "views", "version": VERSION, "transforms": specs(views).tolist()}
+    listed, classes = specs(views).tolist(), None if views.classes is None else views.classes.tolist()
+    sums = Checksums(rows, describe(listed, classes, (len(listed), n, k)))
     # A part that got lost reads as NaN, which is refused, and not as zeros.
     lost = float("nan")
     # Logits hardly get smaller by packing, and are read many times.
     options: Any = {"fill_value": lost, "compressors": None}
-    logits = root.create_array("logits", shape=(n, k), chunks=(rows, k), dtype=views[:1].logits.dtype, **options)
+    dtype = views[:1].logits.dtype
+    logits = root.create_array("logits", shape=(n, k), chunks=(rows, k), dtype=dtype, **options)
     for part in slices:
-        logits[part] = views[part].logits
+        values = views[part].logits.astype(dtype, copy=False)
+        logits[part] = values
+        sums.logits.append(checksum(values))
     if views.labels is not None:
-        root.create_array("labels", data=views.labels.astype(np.int64), chunks=(n,), fill_value=-1)
-    if views.classes is not None:
-        root.attrs["classes"] = views.classes.tolist()
+        labels = views.labels.astype(np.int64)
+        root.create_array("labels", data=labels, chunks=(n,), fill_value=-1)
+        sums.labels = checksum(labels)
+    if classes is not None:
+        root.attrs["classes"] = classes
     if views.transforms:
         shape, chunks = (len(views.transforms), n, k), (1, rows, k)
         dtype = transformed_dtype(views)
         stack = root.create_array("transformed", shape=shape, chunks=chunks, dtype=dtype, **options)
         for index, transform in enumerate(views.transforms):
+            sums.transformed.append([])
             for part in slices:
-                stack[index, part] = views[part].transformed(transform)
+                values = views[part].transformed(transform).astype(dtype, copy=False)
+                stack[index, part] = values
+                sums.transformed[-1].append(checksum(values))
+    sums.write(path)
+    root.attrs["recal"] = header(listed, sums.generation)
 
 
-def open_folder(path: Path) -> Views:
-    """Open views without reading their logits."""
+def header(listed: list[str], generation: str) -> dict[str, Any]:
+    """Return what a folder of views says of itself."""
+    return {"kind": "views", "version": VERSION, "transforms": listed, "generation": generation}
+
+
+def open_folder(path: Path, *, verify: bool = True) -> Views:
+    """Open views without reading their logits; blocks are compared with their checksums when they are first read."""
     import zarr
 
     if (path / JOURNAL).exists():
@@ -102,12 +125,12 @@ def open_folder(path: Path) -> Views:
 
     try:
         root: Any = zarr.open_group(str(path), mode="r", zarr_format=3)
-        header, names = root.attrs.get("recal"), root.attrs.get("classes")
+        described, names = root.attrs.get("recal"), root.attrs.get("classes")
         arrays = {name: root[name] for name in ("logits", "labels", "transformed") if name in root}
         codecs = {name for array in arrays.values() for name in _codecs(array.metadata.to_dict())}
     except Exception as error:  # a folder can be broken in more ways than zarr has errors for
         raise FileError(f"{path} is not a zarr folder of views: {error}.") from error
-    listed = _check_header(path, header)
+    listed = _check_header(path, described)
     if codecs - _CODECS:
         raise FileError(f"{path} is packed with {sorted(codecs - _CODECS)[0]!r}, which is not opened.")
     logits = _check_array(path, arrays, "logits", 2)
@@ -115,13 +138,28 @@ def open_folder(path: Path) -> Views:
     check_layout(path, logits.shape, listed, stack.shape if stack is not None else (0, *logits.shape))
     try:
         classes = None if names is None else check_classes(names, logits.shape[1])
-        labels = _read_labels(path, arrays, logits.shape)
-        layers = {as_transform(spec): _Rows(path, stack, index) for index, spec in enumerate(listed.tolist())}
+        shape = (len(listed), *logits.shape)
+        pinned = _pin(path, described.get("generation"), describe(listed.tolist(), names, shape), verify)
+        labels = _read_labels(path, arrays, logits.shape, pinned)
+        layers = {as_transform(spec): _Rows(pinned, stack, index) for index, spec in enumerate(listed.tolist())}
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if len(layers) != len(listed):
         raise FileError(f"{path}: `transforms` names a transformation twice.")
-    return Views._from_arrays(_Rows(path, logits), layers, labels, classes)
+    return Views._from_arrays(_Rows(pinned, logits), layers, labels, classes)
+
+
+def _pin(path: Path, generation: Any, described: str, verify: bool) -> Pinned:
+    """Return the folder as it is now; folders of older versions have no checksums."""
+    if not isinstance(generation, str) or not verify:
+        return Pinned(path, str(generation), None)
+    sums = read_checksums(path)
+    if sums.generation != generation or sums.described != described:
+        raise FileError(
+            f"{path} is damaged: what it says about its views is not what was written with them. Collect again, which "
+            "mends it, or open it with verify=False."
+        )
+    return Pinned(path, generation, sums)
 
 
 def _codecs(metadata: Any) -> Iterator[str]:
@@ -154,40 +192,77 @@ def _check_array(path: Path, arrays: dict[str, Any], name: str, ndim: int) -> An
     return array
 
 
-def _read_labels(path: Path, arrays: dict[str, Any], shape: tuple[int, ...]) -> NDArray[np.intp] | None:
+def _read_labels(path: Path, arrays: dict[str, Any], shape: tuple[int, ...], pinned: Pinned) -> NDArray[np.intp] | None:
+    known = None if pinned.checksums is None else pinned.checksums.labels
     if "labels" not in arrays:
+        if known is not None:
+            raise FileError(f"{path} is damaged: its labels are missing.")
         return None
     stored = arrays["labels"]
     if stored.shape != shape[:1] or np.dtype(stored.dtype).kind not in "iu":
         raise FileError(f"{path}: `labels` must be {shape[0]} integers, got {stored.dtype}, shape {stored.shape}.")
-    return check_labels(_Rows(path, stored)[:], shape[0], shape[1])
+    labels = _Rows(pinned, stored, compared=False)[:]
+    if known is not None and checksum(labels.astype(np.int64)) != known:
+        raise FileError(f"{path} is damaged: its labels are not what was written. Collect again, which mends it.")
+    return check_labels(labels, shape[0], shape[1])
 
 
 class _Rows:
     """A stored array, or one layer of a stored stack, that reads the rows asked for and no others."""
 
-    def __init__(self, path: Path, stored: Any, layer: int | None = None) -> None:
-        self._path, self._stored, self._layer = path, stored, layer
+    def __init__(self, pinned: Pinned, stored: Any, layer: int | None = None, *, compared: bool = True) -> None:
+        self._pinned, self._stored, self._layer = pinned, stored, layer
+        self._path = pinned.folder
+        self._sums = pinned.checksums if compared else None
         self.shape: tuple[int, ...] = stored.shape if layer is None else stored.shape[1:]
         self._step = stored.chunks[0 if layer is None else 1]
         self._plain = plain_chunks(stored, layer) if len(self.shape) == 2 else None
 
     def __getitem__(self, rows: slice | NDArray[np.intp]) -> NDArray:
+        self._pinned.check_unchanged()
         try:
             if not isinstance(rows, slice):
+                self._compare_blocks(rows)
                 return self._pick(rows)
             run = range(*rows.indices(self.shape[0]))
             if run.step > 0:
-                return self._slice(rows)
-            return self._slice(slice(run[-1], run[0] + 1, -run.step))[::-1]  # zarr reads forwards only
+                return self._compared(rows, run)
+            return self._compared(slice(run[-1], run[0] + 1, -run.step), run[::-1])[::-1]  # zarr reads forwards only
+        except FileError:
+            raise
         except MemoryError as error:
             raise FileError(f"{self._path} does not fit in memory; select fewer rows at a time.") from error
         except Exception as error:
+            self._pinned.check_unchanged()  # perhaps it was removed just now
             raise FileError(f"{self._path} is damaged: {error}.") from error
+
+    def _compared(self, rows: slice, run: range) -> NDArray:
+        """Read a run of rows; a block that lies in it whole is compared as it is read, and no block is read twice."""
+        if self._sums is None or run.step != 1 or not run:
+            self._compare_blocks(np.arange(run.start, run.stop, run.step))
+            return self._slice(rows)
+        size, values = self._sums.rows, self._slice(rows)
+        for block in self._pinned.unchecked(self._layer, run[0] // size, run[-1] // size):
+            first, last = block * size, min((block + 1) * size, self.shape[0])
+            whole = run[0] <= first and last - 1 <= run[-1]
+            part = values[first - run[0] : last - run[0]] if whole else self._slice(slice(first, last))
+            self._pinned.compare(self._layer, block, part)
+        return values
+
+    def _compare_blocks(self, rows: NDArray[np.intp]) -> None:
+        if self._sums is None or not len(rows):
+            return
+        size = self._sums.rows
+        asked = np.unique(rows // size).tolist()
+        for block in set(self._pinned.unchecked(self._layer, asked[0], asked[-1])) & set(asked):
+            values = self._slice(slice(block * size, min((block + 1) * size, self.shape[0])))
+            self._pinned.compare(self._layer, block, values)
 
     def _slice(self, rows: slice) -> NDArray:
         if self._plain:
             return self._plain.read(np.arange(*rows.indices(self.shape[0])))
+        if len(self.shape) == 2:
+            check_regular(self._stored, self._layer, range(*rows.indices(self.shape[0])))
         return np.asarray(self._stored[rows] if self._layer is None else self._stored[self._layer, rows])
 
     def _pick(self, rows: NDArray[np.intp]) -> NDArray:

@@ -6,6 +6,7 @@ Both hold `logits` (n, K), optional `labels` (n,), optional `classes` (K,), `tra
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +24,14 @@ _PART_VALUES = 1_000_000
 _NAMES = ("logits", "labels", "classes", "transforms", "transformed")
 
 
-def read_views(path: str | os.PathLike[str]) -> Views:
+def read_views(path: str | os.PathLike[str], *, verify: bool = True) -> Views:
     """Read views from an ``.npz`` file into memory, or open a ``.zarr`` folder lazily.
+
+    Parameters
+    ----------
+    path : the file or folder
+    verify : bool
+        Compare each block of a folder's rows with its checksum when it is first read. A file's are always compared.
 
     Examples
     --------
@@ -36,11 +43,13 @@ def read_views(path: str | os.PathLike[str]) -> Views:
     """
     source = Path(path)
     if not source.exists():
-        raise FileError(f"There is no file or folder {source}.")
+        left = sorted(source.parent.glob(f".{glob.escape(source.name)}.*.part")) if source.parent.is_dir() else []
+        hint = f" A write of it was cut off; what it left is {left[0]}." if left else ""
+        raise FileError(f"There is no file or folder {source}.{hint}")
     if source.is_dir():
         from recal.files.view_folders import open_folder
 
-        return open_folder(source)
+        return open_folder(source, verify=verify)
     return _read_file(source)
 
 

@@ -7,8 +7,6 @@ import io
 import re
 import struct
 import tarfile
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +15,8 @@ from numpy.typing import NDArray
 
 from recal.collecting.inputs.folder import ImageFolder
 from recal.collecting.inputs.sources import ArraySource, Source
-from recal.errors import FileError, InputError
+from recal.errors import FileError, InputError, RecalError
+from recal.files.npz import refuse_bombs
 
 Part = Literal["train", "test"]
 
@@ -25,7 +24,6 @@ _INPUTS = ("inputs", "images", "x", "X", "data")
 _LABELS = ("labels", "y", "targets")
 _IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _PIXELS = 3 * 32 * 32
-_BROKEN = (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFile, tarfile.TarError, struct.error)
 
 
 def open_path(path: Path, *, part: Part | None = None, **options: Any) -> Source:
@@ -59,9 +57,9 @@ def open_path(path: Path, *, part: Part | None = None, **options: Any) -> Source
             return ArraySource(np.load(path, mmap_mode="r", allow_pickle=False))
         if re.search(r"idx\d", name):
             return ArraySource(read_idx(path), _idx_labels(path))
-    except _BROKEN as error:
-        if isinstance(error, InputError):
-            raise
+    except RecalError:
+        raise
+    except Exception as error:  # zipfile, zlib, tarfile, struct and numpy each break in ways of their own
         # numpy takes whatever it does not know for a pickle, and offers to open it.
         reason = "it is damaged, or holds Python objects" if "pickle" in str(error) else str(error).rstrip(".")
         raise FileError(f"{path} cannot be read: {reason}.") from error
@@ -82,7 +80,9 @@ def read_labels(path: Path) -> NDArray:
         if path.suffix in (".txt", ".csv"):
             return _read_label_lines(path)
         return np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.asarray(read_idx(path))
-    except _BROKEN as error:
+    except RecalError:
+        raise
+    except Exception as error:
         raise FileError(
             f"{path} cannot be read as labels (.npy, IDX, or .txt with one per line): {str(error).rstrip('.')}."
         ) from error
@@ -100,6 +100,7 @@ def _read_label_lines(path: Path) -> NDArray:
 
 
 def _read_npz(path: Path) -> tuple[NDArray, NDArray | None]:
+    refuse_bombs(path)
     with np.load(path, allow_pickle=False) as file:
         names = list(file.files)
         label = next((name for name in _LABELS if name in names), None)

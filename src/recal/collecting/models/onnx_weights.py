@@ -31,7 +31,7 @@ def check_external_data(path: Path) -> None:
     """Refuse a model whose weights lie outside its own folder: a file may not say what else is read."""
     home = Path(os.path.realpath(path)).parent
     for location in external_files(path):
-        named = home / location
+        named = home / location.replace("\0", "/")  # where a name may not end, no file is meant
         if not location or not Path(os.path.realpath(named)).is_relative_to(home) or not named.is_file():
             raise FileError(
                 f"{path} is not opened: it keeps weights in {location!r}, which is no file in its own folder. Put them "

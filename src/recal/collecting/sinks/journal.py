@@ -8,13 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from recal.errors import FileError
-
 Record = dict[str, Any]
 
 
 class Journal:
-    """One JSON line per finished block. The file is locked, so that two runs never write one store.
+    """One JSON line per finished block. Whoever opens it holds the lock of the store's folder.
 
     Attributes
     ----------
@@ -29,7 +27,6 @@ class Journal:
             path.unlink(missing_ok=True)  # killed between the manifest and this
             return
         self._file = path.open("a+b")
-        _lock(self._file, path)
         self._file.seek(0)
         whole = 0
         for line in self._file:
@@ -38,7 +35,7 @@ class Journal:
             try:
                 record: Record = json.loads(line)
                 self.records[int(record["chunk"])] = record
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
                 break
             whole += len(line)
         self._file.truncate(whole)
@@ -76,18 +73,3 @@ class Journal:
     def remove(self) -> None:
         self.close()
         self.path.unlink()
-
-
-def _lock(file: Any, path: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise FileError(
-            f"Another collect is writing {path.parent} now; wait for it, or choose another name."
-        ) from error
-    except OSError:  # some network file systems have no locks
-        return

@@ -1,7 +1,8 @@
 """The store: views written batch by batch into a zarr folder, so that an interrupted collect goes on where it was.
 
     name.zarr/logits, labels, transformed   what `read_views` reads
-    name.zarr/manifest.json                 which model, pool and data; at the end also a checksum of every block
+    name.zarr/manifest.json                 which model, pool and data; at the end also a digest of every block
+    name.zarr/checksums.json                what `read_views` compares the blocks with
     name.zarr/journal.jsonl                 one line per finished block; there only while the store is unfinished
 
 A block's arrays are written first and its line afterwards. Whatever is not vouched for by a line with the right
@@ -12,10 +13,8 @@ Nothing in a store depends on time, place or engine: two runs of one job give th
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -28,9 +27,12 @@ from recal.collecting.inputs.sources import Batch, Source
 from recal.collecting.job import Block, Job, digest_inputs
 from recal.collecting.sinks.journal import Journal
 from recal.collecting.sinks.memory import ViewsSink
+from recal.collecting.sinks.resuming import differ_by_rounding, is_foreign, version_of
 from recal.errors import FileError, InputError
 from recal.files.atomic import replacing
-from recal.files.view_folders import JOURNAL, VERSION
+from recal.files.checksums import Checksums, checksum, describe
+from recal.files.locks import FolderLock
+from recal.files.view_folders import JOURNAL, header
 from recal.files.views import read_views
 from recal.views import Views
 
@@ -68,6 +70,7 @@ class StoreSink(ViewsSink):
         self._manifest = self._describe()
         self._arrays: dict[str, Any] = {}
         self._probe: int | None = None
+        self._lock: FolderLock | None = None
 
     def _describe(self) -> dict[str, Any]:
         given = self.source.labels
@@ -83,7 +86,7 @@ class StoreSink(ViewsSink):
             "outputs": self.job.outputs,
             "preprocess": None if self.job.preprocess is None else digest(self.job.preprocess),
             "labels": None if given is None else digest([np.asarray(given), self.source.classes, self.asked_classes]),
-            "versions": {name: _version(name) for name in _PACKAGES},
+            "versions": {name: version_of(name) for name in _PACKAGES},
         }
 
     # --- opening
@@ -91,30 +94,78 @@ class StoreSink(ViewsSink):
     def __enter__(self) -> Self:
         try:
             self._open()
-        except OSError as error:
-            raise self._cannot_write(error) from error
+        except BaseException as error:  # __exit__ does not follow
+            if self._lock is not None:
+                self._lock.close()
+            if isinstance(error, OSError):
+                raise self._cannot_write(error) from error
+            raise
         return self
 
     def _open(self) -> None:
         self._complete = False
         if self.target.exists():
-            found = self._read_manifest()
-            if self.resume and (found["complete"] or self._has_blocks()):
-                self._compare(found)
-                self._complete = found["complete"]
-            elif not self.resume:
-                shutil.rmtree(self.target)
+            self._read_manifest()  # what collect did not make is refused before anything is touched
         self.target.mkdir(parents=True, exist_ok=True)
+        # From here on nobody else writes; whoever did so before has left what it wrote.
+        self._lock = FolderLock(self.target)
+        found = self._read_manifest()
+        if not self.resume:
+            self._clear()
+        elif found["complete"] or self._has_blocks():
+            self._compare(found)
+            self._complete = found["complete"]
         self._journal = Journal(self.target / JOURNAL, finished=self._complete)
         if self._complete:
-            self._journal.records = dict(enumerate(found["chunks"]))
-        else:
+            self._reopen(found)
+        if not self._complete:
             self._begin()
         self.done = frozenset(self._journal.records)
         if self.done:
             # One block is computed again: only what comes out tells a changed preprocess or function.
             self._probe = min(self.done)
             self.done -= {self._probe}
+
+    @property
+    def _held(self) -> FolderLock:
+        assert self._lock is not None, "a store is written between its __enter__ and its __exit__"
+        return self._lock
+
+    def _clear(self, *kept: str) -> None:
+        """Empty the folder, which itself stays: its lock is what keeps others out."""
+        for path in self.target.iterdir():
+            if path.name not in kept:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+    def _reopen(self, found: dict[str, Any]) -> None:
+        """Take over a finished store; where a block is not what was written, the store is unfinished again."""
+        records = dict(enumerate(found["chunks"]))
+        try:
+            views = read_views(self.target)
+            damaged = [index for index, record in records.items() if not self._is_fine(views, index, record)]
+        except (FileError, InputError):  # its description or its labels
+            damaged = [index for index, record in records.items() if not self._is_intact(index, record)]
+            self._complete = False
+        if damaged:
+            self._complete = False
+        if self._complete:
+            self._journal.records = records
+            return
+        self._journal = Journal(self.target / JOURNAL)
+        for index in sorted(set(records) - set(damaged)):
+            self._journal.add(index, records[index])
+        self._write_manifest()
+
+    def _is_fine(self, views: Views, index: int, record: dict[str, Any]) -> bool:
+        """Whether a block has its checksums; it is compared as it is read."""
+        start = index * self.batch_size
+        try:
+            rows = views[start : start + record["rows"]]
+            for layer in (views._logits, *views._transformed.values()):
+                layer[start : start + record["rows"]]
+        except (FileError, InputError):
+            return False
+        return rows.n_samples == record["rows"]
 
     def _has_blocks(self) -> bool:
         """Whether an unfinished store holds anything that a beginning with another job would lose."""
@@ -131,24 +182,24 @@ class StoreSink(ViewsSink):
             broken = [index for index, record in self._journal.records.items() if not self._is_intact(index, record)]
             self._journal.forget(broken)
         if not self._journal.records:
-            for path in self.target.iterdir():
-                if path.name not in (JOURNAL, "manifest.json"):
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            self._clear(JOURNAL, "manifest.json")
             self._arrays = {}
             self._write_manifest()
 
     def _read_manifest(self) -> dict[str, Any]:
         """Return the manifest of what stands at the target; a folder that collect did not make is never touched."""
         path = self.target / "manifest.json"
-        if self.target.is_dir() and not path.exists() and not _foreign(self.target):
+        if self.target.is_dir() and not path.exists() and not is_foreign(self.target):
             return {**self._manifest, "complete": False}  # killed before its first file was whole
         try:
-            found: dict[str, Any] = json.loads(path.read_text())
+            if not path.is_file():
+                raise ValueError("it is missing")
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if found["kind"] != "recal collect" or found["version"] != 1:
                 raise ValueError(f"kind {found['kind']!r}, version {found['version']!r}")
             if found["complete"] and not isinstance(found["chunks"], list):
                 raise ValueError("it lists no chunks")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FileError(
                 f"{self.target} is there already and was not made by collect (no readable manifest.json: {error}); "
                 "it is left alone. Choose another name."
@@ -172,6 +223,7 @@ class StoreSink(ViewsSink):
             "inputs": block.inputs,
             "logits": digest_array(block.logits),
             "transformed": digest_array(block.transformed),
+            "sums": [checksum(block.logits), *(checksum(view) for view in block.transformed)],
             "labels": None if block.labels is None or self.source.labels is not None else block.labels.tolist(),
         }
         if block.index == self._probe:
@@ -188,6 +240,7 @@ class StoreSink(ViewsSink):
             self._arrays["logits"][rows] = block.logits
             if self.job.transforms:
                 self._arrays["transformed"][:, rows] = block.transformed
+            self._held.check()
             self._journal.add(block.index, record)
         except OSError as error:
             raise self._cannot_write(error) from error
@@ -205,8 +258,8 @@ class StoreSink(ViewsSink):
             return
         stored = self._stored(block.index, recorded["rows"])
         pairs = zip(stored, (block.logits, block.transformed))
-        # Another machine may round otherwise; another model gives other answers.
-        if not all(old.shape == new.shape and np.allclose(old, new, rtol=1e-4, atol=1e-4) for old, new in pairs):
+        # Another machine may round the last bits otherwise; another model gives other answers.
+        if not all(old.shape == new.shape and differ_by_rounding(old, new) for old, new in pairs):
             raise InputError(
                 f"{self.target} was made with another model or another preprocess: computed again, its block "
                 f"{block.index} differs. {_REMEDY}"
@@ -226,7 +279,7 @@ class StoreSink(ViewsSink):
         (_, k), m, b = block.logits.shape, len(self.job.transforms), self.batch_size
         n = self.source.n_samples or 0
         root = zarr.open_group(str(self.target), mode="a", zarr_format=3)
-        root.attrs["recal"] = {"kind": "views", "version": VERSION, "transforms": self._manifest["pool"]}
+        root.attrs["recal"] = header(self._manifest["pool"], "")
         # Logits hardly get smaller by packing, and packing each view by itself took nearly half of the store's time.
         options: dict[str, Any] = {"compressors": None, "fill_value": float("nan"), "overwrite": True}
         options["dtype"] = block.logits.dtype
@@ -272,6 +325,8 @@ class StoreSink(ViewsSink):
         return logits, np.asarray(self._arrays["transformed"][:, where])
 
     def _is_intact(self, index: int, record: dict[str, Any]) -> bool:
+        if not isinstance(record.get("sums"), list):  # of an older version
+            return False
         try:
             logits, transformed = self._stored(index, record["rows"])
         except Exception:  # a damaged chunk; it is computed again
@@ -300,15 +355,23 @@ class StoreSink(ViewsSink):
             self._labels = {i: np.array(r["labels"]) for i, r in records.items() if r["labels"] is not None}
         labels, columns = self.labels(n_samples, self._arrays["logits"].shape[1])
         root: Any = zarr.open_group(str(self.target), mode="a")
+        pool, n_classes = self._manifest["pool"], self._arrays["logits"].shape[1]
+        names = None if columns is None else columns.tolist()
+        sums = Checksums(self.batch_size, describe(pool, names, (len(pool), n_samples, n_classes)))
+        each = [records[index]["sums"] for index in sorted(records)]
+        sums.logits, sums.transformed = [own[0] for own in each], [list(layer) for layer in zip(*each)][1:]
         if labels is not None:
-            root.create_array(
-                "labels", data=labels.astype(np.int64), chunks=(n_samples,), fill_value=-1, overwrite=True
-            )
-        if columns is not None:
-            root.attrs["classes"] = columns.tolist()
-        kept = ("rows", "inputs", "logits", "transformed")
+            stored = labels.astype(np.int64)
+            root.create_array("labels", data=stored, chunks=(n_samples,), fill_value=-1, overwrite=True)
+            sums.labels = checksum(stored)
+        if names is not None:
+            root.attrs["classes"] = names
+        sums.write(self.target)
+        root.attrs["recal"] = header(pool, sums.generation)
+        kept = ("rows", "inputs", "logits", "transformed", "sums", "labels")
         chunks = [{key: records[index][key] for key in kept} for index in sorted(records)]
         self._manifest |= {"complete": True, "chunks": chunks}
+        self._held.check()
         self._write_manifest()
         self._journal.remove()
 
@@ -320,21 +383,10 @@ class StoreSink(ViewsSink):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._journal.close()
+        self._held.close()
 
     def _cannot_write(self, error: OSError) -> FileError:
         return FileError(
             f"Cannot write {self.target}: {error.strerror or error}. What was finished is kept: "
             "make room (or mend what is wrong) and run the same again to go on."
         )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _foreign(folder: Path) -> bool:
-    """Whether a folder without a manifest holds anything but what a killed beginning leaves."""
-    return any(not (name == JOURNAL or name.endswith(".part")) for name in os.listdir(folder))

@@ -1,0 +1,36 @@
+"""Whether a store that is there may be gone on with."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.files.view_folders import JOURNAL
+
+# How far two machines' answers may lie apart, in units of the last place of the largest logit: sums of a few thousand
+# products in another order differ by this much, and no two models agree so well.
+_ROUNDING_UNITS = 64
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def differ_by_rounding(old: NDArray, new: NDArray) -> bool:
+    """Whether two answers may come from one model on two machines: they agree but for the last bits."""
+    if not old.size:
+        return True
+    unit = float(np.finfo(old.dtype).eps) * max(float(np.abs(old).max()), float(np.finfo(old.dtype).tiny))
+    return bool(np.abs(old.astype(np.float64) - new.astype(np.float64)).max() <= _ROUNDING_UNITS * unit)
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether a folder without a manifest holds anything but what a killed beginning leaves."""
+    return any(not (name == JOURNAL or name.endswith(".part")) for name in os.listdir(folder))
