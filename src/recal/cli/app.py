@@ -30,6 +30,8 @@ COMMANDS: tuple[str, ...] = (
     "apply",
     "evaluate",
     "compare",
+    "decide",
+    "watch",
     "report",
     "groups",
     "export",

@@ -188,26 +188,27 @@ class Decision:
         if not self.possible:
             return f"No answer can be accepted: {self._why()}"
         low, high = self.interval
+        each = " in each class" if self.rule.per_class else ""
         where = "" if self.rule.per_class else f"from a confidence of {self.threshold:.6g} on, "
         return (
             f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}), {where}with at most "
-            f"{self.risk:.3g} mistakes per accepted answer, at {self.confidence:.0%} confidence; "
+            f"{_percent(self.risk)} of them wrong{each}, at {self.confidence:.0%} confidence; "
             f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen."
         )
 
     def _why(self) -> str:
         samples = f"{self.n_samples:,} labelled samples"
         known = self.supported_risk
-        instead = "" if known is None else f" As they are, they can show a risk of {_round_up(known):.2g}."
+        instead = "" if known is None else f" As they are, they can show a risk of {_percent(_round_up(known))}."
         if self.needed is None:
             return (
-                f"in these {samples} mistakes are more frequent than {self.risk:.3g} even among the most confident "
-                f"answers. More labels would not change that; a higher risk or a better model would.{instead}"
+                f"in these {samples} mistakes are more frequent than {_percent(self.risk)} even among the most "
+                f"confident answers. More labels would not change that; a higher risk or a better model would.{instead}"
             )
         least = "at least " if all(part.needed_at_least for part in self.parts if part.needed == self.needed) else ""
         each = "for each class " if self.rule.per_class else ""
         return (
-            f"{samples} cannot show a risk below {self.risk:.3g} {each}at {self.confidence:.0%} confidence. "
+            f"{samples} cannot show a risk below {_percent(self.risk)} {each}at {self.confidence:.0%} confidence. "
             f"You need {least}about {_round(self.needed):,} more labelled samples.{instead}"
         )
 
@@ -257,7 +258,7 @@ def decide(
     >>> found.threshold, found.coverage > 0.9, found.needed
     (0.75, True, 0)
     >>> print(decide([[0.9, 0.1], [0.8, 0.2]], [0, 0]))  # doctest: +NORMALIZE_WHITESPACE
-    No answer can be accepted: 2 labelled samples cannot show a risk below 0.01 at 95% confidence. You need at least
+    No answer can be accepted: 2 labelled samples cannot show a risk below 1% at 95% confidence. You need at least
     about 300 more labelled samples.
     """
     check_share(risk, "risk")
@@ -339,6 +340,10 @@ def _round_up(risk: float) -> float:
     """Two digits, and never below what was shown."""
     digits = 1 - math.floor(math.log10(risk))
     return math.ceil(risk * 10**digits) / 10**digits
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def _finite(value: float) -> float | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from recal.decisions.profile import Profile
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets
 
-STORED: tuple[type[Any], ...] = (DecisionRule, PredictionSets)
+STORED: tuple[type[Any], ...] = (DecisionRule, PredictionSets, Profile)
 # What a calibrator may carry, by the attribute's name.
-ATTACHED: dict[str, type[Any]] = {"decision_": DecisionRule, "sets_": PredictionSets}
+ATTACHED: dict[str, type[Any]] = {"decision_": DecisionRule, "sets_": PredictionSets, "profile_": Profile}

@@ -11,7 +11,7 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,12 @@ from recal.transforms.parse import Own, by_name
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
+    from recal.decisions.profile import Profile
     from recal.decisions.rule import DecisionRule
+    from recal.decisions.sets import PredictionSets
     from recal.runtime.classifier import CalibratedClassifier
+
+    Savable: TypeAlias = Calibrator | CalibratedClassifier | Plan | DecisionRule | PredictionSets | Profile
 
 VERSION = 1
 MAX_HEADER_BYTES = 16 * 2**20
@@ -47,7 +51,7 @@ _BEGINNINGS = {
 }
 
 
-def save(obj: Calibrator | CalibratedClassifier | Plan | DecisionRule, path: str | os.PathLike[str]) -> Path:
+def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
     """Write a fitted calibrator, a fitted classifier, a plan or a rule of decisions to one file that holds data only.
 
     The file appears whole or not at all: what was there before stays until the new one is complete. A classifier's
@@ -55,7 +59,7 @@ def save(obj: Calibrator | CalibratedClassifier | Plan | DecisionRule, path: str
 
     Parameters
     ----------
-    obj : a fitted calibrator or CalibratedClassifier, a Plan or a DecisionRule
+    obj : a fitted calibrator or CalibratedClassifier, a Plan, a DecisionRule, PredictionSets or a Profile
         What is attached to a calibrator, as its `decision_`, is saved with it.
     path : where to write; the name may be anything, ``.recal`` is usual
 

@@ -1,0 +1,215 @@
+"""`recal decide`: how much can be automated, with a guarantee."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from recal.cli.output import AsJson, print_json, print_table, say, working
+from recal.cli.sources import LabelColumn
+
+if TYPE_CHECKING:
+    from recal.decisions import Decision, Decisions
+    from recal.files.probs import Probabilities
+
+
+def decide(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PROBS|VIEWS...",
+            help="Labelled probabilities (.npz, .csv, .parquet) or views; several are compared on the same samples.",
+        ),
+    ],
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", help="What `recal fit` wrote; applied to the views first.")
+    ] = None,
+    risk: Annotated[
+        float | None,
+        typer.Option("--risk", help="The largest share of mistakes among accepted answers.  [default: 0.01]"),
+    ] = None,
+    confidence: Annotated[float, typer.Option("--confidence", help="How sure the guarantee is.")] = 0.95,
+    cost_error: Annotated[float | None, typer.Option("--cost-error", help="What an accepted mistake costs.")] = None,
+    cost_review: Annotated[float | None, typer.Option("--cost-review", help="What a review costs.")] = None,
+    per_class: Annotated[bool, typer.Option("--per-class", help="A threshold and a guarantee for each class.")] = False,
+    curve: Annotated[bool, typer.Option("--curve", help="Also the share that can be accepted at other risks.")] = False,
+    more_labels: Annotated[
+        bool, typer.Option("--more-labels", help="Also what two and four times the labels would bring.")
+    ] = False,
+    label_column: LabelColumn = "label",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Save the rule here; with --calibration, the calibration that holds it."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Same seed, same intervals.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Find the confidence from which on answers may be accepted without a person, with a guarantee.
+
+    With the given confidence, mistakes among accepted answers stay below the risk; the bound is exact and holds for the
+    search over thresholds. Use samples that the calibration was not fitted on. Of views, without a calibration, the
+    model's own probabilities are used. Where the samples cannot support it, you are told how many more are needed.
+
+    Example: [bold]recal decide test.npz --calibration calibration.recal --risk 0.01 --out ready.recal[/bold]
+
+    Example: [bold]recal decide probs.csv --cost-error 50 --cost-review 1[/bold]
+    """
+    from recal.decisions import decide_each
+    from recal.errors import InputError
+
+    if risk is not None and (cost_error is not None or cost_review is not None):
+        raise InputError("Give either --risk or the two costs: costs set the risk by themselves.")
+    if out is not None and len(sources) > 1:
+        raise InputError(f"--out saves the rule of one file, got {len(sources)}.")
+    given: dict[str, Any] = {"cost_error": cost_error, "cost_review": cost_review, "per_class": per_class}
+    if risk is not None:
+        given["risk"] = risk
+    methods, first = _methods(sources, calibration, label_column)
+    assert first.labels is not None
+    with working("Deciding"):
+        found = decide_each(
+            methods,
+            first.labels,
+            confidence=confidence,
+            random_state=seed,
+            draws=200 if len(methods) > 1 else 0,
+            **given,
+        )
+    name, decision = next(iter(found.items()))
+    extra: dict[str, Any] = {}
+    if curve:
+        extra["curve"] = _curve(methods, first, confidence)
+    if more_labels:
+        from recal.decisions import more_labels as project
+
+        with working("Resampling"):
+            extra["more_labels"] = [
+                vars(row) for row in project(methods[name], first.labels, decision, random_state=seed)
+            ]
+    if out is not None:
+        _save(decision, calibration, out)
+    if as_json:
+        whole = decision.to_dict() if len(found) == 1 else found.to_dict()
+        print_json({"files": sources, **whole, **extra, "out": out})
+        return
+    _print(found, first)
+    _print_extra(extra)
+    if out is not None:
+        say(f"Written to {out}; recal.load({str(out)!r}).accept(...) says which answers to take.")
+
+
+def _methods(sources: list[Path], calibration: Path | None, label_column: str) -> tuple[dict[str, Any], Probabilities]:
+    """The probabilities of each file, by its name, all of the same samples as the first."""
+    read = [_probs(path, calibration, label_column) for path in sources]
+    first = read[0]
+    names = [path.stem for path in sources]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in sources]
+    return {name: one.in_order_of(first).probs for name, one in zip(names, read)}, first
+
+
+def _probs(path: Path, calibration: Path | None, label_column: str) -> Probabilities:
+    from recal.cli.sources import holding, labelled_probs, load_calibration, open_views
+    from recal.errors import InputError
+    from recal.files.probs import Probabilities
+
+    if calibration is None or holding(path) != "views":
+        return labelled_probs(path, label_column)
+    views, calibrator = open_views(path), load_calibration(calibration)
+    if views.labels is None:
+        raise InputError(f"{path} holds no labels, and without them nothing can be promised.")
+    if not hasattr(calibrator, "predict_proba"):
+        raise InputError(f"{calibration} holds a {type(calibrator).__name__}, which answers for no views.")
+    return Probabilities(calibrator.predict_proba(views), views.labels, views.classes)
+
+
+def _save(decision: Decision, calibration: Path | None, out: Path) -> None:
+    from recal import load, save
+
+    if calibration is None:
+        save(decision.rule, out)
+        return
+    calibrator = load(calibration)
+    calibrator.decision_ = decision.rule
+    save(calibrator, out)
+
+
+def _print(found: Decisions, first: Probabilities) -> None:
+    decision = next(iter(found.values()))
+    if len(found) > 1:
+        rows = []
+        for name, one in found.items():
+            gain = found.gains.get(name)
+            paired = (
+                "" if gain is None else f"{gain.difference:+.1%} ({gain.interval[0]:+.1%} to {gain.interval[1]:+.1%})"
+            )
+            where = "" if one.rule.per_class or not one.possible else f"{one.threshold:.6g}"
+            rows.append([name, where, f"{one.coverage:.1%}", f"{one.n_errors}/{one.n_accepted}", paired])
+        print_table(
+            f"Accepted at a risk of {decision.risk:.3g}, {decision.confidence:.0%} confidence",
+            ["file", "threshold", "share", "mistakes", f"more than {found.baseline}"],
+            rows,
+            note="Each promise is for its own file; to choose the best afterwards is not covered by it.",
+        )
+    for name, one in found.items():
+        say((f"{name}: " if len(found) > 1 else "") + str(one))
+    if decision.costs is not None:
+        say(
+            f"Cost per answer {decision.cost:.4g}; {decision.costs.review:.4g} if every answer is reviewed, "
+            f"{_all_accepted(found, first):.4g} if none is."
+        )
+    if decision.rule.per_class and len(found) == 1:
+        names = range(len(decision.parts)) if first.classes is None else first.classes
+        rows = [
+            [
+                str(name),
+                f"{part.threshold:.6g}" if part.possible else "none",
+                f"{part.coverage:.1%}",
+                f"{part.n_errors}/{part.n_accepted}",
+                f"{part.n_samples:,}",
+                "" if part.possible else "no number" if part.needed is None else f"{part.needed:,}",
+            ]
+            for name, part in zip(names, decision.parts)
+        ]
+        print_table("By answer", ["class", "threshold", "share", "mistakes", "samples", "more needed"], rows)
+
+
+def _all_accepted(found: Decisions, first: Probabilities) -> float:
+    decision = next(iter(found.values()))
+    wrong = float((first.probs.argmax(axis=1) != first.labels).mean())
+    return (decision.costs.error if decision.costs else 0.0) * wrong
+
+
+def _curve(methods: dict[str, Any], first: Probabilities, confidence: float) -> dict[str, Any]:
+    from recal.decisions import risk_curve
+
+    assert first.labels is not None
+    curves = {name: risk_curve(probs, first.labels, confidence=confidence) for name, probs in methods.items()}
+    risks = next(iter(curves.values())).risks
+    shares = {name: {"coverage": curve.coverage, "seen": curve.seen} for name, curve in curves.items()}
+    return {"risks": risks, "methods": shares}
+
+
+def _print_extra(extra: dict[str, Any]) -> None:
+    if "curve" in extra:
+        curve = extra["curve"]
+        shown = range(0, len(curve["risks"]), 3)
+        columns = list(curve["methods"])
+        rows = [
+            [f"{curve['risks'][i]:.2%}", *(f"{curve['methods'][name]['coverage'][i]:.1%}" for name in columns)]
+            for i in shown
+        ]
+        print_table("Share that can be accepted, guaranteed", ["risk", *columns], rows)
+    if "more_labels" in extra:
+        rows = [
+            [f"{row['times']:g}x", f"{row['n_samples']:,}", f"{row['coverage']:.1%}", f"{row['possible']:.0%}"]
+            for row in extra["more_labels"]
+        ]
+        print_table(
+            "What more labels would bring",
+            ["labels", "samples", "share, mean", "succeeds"],
+            rows,
+            note="From resamples of these samples; the share that a guarantee can reach, on average.",
+        )

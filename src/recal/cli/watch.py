@@ -1,0 +1,134 @@
+"""`recal watch`: are new inputs still like those of the fit? No labels needed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from recal.cli.output import AsJson, print_json, print_table, say, working
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from recal.decisions import Profile
+
+
+def watch(
+    reference: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PROFILE|CALIBRATION|VIEWS", help="What inputs looked like: see --save, or the fit's views."
+        ),
+    ],
+    views: Annotated[
+        Path | None, typer.Argument(help="Views, or logits alone, of new inputs; labels are not read.")
+    ] = None,
+    alpha: Annotated[float, typer.Option("--alpha", help="The allowed probability of a false alarm.")] = 0.01,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Take inputs in their order, with an alarm that is valid at any time.")
+    ] = False,
+    save_to: Annotated[
+        Path | None, typer.Option("--save", help="Take the profile of the first file's views and save it here.")
+    ] = None,
+    retemper: Annotated[
+        Path | None,
+        typer.Option("--retemper", help="Off by default: write probabilities whose mean confidence is the estimate."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare new inputs with those of the fit, without labels, and estimate today's accuracy.
+
+    Compared are confidence, class mix and, where the views are there, how answers react to them. A false alarm comes
+    with the allowed probability at most. The exit code is 0 with or without an alarm.
+
+    Example: [bold]recal watch held-out.npz --save profile.recal[/bold]
+
+    Example: [bold]recal watch profile.recal today.npz[/bold]
+    """
+    from recal import read_views, save
+    from recal.decisions import StreamWatch
+    from recal.decisions import watch as compare
+    from recal.errors import InputError
+
+    profile = _profile(reference, seed)
+    if save_to is not None:
+        save(profile, save_to)
+    if views is None:
+        if save_to is None:
+            raise InputError("recal watch takes a profile and the views of new inputs, or --save to make a profile.")
+        say(f"A profile of {len(profile.answers):,} samples was written to {save_to}.", quiet=as_json)
+        if as_json:
+            print_json({"profile": save_to, "samples": len(profile.answers)})
+        return
+    batch = read_views(views)
+    with working("Comparing"):
+        found = compare(profile, batch, alpha=alpha, permutations=max(999, math.ceil(1 / alpha)), random_state=seed)
+        followed = None
+        if stream:
+            held = profile.held_by(batch)
+            followed = StreamWatch(profile, alpha, use_views=held, random_state=seed).update(batch)
+    if retemper is not None:
+        _retemper(profile.beta, batch.logits, found.accuracy, retemper)
+    if as_json:
+        streamed = None if followed is None else {"highest": followed.highest, "alarm_at": followed.alarm_at}
+        print_json({"file": views, **found.to_dict(), "stream": streamed, "retempered": retemper})
+        return
+    rows = [[one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"] for one in found.findings]
+    print_table(
+        str(found).split(". ", 1)[0] + ".",
+        ["compared", "at the fit", "today", "p"],
+        rows,
+        note="Shown: mean confidence; the share of the class that moved most; the share of answers that views change; "
+        "the share of views in which confidence rose. p is corrected for all of them.",
+    )
+    if not math.isnan(found.accuracy):
+        low, high = found.interval
+        rows = [
+            ["recal, with views" if found.views_used else "recal", f"{found.accuracy:.3f}", f"{low:.3f} to {high:.3f}"]
+        ]
+        rows += [[name, f"{value:.3f}", ""] for name, value in found.others.items()]
+        print_table(
+            f"Accuracy today, estimated without labels; at the fit {found.accuracy_at_fit:.3f}",
+            ["estimate", "value", "by chance alone"],
+            rows,
+            note="Damage that changes neither confidence nor views is not seen by any of them.",
+        )
+    if followed is not None:
+        when = "No alarm" if followed.alarm_at is None else f"Alarm at input {followed.alarm_at:,}"
+        say(f"As a stream: {when}; the capital against 'as before' reached {followed.highest:.3g} of {1 / alpha:.3g}.")
+    if retemper is not None:
+        say(f"Written to {retemper}: mean confidence {found.accuracy:.3f}, no answer changed.")
+
+
+def _profile(path: Path, seed: int) -> Profile:
+    """The profile in a file, alone or in a calibration, or that of a file of views."""
+    from recal import load, read_views
+    from recal.cli.sources import holding
+    from recal.decisions import Profile
+    from recal.decisions import profile as take
+    from recal.errors import InputError
+
+    if holding(path) == "views":
+        return take(read_views(path), random_state=seed)
+    found = load(path)
+    found = getattr(found, "profile_", found)
+    if not isinstance(found, Profile):
+        raise InputError(f"{path} holds no profile; make one from the fit's views: recal watch VIEWS --save {path}.")
+    return found
+
+
+def _retemper(beta: float, logits: NDArray, accuracy: float, out: Path) -> None:
+    import numpy as np
+
+    from recal.decisions import retemper
+    from recal.decisions.profile import log_softmax
+    from recal.errors import InputError
+    from recal.files.probs import write_probs
+
+    if math.isnan(accuracy):
+        raise InputError("The profile was taken without labels, so there is no accuracy to meet.")
+    write_probs(out, retemper(np.exp(log_softmax(logits, beta)), accuracy))

@@ -1,0 +1,310 @@
+"""Is it still true today? New inputs against those of the fit, without labels: a test, and an estimate of accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.checks import check_probs
+from recal.decisions.bounds import Interval
+from recal.decisions.profile import Profile, Reactions, Vector, all_log_probs, features, reactions, sigmoid
+from recal.decisions.rule import check_share
+from recal.errors import InputError
+from recal.views import Views
+
+# Of a normal variable, below which 97.5 % lie.
+_DEVIATIONS = 1.959964
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was compared: its value at the fit and today, and how surprising the difference is.
+
+    `p_value` is already corrected for the other things that were compared.
+    """
+
+    name: str
+    at_fit: float
+    today: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What `watch` found.
+
+    Attributes
+    ----------
+    alarm : bool
+        Whether today's inputs differ from those of the fit; false with probability at most `alpha` where they do not.
+    p_value : float
+    findings : tuple of Finding
+    n_samples : int
+    accuracy, interval : float, (low, high)
+        The estimate of today's accuracy, and its 95 % interval for chance alone; NaN without labels at the fit.
+    others : dict of name to estimate
+        Known estimators beside it: average confidence, difference of confidences, ATC.
+    views_used : bool
+        Whether the views of the profile were there to be compared.
+    """
+
+    alarm: bool
+    p_value: float
+    alpha: float
+    findings: tuple[Finding, ...]
+    n_samples: int
+    accuracy: float
+    interval: Interval
+    others: dict[str, float]
+    accuracy_at_fit: float
+    views_used: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "alarm": self.alarm,
+            "p_value": self.p_value,
+            "alpha": self.alpha,
+            "n_samples": self.n_samples,
+            "views_used": self.views_used,
+            "accuracy": self.accuracy,
+            "interval": list(self.interval),
+            "accuracy_at_fit": self.accuracy_at_fit,
+            "other_estimates": dict(self.others),
+            "findings": [vars(finding) for finding in self.findings],
+        }
+
+    def __str__(self) -> str:
+        differ = "differ from" if self.alarm else "cannot be told from"
+        text = f"{self.n_samples:,} new inputs {differ} those of the fit (p = {self.p_value:.3g})."
+        if math.isnan(self.accuracy):
+            return text
+        low, high = self.interval
+        return (
+            f"{text} Estimated accuracy {self.accuracy:.1%} ({low:.1%} to {high:.1%} by chance alone); "
+            f"at the fit {self.accuracy_at_fit:.1%}."
+        )
+
+
+def watch(
+    profile: Profile,
+    views: Views | ArrayLike,
+    *,
+    alpha: float = 0.01,
+    permutations: int = 999,
+    random_state: int | None = 0,
+) -> Watched:
+    """Compare a batch of new inputs with those of the fit, without labels.
+
+    Confidence, class mix and, where the views are there, the share of answers that views change and the four groups are
+    compared. If new inputs are like those of the fit, both can be shuffled: the p-value counts how many shuffles look
+    at least as different, in whichever respect differs most (Westfall and Young's min-P). It is exact for any batch
+    size, so a false alarm comes with probability at most `alpha`.
+
+    Parameters
+    ----------
+    profile : Profile
+        Made by `recal.decisions.profile`, or a calibrator's ``profile_``.
+    views : Views, or logits of shape (n_samples, n_classes)
+    alpha : float
+        The allowed probability of a false alarm.
+    permutations : int
+        Shuffles; the smallest p-value is 1 / (permutations + 1).
+    random_state : int or None
+        Seed of the shuffles.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.decisions import profile, watch
+    >>> rng = np.random.default_rng(0)
+    >>> def logits(n, strength):
+    ...     y = rng.integers(0, 3, n)
+    ...     return strength * np.eye(3)[y] + rng.normal(size=(n, 3)), y
+    >>> kept = profile(*logits(1000, 3))
+    >>> watch(kept, logits(500, 3)[0]).alarm, watch(kept, logits(500, 1.5)[0]).alarm
+    (False, True)
+    """
+    check_share(alpha, "alpha")
+    if permutations < 1 / alpha - 1:
+        raise InputError(
+            f"{permutations} shuffles cannot show p <= {alpha:g}; take {math.ceil(1 / alpha) - 1} or more."
+        )
+    batch = views if isinstance(views, Views) else Views(views)
+    profile.check_classes(batch.n_classes)
+    held = profile.held_by(batch)
+    specs = profile.transforms if held else ()
+    today, fit = reactions(batch, specs), profile.reactions
+    if not held:
+        fit = Reactions(fit.log_odds, fit.answers, fit.groups[:, :0])
+    p_value, corrected = _min_p(fit, today, permutations, np.random.default_rng(random_state))
+    shown = _shown(fit, today)
+    findings = tuple(Finding(name, *shown[name], p_value=corrected[name]) for name in corrected)
+    accuracy, interval, others = estimate_accuracy(profile, batch) if profile.labelled else (math.nan, _UNKNOWN, {})
+    return Watched(
+        alarm=p_value <= alpha,
+        p_value=p_value,
+        alpha=alpha,
+        findings=findings,
+        n_samples=batch.n_samples,
+        accuracy=accuracy,
+        interval=interval,
+        others=others,
+        accuracy_at_fit=profile.accuracy,
+        views_used=bool(specs),
+    )
+
+
+_UNKNOWN = (math.nan, math.nan)
+
+
+def estimate_accuracy(profile: Profile, views: Views) -> tuple[float, Interval, dict[str, float]]:
+    """Estimate the accuracy on new inputs: the estimate, its interval for chance alone, and the known estimators.
+
+    The estimate is the mean, over the inputs, of the chance to be right given the model's confidence and the views'
+    mean probability of the answer; where the views are missing, the difference of confidences stands for it. No
+    estimator without labels can know of damage that leaves confidence and views as they were.
+    """
+    held = profile.held_by(views)
+    log_probs = all_log_probs(views, profile.transforms if held else (), profile.beta)
+    sure = np.exp(log_probs[0].max(axis=1))
+    others = {
+        "average confidence": float(sure.mean()),
+        "difference of confidences": _share(profile.accuracy + sure.mean() - profile.confidence),
+        "ATC": float((sure > profile.cut).mean()),
+    }
+    n = len(sure)
+    if not held:
+        estimate, chances = others["difference of confidences"], sure
+        spread = (estimate * (1 - estimate)) / len(profile.log_odds)
+    else:
+        table = np.column_stack([features(log_probs), np.ones(n)])
+        chances = sigmoid(table @ profile.estimators[0, :-1])
+        estimate = _share(chances.mean() + profile.estimators[0, -1])
+        drawn = [sigmoid(table @ row[:-1]).mean() + row[-1] for row in profile.estimators[1:]]
+        spread = float(np.var(drawn))
+    deviation = math.sqrt(spread + float((chances * (1 - chances)).mean()) / n)
+    return estimate, (_share(estimate - _DEVIATIONS * deviation), _share(estimate + _DEVIATIONS * deviation)), others
+
+
+def retemper(probs: ArrayLike, accuracy: float) -> Vector:
+    """Sharpen or flatten probabilities by one common power, so that their mean confidence is `accuracy`.
+
+    For a batch whose accuracy was estimated without labels: it makes a shifted batch honest on average, as far as the
+    estimate is right, and spoils an honest one as far as it is wrong. No answer changes.
+
+    Examples
+    --------
+    >>> from recal.decisions import retemper
+    >>> retemper([[0.9, 0.1], [0.8, 0.2]], 0.7).max(axis=1).mean().round(6)
+    np.float64(0.7)
+    """
+    array = np.asarray(check_probs(probs), dtype=np.float64)
+    lowest = 1.0 / array.shape[1]
+    if not lowest < accuracy < 1:
+        raise InputError(f"`accuracy` must lie between 1/{array.shape[1]} and 1, got {accuracy!r}.")
+    logs = np.log(np.maximum(array, np.finfo(np.float64).tiny))
+    low, high = math.log(1e-3), math.log(1e3)
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        mean = _powered(logs, math.exp(middle)).max(axis=1).mean()
+        low, high = (middle, high) if mean < accuracy else (low, middle)
+    return _powered(logs, math.exp(0.5 * (low + high)))
+
+
+def _powered(logs: Vector, beta: float) -> Vector:
+    scaled = beta * (logs - logs.max(axis=1, keepdims=True))
+    weights = np.exp(scaled)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _share(value: float) -> float:
+    return float(min(max(value, 0.0), 1.0))
+
+
+def _shown(fit: Reactions, today: Reactions) -> dict[str, tuple[float, float]]:
+    """What a person reads beside each p-value."""
+    n_classes = int(max(fit.answers.max(), today.answers.max())) + 1
+    shares = [np.bincount(one.answers, minlength=n_classes) / len(one.answers) for one in (fit, today)]
+    moved = int(np.argmax(np.abs(shares[1] - shares[0])))
+    shown = {
+        "confidence": tuple(float(sigmoid(one.log_odds).mean()) for one in (fit, today)),
+        "class mix": (float(shares[0][moved]), float(shares[1][moved])),
+    }
+    if fit.groups.shape[1]:
+        shown["answers that views change"] = (float(fit.changed.mean()), float(today.changed.mean()))
+        rose = [float((one.groups % 2 == 1).mean()) for one in (fit, today)]  # groups 1 and 3
+        shown["groups"] = (rose[0], rose[1])
+    return shown  # type: ignore[return-value]
+
+
+def _min_p(
+    fit: Reactions, today: Reactions, permutations: int, rng: np.random.Generator
+) -> tuple[float, dict[str, float]]:
+    """The overall p-value, and each statistic's own, corrected for the others."""
+    statistics = _statistics(fit, today)
+    n_fit, n_today = len(fit.answers), len(today.answers)
+    total = n_fit + n_today
+    found = np.empty((permutations + 1, len(statistics)))
+    for draw in range(permutations + 1):
+        mine = np.zeros(total, np.bool_)
+        rows = np.arange(n_fit, total) if draw == 0 else rng.permutation(total)[:n_today]
+        mine[rows] = True
+        found[draw] = [statistic(mine, rows) for statistic in statistics.values()]
+    # Of each draw, the share of draws that are at least as extreme, for each statistic.
+    order = np.sort(found, axis=0)
+    chances = np.stack(
+        [1.0 - np.searchsorted(order[:, i], found[:, i]) / len(found) for i in range(found.shape[1])], axis=1
+    )
+    smallest = chances.min(axis=1)
+    corrected = {name: float((smallest <= chances[0, i]).mean()) for i, name in enumerate(statistics)}
+    return float((smallest <= smallest[0]).mean()), corrected
+
+
+Statistic = Callable[[NDArray[np.bool_], NDArray[np.intp]], float]
+
+
+def _statistics(fit: Reactions, today: Reactions) -> dict[str, Statistic]:
+    answers = np.concatenate([fit.answers, today.answers])
+    found = {
+        "confidence": _distance(np.concatenate([fit.log_odds, today.log_odds])),
+        "class mix": _counts(answers[:, None]),
+    }
+    if fit.groups.shape[1]:
+        groups = np.concatenate([fit.groups, today.groups]).astype(np.intp)
+        found["answers that views change"] = _distance(np.concatenate([fit.changed, today.changed]))
+        found["groups"] = _counts(groups + 4 * np.arange(groups.shape[1]))
+    return found
+
+
+def _distance(values: Vector) -> Statistic:
+    """Kolmogorov and Smirnov's distance between today's values and the others."""
+    order = np.argsort(values, kind="stable")
+    ends = np.flatnonzero(np.r_[values[order][1:] != values[order][:-1], True])
+    total = len(values)
+
+    def statistic(mine: NDArray[np.bool_], rows: NDArray[np.intp]) -> float:
+        today = np.cumsum(mine[order])[ends] / len(rows)
+        others = (ends + 1 - today * len(rows)) / (total - len(rows))
+        return float(np.abs(today - others).max())
+
+    return statistic
+
+
+def _counts(cells: NDArray[np.intp]) -> Statistic:
+    """Pearson's chi-square of today's counts against those of all rows; a row is in one cell of each column."""
+    n_cells = int(cells.max()) + 1
+    share = np.bincount(cells.ravel(), minlength=n_cells) / len(cells)
+    seen = share > 0
+
+    def statistic(mine: NDArray[np.bool_], rows: NDArray[np.intp]) -> float:
+        expected = share[seen] * len(rows)
+        counts = np.bincount(cells[rows].ravel(), minlength=n_cells)[seen]
+        return float(((counts - expected) ** 2 / expected).sum())
+
+    return statistic

@@ -1,0 +1,112 @@
+"""`recal decide` and `recal watch`: from files to thresholds, rules, alarms and estimates."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from recal import DecisionRule, TemperatureScaling, Views, decide, load, read_views, save
+from recal.cli.app import run
+from recal.files.probs import read_probs, write_probs
+
+
+def views(n: int, seed: int, strength: float = 4.0) -> Views:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+
+    def logits(factor: float) -> np.ndarray:
+        return 2 * (strength * factor * np.eye(3)[y] + rng.normal(size=(n, 3)))
+
+    return Views(logits(1.0), {"zoom:0.8": logits(0.8)}, y)
+
+
+@pytest.fixture
+def files(tmp_path):
+    fit, test = views(400, 0), views(2000, 1)
+    fit.write(tmp_path / "fit.npz")
+    test.write(tmp_path / "test.npz")
+    views(500, 2, strength=1.5).write(tmp_path / "worse.npz")
+    save(TemperatureScaling().fit(fit), tmp_path / "ts.recal")
+    return tmp_path
+
+
+def answer(capsys, *arguments) -> dict:
+    assert run([str(argument) for argument in (*arguments, "--json")]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_decide_says_what_the_function_finds_and_saves_the_rule_with_the_calibration(files, capsys):
+    said = answer(capsys, "decide", files / "test.npz", "--calibration", files / "ts.recal", "--out", files / "ready")
+    ready, test = load(files / "ready"), read_views(files / "test.npz")
+    expected = decide(ready.predict_proba(test), test.labels)
+    assert (said["threshold"], said["coverage"], said["needed"]) == (expected.threshold, expected.coverage, 0)
+    assert ready.decision_ == expected.rule
+    assert ready.accept(test).sum() == said["n_accepted"] > 0
+
+
+def test_decide_reads_probabilities_and_saves_a_rule_alone(files, capsys):
+    test = read_views(files / "test.npz")
+    write_probs(files / "probs.npz", TemperatureScaling().fit(test).predict_proba(test), test.labels)
+    assert run(["decide", str(files / "probs.npz"), "--risk", "0.05", "--out", str(files / "rule")]) == 0
+    out = capsys.readouterr().out
+    assert "with at most 5% of them wrong, at 95% confidence" in out
+    assert isinstance(load(files / "rule"), DecisionRule)
+
+
+def test_a_refusal_is_an_answer_with_a_number(files, capsys):
+    said = answer(capsys, "decide", files / "fit.npz", "--risk", 0.001)
+    assert (said["possible"], said["threshold"]) == (False, None)
+    assert said["needed"] > 1000
+    assert "more labelled samples" in said["message"]
+
+
+def test_decide_by_cost_by_class_and_side_by_side(files, capsys):
+    test = read_views(files / "test.npz")
+    write_probs(files / "flat.npz", np.full((2000, 3), 1 / 3), test.labels)
+    write_probs(files / "good.npz", TemperatureScaling().fit(test).predict_proba(test), test.labels)
+    cost = answer(capsys, "decide", files / "good.npz", "--cost-error", 50, "--cost-review", 1)
+    assert cost["risk"] == 0.02
+    assert cost["cost"] < 1
+    each = answer(capsys, "decide", files / "good.npz", "--risk", 0.05, "--per-class")
+    assert len(each["by_class"]) == 3
+    both = answer(capsys, "decide", files / "flat.npz", files / "good.npz", "--risk", 0.05, "--curve", "--more-labels")
+    assert both["methods"]["good"]["gain"]["interval"][0] > 0
+    assert len(both["curve"]["methods"]["good"]["coverage"]) == len(both["curve"]["risks"])
+    assert [row["times"] for row in both["more_labels"]] == [1, 2, 4]
+    for arguments in (["good.npz", "--per-class"], ["flat.npz", "good.npz", "--curve", "--more-labels"]):
+        assert run(["decide", *(str(files / a) if a.endswith("npz") else a for a in arguments)]) == 0
+        assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines() if "─" in line)
+
+
+def test_decide_refuses_what_contradicts_itself(files, capsys):
+    test = str(files / "test.npz")
+    assert run(["decide", test, "--risk", "0.1", "--cost-error", "5", "--cost-review", "1"]) == 2
+    assert "either --risk or the two costs" in capsys.readouterr().err
+    assert run(["decide", test, str(files / "fit.npz"), "--out", str(files / "x")]) == 2
+    assert "--out saves the rule of one file, got 2" in capsys.readouterr().err
+
+
+def test_watch_makes_a_profile_and_compares(files, capsys):
+    assert run(["watch", str(files / "test.npz"), "--save", str(files / "profile")]) == 0
+    assert "2,000 samples" in capsys.readouterr().out
+    same = answer(capsys, "watch", files / "profile", files / "fit.npz")
+    worse = answer(
+        capsys, "watch", files / "profile", files / "worse.npz", "--stream", "--retemper", files / "cool.npz"
+    )
+    assert (same["alarm"], worse["alarm"]) == (False, True)
+    assert worse["accuracy"] < same["accuracy"] - 0.1
+    assert worse["stream"]["alarm_at"] < 300
+    assert read_probs(files / "cool.npz").probs.max(1).mean() == pytest.approx(worse["accuracy"], abs=1e-4)
+    assert run(["watch", str(files / "profile"), str(files / "worse.npz"), "--stream"]) == 0
+    out = capsys.readouterr().out
+    assert "differ from those of the fit" in out
+    assert "Alarm at input" in out
+
+
+def test_watch_says_what_it_needs(files, capsys):
+    assert run(["watch", str(files / "test.npz")]) == 2
+    assert "--save to make a profile" in capsys.readouterr().err
+    assert run(["watch", str(files / "ts.recal"), str(files / "fit.npz")]) == 2
+    assert "holds no profile; make one" in capsys.readouterr().err

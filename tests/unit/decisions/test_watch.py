@@ -1,0 +1,175 @@
+"""The watch without labels: false alarms as rare as promised, changes that are seen, estimates that begin exact."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from recal import InputError, TemperatureScaling, Views, load, save
+from recal.decisions import Profile, StreamWatch, estimate_accuracy, profile, retemper, watch
+from recal.errors import FileError
+
+
+def views(n: int, seed: int, strength: float = 3.0, classes: int = 4, mix: list[float] | None = None) -> Views:
+    """A model whose answers get worse with less strength, and two views that are a little worse than the input."""
+    rng = np.random.default_rng(seed)
+    y = rng.choice(classes, n, p=mix)
+    clean = np.eye(classes)[y]
+
+    def logits(factor: float) -> np.ndarray:
+        return 1.5 * (strength * factor * clean + rng.normal(size=(n, classes)))
+
+    return Views(logits(1.0), {"zoom:0.8": logits(0.8), "brightness:0.5": logits(0.7)}, y)
+
+
+def without_labels(found: Views) -> Views:
+    return Views(found.logits, {t: found.transformed(t) for t in found.transforms})
+
+
+def test_false_alarms_are_as_rare_as_promised_in_a_batch():
+    kept = profile(views(400, 0))
+    alarms = []
+    for seed in range(150):
+        one = profile(without_labels(views(100, 1000 + seed)))
+        alarms.append(watch(one, views(40, 5000 + seed), alpha=0.1, permutations=29).alarm)
+    assert np.mean(alarms) <= 0.1 + 2 * math.sqrt(0.1 * 0.9 / 150)
+    assert np.mean(alarms) > 0.02, "a test that never speaks would pass as well"
+    assert not watch(kept, views(400, 7)).alarm
+
+
+@pytest.mark.parametrize(
+    ("changed", "finding"),
+    [({"strength": 1.5}, "confidence"), ({"mix": [0.7, 0.1, 0.1, 0.1]}, "class mix")],
+)
+def test_what_changed_is_named(changed, finding):
+    found = watch(profile(views(1500, 0)), views(500, 1, **changed))
+    assert found.alarm
+    p_values = {one.name: one.p_value for one in found.findings}
+    assert p_values[finding] == min(p_values.values()) == found.p_value
+    assert set(p_values) == {"confidence", "class mix", "answers that views change", "groups"}
+
+
+def test_views_see_what_confidence_does_not():
+    """The inputs themselves are as before; only how they react to views has changed."""
+    calm, nervous = views(1500, 0), views(500, 1)
+    rng = np.random.default_rng(2)
+    shaken = {t: nervous.transformed(t) + rng.normal(0, 3, nervous.logits.shape) for t in nervous.transforms}
+    changed = Views(nervous.logits, shaken, nervous.labels)
+    kept = profile(calm)
+    assert watch(kept, changed).alarm
+    assert not watch(kept, Views(nervous.logits)).alarm
+    assert not watch(kept, Views(nervous.logits)).views_used
+
+
+def test_the_estimate_is_exact_on_the_samples_of_the_fit_and_near_on_others():
+    fit = views(2000, 0)
+    kept = profile(fit)
+    assert estimate_accuracy(kept, fit)[0] == pytest.approx(kept.accuracy, abs=1e-9)
+    hits = []
+    for seed in range(40):
+        new = views(400, 100 + seed)
+        estimate, (low, high), others = estimate_accuracy(kept, new)
+        truth = (new.logits.argmax(1) == new.labels).mean()
+        hits.append(low <= truth <= high)
+        assert low < estimate < high
+        assert set(others) == {"average confidence", "difference of confidences", "ATC"}
+    assert np.mean(hits) > 0.85
+
+
+def test_the_estimate_follows_a_loss_of_accuracy():
+    found = watch(profile(views(3000, 0)), views(2000, 1, strength=1.5))
+    truth = views(2000, 1, strength=1.5)
+    accuracy = (truth.logits.argmax(1) == truth.labels).mean()
+    assert abs(found.accuracy - accuracy) < 0.06
+    assert found.accuracy_at_fit > accuracy + 0.2
+    assert "differ from" in str(found)
+
+
+def test_without_labels_at_the_fit_accuracy_is_not_estimated():
+    kept = profile(without_labels(views(300, 0)))
+    assert not kept.labelled
+    assert math.isnan(watch(kept, views(100, 1)).accuracy)
+
+
+def test_the_known_estimators_by_hand():
+    fit, new = views(1000, 0), views(500, 1, strength=2.0)
+    kept = profile(fit)
+    sure = [TemperatureScaling().fit(fit).predict_proba(v).max(1) for v in (fit, new)]
+    right = (fit.logits.argmax(1) == fit.labels).mean()
+    _, _, others = estimate_accuracy(kept, new)
+    assert others["average confidence"] == pytest.approx(sure[1].mean(), abs=1e-6)
+    assert others["difference of confidences"] == pytest.approx(right + sure[1].mean() - sure[0].mean(), abs=1e-6)
+    assert others["ATC"] == pytest.approx((sure[1] > np.quantile(sure[0], 1 - right)).mean(), abs=0.005)
+
+
+def test_a_stream_ever_gives_a_false_alarm_as_rarely_as_promised():
+    alarms = []
+    for seed in range(120):
+        one = profile(without_labels(views(60, seed)))
+        alarms.append(StreamWatch(one, alpha=0.2, random_state=seed).update(views(120, 900 + seed)).alarm)
+    assert np.mean(alarms) <= 0.2
+
+
+def test_a_stream_does_not_depend_on_how_it_is_cut():
+    kept, new = profile(views(200, 0)), views(100, 1)
+    whole, pieces = StreamWatch(kept).update(new), StreamWatch(kept)
+    for start in range(0, 100, 7):
+        pieces.update(new[start : start + 7])
+    assert pieces.capital == whole.capital
+    assert pieces.n_seen == whole.n_seen == 100
+
+
+def test_a_stream_sees_a_change_and_says_when():
+    stream = StreamWatch(profile(views(1000, 0))).update(views(300, 1))
+    assert stream.alarm_at is None
+    stream.update(views(300, 2, strength=1.0))
+    assert stream.alarm_at is not None
+    assert 300 < stream.alarm_at < 500
+    assert stream.highest >= 100
+    with pytest.raises(InputError, match=r"hold no 'zoom:0\.8'"):
+        stream.update(views(10, 3).logits)
+    StreamWatch(profile(views(100, 0)), use_views=False).update(views(10, 3).logits)
+
+
+def test_capital_is_a_fair_game():
+    """One bet multiplies the capital by 1 on average over a uniform rank."""
+    stream = StreamWatch(profile(views(50, 0)))
+    start, after = stream._players.copy(), []
+    for rank in (np.arange(1000) + 0.5) / 1000:
+        stream._players = start.copy()
+        stream._bet(np.full(len(start), rank))
+        after.append(stream.capital)
+    assert np.mean(after) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_retempering_meets_the_accuracy_and_keeps_answers():
+    probs = TemperatureScaling().fit(views(500, 0)).predict_proba(views(500, 1))
+    for accuracy in (0.4, 0.7, 0.99):
+        cooled = retemper(probs, accuracy)
+        assert cooled.max(1).mean() == pytest.approx(accuracy, abs=1e-6)
+        assert (cooled.argmax(1) == probs.argmax(1)).all()
+    with pytest.raises(InputError, match=r"between 1/4 and 1, got 0\.2"):
+        retemper(probs, 0.2)
+
+
+def test_a_profile_is_saved_alone_and_with_its_calibrator(tmp_path):
+    fit = views(200, 0)
+    kept, calibrator = profile(fit), TemperatureScaling().fit(fit)
+    calibrator.profile_ = kept
+    for again in (load(save(kept, tmp_path / "a")), load(save(calibrator, tmp_path / "b")).profile_):
+        assert isinstance(again, Profile)
+        assert watch(again, views(50, 1)) == watch(kept, views(50, 1))
+
+
+def test_a_file_cannot_bring_a_profile_that_makes_no_sense(tmp_path):
+    kept = profile(views(100, 0))
+    object.__setattr__(kept, "answers", kept.answers + 100)
+    with pytest.raises(FileError, match=r"answers must lie in 0\.\.3"):
+        load(save(kept, tmp_path / "bad"))
+
+
+def test_too_few_shuffles_are_refused():
+    with pytest.raises(InputError, match="take 99 or more"):
+        watch(profile(views(50, 0)), views(50, 1), permutations=50)
