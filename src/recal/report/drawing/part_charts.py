@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from recal.report.data.automation import Automation
 from recal.report.data.learning import LearningCurve
 from recal.report.data.slices import Slices
-from recal.report.drawing.charts import shorten
+from recal.report.drawing.charts import FIFTHS, percent_tick, shorten
 from recal.report.drawing.svg import Chart, ticks
 
 
@@ -61,4 +62,26 @@ def learning_chart(data: LearningCurve) -> str:
         at, words = float(np.log2(size)), f"{size:,} labels: NLL {mean:.4f}, from {least:.4f} to {most:.4f}"
         chart.line((at, at), (least, most), "whisker", words)
         chart.dot(at, mean, "dot after", words, 4.0)
+    return str(chart)
+
+
+def automation_chart(methods: Mapping[str, Automation]) -> str:
+    """The share of answers that may be accepted at each risk, with a guarantee; by "before" and "after"."""
+    risks = np.array(methods["after"].curve.risks)
+    left, right = float(np.log10(risks[0])), float(np.log10(risks[-1]))
+    chart = Chart("Share automated by risk", (left, right), (0, 1), height=320)
+    marks = [float(np.log10(risk)) for risk in (0.001, 0.003, 0.01, 0.03, 0.1, 0.2) if risk <= risks[-1]]
+    chart.axes(
+        marks, FIFTHS, "mistakes allowed among accepted answers", "share accepted",
+        x_format=lambda power: percent_tick(10**power), y_format=percent_tick,
+    )  # fmt: skip
+    for key, found in methods.items():
+        low, high = np.array(found.curve.intervals).T
+        share = np.array(found.curve.coverage)
+        places = np.log10(risks)
+        chart.area(places, low, high, f"band {key} see-through")
+        chart.line(places, share, f"curve {key}", found.method)
+        for place, risk, value in zip(places.tolist(), risks.tolist(), share.tolist()):
+            words = f"{found.method}: at most {100 * risk:g} % mistakes, {100 * value:.1f} % accepted"
+            chart.dot(place, value, f"dot {key}", words, 3.4)
     return str(chart)

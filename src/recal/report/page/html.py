@@ -20,6 +20,7 @@ from recal.files.atomic import replacing
 from recal.metrics.rows import Classes
 from recal.report.data.thresholds import THRESHOLDS, threshold_table
 from recal.report.data.verdict import advice, shown_first, verdict
+from recal.report.page.automation_section import how_much_can_be_automated
 from recal.report.page.made import all_metrics, how_it_was_made
 from recal.report.page.part_sections import classes as class_section
 from recal.report.page.part_sections import columns as column_sections
@@ -96,6 +97,7 @@ def page(
         f"<h1>{escape(title)}</h1>",
         _verdict(view),
         slider_card(view),
+        how_much_can_be_automated(view),
         method_table(view),
         figures(view),
         column_sections(view),

@@ -1,0 +1,47 @@
+"""How much can be automated with a guarantee, and how small prediction sets become: before and after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recal.comparison import Comparison
+from recal.decisions import Decision, RiskCurve, SetReport, decide, evaluate_sets, prediction_sets, risk_curve
+
+# One mistake in a hundred accepted answers, promised at this confidence.
+RISK, CONFIDENCE = 0.01, 0.95
+SET_COVERAGE = 0.9
+# The curve needs few points; sets need few rows.
+_RISKS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2)
+_MOST_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class Automation:
+    """What one method allows.
+
+    Attributes
+    ----------
+    decision : the threshold at a risk of 1 %
+    curve : the share that may be accepted at each risk
+    sets : prediction sets made on a random half of the test rows and measured on the other; None for fewer than 40
+    """
+
+    method: str
+    decision: Decision
+    curve: RiskCurve
+    sets: SetReport | None
+
+
+def automation(comparison: Comparison, method: str, seed: int = 0) -> Automation:
+    """Search thresholds and sets on the test rows, which the method was not fitted on."""
+    probs, labels = comparison.probabilities(method), comparison.test_labels
+    decision = decide(probs, labels, RISK, CONFIDENCE)
+    curve = risk_curve(probs, labels, _RISKS, CONFIDENCE)
+    order = np.random.default_rng(seed).permutation(len(labels))[:_MOST_ROWS]
+    first, second = order[: len(order) // 2], order[len(order) // 2 :]
+    if len(first) < 20:
+        return Automation(method, decision, curve, None)
+    sets = prediction_sets(probs[first], labels[first], SET_COVERAGE, at_least_one=True)
+    return Automation(method, decision, curve, evaluate_sets(sets, probs[second], labels[second]))
