@@ -20,8 +20,8 @@ def demo(
     """See the whole job on real images, in about a minute.
 
     A small network learns handwritten digits and becomes too sure of itself. Temperature scaling and ReCal make it
-    honest, without retraining and without changing an answer. You get a table, three figures, and the files with which
-    the other commands can be tried.
+    honest, without retraining and without changing an answer. You get a table, a report, three figures, and the files
+    with which the other commands can be tried.
 
     Example: [bold]recal demo --out demo-output[/bold]
     """
@@ -59,7 +59,7 @@ def demo(
     say(f"Saved and loaded again, it is {_same(result.plan_is_the_same)}.")
     say(f"Before and after, every answer is {_same(result.predictions_are_the_same)}.")
     say("\nOpen")
-    for name in ("reliability", "zoomed", "confidence"):
+    for name in ("report", "reliability", "zoomed", "confidence"):
         say(f"  {result.files[name]}")
     say("\nNext, the same by hand, and then with your own model")
     say(f"  recal groups {result.files['held-out views']}")

@@ -43,6 +43,7 @@ def test_the_demo_end_to_end_twice_the_same(hasty, tmp_path, capsys):
         a, b = ((tmp_path / folder / f"{name}.png").read_bytes() for folder in "ab")
         assert a.startswith(b"\x89PNG")
         assert a == b
+    assert "data:image/png" in (tmp_path / "a" / "report.html").read_text()
     assert load(tmp_path / "a" / "calibration.recal").plan_ == load(tmp_path / "b" / "calibration.recal").plan_
     assert len(read_views(tmp_path / "a" / "new.npz")) == 2000
 

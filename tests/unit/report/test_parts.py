@@ -7,8 +7,10 @@ import pytest
 from PIL import Image
 
 from recal.comparison import compare, compare_probs
+from recal.decisions import decide
 from recal.errors import InputError
 from recal.metrics.rows import RowScores
+from recal.report.data.automation import automation
 from recal.report.data.dots import dots
 from recal.report.data.examples import examples, view_doubt
 from recal.report.data.learning import LearningCurve, learning_curve
@@ -142,3 +144,14 @@ def test_the_learning_curve_ends_at_the_fit_that_was_compared(comparison):
 
 def test_without_views_there_is_no_learning_curve(alone):
     assert learning_curve(alone, "given") is None
+
+
+def test_what_can_be_automated_is_what_decide_says(comparison):
+    found = automation(comparison, "recal")
+    probs, y = comparison.probabilities("recal"), comparison.test_labels
+    assert found.decision.threshold == decide(probs, y, risk=0.01, confidence=0.95).threshold
+    place = found.curve.risks.index(0.1)
+    assert found.curve.coverage[place] == decide(probs, y, risk=0.1).coverage
+    accuracy = comparison.samples["uncalibrated"].correct.mean()
+    assert found.set_coverage == min(share for share in (0.9, 0.95, 0.99, 0.999) if share > accuracy)
+    assert found.sets.mean_size >= 1

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from recal.calibrators.recal import ReCal
 from recal.calibrators.temperature import TemperatureScaling
 from recal.collecting import collect
+from recal.comparison import compare
 from recal.engine.replay import calibrated_probs
-from recal.errors import InputError, MissingExtraError
+from recal.errors import FewSamplesWarning, InputError, MissingExtraError
 from recal.experiments.demo.figures import draw_confidence, draw_reliability, draw_zoomed
 from recal.files.saved import load, save
 from recal.metrics import Evaluation, evaluate
 from recal.plan import Plan
+from recal.report import write_comparison
 from recal.transforms import ZoomOut
 from recal.views import Views
 
@@ -89,7 +91,7 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
     }
     found = {name: evaluate(p, labels[test], _DRAWS, random_state=seed) for name, p in probs.items()}
     say("5/5  Save, reload, draw.")
-    files = _write(out, views, new, recal, probs, found, images[test])
+    files = _write(out, views, new, recal, probs, found, images[test], seed)
     again = load(files["calibration"])
     return Demo(
         found,
@@ -142,6 +144,15 @@ def _flat(images: Images) -> NDArray[np.float64]:
     return images.reshape(len(images), -1) / 255.0
 
 
+def _report(out: Path, views: Views, new: Views, images: Images, seed: int) -> Path:
+    """The page that `recal report` writes, with the digits that a person should look at."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewSamplesWarning)  # said already, when ReCal was fitted
+        found = compare(["ts", "recal", "stack"], views, new, random_state=seed)
+    command = "recal report held-out.npz new.npz --methods ts,recal,stack"
+    return write_comparison(found, out / "report.html", title="Digits: a small network", command=command, inputs=images)
+
+
 def _write(
     out: Path,
     views: Views,
@@ -150,12 +161,14 @@ def _write(
     probs: dict[str, NDArray[np.float64]],
     found: dict[str, Evaluation],
     images: Images,
+    seed: int,
 ) -> dict[str, Path]:
     assert new.labels is not None
     return {
         "reliability": draw_reliability(out / "reliability.png", probs, new.labels, found),
         "zoomed": draw_zoomed(out / "zoomed.png", images, new, probs["ReCal"]),
         "confidence": draw_confidence(out / "confidence.png", probs, new.labels),
+        "report": _report(out, views, new, images, seed),
         "calibration": save(recal, out / "calibration.recal"),
         "held-out views": views.write(out / "held-out.npz"),
         "new views": new.write(out / "new.npz"),

@@ -11,7 +11,8 @@ from recal.decisions import Decision, RiskCurve, SetReport, decide, evaluate_set
 
 # One mistake in a hundred accepted answers, promised at this confidence.
 RISK, CONFIDENCE = 0.01, 0.95
-SET_COVERAGE = 0.9
+# Sets that hold the truth less often than the answer itself is right would be single answers: the first above it.
+_COVERAGES = (0.9, 0.95, 0.99, 0.999)
 # The curve needs few points; sets need few rows.
 _RISKS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2)
 _MOST_ROWS = 50_000
@@ -25,12 +26,14 @@ class Automation:
     ----------
     decision : the threshold at a risk of 1 %
     curve : the share that may be accepted at each risk
+    set_coverage : how often sets are asked to hold the truth: the first of 90, 95, 99, 99.9 % above the accuracy
     sets : prediction sets made on a random half of the test rows and measured on the other; None for fewer than 40
     """
 
     method: str
     decision: Decision
     curve: RiskCurve
+    set_coverage: float
     sets: SetReport | None
 
 
@@ -39,9 +42,11 @@ def automation(comparison: Comparison, method: str, seed: int = 0) -> Automation
     probs, labels = comparison.probabilities(method), comparison.test_labels
     decision = decide(probs, labels, RISK, CONFIDENCE)
     curve = risk_curve(probs, labels, _RISKS, CONFIDENCE)
+    accuracy = float(comparison.samples[comparison.methods[0]].correct.mean())
+    asked = next((share for share in _COVERAGES if share > accuracy), _COVERAGES[-1])
     order = np.random.default_rng(seed).permutation(len(labels))[:_MOST_ROWS]
     first, second = order[: len(order) // 2], order[len(order) // 2 :]
     if len(first) < 20:
-        return Automation(method, decision, curve, None)
-    sets = prediction_sets(probs[first], labels[first], SET_COVERAGE, at_least_one=True)
-    return Automation(method, decision, curve, evaluate_sets(sets, probs[second], labels[second]))
+        return Automation(method, decision, curve, asked, None)
+    sets = prediction_sets(probs[first], labels[first], asked, at_least_one=True)
+    return Automation(method, decision, curve, asked, evaluate_sets(sets, probs[second], labels[second]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from recal.report.data.automation import CONFIDENCE, SET_COVERAGE, Automation, automation
+from recal.report.data.automation import CONFIDENCE, Automation, automation
 from recal.report.drawing.charts import percent
 from recal.report.drawing.part_charts import automation_chart
 from recal.report.page.parts import Page, figure, legend, section, table
@@ -29,6 +29,8 @@ def how_much_can_be_automated(view: Page) -> str:
 
 def _block(found: Mapping[str, Automation]) -> str:
     words = escape(str(found["after"].decision))
+    if "before" in found and found["before"].decision.possible:
+        words += f" Before, {percent(found['before'].decision.coverage)} at the same risk."
     keys = legend({key: one.method for key, one in found.items()})
     card = figure("Share automated by risk", automation_chart(found), keys, _curves(found))
     sets = _sets(found)
@@ -60,6 +62,6 @@ def _sets(found: Mapping[str, Automation]) -> str:
             rows.append([escape(one.method), held, f"{one.sets.mean_size:.3f}", percent(one.sets.single)])
     if not rows:
         return ""
-    title = f"Prediction sets that hold the truth {SET_COVERAGE:.0%} of the time"
+    title = f"Prediction sets that hold the truth {100 * found['after'].set_coverage:g} % of the time"
     head = ["method", "truth held", "mean size", "one class"]
-    return f'<div class="card tight"><h3>{title.replace("%", " %")}</h3>{table(head, rows, title, card=False)}</div>'
+    return f'<div class="card tight"><h3>{title}</h3>{table(head, rows, title, card=False)}</div>'
