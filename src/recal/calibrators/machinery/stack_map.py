@@ -73,9 +73,13 @@ class StackMap:
         self._n_chunks = -(-self.n_samples // CHUNK)
         self.probs = np.empty((self.n_samples, self.n_classes), dtype=np.float32)
         self.losses = np.empty(self.n_samples)
+        self._at: Stack | None = None
+        self._loss = np.nan
 
     def evaluate(self, stack: Stack) -> float:
         """Move to this point: `probs` and `losses` then speak of it, for all rows. Return the penalised loss."""
+        if stack is self._at:
+            return self._loss
         used = np.array(stack.used, dtype=np.intp)
         over_rows(
             stacked_probs, self.probs, self.features, used, stack.weights, stack.offsets, self.labels, self.losses,
@@ -83,7 +87,8 @@ class StackMap:
         )  # fmt: skip
         ridge = self._view_ridges(stack.used)
         penalty = self.offset_ridge * float(stack.offsets @ stack.offsets) + float(ridge @ stack.weights**2)
-        return float(self.rows @ self.losses) + penalty
+        self._at, self._loss = stack, float(self.rows @ self.losses) + penalty
+        return self._loss
 
     def solve(
         self, used: tuple[int, ...], start: Stack | None = None, *, tol: float = 1e-9, max_iter: int = 60
@@ -104,8 +109,9 @@ class StackMap:
             now, loss = moved
             if decrement < 2.0 * tol:
                 break
-        loss = self.evaluate(now)
-        return Stack(used, now.weights, now.offsets, loss)
+        found = Stack(used, now.weights, now.offsets, self.evaluate(now))
+        self._at = found
+        return found
 
     def promised_gains(self, stack: Stack, candidates: tuple[int, ...]) -> Vector:
         """Return by how much each candidate would lower the loss, to second order; 0 if its weight were negative.

@@ -4,7 +4,8 @@ The whole procedure is cross-fitted. For each fold a path grows on the other fol
 beside it, and so on; what each length of path would have delivered to the samples left out, with gate and guard,
 decides how long the path on all samples may be. A further view must
 
-- lower the mean loss of the samples left out by more than one standard error of the paired differences, and
+- lower the mean loss of the samples left out by more than one standard error of the paired differences; for the first
+  view, and for offsets alone, 1 + 10 / sqrt(n) of them, since few samples tell their own error badly; and
 - add at least a share `worth` of what the views before it gained, and the first one half a per cent of the loss: a
   view costs a forward pass for every answer.
 
@@ -32,10 +33,13 @@ from recal.engine.guard import keep_answers
 N_FOLDS, _MANY_FOLDS, _FEW_SAMPLES = 5, 10, 3000
 # So few samples say nothing about samples left out.
 LEAST_SAMPLES = 50
+# How near its minimum a loss must be in the search, far below any gain that counts; what is chosen is fitted fully.
+_SEARCH_TOL = 1e-6
 # The share of the loss that the first view must gain.
 _LEAST_SHARE = 0.005
-# How many of a step's candidates are fitted after the screen, of all and of those that lose nothing.
-_CONTENDERS = 2
+# How many of a step's candidates are fitted after the screen, of all and of those that lose nothing, and how near the
+# best one's promise the others' must come.
+_CONTENDERS, _NEAR = 2, 0.8
 # Where a gate is chosen, it is the lowest of these that keeps this share of the gain.
 _GATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 _SHARE_KEPT = 0.95
@@ -81,6 +85,10 @@ class Gain:
     def is_clear(self) -> bool:
         return self.mean > self.error
 
+    def is_safe(self, n_samples: int) -> bool:
+        """Whether it is clear even though few samples tell their own standard error badly."""
+        return self.mean > (1.0 + 10.0 / np.sqrt(n_samples)) * self.error
+
     @property
     def trust(self) -> float:
         """How far to go towards what made the gain: 0 where it is within one standard error, else 3/4 and more."""
@@ -115,7 +123,7 @@ class Path:
         self.map = StackMap(
             material.features, material.labels, rows / count, offset_ridge=material.features.shape[2] / count
         )
-        self.stacks = [self.map.solve((0,))]
+        self.stacks = [self.map.solve((0,), tol=_SEARCH_TOL)]
 
     @property
     def ended(self) -> bool:
@@ -133,10 +141,11 @@ class Path:
     def _contenders(self, rest: tuple[int, ...], gains: Vector) -> list[int]:
         ranked = [int(i) for i in np.argsort(-gains, kind="stable") if gains[i] > 0.0]
         lossless = [i for i in ranked if self.material.lossless[rest[i] - 1]]
-        return list(dict.fromkeys(ranked[:_CONTENDERS] + lossless[:_CONTENDERS]))
+        chosen = [i for few in (ranked, lossless) for i in few[:_CONTENDERS] if gains[i] >= _NEAR * gains[few[0]]]
+        return list(dict.fromkeys(chosen))
 
     def _try(self, last: Stack, view: int) -> tuple[Stack, Vector]:
-        stack = self.map.solve((*last.used, view), last, tol=1e-8)
+        stack = self.map.solve((*last.used, view), last, tol=_SEARCH_TOL)
         return stack, self.map.losses.copy()
 
     def _best(self, tried: list[tuple[Stack, Vector]]) -> Stack:
@@ -196,7 +205,7 @@ def choose_views(
 ) -> Choice:
     """Return the stack to use, by the rules above."""
     whole = Path(material, np.ones(material.n_samples, dtype=bool))
-    whole.map.evaluate(whole.stacks[0])
+    whole.stacks[0] = whole.map.solve((0,), whole.stacks[0])
     candidates = tuple(range(1, len(material.features)))
     alone = whole.map.promised_gains(whole.stacks[0], candidates) if candidates else np.zeros(0)
     if material.n_samples < LEAST_SAMPLES:
@@ -205,7 +214,7 @@ def choose_views(
     crossed = CrossFit(material, rng)
     offset_losses = crossed.losses()
     base_gain = Gain.between(material.plain_losses, offset_losses)
-    with_offsets = base_gain.is_clear or not no_harm
+    with_offsets = base_gain.is_safe(material.n_samples) or not no_harm
     base_losses = offset_losses if with_offsets else material.plain_losses
     trust = base_gain.trust if no_harm else 1.0
     base = _drawn_back(whole.stacks[0], _plain(whole.stacks[0]), trust) if with_offsets else None
@@ -223,7 +232,8 @@ def choose_views(
         gains.append(Gain.between(losses, new))
         order.append(whole.stacks[-1].used[-1])
         least = worth * float(base_losses.mean() - losses.mean()) if chosen else _LEAST_SHARE * float(losses.mean())
-        worthwhile = gains[-1].is_clear and gains[-1].mean >= least
+        clear = gains[-1].is_clear if chosen else gains[-1].is_safe(material.n_samples)
+        worthwhile = clear and gains[-1].mean >= least
         if not (worthwhile or (length == 1 and not no_harm)):
             break
         losses, chosen = new, length
@@ -232,8 +242,9 @@ def choose_views(
     stack = None
     if chosen:
         trust = Gain.between(base_losses, losses).trust if no_harm else 1.0
+        full = whole.map.solve(whole.stacks[chosen].used, whole.stacks[chosen])
         without = whole.stacks[0] if with_offsets else _plain(whole.stacks[0])
-        stack = _drawn_back(whole.stacks[chosen], without, trust)
+        stack = _drawn_back(full, without, trust)
     return Choice(
         base, base_gain, float(base_losses.mean()), stack, gate_used, tuple(order), tuple(gains), alone
     )  # fmt: skip
