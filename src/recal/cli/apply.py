@@ -11,6 +11,9 @@ from recal.cli import model_options as options
 from recal.cli.output import AsJson, print_json, say, working
 from recal.cli.sources import load_calibration, open_views
 
+# Whether the model was asked here, or the views were there already.
+_TAKES = {False: "took", True: "takes"}
+
 
 def apply(
     calibration: Annotated[Path, typer.Argument(help="What `recal fit` wrote.")],
@@ -47,7 +50,7 @@ def apply(
     Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out probs.parquet[/bold]
     """
     from recal import Plan
-    from recal.collecting.apply import Applied
+    from recal.collecting.apply import Applied, passes_of
     from recal.collecting.apply import apply as run
     from recal.collecting.inputs.sources import as_source
     from recal.collecting.models.base import import_model
@@ -63,7 +66,8 @@ def apply(
         with working("Applying"):
             plain = isinstance(calibrator, Plan)
             probs = calibrated_probs(calibrator, found) if plain else calibrator.predict_proba(found)
-            applied = Applied(probs, found.labels, found.classes)
+            passes = None if plain else passes_of(calibrator, found.logits)
+            applied = Applied(probs, found.labels, found.classes, passes)
     elif isinstance(calibrator, Plan):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and model is not None and data is not None:
@@ -82,9 +86,12 @@ def apply(
     write_applied(applied, out)
     n_samples, n_classes = applied.probs.shape
     if as_json:
-        print_json({"samples": n_samples, "classes": n_classes, "skipped": skipped, "file": out})
+        counts = {"samples": n_samples, "classes": n_classes, "passes_per_answer": applied.passes_per_answer}
+        print_json({**counts, "skipped": skipped, "file": out})
         return
     if skipped:
         say(f"{len(skipped)} images could not be read and were skipped, such as {skipped[0]}.")
     following = f" Next: recal evaluate {out}" if out.suffix == ".npz" and applied.labels is not None else ""
-    say(f"Probabilities of {n_samples:,} samples written to {out}.{following}")
+    each = applied.passes_per_answer
+    cost = "" if each is None or each == 1 else f" An answer {_TAKES[model is None]} {each:.2f} forward passes."
+    say(f"Probabilities of {n_samples:,} samples written to {out}.{cost}{following}")

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
-from recal.checks import Labels
+from recal.checks import Floats, Labels
 from recal.collecting.inputs.sources import Source
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import Engine, choose_engine, open_source
 from recal.collecting.models.base import Outputs, as_model
 from recal.collecting.sinks.memory import Sink
 from recal.errors import InputError
+from recal.plan import Plan
 from recal.transforms import Named, Transform
 from recal.transforms.parse import Own, by_name
 from recal.views import Views
@@ -29,6 +30,12 @@ class Applied:
     probs: NDArray[np.float64]
     labels: Labels | None
     classes: NDArray | None
+    passes: NDArray[np.int64] | None = None  # forward passes of each answer
+
+    @property
+    def passes_per_answer(self) -> float | None:
+        """How many forward passes an answer took on average."""
+        return None if self.passes is None or not len(self.passes) else float(self.passes.mean())
 
 
 def apply(
@@ -47,6 +54,9 @@ def apply(
     **files: Any,
 ) -> Applied:
     """Return calibrated probabilities of inputs; neither inputs nor logits are ever held whole.
+
+    Where the calibrator's plan has a gate, views are computed for the samples below it alone; `Applied.passes` tells
+    how many forward passes each answer took.
 
     Parameters
     ----------
@@ -67,7 +77,7 @@ def apply(
     array([0])
     """
     needed = needed_transforms(calibrator, transforms)
-    job = Job(as_model(model, outputs=outputs, device=device), needed, preprocess, outputs)
+    job = Job(as_model(model, outputs=outputs, device=device), needed, preprocess, outputs, gate_of(calibrator))
     source = open_source(inputs, labels, files)
     sink = ProbabilitySink(job, source, calibrator)
     choose_engine(engine)(job, source, batch_size, sink, progress)
@@ -87,6 +97,19 @@ def needed_transforms(calibrator: Calibrator, given: Own = ()) -> tuple[Transfor
     return needed
 
 
+def gate_of(calibrator: Calibrator) -> Plan | None:
+    """Return the calibrator's plan where it has a gate."""
+    plan = getattr(calibrator, "plan_", None)
+    return plan if isinstance(plan, Plan) and plan.blend is not None and plan.blend.gate is not None else None
+
+
+def passes_of(calibrator: Calibrator, logits: Floats) -> NDArray[np.int64]:
+    """Return how many forward passes the answer to each sample takes, (n_samples,)."""
+    views, plan = len(calibrator.needed_transforms()), gate_of(calibrator)
+    needed = np.ones(len(logits), dtype=bool) if plan is None else plan.needs_views(logits)
+    return 1 + views * needed.astype(np.int64)
+
+
 class ProbabilitySink(Sink):
     """Calibrates each block as it comes and keeps the probabilities alone."""
 
@@ -94,17 +117,20 @@ class ProbabilitySink(Sink):
         super().__init__(job, source, None)
         self.calibrator = calibrator
         self._probs: dict[int, NDArray[np.float64]] = {}
+        self._passes: dict[int, NDArray[np.int64]] = {}
 
     def put(self, block: Block) -> None:
         self._check(block)
         self._probs[block.index] = calibrate(self.calibrator, self.job.transforms, block)
+        self._passes[block.index] = passes_of(self.calibrator, block.logits)
 
     def result(self) -> Applied:
         probs = np.concatenate([self._probs[index] for index in sorted(self._probs)])
         names = self.calibrator.classes_
         self.asked_classes = None if np.array_equal(names, np.arange(len(names))) else names.tolist()
         labels, classes = self.labels(*probs.shape)
-        return Applied(probs, labels, classes)
+        passes = np.concatenate([self._passes[index] for index in sorted(self._passes)])
+        return Applied(probs, labels, classes, passes)
 
 
 def calibrate(calibrator: Calibrator, transforms: Sequence[Transform], block: Block) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from recal.collecting.fingerprint import digest_array
 from recal.collecting.inputs.sources import Batch
 from recal.collecting.models.base import Model, Outputs, as_logits
 from recal.errors import InputError, RecalError, blame
+from recal.plan import Plan
 from recal.transforms import BuiltIn, Transform
 
 Preprocess = Callable[[Any], Any]
@@ -42,25 +43,40 @@ class Job:
     transforms: tuple[Transform, ...] = ()
     preprocess: Preprocess | None = None
     outputs: Outputs = "logits"
+    plan: Plan | None = None  # whose gate spares sure samples their views: those rows of the views stay 0
 
     def run(self, batch: Batch, describe: Callable[[int], str], *, digests: bool = False) -> Block:
         """Return the logits of one batch, each view in a forward pass of its own."""
         inputs = self.model.prepare(batch.inputs)
         logits = self._view(None, inputs, batch, describe)
         transformed = np.empty((len(self.transforms), *logits.shape), dtype=logits.dtype)
-        for place, transform in enumerate(self.transforms):
-            view = self._view(transform, inputs, batch, describe)
+        rows = None if self.plan is None else np.flatnonzero(self.plan.needs_views(logits))
+        if rows is not None and len(rows) < len(logits):
+            transformed[:] = 0
+            inputs = _rows(inputs, rows)
+        else:
+            rows = np.arange(len(logits))
+        for place, transform in enumerate(self.transforms if len(rows) else ()):
+            view = self._view(transform, inputs, batch, describe, rows)
             if view.shape[1] != logits.shape[1]:
                 raise InputError(
                     f"The number of classes changed: {self.model.name} gave {logits.shape[1]} for the originals and "
                     f"{view.shape[1]} through {str(transform)!r}."
                 )
-            transformed[place] = view
+            transformed[place, rows] = view
         inputs_digest = digest_inputs(batch) if digests else None
         return Block(batch.index, batch.start, logits, transformed, batch.labels, inputs_digest)
 
-    def _view(self, transform: Transform | None, inputs: Any, batch: Batch, describe: Callable[[int], str]) -> Floats:
-        """Return one view's logits, checked."""
+    def _view(
+        self,
+        transform: Transform | None,
+        inputs: Any,
+        batch: Batch,
+        describe: Callable[[int], str],
+        rows: NDArray[np.intp] | None = None,
+    ) -> Floats:
+        """Return one view's logits, checked; `inputs` are the batch's, or its `rows` alone."""
+        places = np.arange(len(batch)) if rows is None else rows
         where = f"while collecting {_call(transform)} of samples {batch.start}..{batch.start + len(batch) - 1}"
         whose = None if transform is None or isinstance(transform, BuiltIn) else f"Your transformation {transform!s}"
         try:
@@ -81,16 +97,16 @@ class Job:
             else:
                 blame(error, whose, where)
             raise
-        if len(logits) != len(batch):
+        if len(logits) != len(places):
             raise InputError(
-                f"{self.model.name} gave {len(logits)} rows for {len(batch)} inputs ({_call(transform)}, from "
+                f"{self.model.name} gave {len(logits)} rows for {len(places)} inputs ({_call(transform)}, from "
                 f"{describe(batch.start)} on); one row per input is needed."
             )
         if not (np.isfinite(logits.min()) and np.isfinite(logits.max())):
             row, column = np.argwhere(~np.isfinite(logits))[0].tolist()
             raise InputError(
                 f"Logits must be finite; {self.model.name} gave {logits[row, column]} for "
-                f"{describe(batch.start + row)}, class {column}, in {_call(transform)}. "
+                f"{describe(batch.start + int(places[row]))}, class {column}, in {_call(transform)}. "
                 "Remove that sample, or mend the model or `preprocess`."
             )
         return logits
@@ -100,6 +116,11 @@ def digest_inputs(batch: Batch) -> str:
     """Return a digest of a batch's inputs."""
     inputs = batch.inputs
     return digest_array(np.asarray(inputs.detach().cpu() if hasattr(inputs, "detach") else inputs))
+
+
+def _rows(inputs: Any, rows: NDArray[np.intp]) -> Any:
+    """Return some rows of a batch: an array, a tensor or a list."""
+    return [inputs[row] for row in rows.tolist()] if isinstance(inputs, list) else inputs[rows]
 
 
 def _call(transform: Transform | None) -> str:

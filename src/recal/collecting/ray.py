@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import recal.errors
 from recal.calibrators.base import Calibrator
-from recal.collecting.apply import Applied, calibrate, needed_transforms
+from recal.collecting.apply import Applied, calibrate, gate_of, needed_transforms
 from recal.collecting.inputs.sources import IndexedSource, Source
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import open_source
@@ -234,7 +234,7 @@ def apply_distributed(
         The folder, when it holds every row.
     """
     needed = needed_transforms(calibrator, transforms)
-    job = Job(as_model(model, outputs=outputs, device=device), needed, preprocess, outputs)
+    job = Job(as_model(model, outputs=outputs, device=device), needed, preprocess, outputs, gate_of(calibrator))
     source = _indexed(open_source(inputs, None, files))
     folder = Path(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)

@@ -56,6 +56,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         The fitted one; save it with `recal.save`.
     classes_ : ndarray of shape (n_classes,)
     pool_ : tuple of transformations
+    passes_per_answer_ : float
+        How many forward passes an answer took on average in the last `predict_proba`.
 
     Examples
     --------
@@ -128,7 +130,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         """Return calibrated probabilities, (n_samples, n_classes)."""
         self._check_fitted()
         how = {"preprocess": self.preprocess, "transforms": self.pool_, **self._how()}
-        return apply(self.calibrator_, self.model, inputs, **how).probs
+        applied = apply(self.calibrator_, self.model, inputs, **how)
+        self.passes_per_answer_ = applied.passes_per_answer
+        return applied.probs
 
     def predict(self, inputs: Any) -> NDArray:
         """Return the most probable class of each sample; the model's own answer, where the calibrator keeps it."""
