@@ -13,7 +13,7 @@ import torch
 from recal import Blend, Plan, Step, Views
 from recal.plan import Rule
 from recal.runtime.numpy import calibrated_probs
-from recal.runtime.onnx_plan import replay_model
+from recal.runtime.onnx_heads import Head, head_model
 from recal.runtime.torch import Replay
 
 Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
@@ -28,7 +28,7 @@ def by_torch_on_the_cpu(plan: Plan, logits: np.ndarray, transformed: np.ndarray)
 
 
 def by_onnx(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
-    model = replay_model(plan, logits.shape[1])
+    model = head_model(Head(plan), logits.shape[1])
     onnx.checker.check_model(model, full_check=True)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     inputs = {"logits": logits, "transformed": transformed} if plan.transforms else {"logits": logits}

@@ -17,7 +17,7 @@ from recal.views import Views
 Vector = NDArray[np.float64]
 
 # Log-odds beyond this are as good as certain; clipping keeps every sum below exact enough.
-_CERTAIN = 36.0
+CERTAIN = 36.0
 # A relative gain below this is none.
 _STANDSTILL = 1e-9
 _MAX_ITER = 100
@@ -113,7 +113,7 @@ class MutualInformationBinning(Calibrator):
 
 
 def _clipped_odds(views: Views) -> Vector:
-    return np.clip(log_odds(log_softmax(views.logits)), -_CERTAIN, _CERTAIN)
+    return np.clip(log_odds(log_softmax(views.logits)), -CERTAIN, CERTAIN)
 
 
 class _Sums:

@@ -17,9 +17,9 @@ from recal.checks import Floats, Labels
 from recal.views import Views
 
 # A share of e to this power is none.
-_LOWEST = -1e6
+LOWEST = -1e6
 # How finely the others of a row are drawn together where one would overtake the predicted class.
-_HALVINGS = 30
+HALVINGS = 30
 
 
 class SplineCalibration(Calibrator):
@@ -118,7 +118,7 @@ def spread_rest(logits: Floats, beta: float, top: Labels, confidence: NDArray[np
     other = np.arange(n_classes) != top[:, None]
     logs = np.asarray(logits, dtype=np.float64)[other].reshape(n_samples, n_classes - 1)
     logs -= logs.max(axis=1, keepdims=True)
-    logs = np.maximum(beta * logs, _LOWEST)
+    logs = np.maximum(beta * logs, LOWEST)
     # Shares among themselves, so that nothing underflows beside a saturated prediction.
     shares = softmax(logs)
     most = confidence / (1.0 - confidence)
@@ -134,7 +134,7 @@ def spread_rest(logits: Floats, beta: float, top: Labels, confidence: NDArray[np
 def _largest_factor(logs: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the largest factor in [0, 1] at which no row's softmax exceeds `most`; rows of `logs` end at 0."""
     low, high = np.zeros(len(logs)), np.ones(len(logs))
-    for _ in range(_HALVINGS):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         crowded = 1.0 / np.exp(logs * middle[:, None]).sum(axis=1) > most
         low, high = np.where(crowded, low, middle), np.where(crowded, middle, high)

@@ -12,7 +12,7 @@ from recal.cli.output import AsJson, print_json, say, working
 
 
 def export(
-    calibration: Annotated[Path, typer.Argument(help="What `recal fit` wrote, by a method that makes a plan.")],
+    calibration: Annotated[Path, typer.Argument(help="What `recal fit` wrote.")],
     out: Annotated[Path, typer.Option("--out", help="Where to write the ONNX file.")],
     model: Annotated[
         Path | None, typer.Option("--model", help="The model: an .onnx file, or a .pt2 file of torch.export.")
@@ -48,12 +48,12 @@ def export(
     """
     from recal import load
     from recal.errors import InputError
-    from recal.plan import plan_of
     from recal.runtime.onnx import export_onnx, export_replay
     from recal.runtime.onnx_cost import measure
+    from recal.runtime.onnx_heads import head_of
 
     source = load(calibration)
-    plan = plan_of(source)
+    head = head_of(source)
     between = {"shape": shape, "dtype": dtype, "preprocess": preprocess, "mean": mean, "std": std, "divide": divide}
     between |= {"channels": channels, "outputs": outputs, "accept": accept}
     with working("Exporting"):
@@ -69,24 +69,28 @@ def export(
             more = options.given(outputs=outputs, accept=accept)
             export_onnx(opened, example, out, plan=source, preprocess=prepared, **more)
             n_classes = _n_classes(out)
-        cost = measure(out, plan, n_classes, with_model=model is not None)
-    views = [str(transform) for transform in plan.transforms]
+        cost = measure(out, head, n_classes, with_model=model is not None)
     if as_json:
-        steps = {"file": out, "transforms": views, "steps": len(plan.steps), "bytes": out.stat().st_size}
-        print_json({**steps, "ms": cost.whole, "calibration_ms": cost.calibration})
+        views = [str(transform) for transform in head.transforms]
+        steps = 0 if head.plan is None else len(head.plan.steps)
+        told = {"file": out, "transforms": views, "steps": steps, "bytes": out.stat().st_size}
+        print_json({**told, "ms": cost.whole, "calibration_ms": cost.calibration})
         return
-    say(f"Written to {out}: {_described(plan, model is not None)}.")
+    say(f"Written to {out}: {_described(head, model is not None)}.")
     whole = "" if cost.whole is None else f"One answer takes {cost.whole:.3g} ms on one thread here, of which "
     say(f"{whole}{'the' if whole else 'The'} calibration alone takes {cost.calibration:.2g} ms.")
 
 
-def _described(plan: Any, with_model: bool) -> str:
-    views = len(plan.transforms)
-    shape = f"{len(plan.steps)} steps" if plan.blend is None else "a blend"
+def _described(head: Any, with_model: bool) -> str:
+    plan, views = head.plan, len(head.transforms)
+    if plan is None:
+        shape = type(head.calibrator).__name__
+    else:
+        shape = f"{len(plan.steps)} steps" if plan.blend is None else "a blend"
     if not with_model:
         return f"{shape}, {views} views; inputs: logits{', transformed' if views else ''}"
-    gate = None if plan.blend is None or not views else plan.blend.gate
-    if gate is not None:
+    if head.gated is not None:
+        gate = head.gated.blend.gate
         return f"{shape}; an answer costs 1 forward pass from a confidence of {gate:g} on, {1 + views} below"
     return f"{shape}, {views} views; each answer costs {1 + views} forward passes"
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from recal.decisions.rule import DecisionRule
 from recal.errors import InputError
 from recal.files.atomic import replacing
-from recal.plan import Plan, plan_of
+from recal.plan import Plan
+from recal.runtime.onnx_heads import head_model, head_of
 from recal.runtime.onnx_nodes import onnx
 from recal.runtime.onnx_pieces import Piece, example_of, read_model, sizes, traced
-from recal.runtime.onnx_plan import check_classes, replay_model
 from recal.runtime.onnx_whole import whole_model
 from recal.transforms import BuiltIn, Transform
 
@@ -26,7 +28,7 @@ def export_replay(plan: Plan | Any, path: str | os.PathLike[str], n_classes: int
 
     Parameters
     ----------
-    plan : Plan, or a fitted calibrator that has one
+    plan : Plan, or a fitted calibrator
     path : where to write
     n_classes : int, optional where `plan` is a calibrator, which knows its classes
 
@@ -34,11 +36,11 @@ def export_replay(plan: Plan | Any, path: str | os.PathLike[str], n_classes: int
     logits through ``plan.transforms`` in that order, both float32; its output is `probs`. Rows of samples above a
     plan's gate are not read.
     """
-    steps = plan_of(plan)
+    head = head_of(plan)
     classes = n_classes if n_classes is not None else len(getattr(plan, "classes_", ()))
     if not classes:
         raise InputError("A plan does not know how many classes there are: pass n_classes.")
-    return _write(replay_model(steps, int(classes)), steps.transforms, path)
+    return _write(head_model(head, int(classes)), head.transforms, path)
 
 
 def export_onnx(
@@ -49,9 +51,9 @@ def export_onnx(
     plan: Plan | Any = None,
     preprocess: Callable[[Any], Any] | None = None,
     outputs: str = "logits",
-    accept: float | Sequence[float] | None = None,
+    accept: DecisionRule | float | Sequence[float] | None = None,
 ) -> Path:
-    """Write a model with its transformations and its plan to one ONNX file.
+    """Write a model with its transformations and its calibration to one ONNX file.
 
     Parameters
     ----------
@@ -62,13 +64,15 @@ def export_onnx(
         A batch of inputs as the file will get them; only its shape (without n) and dtype matter. An ONNX model with a
         fixed input shape needs none.
     path : where to write
-    plan : Plan, or a fitted calibrator that has one
+    plan : Plan, or a fitted calibrator
+        All that make a plan, and most that map logits alone (`recal.runtime.onnx_methods`).
     preprocess : callable, optional
         Runs after the transformations and before the model; must consist of torch operations.
     outputs : {"logits", "probabilities"}
         What the model returns, as in `recal.collect`.
-    accept : float, or one number per class, optional
-        The confidence from which on an answer is accepted, of any class or of the predicted one.
+    accept : DecisionRule, float, or one number per class, optional
+        The confidence from which on an answer is accepted, of any class or of the predicted one; by default that of
+        the calibrator's `decision_`, where it has one.
 
     Returns
     -------
@@ -90,28 +94,36 @@ def export_onnx(
     if outputs not in ("logits", "probabilities"):
         raise InputError(f"`outputs` says what the model returns: 'logits' or 'probabilities', got {outputs!r}.")
     if isinstance(model, str | os.PathLike | onnx.ModelProto):
-        steps = plan_of(plan)
-        _check_traceable(steps.transforms)
-        front, batch = _onnx_front(model, steps.transforms, preprocess, example, outputs)
+        head = head_of(plan)
+        _check_traceable(head.transforms)
+        front, batch = _onnx_front(model, head.transforms, preprocess, example, outputs)
     else:
         from recal.runtime.torch_onnx import parts_of
 
         model, plan, preprocess = parts_of(model, plan, preprocess)
-        steps = plan_of(plan)
-        _check_traceable(steps.transforms)
+        head = head_of(plan)
+        _check_traceable(head.transforms)
         if example is None:
             raise InputError(
                 "A torch model is written along an example: pass a batch such as torch.rand(1, 3, 32, 32)."
             )
         front, batch = _torch_front(model, preprocess, example, outputs), example
     n_classes = _classes_of(front[-1])
-    check_classes(steps, n_classes)
-    views = _views(steps.transforms, batch)
-    thresholds = None if accept is None else np.asarray(accept, dtype=np.float64).reshape(-1)
-    if thresholds is not None and len(thresholds) not in (1, n_classes):
+    head.check_classes(n_classes)
+    views = _views(head.transforms, batch)
+    thresholds = _thresholds(getattr(plan, "decision_", None) if accept is None else accept, n_classes)
+    whole = whole_model(front, views, head, n_classes, batch, outputs=outputs, accept=thresholds)
+    return _write(whole, head.transforms, path)
+
+
+def _thresholds(accept: Any, n_classes: int) -> NDArray[np.float64] | None:
+    if accept is None:
+        return None
+    values = accept.thresholds if isinstance(accept, DecisionRule) else accept
+    thresholds = np.asarray(values, dtype=np.float64).reshape(-1)
+    if len(thresholds) not in (1, n_classes):
         raise InputError(f"`accept` is one number, or one for each of {n_classes} classes, got {len(thresholds)}.")
-    whole = whole_model(front, views, steps, n_classes, batch, outputs=outputs, accept=thresholds)
-    return _write(whole, steps.transforms, path)
+    return thresholds
 
 
 def _torch_front(model: Any, preprocess: Any, example: Any, outputs: str) -> list[Piece]:

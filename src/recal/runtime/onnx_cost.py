@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from recal.errors import MissingExtraError
-from recal.plan import Plan
-from recal.runtime.onnx_plan import replay_model
+from recal.runtime.onnx_heads import Head, head_model
 
 _RUNS = 15
 
@@ -24,7 +23,7 @@ class Cost:
     calibration: float
 
 
-def measure(path: str | os.PathLike[str], plan: Plan, n_classes: int, *, with_model: bool) -> Cost:
+def measure(path: str | os.PathLike[str], head: Head, n_classes: int, *, with_model: bool) -> Cost:
     """Return what one answer costs on this machine, the median of some runs on one thread.
 
     Inputs are random: views that differ, logits of middling confidence.
@@ -32,10 +31,10 @@ def measure(path: str | os.PathLike[str], plan: Plan, n_classes: int, *, with_mo
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(1, n_classes)).astype(np.float32) * 3
     feeds = {"logits": logits}
-    if plan.transforms:
-        noise = rng.normal(size=(len(plan.transforms), 1, n_classes)).astype(np.float32)
+    if head.transforms:
+        noise = rng.normal(size=(len(head.transforms), 1, n_classes)).astype(np.float32)
         feeds["transformed"] = logits + noise
-    calibration = _median(replay_model(plan, n_classes).SerializeToString(), feeds)
+    calibration = _median(head_model(head, n_classes).SerializeToString(), feeds)
     return Cost(_median(os.fspath(path), None) if with_model else None, calibration)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from recal.errors import InputError
 from recal.plan import Plan
 from recal.runtime.onnx_blend import blended, gated, needs_views
-from recal.runtime.onnx_nodes import DOUBLE, FLOAT, Nodes, model_of, onnx, tensor
+from recal.runtime.onnx_nodes import DOUBLE, Nodes
 from recal.runtime.onnx_replay import add_steps, is_parallel
 from recal.runtime.onnx_stepwise import add_stepwise
 
@@ -41,19 +41,3 @@ def plan_probs(g: Nodes, logits: str, transformed: str, plan: Plan, n_classes: i
         return g.op("Softmax", g.op("Mul", own, g.const(np.float64(plan.start * plan.finish))), axis=1)
     scales = g.op("Mul", add_steps(g, drops, columns, plan, n_classes), g.const(np.float64(plan.finish)))  # (1, n)
     return g.op("Softmax", g.op("Mul", own, g.op("Transpose", scales, perm=[1, 0])), axis=1)
-
-
-def replay_model(plan: Plan, n_classes: int) -> onnx.ModelProto:
-    """Return an ONNX model from logits to calibrated probabilities.
-
-    Its inputs are `logits` (n, n_classes) and, where the plan needs views, `transformed` (m, n, n_classes), the logits
-    through each of ``plan.transforms`` in that order; its output is `probs` (n, n_classes), all float32.
-    """
-    check_classes(plan, n_classes)
-    graph, n_views = Nodes(), len(plan.transforms)
-    probs = plan_probs(graph, "logits", "transformed", plan, n_classes)
-    graph.rename(graph.cast(probs, FLOAT), "probs")
-    inputs = [tensor("logits", FLOAT, ["batch", n_classes])]
-    if n_views:
-        inputs.append(tensor("transformed", FLOAT, [n_views, "batch", n_classes]))
-    return model_of(graph, inputs, [tensor("probs", FLOAT, ["batch", n_classes])])

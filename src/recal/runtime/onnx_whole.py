@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.models.base import PROBABILITY_FLOOR
-from recal.plan import Plan
 from recal.runtime.onnx_blend import blended, gated, needs_views
+from recal.runtime.onnx_heads import Head
 from recal.runtime.onnx_nodes import BOOL, DOUBLE, FLOAT, INT64, IR_VERSION, Nodes, model_of, onnx, tensor
 from recal.runtime.onnx_pieces import Piece, element_type, opsets_of, sizes
-from recal.runtime.onnx_plan import plan_probs
 from recal.transforms import Transform
 
 # As in Python: a little above full scale is rounding, more is another scale.
@@ -27,7 +26,7 @@ class Whole:
 
     front: Sequence[Piece]
     views: Piece | None
-    plan: Plan
+    head: Head
     n_classes: int
     outputs: str
 
@@ -46,7 +45,7 @@ class Whole:
 def whole_model(
     front: Sequence[Piece],
     views: Piece | None,
-    plan: Plan,
+    head: Head,
     n_classes: int,
     example: Any,
     *,
@@ -54,7 +53,7 @@ def whole_model(
     accept: NDArray[np.float64] | None = None,
 ) -> onnx.ModelProto:
     """Return the model of the whole file; `example` is a batch as the file will get them, or None: as the model's."""
-    whole, g = Whole(front, views, plan, n_classes, outputs), Nodes()
+    whole, g = Whole(front, views, head, n_classes, outputs), Nodes()
     name = "inputs" if views is not None or len(front) > 1 else front[0].input.name
     if example is None:
         given, shape = element_type(front[0].input), sizes(front[0].input)
@@ -65,7 +64,7 @@ def whole_model(
     wide = ["batch", n_classes]
     values = [tensor(name, given, ["batch", *(size or None for size in shape[1:])])]
     pieces = [*front, views] if views is not None else [*front]
-    results = [tensor("probs", FLOAT, wide), *_results(g, plan, logits, probs, passes, accept)]
+    results = [tensor("probs", FLOAT, wide), *_results(g, head, logits, probs, passes, accept)]
     return model_of(
         g,
         values,
@@ -77,25 +76,26 @@ def whole_model(
 
 def _answers(g: Nodes, whole: Whole, inputs: str, given: int) -> tuple[str, str, str]:
     """Return the originals' logits, float64 probabilities, and how many passes each answer takes."""
-    plan, n_classes, n_views = whole.plan, whole.n_classes, len(whole.plan.transforms)
-    if whole.views is not None and plan.blend is not None and plan.blend.gate is not None:
+    head, n_classes, n_views = whole.head, whole.n_classes, len(whole.head.transforms)
+    if whole.views is not None and head.gated is not None:
         return _gated_answers(g, whole, inputs, given)
     if whole.views is None:
         logits, transformed = whole.logits(g, inputs, given), ""
     else:
         rows = g.op("Concat", inputs, whole.views.put(g, inputs, "views_"), axis=0)
         stack = g.op("Reshape", whole.logits(g, rows, given), g.const([1 + n_views, -1, n_classes]))
-        stack = _refused(g, stack, plan.transforms, inputs, given)
+        stack = _refused(g, stack, head.transforms, inputs, given)
         logits, transformed = g.row(stack, 0), g.part(stack, 1, 1 + n_views, axis=0)
-    probs = plan_probs(g, logits, transformed, plan, n_classes)
+    probs = head.probs(g, logits, transformed, n_classes)
     zeros = g.op("Mul", g.op("ArgMax", logits, axis=1, keepdims=0), g.const(np.int64(0)))
     return logits, probs, g.op("Add", zeros, g.const(np.int64(1 + n_views)))
 
 
 def _gated_answers(g: Nodes, whole: Whole, inputs: str, given: int) -> tuple[str, str, str]:
     """The same where a gate spares surer samples their views: the rows below it are gathered, asked and put back."""
-    plan, n_classes, n_views = whole.plan, whole.n_classes, len(whole.plan.transforms)
+    plan, n_classes, n_views = whole.head.gated, whole.n_classes, len(whole.head.transforms)
     assert whole.views is not None
+    assert plan is not None
     logits = _refused(g, whole.logits(g, inputs, given), plan.transforms, inputs, given)
     needed = needs_views(g, logits, plan)
     some, none = Nodes(g), Nodes(g)
@@ -126,11 +126,10 @@ def _refused(g: Nodes, logits: str, transforms: tuple[Transform, ...], inputs: s
 
 
 def _results(
-    g: Nodes, plan: Plan, logits: str, probs: str, passes: str, accept: NDArray[np.float64] | None
+    g: Nodes, head: Head, logits: str, probs: str, passes: str, accept: NDArray[np.float64] | None
 ) -> list[onnx.ValueInfoProto]:
     """Add the outputs, and return all but the first, `probs`."""
-    free = plan.blend is not None and plan.blend.answers == "free"
-    answer = g.op("ArgMax", probs if free else logits, axis=1, keepdims=1)
+    answer = g.op("ArgMax", logits if head.keeps_answers else probs, axis=1, keepdims=1)
     confidence = g.op("Squeeze", g.op("GatherElements", probs, answer, axis=1), g.const([1]))
     answer = g.op("Squeeze", answer, g.const([1]))
     g.rename(g.cast(probs, FLOAT), "probs")

@@ -1,0 +1,79 @@
+"""What an exported file does with logits: replay a plan, or map them as a method without a plan does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from recal.calibrators.base import Calibrator
+from recal.errors import InputError
+from recal.plan import Plan, plan_of
+from recal.runtime.onnx_methods import check_exportable, method_probs
+from recal.runtime.onnx_nodes import FLOAT, Nodes, model_of, onnx, tensor
+from recal.runtime.onnx_plan import check_classes, plan_probs
+from recal.transforms import Transform
+
+
+@dataclass(frozen=True)
+class Head:
+    """A plan, or a fitted calibrator that has none."""
+
+    plan: Plan | None
+    calibrator: Calibrator | None = None
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        return () if self.plan is None else self.plan.transforms
+
+    @property
+    def gated(self) -> Plan | None:
+        """The plan, where it has a gate that spares samples their views."""
+        blend = None if self.plan is None else self.plan.blend
+        return self.plan if blend is not None and blend.gate is not None and blend.weights else None
+
+    @property
+    def keeps_answers(self) -> bool:
+        """Whether the answer is always the model's own."""
+        if self.plan is not None:
+            return self.plan.blend is None or self.plan.blend.answers == "kept"
+        return self.calibrator is not None and bool(self.calibrator.keeps_accuracy)
+
+    def check_classes(self, n_classes: int) -> None:
+        """Refuse a number of classes that a classifier, or this calibration, cannot have."""
+        check_classes(self.plan or Plan(), n_classes)
+        if self.calibrator is not None and len(self.calibrator.classes_) != n_classes:
+            name, fitted = type(self.calibrator).__name__, len(self.calibrator.classes_)
+            raise InputError(f"This {name} was fitted on {fitted} classes, got {n_classes}.")
+
+    def probs(self, g: Nodes, logits: str, transformed: str, n_classes: int) -> str:
+        """Return probabilities, (n, K) float64, from logits, (n, K), and those of all views, (m, n, K)."""
+        if self.plan is not None:
+            return plan_probs(g, logits, transformed, self.plan, n_classes)
+        assert self.calibrator is not None
+        return method_probs(g, logits, self.calibrator, n_classes)
+
+
+def head_of(source: Any) -> Head:
+    """Return what a plan or a fitted calibrator does; of a calibrator that chose among others, what was chosen."""
+    while not hasattr(source, "plan_") and isinstance(getattr(source, "calibrator_", None), Calibrator):
+        source = source.calibrator_
+    if isinstance(source, Calibrator) and not hasattr(source, "plan_") and hasattr(source, "classes_"):
+        check_exportable(source)
+        return Head(None, source)
+    return Head(plan_of(source))
+
+
+def head_model(head: Head, n_classes: int) -> onnx.ModelProto:
+    """Return an ONNX model from logits to calibrated probabilities.
+
+    Its inputs are `logits` (n, n_classes) and, where views are needed, `transformed` (m, n, n_classes), the logits
+    through each of ``head.transforms`` in that order; its output is `probs` (n, n_classes), all float32.
+    """
+    head.check_classes(n_classes)
+    graph, n_views = Nodes(), len(head.transforms)
+    probs = head.probs(graph, "logits", "transformed", n_classes)
+    graph.rename(graph.cast(probs, FLOAT), "probs")
+    inputs = [tensor("logits", FLOAT, ["batch", n_classes])]
+    if n_views:
+        inputs.append(tensor("transformed", FLOAT, [n_views, "batch", n_classes]))
+    return model_of(graph, inputs, [tensor("probs", FLOAT, ["batch", n_classes])])
