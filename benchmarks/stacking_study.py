@@ -41,18 +41,31 @@ SCORES: dict[str, Callable[..., float]] = {
     name: getattr(metrics, name) for name in ("nll", "brier", "aurc", "ece", "error_rate")
 }
 RISKS = (0.01, 0.02, 0.05)
+# Sets of candidates, from few to many; () is all that there are.
+POOLS: dict[str, tuple[str, ...]] = {
+    "mirror": ("flip",),
+    "mirror, shifts": ("flip", "shift"),
+    "loses nothing": ("flip", "shift", "crop", "zoomin"),
+    "zoom": ("zoom",),
+    "zoom, brightness": ("zoom", "brightness"),
+    "loses nothing, zoom": ("flip", "shift", "crop", "zoomin", "zoom"),
+    "loses nothing, zoom, brightness": ("flip", "shift", "crop", "zoomin", "zoom", "brightness"),
+    "all": (),
+}
 SLOW = ("vatta", "matta", "consistency", "aggregate, per class")
 
 
-def methods(n_classes: int) -> dict[str, Calibrator]:
+def methods() -> dict[str, Calibrator]:
     """Every method that stands in the tables; each is given all views of a file."""
-    found: dict[str, Calibrator] = {
+    return {
         "ts": TemperatureScaling(),
         "recal": ReCal(random_state=0),
         "sms": StructuredMatrixScaling(),
+        "sms, kept": StructuredMatrixScaling(answers="kept"),
         "tta": ViewAveraging(),
         "tta, temperature": ViewAveraging(temperature=True),
         "aggregate": LearnedAggregation(),
+        "aggregate, kept": LearnedAggregation(answers="kept"),
         "aggregate, per class": LearnedAggregation(per_class=True),
         "vatta": VATTA(),
         "matta": MATTA(),
@@ -60,7 +73,6 @@ def methods(n_classes: int) -> dict[str, Calibrator]:
         "stack": ViewStacking(),
         "stack, free": ViewStacking(answers="free"),
     }
-    return found
 
 
 def coverage(probs: NDArray[np.float64], y: NDArray[np.intp], risk: float) -> float:
@@ -126,16 +138,15 @@ class Study:
 
 
 def run_methods(study: Study, file: Path, views: Views, count: int, slow: int) -> None:
-    for name, calibrator in methods(views.n_classes).items():
+    for name, calibrator in methods().items():
         number = min(slow, count) if name in SLOW else count
         if number:
             study.run("methods", file.stem, name, calibrator, halves(views, number))
     used = study.found["methods"][file.stem].get("_chosen", {}).get("stack", {})
     if used:  # rivals with the views that stacking found, since strong ones harm an average
         best = only(views, used)
-        for name in ("tta, temperature", "aggregate"):
-            calibrator = methods(views.n_classes)[name]
-            study.run("methods", file.stem, f"{name}, stack's views", calibrator, halves(best, count))
+        for name in ("tta, temperature", "aggregate", "aggregate, kept"):
+            study.run("methods", file.stem, f"{name}, stack's views", methods()[name], halves(best, count))
         if slow:
             study.run("methods", file.stem, "vatta, stack's views", VATTA(), halves(best, min(slow, count)))
 
@@ -172,6 +183,23 @@ def run_kinds(study: Study, file: Path, views: Views, count: int, slow: int) -> 
         study.run("kinds", file.stem, f"{kind} ({len(held.transforms)})", calibrator, halves(held, count))
 
 
+def run_pools(study: Study, path: Path, count: int) -> None:
+    """Which kinds to offer: sets of candidates, on a file's halves or on a folder's fit.npz and clean.npz."""
+    views = read_views(path / "fit.npz" if path.is_dir() else path)
+
+    def pairs(kept: list[Any]) -> list[tuple[Views, Views]]:
+        if path.is_dir():
+            return [(only(views, kept), only(read_views(path / "clean.npz"), kept))]
+        return list(halves(only(views, kept), count))
+
+    study.run("pools", path.stem, "ts", TemperatureScaling(), pairs([]))
+    for name, kinds in POOLS.items():
+        held = [t for t in views.transforms if not kinds or str(t).split(":")[0] in kinds]
+        if held:
+            row = f"{name} ({len(held)})"
+            study.run("pools", path.stem, row, ViewStacking(), pairs(held))
+
+
 def run_damage(study: Study, folder: Path, slow: int) -> None:
     fitting = read_views(folder / "fit.npz")
     lossless = [t for t in fitting.transforms if getattr(t, "keeps_information", False)]
@@ -206,7 +234,7 @@ PARTS = {"methods": run_methods, "views": run_views, "gate": run_gate, "size": r
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=[*PARTS, "damage", "write"])
+    parser.add_argument("part", choices=[*PARTS, "pools", "damage", "write"])
     parser.add_argument("--views", type=Path, nargs="*", default=[])
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--halves", type=int, default=10)
@@ -218,6 +246,8 @@ def main() -> None:
     for path in arguments.views:
         if arguments.part == "damage":
             run_damage(study, path, arguments.slow_halves)
+        elif arguments.part == "pools":
+            run_pools(study, path, arguments.halves)
         else:
             PARTS[arguments.part](study, path, read_views(path), arguments.halves, arguments.slow_halves)
     if arguments.part == "write":

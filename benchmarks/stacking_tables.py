@@ -110,6 +110,7 @@ def write(store: Store, out: Path, figures: Path | None) -> None:
     lines += section(
         "One view of one kind", f"The best of its kind, taken without the rule of no harm. {against}", store, "kinds"
     )
+    lines += section("Candidates", f"What to offer; the fit chooses. {against}", store, "pools")
     lines += damage(store)
     out.write_text("\n".join(lines).rstrip() + "\n")
     if figures is not None:

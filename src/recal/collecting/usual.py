@@ -16,7 +16,8 @@ AUTO = "auto"
 
 # Some that keep everything, for stacking, and some that lose more and more, for ReCal: about ten passes to collect.
 USUAL: dict[str, str] = {
-    "image": "flip+shift+shift:direction=right+zoomin:1.1+zoom:0.5-0.9:6",
+    "image": "flip+shift+shift:direction=right+zoomin:1.1+zoom:0.9+zoom:0.8+zoom:0.7+zoom:0.55"
+    "+brightness:0.7+brightness:0.5",
     "video": "flip+shift+zoom:0.5-0.9:3+frames:0.1-0.6:5",
     "series": "timeshift:0.02+timeshift:0.05+coarse:0.3-0.9:3+drop:0.1-0.6:5",
     "text": "cut:0.1+cut:0.2+cut:0.2:side=start+tokendrop:0.05-0.5:6",
