@@ -56,7 +56,7 @@ class ViewStacking(Calibrator):
         The confidence (after temperature scaling) from which on no view is computed; "auto" takes the lowest one that
         keeps 95 % of the gain, None computes them always.
     no_harm : bool
-        Use views, and offsets, only where the gain on samples left out exceeds one standard error.
+        Use views, and offsets, only where the gain on samples left out clearly exceeds its standard error.
     worth : float, optional
         The share of the gain so far that each further view must add: it costs a forward pass. By default 0.1, and 0.03
         where answers are free: who lets them change asks for all that views can give.

@@ -4,8 +4,9 @@ The whole procedure is cross-fitted. For each fold a path grows on the other fol
 beside it, and so on; what each length of path would have delivered to the samples left out, with gate and guard,
 decides how long the path on all samples may be. A further view must
 
-- lower the mean loss of the samples left out by more than one standard error of the paired differences; for the first
-  view, and for offsets alone, 1 + 10 / sqrt(n) of them, since few samples tell their own error badly; and
+- lower the mean loss of the samples left out by more than one standard error of the paired differences, the first view
+  by 1 + 5 / sqrt(n) of them, since few samples tell their own error badly (and offsets alone, which are many numbers,
+  by 2 + 5 / sqrt(n)); and
 - add at least a share `worth` of what the views before it gained, and the first one half a per cent of the loss: a
   view costs a forward pass for every answer.
 
@@ -85,9 +86,9 @@ class Gain:
     def is_clear(self) -> bool:
         return self.mean > self.error
 
-    def is_safe(self, n_samples: int) -> bool:
-        """Whether it is clear even though few samples tell their own standard error badly."""
-        return self.mean > (1.0 + 10.0 / np.sqrt(n_samples)) * self.error
+    def exceeds(self, errors: float, n_samples: int) -> bool:
+        """Whether it is larger than so many standard errors, and some more where few samples tell these badly."""
+        return self.mean > (errors + 5.0 / np.sqrt(n_samples)) * self.error
 
     @property
     def trust(self) -> float:
@@ -214,7 +215,7 @@ def choose_views(
     crossed = CrossFit(material, rng)
     offset_losses = crossed.losses()
     base_gain = Gain.between(material.plain_losses, offset_losses)
-    with_offsets = base_gain.is_safe(material.n_samples) or not no_harm
+    with_offsets = base_gain.exceeds(2.0, material.n_samples) or not no_harm
     base_losses = offset_losses if with_offsets else material.plain_losses
     trust = base_gain.trust if no_harm else 1.0
     base = _drawn_back(whole.stacks[0], _plain(whole.stacks[0]), trust) if with_offsets else None
@@ -232,7 +233,7 @@ def choose_views(
         gains.append(Gain.between(losses, new))
         order.append(whole.stacks[-1].used[-1])
         least = worth * float(base_losses.mean() - losses.mean()) if chosen else _LEAST_SHARE * float(losses.mean())
-        clear = gains[-1].is_clear if chosen else gains[-1].is_safe(material.n_samples)
+        clear = gains[-1].is_clear if chosen else gains[-1].exceeds(1.0, material.n_samples)
         worthwhile = clear and gains[-1].mean >= least
         if not (worthwhile or (length == 1 and not no_harm)):
             break
