@@ -60,7 +60,7 @@ def section(title: str, words: str, store: Store, part: str) -> list[str]:
             against = base if base is not None else named[name.replace("stack", "ts")]
             picked = ", ".join(f"{view} {count}x" for view, count in list(chosen.get(name, {}).items())[:4])
             table.append([name, *cells(row, against), picked])
-        lines += [f"**{file}**", "", markdown_table(["", *HEADS, "views used"], table), ""]
+        lines += [f"**{file}**", "", *markdown_table(["", *HEADS, "views used"], table), ""]
     return lines
 
 
@@ -82,7 +82,7 @@ def damage(store: Store) -> list[str]:
             text = f"{1 - base['error_rate'][0]:.3f} / {base['nll'][0]:.3f} / {base['ece'][0]:.3f}"
             others = [rows[method] for method in DAMAGED[1:]]
             table.append([name.split("/")[1], text, *(_damage_cell(row, base) for row in others)])
-        lines += [f"**{folder}**", "", markdown_table(["images", "ts", *DAMAGED[1:]], table), ""]
+        lines += [f"**{folder}**", "", *markdown_table(["images", "ts", *DAMAGED[1:]], table), ""]
         used = next(iter(rows for name, rows in store["damage"].items() if name.startswith(folder)))["_chosen"]
         lines += [f"Views used by {name}: {', '.join(views) or 'none'}." for name, views in used.items()] + [""]
     return lines
