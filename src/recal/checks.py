@@ -23,6 +23,8 @@ def check_form(values: ArrayLike, name: str) -> Floats:
     """Return `values` as an (n_samples, n_classes) float array, without a copy where possible; values not yet read."""
     if isinstance(values, np.ma.MaskedArray):
         raise InputError(f"`{name}` is a masked array; drop or fill the masked values, and pass a plain array.")
+    if hasattr(values, "tocsr"):
+        raise InputError(f"Sparse data are not supported: `{name}` has a number for every class; pass .toarray().")
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors that track gradients
@@ -31,18 +33,22 @@ def check_form(values: ArrayLike, name: str) -> Floats:
         array = array.astype(np.float64)
     if not array.dtype.isnative:  # compiled code reads the machine's own byte order only
         array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.kind == "c":
+        raise InputError(f"Complex data not supported: `{name}` must hold floats, got dtype {array.dtype}.")
     if array.dtype.type not in _FLOATS:
         raise InputError(f"`{name}` must hold floats (float16, float32 or float64), got dtype {array.dtype}.")
     if array.ndim != 2:
         raise InputError(
             f"`{name}` must have the shape (n_samples, n_classes), got {array.shape}. "
-            "For one sample pass a single row; for a binary score pass two columns."
+            "Reshape your data: for one sample pass a single row; for a binary score pass two columns."
         )
     if array.shape[0] == 0:
         raise InputError(f"`{name}` has no rows; at least one sample is needed.")
     if array.shape[1] < 2:
+        count = array.shape[1]
         raise InputError(
-            f"`{name}` has {array.shape[1]} column; at least two classes are needed. "
+            f"`{name}` has {count} column; at least two classes are needed. It holds "
+            f"{count} feature(s) (shape={array.shape}) while a minimum of 2 is required. "
             "For a binary score s pass the two columns (0, s)."
         )
     return array
@@ -56,7 +62,7 @@ def check_matrix(values: ArrayLike, name: str) -> Floats:
         row, column = np.argwhere(~np.isfinite(array))[0]
         raise InputError(
             f"`{name}` must be finite; row {row}, column {column} is {array[row, column]}. "
-            "Remove such rows, or mend the model that gave them."
+            "Remove rows with NaN or inf, or mend the model that gave them."
         )
     return array
 
@@ -140,11 +146,28 @@ def check_labels(
     return labels.astype(np.intp)
 
 
+def check_weights(values: ArrayLike, n_samples: int) -> NDArray[np.float64]:
+    """Return how often each sample counts: finite, at least 0, not all 0."""
+    try:
+        weights = np.asarray(values, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"`sample_weight` cannot be read as numbers: {error}") from None
+    if weights.shape != (n_samples,):
+        raise InputError(
+            f"`sample_weight` must have one number per sample, {n_samples}, got the shape {weights.shape}."
+        )
+    if not np.isfinite(weights).all() or weights.min() < 0.0 or not weights.any():
+        raise InputError("`sample_weight` must hold finite numbers of at least zero, and not all may be zero.")
+    return weights
+
+
 def _remedy_for_kind(labels: NDArray) -> str:
     if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == np.rint(labels)).all():
         return "They are whole numbers all the same: pass y.astype(int)."
     if labels.dtype.kind == "b":
         return "If True stands for the second column, pass y.astype(int); otherwise classes=[True, False]."
+    if labels.dtype.kind == "f":
+        return "Unknown label type: continuous. A classifier's labels are classes."
     return "For other labels pass classes=[...], one per column, in the columns' order."
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from functools import cache
+
 
 class RecalError(Exception):
     """Whatever recal refuses to do."""
@@ -12,7 +15,21 @@ class InputError(RecalError, ValueError):
 
 
 class NotFittedError(RecalError, ValueError, AttributeError):
-    """A calibrator was asked before it was fitted."""
+    """A calibrator was asked before it was fitted. Where scikit-learn is loaded it is also an instance of its own."""
+
+    def __new__(cls, *arguments: object) -> NotFittedError:
+        theirs = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", None)
+        if theirs is None or cls is not NotFittedError:
+            return super().__new__(cls, *arguments)
+        return super().__new__(_joined_with(theirs), *arguments)
+
+    def __reduce__(self) -> tuple[type[NotFittedError], tuple[object, ...]]:
+        return NotFittedError, self.args  # a process that reads it may not have scikit-learn loaded
+
+
+@cache
+def _joined_with(theirs: type[Exception]) -> type[NotFittedError]:
+    return type("NotFittedError", (NotFittedError, theirs), {"__module__": __name__, "__doc__": NotFittedError.__doc__})
 
 
 class FileError(RecalError):

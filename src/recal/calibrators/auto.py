@@ -96,8 +96,15 @@ class AutoCalibration(Calibrator):
         self.answers = answers
         self.random_state = random_state
 
-    def fit(self, X: Views | ArrayLike, y: ArrayLike | None = None, *, classes: Sequence[Any] | None = None) -> Self:
-        super().fit(X, y, classes=classes)
+    def fit(
+        self,
+        X: Views | ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        classes: Sequence[Any] | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        super().fit(X, y, classes=classes, sample_weight=sample_weight)
         self.calibrator_.classes_, self.calibrator_.n_fitted_ = self.classes_, self.n_fitted_
         return self
 

@@ -26,8 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.machinery.estimator import Estimator
 from recal.calibrators.machinery.parameters import check_choice
 from recal.calibrators.machinery.probabilities import bounded_probs
-from recal.calibrators.machinery.suspicions import warn_of_suspicions
-from recal.checks import Labels, check_classes, check_labels
+from recal.calibrators.machinery.suspicions import refuse_codes, warn_of_suspicions
+from recal.checks import Labels, check_classes, check_labels, check_weights
 from recal.engine.guard import keep_answers
 from recal.errors import InputError, NotFittedError
 from recal.plan import Answers, Plan
@@ -81,6 +81,8 @@ class Calibrator(Estimator, ABC):
     short_name: ClassVar[str]
     keeps_accuracy: ClassVar[bool]
     needs_views: ClassVar[bool] = False
+    takes_weights: ClassVar[bool] = False
+    """Whether `sample_weight` may hold any numbers, not only whole ones."""
     reads_views: ClassVar[bool] = False
     """Whether views are of use to a fit that can do without; whoever collects for it should bring some."""
 
@@ -90,7 +92,14 @@ class Calibrator(Estimator, ABC):
     sets_: Any
     profile_: Any
 
-    def fit(self, X: Views | ArrayLike, y: ArrayLike | None = None, *, classes: Sequence[Any] | None = None) -> Self:
+    def fit(
+        self,
+        X: Views | ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        classes: Sequence[Any] | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Learn the map from held-out logits and their labels.
 
         Parameters
@@ -100,22 +109,36 @@ class Calibrator(Estimator, ABC):
             Integers are column indices; anything else needs `classes`.
         classes : sequence of length n_classes, optional
             The columns' names, in the columns' order.
+        sample_weight : array-like of shape (n_samples,), optional
+            How often each sample counts. Any number where the method `takes_weights`; whole numbers elsewhere, as if
+            the sample stood that often among the others.
         """
         views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
         names = classes if classes is not None else views.classes
         if y is not None:
             labels = check_labels(y, views.n_samples, views.n_classes, names)
+            if not isinstance(X, Views):
+                refuse_codes(views.logits, y, labels, names)
         elif views.labels is not None:
             labels = views.labels
         else:
-            raise InputError("Labels are needed to fit: pass them as `y`, or use views that hold them.")
+            raise InputError(
+                "Labels are needed to fit: pass them as `y`, or use views that hold them. "
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
         columns = np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
         warn_of_suspicions(views.logits, labels)
         if hasattr(self, "answers"):
             check_choice("answers", self.answers, ("kept", "free"))
-        self._fit(views, labels)
+        n_fitted = views.n_samples
+        if sample_weight is None:
+            self._fit(views, labels)
+        else:
+            counted, counted_labels, weights = _counted(views, labels, sample_weight)
+            self._fit_weighted(counted, counted_labels, weights)
+            n_fitted = len(weights) if self.takes_weights else int(weights.sum())
         self.classes_ = columns
-        self.n_fitted_ = views.n_samples
+        self.n_fitted_ = n_fitted
         for attached in ("decision_", "sets_", "profile_"):  # made for what the calibrator answered before
             if hasattr(self, attached):
                 delattr(self, attached)
@@ -123,15 +146,12 @@ class Calibrator(Estimator, ABC):
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
         """Return calibrated probabilities, (n_samples, n_classes): strictly inside (0, 1), rows sum to 1."""
+        self._check_width(X)
         views = as_views(X, needs_views=False, method=type(self).__name__)
         plan = getattr(self, "plan_", None)
         # A plan with a gate needs no views for samples that are sure enough.
         if self.needed_transforms() and (plan is None or plan.needs_views(views.logits).any()):
             views = as_views(X, needs_views=True, method=type(self).__name__)
-        if views.n_classes != len(self.classes_):
-            raise InputError(
-                f"This {type(self).__name__} was fitted on {len(self.classes_)} classes, got {views.n_classes}."
-            )
         probs = self._predict_proba(views)
         if not self.keeps_accuracy:
             return bounded_probs(probs)
@@ -141,11 +161,25 @@ class Calibrator(Estimator, ABC):
 
     def predict(self, X: Views | ArrayLike) -> NDArray:
         """Return the most probable class of each sample."""
-        self._check_fitted()
+        self._check_width(X)
         if self.keeps_accuracy:
             views = as_views(X, needs_views=False, method=type(self).__name__)
             return self.classes_[np.argmax(views.logits, axis=1)]
         return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+
+    def score(self, X: Views | ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the share of right answers."""
+        answers = self.predict(X)
+        labels = check_labels(y, len(answers), len(self.classes_), self.classes_)
+        weights = None if sample_weight is None else check_weights(sample_weight, len(answers))
+        return float(np.average(answers == self.classes_[labels], weights=weights))
+
+    @property
+    def n_features_in_(self) -> int:
+        """The number of columns of the logits: that of the classes."""
+        if not hasattr(self, "classes_"):
+            raise AttributeError(f"This {type(self).__name__} has no n_features_in_ before it is fitted.")
+        return len(self.classes_)
 
     def accept(self, X: Views | ArrayLike) -> NDArray[np.bool_]:
         """Say of each sample whether its answer is accepted by the rule in `decision_`."""
@@ -169,6 +203,17 @@ class Calibrator(Estimator, ABC):
     @abstractmethod
     def _fit(self, views: Views, labels: Labels) -> None: ...
 
+    def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64]) -> None:
+        """Fit samples of which each counts `weights` times; a method that takes any weights overrides this."""
+        whole = np.rint(weights).astype(np.intp)
+        if (whole != weights).any():
+            raise InputError(
+                f"{type(self).__name__} takes whole numbers as `sample_weight`, how often each sample counts; got "
+                f"{weights[whole != weights][0]:.6g}. TemperatureScaling and VectorScaling take any number."
+            )
+        rows = np.repeat(np.arange(len(labels)), whole)
+        self._fit(views[rows], labels[rows])
+
     @abstractmethod
     def _predict_proba(self, views: Views) -> NDArray[np.float64]: ...
 
@@ -183,9 +228,26 @@ class Calibrator(Estimator, ABC):
             setattr(self, name, value)
         return self
 
+    def _check_width(self, X: Views | ArrayLike) -> None:
+        """Refuse logits of another number of classes, before anything else is said about them."""
+        self._check_fitted()
+        shape = (X.n_samples, X.n_classes) if isinstance(X, Views) else np.shape(X) if hasattr(X, "shape") else ()
+        if len(shape) == 2 and shape[1] != len(self.classes_):
+            raise InputError(
+                f"X has {shape[1]} features, but {type(self).__name__} is expecting {len(self.classes_)} features as "
+                f"input: it was fitted on {len(self.classes_)} classes, got {shape[1]}."
+            )
+
     def _check_fitted(self) -> None:
         if not hasattr(self, "classes_"):
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit(X, y) first.")
+
+
+def _counted(views: Views, labels: Labels, sample_weight: ArrayLike) -> tuple[Views, Labels, NDArray[np.float64]]:
+    """Return what counts at all, and how often."""
+    weights = check_weights(sample_weight, views.n_samples)
+    kept = np.flatnonzero(weights)
+    return (views if len(kept) == len(weights) else views[kept]), labels[kept], weights[kept]
 
 
 def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:

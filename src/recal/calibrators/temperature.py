@@ -46,13 +46,17 @@ class TemperatureScaling(Calibrator):
 
     short_name: ClassVar[str] = "ts"
     keeps_accuracy: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = True
 
     def _fit(self, views: Views, labels: Labels) -> None:
+        self._fit_weighted(views, labels, None)
+
+    def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64] | None) -> None:
         state = ScaledLogits(views.logits)
         guess = None
         if state.logits.size > _LARGE:
-            guess = np.array(fit_betas(state, labels, quick=True).values)
-        answer = fit_betas(state, labels, start=guess)
+            guess = np.array(fit_betas(state, labels, quick=True, weights=weights).values)
+        answer = fit_betas(state, labels, start=guess, weights=weights)
         self.beta_ = answer.values[0]
         self.temperature_ = 1.0 / self.beta_
         self.converged_ = answer.converged

@@ -45,6 +45,7 @@ class VectorScaling(Calibrator):
     """
 
     short_name: ClassVar[str] = "vs"
+    takes_weights: ClassVar[bool] = True
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
     def __init__(self, ridge: float = 1e-7, answers: Answers = "free") -> None:
@@ -52,12 +53,15 @@ class VectorScaling(Calibrator):
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
+        self._fit_weighted(views, labels, None)
+
+    def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64] | None) -> None:
         ridge = check_strength("ridge", self.ridge)
         warn_if_few(self, len(labels), views.n_classes)
         logits = np.array(views.logits, dtype=np.float64, order="C")
         start = np.zeros((2, views.n_classes))
-        start[0] = fit_beta(logits, labels)
-        found = DiagonalMap(logits, labels, ridge=ridge, centre=start).solve(start)
+        start[0] = fit_beta(logits, labels, weights)
+        found = DiagonalMap(logits, labels, ridge=ridge, centre=start, weights=weights).solve(start)
         self.scales_, self.shifts_ = found.point
         self.loss_ = found.loss
 

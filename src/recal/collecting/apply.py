@@ -127,7 +127,8 @@ class ProbabilitySink(Sink):
     def result(self) -> Applied:
         probs = np.concatenate([self._probs[index] for index in sorted(self._probs)])
         names = self.calibrator.classes_
-        self.asked_classes = None if np.array_equal(names, np.arange(len(names))) else names.tolist()
+        numbered = names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names)))
+        self.asked_classes = None if numbered else names.tolist()
         labels, classes = self.labels(*probs.shape)
         passes = np.concatenate([self._passes[index] for index in sorted(self._passes)])
         return Applied(probs, labels, classes, passes)

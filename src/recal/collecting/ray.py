@@ -196,7 +196,8 @@ class ApplyWorker(_Worker):
     def _answer(self, index: int) -> dict[str, Any]:
         block = self._run(index, False)
         names = self.calibrator.classes_
-        classes = None if np.array_equal(names, np.arange(len(names))) else names
+        numbered = names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names)))
+        classes = None if numbered else names
         applied = Applied(calibrate(self.calibrator, self.job.transforms, block), None, classes)
         write_applied(applied, self.folder / f"part-{index:06d}.parquet")  # a second attempt replaces the first
         return {"chunk": index, "rows": len(block)}

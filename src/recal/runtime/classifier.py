@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
+from recal.calibrators.machinery.suspicions import refuse_codes
 from recal.collecting import collect
 from recal.collecting.apply import apply
 from recal.collecting.inputs.sources import Source, as_source
@@ -55,6 +56,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     calibrator_ : Calibrator
         The fitted one; save it with `recal.save`.
     classes_ : ndarray of shape (n_classes,)
+    n_features_in_ : int
+        The number of features, where inputs were a table.
     pool_ : tuple of transformations
     passes_per_answer_ : float
         How many forward passes an answer took on average in the last `predict_proba`.
@@ -104,7 +107,14 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             parameters["calibrator"] = clone(self.calibrator)
         return type(self)(**parameters)
 
-    def fit(self, inputs: Any, y: ArrayLike | None = None, *, classes: Sequence[Any] | None = None) -> Self:
+    def fit(
+        self,
+        inputs: Any,
+        y: ArrayLike | None = None,
+        *,
+        classes: Sequence[Any] | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Learn the calibration from held-out inputs.
 
         Parameters
@@ -114,6 +124,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         y : labels, optional where the inputs bring them
         classes : sequence, optional
             The model's columns in order, where labels are not column indices.
+        sample_weight : array-like of shape (n_samples,), optional
+            How often each sample counts, as in the calibrator's `fit`.
         """
         calibrator = AutoCalibration() if self.calibrator is None else clone(self.calibrator)
         source = as_source(inputs)
@@ -121,14 +133,22 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         how = {"labels": y, "classes": classes, "preprocess": self.preprocess, "pilot": self.pilot, "seed": self.seed}
         views = collect(self.model, source, self.pool_, **how, **self._how())
         if views.labels is None:
-            raise InputError("Labels are needed to fit: pass them as `y`, or use inputs that bring them.")
-        self.calibrator_ = calibrator.fit(views)
+            raise InputError(
+                "Labels are needed to fit: pass them as `y`, or use inputs that bring them. "
+                "CalibratedClassifier requires y to be passed, but the target y is None."
+            )
+        if y is not None:
+            refuse_codes(views.logits, y, views.labels, views.classes)
+        self.calibrator_ = calibrator.fit(views, sample_weight=sample_weight)
         self.classes_ = self.calibrator_.classes_
+        self.__dict__.pop("n_features_in_", None)
+        if _is_table(inputs):
+            self.n_features_in_ = inputs.shape[1]
         return self
 
     def predict_proba(self, inputs: Any) -> NDArray[np.float64]:
         """Return calibrated probabilities, (n_samples, n_classes)."""
-        self._check_fitted()
+        self._check_fitted(inputs)
         how = {"preprocess": self.preprocess, "transforms": self.pool_, **self._how()}
         applied = apply(self.calibrator_, self.model, inputs, **how)
         self.passes_per_answer_ = applied.passes_per_answer
@@ -136,7 +156,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, inputs: Any) -> NDArray:
         """Return the most probable class of each sample; the model's own answer, where the calibrator keeps it."""
-        self._check_fitted()
+        self._check_fitted(inputs)
         if self.calibrator_.keeps_accuracy:  # which needs no transformation
             views = collect(self.model, inputs, None, preprocess=self.preprocess, **self._how())
             return self.calibrator_.predict(views.logits)
@@ -155,6 +175,15 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         names = ("batch_size", "outputs", "device", "progress")
         return {name: getattr(self, name) for name in names}
 
-    def _check_fitted(self) -> None:
+    def _check_fitted(self, inputs: Any) -> None:
         if not hasattr(self, "calibrator_"):
             raise NotFittedError("This CalibratedClassifier is not fitted yet; call fit(inputs, y) first.")
+        expected = getattr(self, "n_features_in_", None)
+        if expected is not None and _is_table(inputs) and inputs.shape[1] != expected:
+            raise InputError(
+                f"X has {inputs.shape[1]} features, but CalibratedClassifier is expecting {expected} features as input."
+            )
+
+
+def _is_table(inputs: Any) -> bool:
+    return len(getattr(inputs, "shape", ())) == 2

@@ -24,16 +24,24 @@ class DiagonalMap:
     labels : ndarray of shape (n_samples,)
     ridge, centre : float or ndarray that broadcasts to (2, n_classes)
         The strengths, which must be positive, and what scale (row 0) and shift (row 1) are drawn to.
+    weights : ndarray of shape (n_samples,), optional
+        How often each sample counts.
     """
 
     def __init__(
-        self, features: np.ndarray, labels: Labels, *, ridge: np.ndarray | float, centre: np.ndarray | float
+        self,
+        features: np.ndarray,
+        labels: Labels,
+        *,
+        ridge: np.ndarray | float,
+        centre: np.ndarray | float,
+        weights: np.ndarray | None = None,
     ) -> None:
         self.features, self.labels = features, labels
         self.ridge, self.centre = ridge, centre
         self._light = features.astype(np.float32)
         self._rows = np.arange(len(labels))
-        self._mean = np.full(len(labels), 1.0 / len(labels))
+        self._mean = np.full(len(labels), 1.0 / len(labels)) if weights is None else weights / weights.sum()
         self._light_mean = self._mean.astype(np.float32)
 
     def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 100, warn: bool = True) -> Solution:
@@ -50,7 +58,7 @@ class DiagonalMap:
         scores /= totals[:, None]
         self._probs = scores
         off = point - self.centre
-        return float(np.mean(np.log(totals) - at_truth) + np.sum(self.ridge * off * off))
+        return float(self._mean @ (np.log(totals) - at_truth) + np.sum(self.ridge * off * off))
 
     def gradient(self) -> np.ndarray:
         self._light_probs = self._probs.astype(np.float32)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Floats, Labels
-from recal.errors import DoubtfulLabelsWarning, FewSamplesWarning
+from recal.errors import DoubtfulLabelsWarning, FewSamplesWarning, InputError
 
 # Temperatures are learned from mistakes; with fewer the answer hangs on single samples.
 FEWEST_MISTAKES = 10
@@ -41,6 +42,27 @@ def warn_of_suspicions(logits: Floats, labels: Labels, stacklevel: int = 3) -> N
     said = _few_mistakes(logits, labels)
     if said:
         warnings.warn(said, FewSamplesWarning, stacklevel=stacklevel)
+
+
+def refuse_codes(logits: Floats, given: Any, labels: Labels, names: Any) -> None:
+    """Refuse integers that number the sorted names rather than the columns.
+
+    scikit-learn's `cross_val_predict` turns labels that are words into such numbers before a calibrator sees them.
+    Beside names in another order than the alphabet's they would be taken for columns, and all that is learned be wrong.
+    """
+    words = np.asarray([] if names is None else names)
+    if words.dtype.kind not in "US" or np.asarray(given).dtype.kind not in "iu" or (words[:-1] <= words[1:]).all():
+        return
+    rows = np.linspace(0, len(labels) - 1, min(len(labels), _MOST_ROWS)).astype(np.intp)
+    answers = np.asarray(logits[rows]).argmax(axis=1)
+    as_columns, as_codes = answers == labels[rows], answers == np.argsort(words)[labels[rows]]
+    gain = as_codes.astype(float) - as_columns
+    if gain.mean() > 0.1 and gain.mean() > 4.0 * gain.std() / np.sqrt(len(rows)):
+        raise InputError(
+            f"These integers seem to number the sorted class names, not the columns: accuracy is {as_codes.mean():.3g} "
+            f"so, and {as_columns.mean():.3g} as columns. Pass the names themselves; where scikit-learn numbers them "
+            "(cross_val_predict), give `classes` and the columns in sorted order."
+        )
 
 
 def _one_class(labels: Labels) -> str:

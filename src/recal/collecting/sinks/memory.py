@@ -92,7 +92,7 @@ class Sink(ABC):
         columns = None if names is None else check_classes(names, n_classes)
         if columns is None and folders is not None:
             columns = check_classes(folders, n_classes)
-        elif columns is not None and np.array_equal(columns, np.arange(n_classes)):
+        elif columns is not None and columns.dtype.kind in "iu" and np.array_equal(columns, np.arange(n_classes)):
             columns = None
         if values is None:
             return None, columns

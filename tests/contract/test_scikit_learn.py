@@ -1,0 +1,184 @@
+"""Calibrators and CalibratedClassifier among scikit-learn's tools: its own checks, and what its users do."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.base import clone, is_classifier
+from sklearn.datasets import load_iris, load_wine
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import cross_val_predict, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+import recal
+from recal import CalibratedClassifier, InputError, TemperatureScaling, VectorScaling
+from recal.calibrators import CALIBRATORS
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning"),
+    pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning"),
+]
+
+COLUMNS = "labels are columns of the logits, and this check has more classes than columns, or counts them from 1"
+NAMES = "labels that are words need classes=, since they do not say which column is whose"
+TRAINS = "it trains a classifier on features; these features are the logits of a trained one, and answers are its own"
+EXEMPT = {
+    "check_estimators_overwrite_params": COLUMNS,
+    "check_estimators_fit_returns_self": COLUMNS,
+    "check_readonly_memmap_input": COLUMNS,
+    "check_sample_weights_pandas_series": COLUMNS,
+    "check_sample_weights_not_an_array": COLUMNS,
+    "check_sample_weights_shape": COLUMNS,
+    "check_sample_weights_not_overwritten": COLUMNS,
+    "check_classifier_data_not_an_array": COLUMNS,
+    "check_classifiers_classes": NAMES,
+    "check_classifiers_one_label": TRAINS,
+    "check_classifiers_train": TRAINS,
+    "check_dtype_object": "logits of dtype object are refused: they hide strings and missing values",
+    "check_estimators_nan_inf": "labels that are floats are refused without classes=",
+    "check_supervised_y_2d": "a column of labels is taken as it is meant, without a warning",
+}
+SHAPE = "what the model makes of such inputs is the model's affair; recal looks at the logits that it returns"
+EXEMPT_CLASSIFIER = EXEMPT | {
+    "check_dict_unchanged": "the classifier tells what its last answers cost, in passes_per_answer_",
+    "check_complex_data": SHAPE,
+    "check_estimators_empty_data_messages": SHAPE,
+    "check_estimator_sparse_array": SHAPE,
+    "check_estimator_sparse_matrix": SHAPE,
+    "check_fit2d_1feature": SHAPE,
+    "check_fit2d_predict1d": SHAPE,
+}
+
+
+def scores(inputs):
+    """A trained model of its own kind: the first features are its logits."""
+    rows = np.asarray(inputs, dtype=float).reshape(len(inputs), -1)
+    return rows[:, :3] if rows.shape[1] > 2 else rows
+
+
+@pytest.mark.skipif(
+    tuple(map(int, sklearn.__version__.split(".")[:2])) < (1, 6), reason="check_estimator lists its results since 1.6"
+)
+@pytest.mark.parametrize(
+    ("estimator", "exempt"),
+    [(TemperatureScaling(), EXEMPT), (CalibratedClassifier(scores, TemperatureScaling()), EXEMPT_CLASSIFIER)],
+    ids=lambda value: type(value).__name__,
+)
+def test_scikit_learns_own_checks_pass_but_for_those_that_are_listed(estimator, exempt):
+    results = check_estimator(estimator, on_fail=None, on_skip=None)
+    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
+    assert {name: failed[name] for name in failed if name not in exempt} == {}
+    assert len(results) - len(failed) > 38
+    assert not exempt.keys() - failed.keys(), "an exemption that is not needed any more"
+
+
+@pytest.mark.parametrize("method", CALIBRATORS, ids=lambda method: method.short_name)
+def test_every_calibrator_is_a_classifier(method):
+    assert is_classifier(method())
+    with pytest.raises(NotFittedError) as caught:
+        method().predict([[1.0, 0.0]])
+    assert isinstance(caught.value, recal.NotFittedError)
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), NotFittedError)
+    assert not hasattr(method(), "n_features_in_")
+
+
+def test_the_error_of_an_unfitted_calibrator_does_not_load_scikit_learn():
+    code = "import sys, recal.errors as e; e.NotFittedError('x'); sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def wine():
+    """Return a trained model, its inputs and labels: numbers, and names that are not sorted as the numbers are."""
+    features, y = load_wine(return_X_y=True)
+    model = LogisticRegression(max_iter=5000).fit(features[::2], y[::2])
+    return model, features[1::2], y[1::2]
+
+
+def test_score_features_and_pipelines(wine):
+    model, features, y = wine
+    logits = model.decision_function(features)
+    fitted = TemperatureScaling().fit(logits, y)
+    assert fitted.n_features_in_ == 3
+    assert fitted.score(logits, y) == np.mean(logits.argmax(axis=1) == y)
+    assert fitted.score(logits, y, sample_weight=y == 1) == np.mean(logits.argmax(axis=1)[y == 1] == 1)
+    with pytest.raises(InputError, match="X has 2 features, but TemperatureScaling is expecting 3 features"):
+        fitted.predict_proba(logits[:, :2])
+    line = make_pipeline(FunctionTransformer(model.decision_function), TemperatureScaling()).set_output(
+        transform="default"
+    )
+    np.testing.assert_array_equal(line.fit(features, y).predict_proba(features), fitted.predict_proba(logits))
+    assert cross_val_score(clone(line), features, y).mean() > 0.8
+
+
+def test_cross_validation_with_names_is_right_or_refused(wine):
+    """scikit-learn numbers the sorted names; beside unsorted columns those numbers are not columns."""
+    model, features, y = wine
+    names = np.array(["zebra", "ant", "mouse"])
+    logits, words = model.decision_function(features), names[y]
+    ordered = np.argsort(names)
+    probs = cross_val_predict(
+        TemperatureScaling(), logits[:, ordered], words, method="predict_proba", params={"classes": names[ordered]}
+    )
+    assert log_loss(words, probs, labels=sorted(names)) < 0.4
+    with pytest.raises(ValueError, match=r"seem to number the sorted class names.*as columns"):
+        cross_val_predict(TemperatureScaling(), logits, words, method="predict_proba", params={"classes": names})
+    # Integers that are columns are taken as such whatever the names' order.
+    assert TemperatureScaling().fit(logits, y, classes=names).predict(logits)[0] in names
+
+
+@pytest.mark.parametrize("kind", [bool, float, str, np.int8])
+@pytest.mark.parametrize("given", [False, True], ids=["the model's own classes", "classes="])
+def test_classes_of_any_kind(kind, given):
+    features, y = load_iris(return_X_y=True)
+    labels = (y == 1) if kind is bool else y.astype(kind)
+    model = LogisticRegression(max_iter=1000).fit(features[::2], labels[::2])
+    how = {"classes": list(model.classes_)} if given else {}
+    classifier = CalibratedClassifier(model, TemperatureScaling()).fit(features[1::2], labels[1::2], **how)
+    np.testing.assert_array_equal(classifier.classes_, model.classes_)
+    np.testing.assert_array_equal(classifier.predict(features), model.predict(features))
+    assert classifier.score(features, labels) == model.score(features, labels)
+
+
+@pytest.mark.parametrize("method", [TemperatureScaling, VectorScaling])
+def test_weights_of_any_size(method, wine):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(300, 3))
+    y = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    whole = rng.integers(0, 4, 300)
+    assert method.takes_weights
+    weighed = method().fit(logits, y, sample_weight=whole / 7).predict_proba(logits)
+    repeated = method().fit(np.repeat(logits, whole, axis=0), np.repeat(y, whole)).predict_proba(logits)
+    np.testing.assert_allclose(weighed, repeated, atol=2e-5)
+
+
+@pytest.mark.parametrize("method", [m for m in CALIBRATORS if not m.needs_views], ids=lambda method: method.short_name)
+def test_whole_weights_repeat_samples(method):
+    rng = np.random.default_rng(1)
+    logits = 2 * rng.normal(size=(90, 3))
+    y = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    whole = rng.integers(0, 3, 90)
+    order = np.repeat(np.arange(90), whole)
+    make = (lambda: method(random_state=0)) if "random_state" in method().get_params() else method
+    weighed = make().fit(logits, y, sample_weight=whole).predict_proba(logits)
+    repeated = make().fit(logits[order], y[order]).predict_proba(logits)
+    np.testing.assert_allclose(weighed, repeated, atol=1e-6)
+    if not method.takes_weights:
+        with pytest.raises(InputError, match=r"whole numbers.*0\.5"):
+            make().fit(logits, y, sample_weight=np.full(90, 0.5))
+
+
+@pytest.mark.parametrize("weights", [[1.0], [[1.0]] * 4, [0.0] * 4, [1, 1, 1, -1], [1, 1, 1, np.nan], ["a"] * 4])
+def test_bad_weights_are_refused(weights):
+    with pytest.raises(InputError, match="`sample_weight`"):
+        TemperatureScaling().fit([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [0.0, 1.0]], [0, 1, 1, 0], sample_weight=weights)
