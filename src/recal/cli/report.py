@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,6 +24,16 @@ def report(
     out: Annotated[Path, typer.Option("--out", help="Where to write the page.")] = Path("report.html"),
     title: Annotated[str, typer.Option("--title", help="Shown at the top.")] = "Calibration report",
     label_column: LabelColumn = "label",
+    by: Annotated[
+        list[str] | None, typer.Option("--slice", help="Judge answers by this column, too; may be given several times.")
+    ] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option("--rows", help="A .csv or .parquet with the columns of --slice; by default PROBS itself."),
+    ] = None,
+    inputs: Annotated[
+        Path | None, typer.Option("--inputs", help="What was collected from: a folder of images, .npy, .npz, ...")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same page.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -31,6 +41,7 @@ def report(
 
     Of views: methods are fitted on one file and tested on the other, or on random halves of the first. Of
     probabilities from anywhere (.npz, .csv, .parquet): they are judged as they are, beside those given with --before.
+    Columns and inputs have one row for each of the file that is tested on, in its order.
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
@@ -49,16 +60,23 @@ def report(
             names = usual_methods(fit) if methods is None else listed(methods)
             result = compare(names, fit, test, splits=splits, random_state=seed)
         else:
-            after = labelled_probs(source, label_column)
+            after = labelled_probs(source, label_column, by or ())
             named = {"given": after.probs}
             if before is not None:
                 try:
-                    first = labelled_probs(before, label_column).in_order_of(after)
+                    first = labelled_probs(before, label_column, by or ()).in_order_of(after)
                 except InputError as error:
                     raise InputError(f"{before} does not go with {source}: {error}") from None
                 named = {"before": first.probs, "after": after.probs}
             result = compare_probs(named, after.named_labels, classes=after.classes, random_state=seed)
-        write_comparison(result, out, title=title, command=command_line())
+        write_comparison(
+            result,
+            out,
+            title=title,
+            command=command_line(),
+            inputs=None if inputs is None else _open_inputs(inputs),
+            columns=_columns(rows or source, by or []),
+        )
         found = recommend(result)
         judged = verdict(result, shown_first(result, found))
         sentences = [*([advice(result, found)] if len(result.methods) > 1 else []), *judged.sentences]
@@ -70,3 +88,41 @@ def report(
     for sentence in sentences:
         say(sentence)
     say(f"Written to {out}.")
+
+
+def _columns(path: Path, names: list[str]) -> dict[str, Any]:
+    from recal.errors import InputError
+    from recal.files.prob_tables import SUFFIXES, read_columns
+
+    if not names:
+        return {}
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path} has no columns; name a .csv or .parquet file that holds {names[0]!r} with --rows.")
+    found = read_columns(path)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise InputError(f"{path} has no column {missing[0]!r}; it has {', '.join(found)}.")
+    return {name: found[name] for name in names}
+
+
+class _Read:
+    """Inputs of a source one by one, as the page asks for them."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __getitem__(self, row: int) -> Any:
+        return self.source.read(row, row + 1)[0]
+
+
+def _open_inputs(path: Path) -> Any:
+    """Paths where the inputs are files, so that the page can link them; otherwise the inputs themselves."""
+    from recal.collecting.inputs.sources import as_source
+    from recal.errors import InputError
+
+    source = as_source(path)
+    if hasattr(source, "paths"):
+        return source.paths
+    if not hasattr(source, "read"):
+        raise InputError(f"The inputs in {path} cannot be read one by one; give a folder of images, .npy or .npz.")
+    return _Read(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,13 +25,14 @@ def holds_views(path: Path) -> bool:
     return path.suffix not in SUFFIXES and (path.is_dir() or (path.is_file() and "logits" in names_in(path)))
 
 
-def labelled_probs(path: Path, label_column: str) -> Probabilities:
+def labelled_probs(path: Path, label_column: str, leave_out: Sequence[str] = ()) -> Probabilities:
     """Read probabilities with labels; of views, those that the model claims without calibration."""
     from recal.errors import InputError
     from recal.files.prob_tables import SUFFIXES, read_prob_table
     from recal.files.probs import probs_of_file
 
-    found = read_prob_table(path, label_column) if path.suffix in SUFFIXES else probs_of_file(path)
+    table = path.suffix in SUFFIXES
+    found = read_prob_table(path, label_column, leave_out) if table else probs_of_file(path)
     if found.labels is None:
         raise InputError(f"{path} holds no labels, and without them nothing can be measured.")
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,25 @@ from recal.files.probs import Probabilities
 SUFFIXES = (".csv", ".parquet")
 
 
-def read_prob_table(path: str | os.PathLike[str], label_column: str = "label") -> Probabilities:
-    """Read probabilities, and labels where the label column is there, from a .csv or .parquet file."""
+def read_columns(path: str | os.PathLike[str]) -> dict[str, NDArray]:
+    """Read every column of a .csv or .parquet file by its name."""
     source = Path(path)
     if source.suffix not in SUFFIXES:
         raise FileError(f"{source} must end in .csv or .parquet to be read as a table.")
     if not source.is_file():
         raise FileError(f"There is no file {source}.")
-    columns = _read_csv(source) if source.suffix == ".csv" else _read_parquet(source)
+    return _read_csv(source) if source.suffix == ".csv" else _read_parquet(source)
+
+
+def read_prob_table(
+    path: str | os.PathLike[str], label_column: str = "label", leave_out: Collection[str] = ()
+) -> Probabilities:
+    """Read probabilities, and labels where the label column is there, from a .csv or .parquet file.
+
+    Columns to `leave_out` hold something else, such as the camera of each row.
+    """
+    source = Path(path)
+    columns = {name: values for name, values in read_columns(source).items() if name not in leave_out}
     labels = columns.pop(label_column, None)
     if not columns:
         raise FileError(f"{source} has no columns beside {label_column!r}; every other column must be a class.")

@@ -117,6 +117,30 @@ def test_report_takes_all_methods_and_halves_one_file_ten_times_as_its_help_says
     assert (asked["methods"], asked["splits"]) == (["ts"], 3)
 
 
+def test_report_by_a_column_with_the_inputs(files, capsys):
+    size = len(read_views("test.npz"))
+    lines = "".join(f"{'left' if row % 2 else 'right'}\n" for row in range(size))
+    (files / "rows.csv").write_text("camera\n" + lines)
+    np.save(files / "images.npy", np.zeros((size, 5, 5), np.uint8))
+    asked = ["report", "fit.npz", "test.npz", "--methods", "ts", "--slice", "camera"]
+    assert run([*asked, "--rows", "rows.csv", "--inputs", "images.npy"]) == 0
+    page = (files / "report.html").read_text()
+    assert "By camera, worst first" in page
+    assert "data:image/png" in page
+    assert run(asked) == 2
+    assert "--rows" in capsys.readouterr().err
+    assert run([*asked[:-1], "lens", "--rows", "rows.csv"]) == 2
+    assert "no column 'lens'" in capsys.readouterr().err
+
+
+def test_a_column_of_the_table_itself_is_no_class(files, capsys):
+    table = (files / "probs.csv").read_text().splitlines()
+    rows = [f"{line},{'night' if number % 2 else 'day'}" for number, line in enumerate(table[1:])]
+    (files / "more.csv").write_text("\n".join([f"{table[0]},time", *rows]) + "\n")
+    assert run(["report", "more.csv", "--label-column", "truth", "--slice", "time"]) == 0
+    assert "By time, worst first" in (files / "report.html").read_text()
+
+
 def test_report_of_probabilities_before_and_after(files, capsys):
     assert run(["report", "probs.npz", "--before", "probs.csv", "--label-column", "truth", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
