@@ -45,6 +45,7 @@ def evaluate(
     if as_json:
         print_json({"file": source, **result.to_dict(), "calibration_test": tested.to_dict(), "report": report})
         return
+    disagreement = tested.beside(result.intervals["ece"]) if result.intervals else ""
     rows = []
     for name, value in result.items():
         low, high = result.intervals.get(name, (None, None))
@@ -53,7 +54,7 @@ def evaluate(
         str(result).splitlines()[0],
         ["metric", "value", "95 % interval" if result.intervals else ""],
         rows,
-        note=f"Less is better, but for AUROC. Test of calibration: {tested}",
+        note=" ".join(filter(None, [f"Less is better, but for AUROC. Test of calibration: {tested}", disagreement])),
     )
     if report is not None:
         say(f"Written to {report}.")

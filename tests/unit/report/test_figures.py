@@ -1,7 +1,9 @@
 """Figures are drawn from tested numbers; here they must draw them, and nothing else."""
 
+import ast
 import builtins
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,3 +66,13 @@ def test_numbers_below_an_axis_do_not_run_into_each_other(comparison):
             inside = [box for box in shown if ax.bbox.x0 - 1 <= (box.x0 + box.x1) / 2 <= ax.bbox.x1 + 1]
             assert len(inside) > 1
             assert all(left.x1 < right.x0 for left, right in pairwise(inside))
+
+
+def test_both_ways_of_drawing_compute_nothing():
+    """The page's SVG and matplotlib's figures show the same objects of report.data; what they import tells."""
+    folder = Path(figures.__file__).parent
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("recal."):
+                room = node.module.split(".")[1]
+                assert room in {"report", "comparison", "errors", "plan"}, f"{path.name} imports {node.module}"

@@ -1,1 +1,1 @@
-"""From numbers to pictures: SVG for the page, matplotlib for files."""
+"""Two ways of drawing the objects of `report.data`: SVG for the page, matplotlib for papers. Neither computes."""
