@@ -90,8 +90,8 @@ def slices_of(rows: RowScores, values: ArrayLike, by: str, names: Sequence[Any] 
     >>> import numpy as np
     >>> from recal.metrics.rows import score
     >>> from recal.report.data.slices import slices_of
-    >>> probs, y = np.tile([0.9, 0.1], (200, 1)), np.arange(200) < 60
-    >>> found = slices_of(score(probs, y), np.where(y, "night", "day"), "time of day")
+    >>> probs, y = np.tile([0.9, 0.1], (200, 1)), (np.arange(200) < 60).astype(int)
+    >>> found = slices_of(score(probs, y), np.where(y == 1, "night", "day"), "time of day")
     >>> found.names, found.made.tolist(), found.off.tolist()
     (('night', 'day'), [60, 0], [True, True])
     """
