@@ -9,6 +9,8 @@ from .sets import PredictionSets as PredictionSets, SetReport as SetReport
 from .sets import evaluate_sets as evaluate_sets, prediction_sets as prediction_sets
 from .side_by_side import Decisions as Decisions, Gain as Gain, RiskCurve as RiskCurve
 from .side_by_side import decide_each as decide_each, risk_curve as risk_curve
+from .slices import Pick as Pick, Slice as Slice
+from .slices import confident_mistakes as confident_mistakes, doubted_answers as doubted_answers, slices as slices
 from .stream import StreamWatch as StreamWatch
 from .watch import Finding as Finding, Watched as Watched
 from .watch import estimate_accuracy as estimate_accuracy, retemper as retemper, watch as watch
