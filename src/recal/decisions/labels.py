@@ -1,22 +1,16 @@
-"""How many labels? What two or four times as many would bring: to the fit, and to the share that can be accepted."""
+"""How many labels? The share of answers that two or four times as many would allow to accept."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import clone
 
-from recal.calibrators.base import Calibrator
 from recal.checks import check_labels, check_probs
 from recal.decisions.bounds import Interval
 from recal.decisions.decide import Decision, decide
-from recal.errors import InputError
-from recal.metrics.proper import nll
-from recal.views import Views
 
 _TIMES = (1.0, 2.0, 4.0)
 
@@ -79,77 +73,3 @@ def more_labels(
         possible = float(np.mean(np.array(shares) > 0))
         found.append(Promise(float(factor), n, float(np.mean(shares)), (float(low), float(high)), possible))
     return tuple(found)
-
-
-@dataclass(frozen=True)
-class LearningCurve:
-    """The loss of a calibrator by the number of samples it was fitted on, and where that leads.
-
-    Attributes
-    ----------
-    sizes : numbers of fitting samples
-    losses : mean negative log-likelihood on samples left out, one for each size
-    deviations : of each loss between splits
-    projected : mapping of 2 and 4 times the largest size to the loss expected there: a + b / n, fitted to the curve
-    """
-
-    method: str
-    sizes: tuple[int, ...]
-    losses: tuple[float, ...]
-    deviations: tuple[float, ...]
-    projected: dict[int, float]
-
-    @property
-    def gain(self) -> float:
-        """How much of the loss four times the labels would take away, as a share of it."""
-        return 1 - self.projected[max(self.projected)] / self.losses[-1]
-
-
-def learning_curve(
-    calibrator: Calibrator,
-    views: Views,
-    y: ArrayLike | None = None,
-    *,
-    splits: int = 10,
-    random_state: int | None = 0,
-) -> LearningCurve:
-    """Fit on an eighth, a quarter and a half of the samples, and on three quarters; measure on the last quarter.
-
-    What remains to be gained falls about as 1/n for a method with a fixed number of parameters, so a + b / n is fitted
-    to the losses and read at two and four times the largest size.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from recal import TemperatureScaling, Views
-    >>> from recal.decisions import learning_curve
-    >>> rng = np.random.default_rng(0)
-    >>> y = rng.integers(0, 3, 600)
-    >>> curve = learning_curve(TemperatureScaling(), Views(4 * np.eye(3)[y] + 3 * rng.normal(size=(600, 3)), labels=y))
-    >>> curve.sizes, curve.gain < 0.05
-    ((75, 150, 300, 450), True)
-    """
-    labels = views.labels if y is None else check_labels(y, views.n_samples, views.n_classes, views.classes)
-    if labels is None:
-        raise InputError("Labels are needed for a learning curve: pass them as `y`, or use views that hold them.")
-    n = views.n_samples
-    sizes = [size for size in (n // 8, n // 4, n // 2, 3 * n // 4) if size >= 10]
-    if len(sizes) < 2:
-        raise InputError(f"A learning curve needs at least 40 samples, got {n}.")
-    rng = np.random.default_rng(random_state)
-    losses = np.empty((splits, len(sizes)))
-    for split in range(splits):
-        order = rng.permutation(n)
-        test = order[3 * n // 4 :]
-        for column, size in enumerate(sizes):
-            rows = order[:size]
-            fitted = clone(calibrator).fit(views[rows], labels[rows])
-            losses[split, column] = nll(fitted.predict_proba(views[test]), labels[test])
-    means = losses.mean(axis=0)
-    slope, _ = np.polyfit(1.0 / np.array(sizes), means, 1, w=np.sqrt(sizes))
-    largest = sizes[-1]
-    # A curve that noise made rise says that more labels bring nothing, not that they harm.
-    slope = max(float(slope), 0.0)
-    projected = {k * largest: float(means[-1]) - slope * (1 - 1 / k) / largest for k in (2, 4)}
-    between = losses.std(axis=0, ddof=1) if splits > 1 else np.full(len(sizes), math.nan)
-    return LearningCurve(calibrator.short_name, tuple(sizes), tuple(means.tolist()), tuple(between.tolist()), projected)
