@@ -44,7 +44,7 @@ class Population:
 
 
 def made_up(rng: np.random.Generator) -> list[Population]:
-    logits = rng.normal(size=(POPULATION, 10)) * 10
+    logits = rng.normal(size=(POPULATION, 10)) * 4
     probs = np.exp(logits - logits.max(1, keepdims=True))
     top = (probs / probs.sum(1, keepdims=True)).max(1)
     sharp = np.exp(2 * (logits - logits.max(1, keepdims=True)))
@@ -56,7 +56,6 @@ def made_up(rng: np.random.Generator) -> list[Population]:
         Population("over-confident", claimed, honest),
         Population("in steps of 0.05", np.round(claimed * 20) / 20, honest),
         Population("all alike, 1.5 % wrong", rng.random(POPULATION), np.full(POPULATION, 0.015)),
-        Population("all alike, 2.1 % wrong", rng.random(POPULATION), np.full(POPULATION, 0.021)),
         Population("surest 3 % worse than the rest", claimed, trap),
     ]
 

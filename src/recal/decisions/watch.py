@@ -103,7 +103,7 @@ def watch(
 
     Confidence, class mix and, where the views are there, the share of answers that views change and the four groups are
     compared. If new inputs are like those of the fit, both can be shuffled: the p-value counts how many shuffles look
-    at least as different, in whichever respect differs most (Westfall and Young's min-P). It is exact for any batch
+    at least as different, in whichever respect differs most (Westfall and Young's max-T). It is exact for any batch
     size, so a false alarm comes with probability at most `alpha`.
 
     Parameters
@@ -142,7 +142,7 @@ def watch(
     today, fit = reactions(batch, specs), profile.reactions
     if not held:
         fit = Reactions(fit.log_odds, fit.answers, fit.groups[:, :0])
-    p_value, corrected = _min_p(fit, today, permutations, np.random.default_rng(random_state))
+    p_value, corrected = _max_t(fit, today, permutations, np.random.default_rng(random_state))
     shown = _shown(fit, today)
     findings = tuple(Finding(name, *shown[name], p_value=corrected[name]) for name in corrected)
     accuracy, interval, others = estimate_accuracy(profile, batch) if profile.labelled else (math.nan, _UNKNOWN, {})
@@ -243,7 +243,7 @@ def _shown(fit: Reactions, today: Reactions) -> dict[str, tuple[float, float]]:
     return shown  # type: ignore[return-value]
 
 
-def _min_p(
+def _max_t(
     fit: Reactions, today: Reactions, permutations: int, rng: np.random.Generator
 ) -> tuple[float, dict[str, float]]:
     """The overall p-value, and each statistic's own, corrected for the others."""
@@ -256,14 +256,12 @@ def _min_p(
         rows = np.arange(n_fit, total) if draw == 0 else rng.permutation(total)[:n_today]
         mine[rows] = True
         found[draw] = [statistic(mine, rows) for statistic in statistics.values()]
-    # Of each draw, the share of draws that are at least as extreme, for each statistic.
-    order = np.sort(found, axis=0)
-    chances = np.stack(
-        [1.0 - np.searchsorted(order[:, i], found[:, i]) / len(found) for i in range(found.shape[1])], axis=1
-    )
-    smallest = chances.min(axis=1)
-    corrected = {name: float((smallest <= chances[0, i]).mean()) for i, name in enumerate(statistics)}
-    return float((smallest <= smallest[0]).mean()), corrected
+    # On one scale, so that the largest says how unusual a draw is; all draws, today's too, make the scale.
+    spread = found.std(axis=0)
+    scaled = (found - found.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    largest = scaled.max(axis=1)
+    corrected = {name: float((largest >= scaled[0, i]).mean()) for i, name in enumerate(statistics)}
+    return float((largest >= largest[0]).mean()), corrected
 
 
 Statistic = Callable[[NDArray[np.bool_], NDArray[np.intp]], float]
