@@ -183,12 +183,16 @@ class Calibrator(Estimator, ABC):
 
     def accept(self, X: Views | ArrayLike) -> NDArray[np.bool_]:
         """Say of each sample whether its answer is accepted by the rule in `decision_`."""
+        return self.rule().accept(self.predict_proba(X))
+
+    def rule(self) -> _Rule:
+        """Return the rule in `decision_`; where none was set, say how to set one."""
         self._check_fitted()
         if not hasattr(self, "decision_"):
             raise NotFittedError(
                 f"This {type(self).__name__} has no rule of decisions; set decision_ = recal.decide(probs, y).rule."
             )
-        return self.decision_.accept(self.predict_proba(X))
+        return self.decision_
 
     def needed_transforms(self) -> tuple[Transform, ...]:
         """Return the transformations whose logits `predict_proba` reads: no others need be computed for new inputs.

@@ -43,7 +43,8 @@ def apply(
 
     With --model and --data only those transformations are computed that the calibration needs. An .npz file holds
     `probs` (n_samples, n_classes) and, where they are known, `labels` and `classes`; a .parquet table has a row per
-    sample: prediction, confidence, label, and a column per class.
+    sample: prediction, confidence, label, a column per class and, where the calibration holds a rule of
+    [bold]recal decide[/bold], whether the answer is accepted.
 
     Example: [bold]recal apply calibration.recal new.npz --out probs.npz[/bold]
 
@@ -83,14 +84,20 @@ def apply(
         )
     else:
         raise InputError("recal apply takes either a file of views, or --model and --data.")
-    write_applied(applied, out)
+    rule = getattr(calibrator, "decision_", None)
+    accept = None if rule is None else rule.accept(applied.probs)
+    accepted = None if accept is None else int(accept.sum())
+    write_applied(applied, out, accept)
     n_samples, n_classes = applied.probs.shape
     if as_json:
         counts = {"samples": n_samples, "classes": n_classes, "passes_per_answer": applied.passes_per_answer}
+        counts |= {} if accepted is None else {"accepted": accepted}
         print_json({**counts, "skipped": skipped, "file": out})
         return
     if skipped:
         say(f"{len(skipped)} images could not be read and were skipped, such as {skipped[0]}.")
+    if accepted is not None:
+        say(f"{accepted:,} answers ({accepted / n_samples:.1%}) are accepted by the calibration's rule.")
     following = f" Next: recal evaluate {out}" if out.suffix == ".npz" and applied.labels is not None else ""
     each = applied.passes_per_answer
     cost = "" if each is None or each == 1 else f" An answer {_TAKES[model is None]} {each:.2f} forward passes."

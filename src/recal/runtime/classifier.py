@@ -162,6 +162,11 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             return self.calibrator_.predict(views.logits)
         return self.classes_[self.predict_proba(inputs).argmax(axis=1)]
 
+    def accept(self, inputs: Any) -> NDArray[np.bool_]:
+        """Say of each input whether its answer is accepted, by the rule in the calibrator's `decision_`."""
+        self._check_fitted()
+        return self.calibrator_.rule().accept(self.predict_proba(inputs))
+
     def score(self, inputs: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of right answers."""
         return float(np.average(self.predict(inputs) == np.asarray(y), weights=sample_weight))

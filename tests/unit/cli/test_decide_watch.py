@@ -46,6 +46,16 @@ def test_decide_says_what_the_function_finds_and_saves_the_rule_with_the_calibra
     assert ready.accept(test).sum() == said["n_accepted"] > 0
 
 
+def test_apply_says_which_answers_a_saved_rule_accepts(files, capsys):
+    run(["decide", str(files / "test.npz"), "--calibration", str(files / "ts.recal"), "--out", str(files / "ready")])
+    capsys.readouterr()
+    said = answer(capsys, "apply", files / "ready", files / "fit.npz", "--out", files / "answers.parquet")
+    expected = load(files / "ready").accept(read_views(files / "fit.npz"))
+    assert said["accepted"] == expected.sum() > 0
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert parquet.read_table(files / "answers.parquet")["accept"].to_pylist() == expected.tolist()
+
+
 def test_decide_reads_probabilities_and_saves_a_rule_alone(files, capsys):
     test = read_views(files / "test.npz")
     write_probs(files / "probs.npz", TemperatureScaling().fit(test).predict_proba(test), test.labels)

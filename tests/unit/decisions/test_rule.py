@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from recal import DecisionRule, InputError, NotFittedError, TemperatureScaling, load, save
+from recal import CalibratedClassifier, DecisionRule, InputError, NotFittedError, TemperatureScaling, load, save
 from recal.errors import FileError
 
 PROBS = [[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]]
@@ -59,6 +59,16 @@ def test_a_rule_is_saved_alone_and_with_its_calibrator(tmp_path):
     assert again.decision_ == rule(0.6)
     logits = [[3.0, 0.0], [0.1, 0.0]]
     assert again.accept(logits).tolist() == rule(0.6).accept(again.predict_proba(logits)).tolist()
+
+
+def test_a_classifier_accepts_by_its_calibrators_rule():
+    classifier = CalibratedClassifier(lambda batch: np.asarray(batch, float), TemperatureScaling())
+    inputs = np.random.default_rng(0).normal(size=(60, 2)) * 2
+    classifier.fit(inputs, (inputs[:, 1] > inputs[:, 0]).astype(int))
+    with pytest.raises(NotFittedError, match="no rule of decisions"):
+        classifier.accept(inputs)
+    classifier.calibrator_.decision_ = rule(0.9)
+    assert classifier.accept(inputs).tolist() == rule(0.9).accept(classifier.predict_proba(inputs)).tolist()
 
 
 def test_a_new_fit_forgets_the_rule_and_without_one_nothing_is_accepted():

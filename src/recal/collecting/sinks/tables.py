@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recal.collecting.apply import Applied
 from recal.errors import InputError, MissingExtraError
@@ -21,11 +22,11 @@ def check_target(path: Path) -> None:
         _pyarrow()
 
 
-def write_applied(applied: Applied, path: Path) -> Path:
+def write_applied(applied: Applied, path: Path, accept: NDArray[np.bool_] | None = None) -> Path:
     """Write probabilities to `path`, whole or not at all.
 
-    A parquet table has a row per sample: `prediction`, `confidence`, `label` where it is known, and one column per
-    class, named ``p_`` and the class.
+    A parquet table has a row per sample: `prediction`, `confidence`, `accept` where the calibration holds a rule,
+    `label` where it is known, and one column per class, named ``p_`` and the class.
     """
     check_target(path)
     if path.suffix == ".npz":
@@ -37,6 +38,8 @@ def write_applied(applied: Applied, path: Path) -> Path:
         "prediction": classes[applied.probs.argmax(axis=1)],
         "confidence": applied.probs.max(axis=1),
     }
+    if accept is not None:
+        columns["accept"] = accept
     if applied.labels is not None:
         columns["label"] = classes[applied.labels]
     for place, name in enumerate(classes.tolist()):
