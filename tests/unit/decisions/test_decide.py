@@ -102,6 +102,24 @@ def test_no_more_error_probability_is_spent_than_was_allowed():
         assert (np.diff(planned) > 0).all()
 
 
+def test_the_search_is_the_fallback_procedure_read_step_by_step():
+    seen = set()
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(100, 4000))
+        answers = ranked(rng.random(n), rng.random(n) < rng.uniform(0.01, 0.05))
+        planned, weights = _sequence(n, 0.05, 0.05)
+        passed, carried = set(), 0.0
+        for size, weight in zip(planned.tolist(), weights.tolist()):
+            allowed = weight + carried
+            good = allowed > 0 and chance_of_so_few(answers.errors[size], size, 0.05) <= allowed
+            carried = allowed if good else 0.0
+            passed |= {size} if good else set()
+        assert certified(answers, 0.05, 0.05).tolist() == sorted(passed)
+        seen.add(len(passed) in (0, len(planned)))
+    assert seen == {True, False}, "all, none and some"
+
+
 def test_costs_choose_the_cheapest_certified_set():
     probs, y = model(5000, 2)
     found = decide(probs, y, cost_error=20, cost_review=1)
