@@ -153,6 +153,8 @@ def draw(store: Store, folder: Path) -> None:
         ]
         axes[2].plot(*zip(*points), marker="o", ms=3, label=file)
     axes[2].set_xscale("log")
+    axes[2].set_xticks([300, 1000, 5000], labels=["300", "1,000", "5,000"])
+    axes[2].minorticks_off()
     for axis, words in zip(axes, ("views, at most", "extra passes per answer", "fitting samples"), strict=True):
         axis.axhline(0, color="0.6", lw=0.8)
         axis.set(xlabel=words, ylabel="NLL against temperature scaling, %")
