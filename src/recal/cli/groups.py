@@ -36,7 +36,7 @@ def groups(
     from recal.cli.sources import open_views
     from recal.errors import InputError
     from recal.plan import ConfidenceAt, Rule, Ties
-    from recal.report.data.groups import GROUP_LABELS, group_study
+    from recal.report.data.groups import FEWEST_RANKED, GROUP_LABELS, group_study
 
     source = open_views(views)
     if not source.transforms:
@@ -68,7 +68,12 @@ def groups(
     )
     if source.labels is not None:
         places = ["smallest", "second", "third", "largest"]
-        ranks = [[label, *row] for label, row in zip(GROUP_LABELS.values(), study.ranks.tolist())]
-        print_table("How often each group's ECE ranks so over the transformations", ["group", *places], ranks)
+        named = zip(GROUP_LABELS.values(), study.ranks.tolist(), study.usual_sizes)
+        print_table(
+            "How often each group's ECE ranks so over the transformations",
+            ["group", *places, "median size"],
+            [[label, *row, size] for label, row, size in named],
+            note=f"Groups of fewer than {FEWEST_RANKED} samples are not ranked.",
+        )
     if chart is not None:
         say(f"Written to {chart}.")

@@ -39,12 +39,25 @@ def test_sizes_and_errors_are_those_of_group(comparison, reading):
                 assert study.errors[index, g - 1] == pytest.approx(expected)
 
 
-def test_ranks_count_places_and_leave_empty_groups_out():
-    logits = np.tile([2.0, 0.0], (5, 1))
-    copies = np.array([[3.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 9.0], [2.0, 0.0]])
-    study = group_study(Views(logits, {"zoom:0.5": copies}, [0, 1, 1, 1, 0]))
+@pytest.mark.parametrize(
+    ("times", "ranks"),
+    [
+        (
+            20,
+            [[0, 0, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0], [0, 1, 0, 0]],
+        ),  # three groups: the largest error is the largest
+        (19, [[0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]]),  # 19 samples kept and rose: not ranked
+        (9, [[0, 0, 0, 0]] * 4),
+    ],
+)
+def test_ranks_leave_out_empty_and_tiny_groups_and_the_largest_error_is_never_third(times, ranks):
+    logits = np.tile([2.0, 0.0], (5 * times, 1))
+    copies = np.tile([[3.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 9.0], [2.0, 0.0]], (times, 1))
+    study = group_study(Views(logits, {"zoom:0.5": copies}, [0, 1, 1, 1, 0] * times))
     # Errors: kept rose 0.12, kept fell 0.38, changed fell 0.88.
-    assert study.ranks.tolist() == [[0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 0]]
+    assert study.ranks.tolist() == ranks
+    assert study.usual_sizes == [0, 2 * times, times, 2 * times]
+    assert study.to_dict()["ranked_from"] == 20
 
 
 def test_scaling_first_changes_confidences_and_not_predictions(comparison):

@@ -11,6 +11,7 @@ from recal.engine.grouping import Group
 from recal.experiments.results.paper import GROUP_KINDS, GROUP_PARAMETERS
 from recal.metrics import ece
 from recal.report import group_study
+from recal.report.data.groups import places
 from recal.transforms import Transform, as_transform, format_strength
 from recal.views import Views
 
@@ -47,17 +48,17 @@ def group_tables(fit: Views, test: Views) -> dict[str, Any]:
 def ranks(rows: Rows) -> dict[str, list[int]]:
     """Return, per group, how often it has the smallest, second, third and largest error over the strengths.
 
-    An empty group has no error and is not ranked; equal errors rank in the groups' order.
+    Empty groups and those of fewer than 20 samples are not ranked; see `recal.report.data.groups.places`.
 
     Examples
     --------
     >>> from recal.experiments.results.groups import ranks
     >>> ranks({"0.5": {"ece": {"1": 0.3, "2": 0.1, "3": None, "4": 0.2}, "count": {}}})
-    {'1': [0, 0, 1, 0], '2': [1, 0, 0, 0], '3': [0, 0, 0, 0], '4': [0, 1, 0, 0]}
+    {'1': [0, 0, 0, 1], '2': [1, 0, 0, 0], '3': [0, 0, 0, 0], '4': [0, 1, 0, 0]}
     """
     counts = {str(int(g)): [0, 0, 0, 0] for g in Group}
     for row in rows.values():
-        errors = {g: error for g in counts if (error := row["ece"][g]) is not None}
-        for place, number in enumerate(sorted(errors, key=lambda g: errors[g])):
-            counts[number][place] += 1
+        errors, sizes = ([row[part].get(g) for g in counts] for part in ("ece", "count"))
+        for index, place in places(errors, sizes).items():
+            counts[list(counts)[index]][place] += 1
     return counts

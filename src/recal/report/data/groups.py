@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,34 @@ GROUP_LABELS = {
     Group.KEPT_ROSE: "kept, rose",
     Group.KEPT_FELL: "kept, fell",
 }
+
+
+# The calibration error of fewer samples is mostly noise: with 10 bins even honest confidence is some 0.1 off.
+FEWEST_RANKED = 20
+
+
+def places(errors: Sequence[float | None], sizes: Sequence[float | None]) -> dict[int, int]:
+    """Return the place, 0 for the smallest error to 3 for the largest, of each group that can be ranked.
+
+    Left out are groups without an error and those of fewer than 20 samples; a size that is None is taken for enough.
+    With three groups left the middle one is second, with two there is a smallest and a largest, and one alone has no
+    rank. Equal errors rank in the groups' order.
+
+    Examples
+    --------
+    >>> from recal.report.data.groups import places
+    >>> places([0.3, 0.1, None, 0.2], [50, 60, 0, 70])
+    {1: 0, 3: 1, 0: 3}
+    """
+    known = {
+        index: error
+        for index, (error, size) in enumerate(zip(errors, sizes))
+        if error is not None and not np.isnan(error) and (size is None or size >= FEWEST_RANKED)
+    }
+    order = sorted(known, key=lambda index: known[index])
+    if len(order) < 2:
+        return {}
+    return {index: 3 if index == order[-1] else place for place, index in enumerate(order)}
 
 
 def by_strength(spec: str) -> tuple[str, float, str]:
@@ -56,14 +85,23 @@ class GroupStudy:
     def ranks(self) -> NDArray[np.int64]:
         """How often each group (rows) had the smallest, ..., largest error (columns) over the transformations.
 
-        Empty groups have no error and are not ranked.
+        Groups of fewer than 20 samples are not ranked; see `places`.
         """
         counts = np.zeros((4, 4), np.int64)
-        for errors in self.errors:
-            held = np.flatnonzero(~np.isnan(errors))
-            for place, index in enumerate(held[np.argsort(errors[held], kind="stable")]):
+        for errors, sizes in zip(self.errors.tolist(), self.sizes.tolist()):
+            for index, place in places(errors, sizes).items():
                 counts[index, place] += 1
         return counts
+
+    @property
+    def usual_sizes(self) -> list[int]:
+        """The median size of each group over the transformations."""
+        return [int(size) for size in np.median(self.sizes, axis=0)]
+
+    @property
+    def sized_labels(self) -> list[str]:
+        """The groups' names with their median sizes, for charts of the ranks."""
+        return [f"{label} ({size:,})" for label, size in zip(GROUP_LABELS.values(), self.usual_sizes)]
 
     def lines(self) -> list[tuple[str, list[int], list[float]]]:
         """Transformation, sizes and errors of the four groups, by kind and strength, for a table that people read."""
@@ -80,6 +118,7 @@ class GroupStudy:
             "groups": {spec: dict(zip(names, row)) for spec, row in zip(self.transforms, self.sizes.tolist())},
             "ece": {spec: dict(zip(names, row)) for spec, row in zip(self.transforms, errors)},
             "ranks": dict(zip(names, self.ranks.tolist())),
+            "ranked_from": FEWEST_RANKED,
         }
 
 

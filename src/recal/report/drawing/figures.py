@@ -18,7 +18,7 @@ from recal.errors import InputError, MissingExtraError
 from recal.plan import plan_of
 from recal.report.data import figures as data
 from recal.report.data.dots import Dots, dots
-from recal.report.data.groups import GROUP_LABELS, GroupStudy, group_study
+from recal.report.data.groups import FEWEST_RANKED, GROUP_LABELS, GroupStudy, group_study
 from recal.report.data.slices import Slices, slices_of
 from recal.report.data.verdict import shown_first
 
@@ -201,7 +201,8 @@ def rank_figure(study: GroupStudy) -> Figure:
         ax.bar(
             np.arange(4) + 0.2 * (place - 1.5), study.ranks[:, place], 0.18, color=colour, edgecolor=INK, label=label
         )
-    ax.set_xticks(range(4), [label.replace(", ", ",\n") for label in GROUP_LABELS.values()])
+    ax.set_xticks(range(4), [label.replace(", ", ",\n") for label in study.sized_labels])
+    ax.set_xlabel(f"group (median size); fewer than {FEWEST_RANKED} samples are not ranked")
     ax.set_ylabel("transformations")
     ax.legend(frameon=False, fontsize=8)
     return figure

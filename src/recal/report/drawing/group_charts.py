@@ -90,7 +90,7 @@ def flow_chart(data: Progress) -> str:
 def rank_chart(study: GroupStudy) -> str:
     """How often each group had the smallest to the largest calibration error over the transformations."""
     places = ("smallest error", "second smallest error", "second largest error", "largest error")
-    return str(draw_ranks(study.ranks.tolist(), list(GROUP_LABELS.values()), places))
+    return str(draw_ranks(study.ranks.tolist(), study.sized_labels, places))
 
 
 def draw_ranks(

@@ -7,7 +7,7 @@ from html import escape
 from recal.comparison.tables import number
 from recal.plan import ConfidenceAt
 from recal.report.data.figures import path_of, progress
-from recal.report.data.groups import GROUP_LABELS, GroupStudy, group_study
+from recal.report.data.groups import FEWEST_RANKED, GROUP_LABELS, GroupStudy, group_study
 from recal.report.drawing import group_charts
 from recal.report.drawing.charts import percent
 from recal.report.page.parts import Page, figure, legend, section, table
@@ -66,7 +66,8 @@ def groups(view: Page) -> str:
     )
     note = (
         "How the uncalibrated test inputs react when they lose information, for each transformation: a group with a "
-        "large error is one that a single temperature cannot serve. The copy's confidence is read in two ways."
+        "large error is one that a single temperature cannot serve. The copy's confidence is read in two ways. In "
+        f"brackets the group's median size; groups of fewer than {FEWEST_RANKED} samples are not ranked."
     )
     body = f'<div class="two">{"".join(cards)}</div>{tables}'
     return section("groups", "The four groups", body, note)
