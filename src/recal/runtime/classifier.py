@@ -180,7 +180,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         names = ("batch_size", "outputs", "device", "progress")
         return {name: getattr(self, name) for name in names}
 
-    def _check_fitted(self, inputs: Any) -> None:
+    def _check_fitted(self, inputs: Any = None) -> None:
         if not hasattr(self, "calibrator_"):
             raise NotFittedError("This CalibratedClassifier is not fitted yet; call fit(inputs, y) first.")
         expected = getattr(self, "n_features_in_", None)
