@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from recal.cli.outputs import guarded
 from recal.cli.wording import as_typed
 from recal.errors import InputError, RecalError
 
@@ -61,6 +62,7 @@ class LazyGroup(TyperGroup):
             function = module.build(argv[1:])  # a command whose options depend on what was typed
         else:
             function = getattr(module, cmd_name.replace("-", "_"))
+        function = guarded(cmd_name, function)
         single = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
         needs_arguments = bool(getattr(module, "NEEDS_ARGUMENTS", True))  # where not, no arguments mean all defaults
         single.command(cmd_name, no_args_is_help=needs_arguments, help=_reflow(function.__doc__))(function)

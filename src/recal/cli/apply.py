@@ -55,11 +55,11 @@ def apply(
     from recal.collecting.apply import apply as run
     from recal.collecting.inputs.sources import as_source
     from recal.collecting.models.base import import_model
-    from recal.collecting.sinks.tables import check_target, write_applied
     from recal.errors import InputError
+    from recal.files.prob_tables import check_prob_name, write_prob_file
     from recal.runtime.numpy import calibrated_probs
 
-    check_target(out)
+    check_prob_name(out)
     calibrator = load_calibration(calibration)
     skipped: tuple[str, ...] = ()
     if views is not None and model is None and data is None:
@@ -87,7 +87,7 @@ def apply(
     rule = getattr(calibrator, "decision_", None)
     accept = None if rule is None else rule.accept(applied.probs)
     accepted = None if accept is None else int(accept.sum())
-    write_applied(applied, out, accept)
+    write_prob_file(out, applied.probs, applied.labels, applied.classes, accepted=accept)
     n_samples, n_classes = applied.probs.shape
     if as_json:
         counts = {"samples": n_samples, "classes": n_classes, "passes_per_answer": applied.passes_per_answer}
@@ -98,7 +98,7 @@ def apply(
         say(f"{len(skipped)} images could not be read and were skipped, such as {skipped[0]}.")
     if accepted is not None:
         say(f"{accepted:,} answers ({accepted / n_samples:.1%}) are accepted by the calibration's rule.")
-    following = f" Next: recal evaluate {out}" if out.suffix == ".npz" and applied.labels is not None else ""
+    following = f" Next: recal evaluate {out}" if applied.labels is not None else ""
     each = applied.passes_per_answer
     cost = "" if each is None or each == 1 else f" An answer {_TAKES[model is None]} {each:.2f} forward passes."
     say(f"Probabilities of {n_samples:,} samples written to {out}.{cost}{following}")

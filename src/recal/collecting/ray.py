@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 import recal.errors
 from recal.calibrators.base import Calibrator
-from recal.collecting.apply import Applied, calibrate, gate_of, needed_transforms
+from recal.collecting.apply import calibrate, gate_of, needed_transforms
 from recal.collecting.inputs.sources import IndexedSource, Source
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import open_source
 from recal.collecting.models.base import Outputs, as_model
 from recal.collecting.progress import progress_bar
 from recal.collecting.sinks.memory import Sink
-from recal.collecting.sinks.tables import write_applied
 from recal.errors import InputError, MissingExtraError, RecalError
+from recal.files.prob_tables import write_prob_file
 from recal.transforms.parse import Own
 
 try:
@@ -198,8 +198,8 @@ class ApplyWorker(_Worker):
         names = self.calibrator.classes_
         numbered = names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names)))
         classes = None if numbered else names
-        applied = Applied(calibrate(self.calibrator, self.job.transforms, block), None, classes)
-        write_applied(applied, self.folder / f"part-{index:06d}.parquet")  # a second attempt replaces the first
+        probs = calibrate(self.calibrator, self.job.transforms, block)
+        write_prob_file(self.folder / f"part-{index:06d}.parquet", probs, None, classes)  # replaces an earlier attempt
         return {"chunk": index, "rows": len(block)}
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from recal.errors import FileError
 from recal.files.atomic import replacing
+from recal.files.origin import MARK
 
 npy: Any = numpy_format  # numpy publishes it without types
 # No logits and no images shrink two hundred times; what claims to, and is large, is a trap.
@@ -35,6 +36,7 @@ class Parts:
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, NDArray | Parts]) -> None:
     """Write arrays as `numpy.load` reads them, whole or not at all. Equal arrays give equal bytes."""
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        archive.comment = MARK  # by which its origin is known
         for name, array in arrays.items():
             parts = Parts(array.shape, array.dtype, [array]) if isinstance(array, np.ndarray) else array
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:

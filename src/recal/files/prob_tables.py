@@ -1,8 +1,11 @@
-"""Probabilities in a table from anywhere: a CSV or Parquet file, one row for each sample.
+"""Probabilities in a table, one row for each sample: recal's own Parquet files, and CSV or Parquet from anywhere.
 
-One column, named `label` unless said otherwise, holds the true classes; every other column is a class, and its name
-is the class's name. Labels are names of columns, or, where they are whole numbers and the columns are named
-otherwise, the columns' numbers from 0.
+From anywhere: one column, named `label` unless said otherwise, holds the true classes; every other column is a class,
+and its name is the class's name. Labels are names of columns, or, where they are whole numbers and the columns are
+named otherwise, the columns' numbers from 0.
+
+recal's own: `prediction`, `confidence`, `accept` where the calibration holds a rule, `label` where it is known, and for
+every class a column named ``p_`` and the class. They are written and read here, so that what one command writes the others read.
 """
 
 from __future__ import annotations
@@ -16,11 +19,50 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import check_labels, check_probs
+from recal.checks import Labels, check_labels, check_probs
 from recal.errors import FileError, InputError, MissingExtraError
-from recal.files.probs import Probabilities
+from recal.files.atomic import replacing
+from recal.files.origin import MARK
+from recal.files.probs import Probabilities, write_probs
 
 SUFFIXES = (".csv", ".parquet")
+# The columns of recal's own tables beside the classes'.
+_ANSWER, _ACCEPT, _PREFIX = ("prediction", "confidence"), "accept", "p_"
+
+
+def check_prob_name(path: Path) -> None:
+    """Refuse a name that will not do, before the work begins."""
+    if path.suffix not in (".npz", ".parquet"):
+        raise InputError(f"Probabilities are written to a name ending in .npz or .parquet, got {path.name!r}.")
+    if path.suffix == ".parquet":
+        _pyarrow("Writing a .parquet table")
+
+
+def write_prob_file(
+    path: Path,
+    probs: NDArray[np.float64],
+    labels: Labels | None = None,
+    classes: NDArray | None = None,
+    *,
+    accepted: NDArray[np.bool_] | None = None,
+) -> Path:
+    """Write probabilities to an .npz file or a Parquet table, as the name says, whole or not at all."""
+    check_prob_name(path)
+    if path.suffix == ".npz":
+        return write_probs(path, probs, labels, classes)
+    arrow, parquet = _pyarrow("Writing a .parquet table")
+    names = np.arange(probs.shape[1]) if classes is None else classes
+    columns: dict[str, Any] = {_ANSWER[0]: names[probs.argmax(axis=1)], _ANSWER[1]: probs.max(axis=1)}
+    if accepted is not None:
+        columns[_ACCEPT] = accepted
+    if labels is not None:
+        columns["label"] = names[labels]
+    for place, name in enumerate(names.tolist()):
+        columns[f"{_PREFIX}{name}"] = np.ascontiguousarray(probs[:, place])
+    table = arrow.table(columns).replace_schema_metadata({MARK: b"probabilities"})
+    with replacing(path) as file:
+        parquet.write_table(table, file)
+    return path
 
 
 def read_columns(path: str | os.PathLike[str]) -> dict[str, NDArray]:
@@ -43,16 +85,29 @@ def read_prob_table(
     source = Path(path)
     columns = {name: values for name, values in read_columns(source).items() if name not in leave_out}
     labels = columns.pop(label_column, None)
+    own = _take_own(columns)
     if not columns:
         raise FileError(f"{source} has no columns beside {label_column!r}; every other column must be a class.")
-    names = np.array(list(columns))
+    names = np.array([name.removeprefix(_PREFIX) if own else name for name in columns])
     try:
         probs = check_probs(np.column_stack([_numbers(name, values) for name, values in columns.items()]))
+        # Where recal wrote numbers for want of names, the columns have none.
+        shown = None if own and names.tolist() == [str(number) for number in range(len(names))] else names
         if labels is None:
-            return Probabilities(probs, None, names)
-        return Probabilities(probs, check_labels(*_labels(labels, names), classes=names), names)
+            return Probabilities(probs, None, shown)
+        return Probabilities(probs, check_labels(*_labels(labels, names), classes=names), shown)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
+
+
+def _take_own(columns: dict[str, NDArray]) -> bool:
+    """Whether the table is one of recal's own; what it tells beside the probabilities is then taken out."""
+    rest = [name for name in columns if name not in (*_ANSWER, _ACCEPT)]
+    own = set(_ANSWER) <= set(columns) and bool(rest) and all(name.startswith(_PREFIX) for name in rest)
+    if own:
+        for name in (*_ANSWER, _ACCEPT):
+            columns.pop(name, None)
+    return own
 
 
 def _labels(labels: NDArray, names: NDArray) -> tuple[NDArray, int, int]:
@@ -106,14 +161,20 @@ def _read_csv(path: Path) -> dict[str, NDArray]:
 
 
 def _read_parquet(path: Path) -> dict[str, NDArray]:
+    pyarrow, parquet = _pyarrow("Reading Parquet files")
     try:
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingExtraError("pyarrow", "report", "Reading Parquet files") from None
-    try:
-        table = pyarrow.parquet.read_table(path)
+        table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise FileError(f"{path} is not a readable Parquet file: {str(error).rstrip('.')}.") from error
     if table.num_rows == 0:
         raise FileError(f"{path} holds no rows.")
     return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def _pyarrow(purpose: str) -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtraError("pyarrow", "report", purpose) from None
+    return pyarrow, pyarrow.parquet

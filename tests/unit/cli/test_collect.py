@@ -122,7 +122,10 @@ def test_the_same_command_resumes_and_another_is_refused(place, capsys):
         (["collect", "--model", "users_model:no", "--data", "data.npz", "--out", "v.npz"], "has no attribute 'no'"),
         (["collect", "--model", "net.pt", "--data", "data.npz", "--out", "v.npz"], "net.pt is a pickle"),
         (["collect", "--model", "users_model:model", "--data", "no.npz", "--out", "v.npz"], "no file or folder no.npz"),
-        (["collect", "--model", "users_model:model", "--data", "data.npz", "--out", "v.csv"], "must end in .zarr"),
+        (
+            ["collect", "--model", "users_model:model", "--data", "data.npz", "--out", "v.csv"],
+            "ending in .npz or .zarr",
+        ),
         (
             ["collect", "--model", "users_model:model", "--data", "data.npz", "--out", "v.npz", "--mean", "a,b"],
             "--mean takes numbers separated by commas, got 'a,b'",

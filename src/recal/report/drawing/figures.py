@@ -241,7 +241,11 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> Path:
     """Write one figure, with no date inside: the same numbers give the same bytes."""
     target = Path(path)
     kind = target.suffix.lower().lstrip(".")
-    metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    metadata: dict[str, dict[str, str | None]] = {  # the origin, by which a file may be replaced, and no date
+        "png": {"Software": "recal"},
+        "svg": {"Creator": "recal", "Date": None},
+        "pdf": {"Creator": "recal", "CreationDate": None},
+    }
     if kind not in metadata:
         raise InputError(f"Figures are written to a name ending in .png, .svg or .pdf, got {target.name!r}.")
     figure.savefig(target, metadata=metadata[kind])

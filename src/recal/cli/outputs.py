@@ -1,0 +1,102 @@
+"""The one rule for what commands write: never over what they read, nor over what recal did not make.
+
+`guarded` wraps every command. Its outputs are the options in `OUTPUTS`; whatever else it was given and is there on disk
+is an input. It adds the option --force, which replaces a file of unknown origin, but never an input.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from recal.errors import InputError
+
+# The options that name what is written, and by command the endings that the name may have; none for a folder.
+OUTPUTS = ("out", "report", "chart")
+SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("fit", "out"): (".recal", ""),
+    ("report", "out"): (".html",),
+    ("evaluate", "report"): (".html",),
+    ("groups", "chart"): (".png", ".svg", ".pdf"),
+    ("export", "out"): (".onnx",),
+    ("apply", "out"): (".npz", ".parquet"),
+    ("collect", "out"): (".npz", ".zarr"),
+}
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that recal did not make.")]
+
+
+def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with its outputs checked before it begins."""
+    signature = inspect.signature(function, eval_str=True)
+    if not set(OUTPUTS) & set(signature.parameters):
+        return function
+
+    @functools.wraps(function)
+    def checked(*, force: bool = False, **values: Any) -> None:
+        check_outputs(command, values, force=force)
+        function(**values)
+
+    own = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in signature.parameters.values()]
+    asked = inspect.Parameter("force", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Force)
+    checked.__signature__ = signature.replace(parameters=[*own, asked])  # type: ignore[attr-defined]
+    checked.__annotations__ = {**{parameter.name: parameter.annotation for parameter in own}, "force": Force}
+    return checked
+
+
+def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
+    """Refuse an output that is an input, that has an unusual ending, or that would replace what recal did not make."""
+    inputs = [path for name, value in values.items() if name not in OUTPUTS for path in _paths(value)]
+    for name in OUTPUTS:
+        target = values.get(name)
+        if target is None:
+            continue
+        endings = SUFFIXES.get((command, name), ())
+        if endings and target.suffix.lower() not in endings:
+            raise InputError(
+                f"recal {command} writes to a name ending in {' or '.join(filter(None, endings))}, got {target.name!r}."
+            )
+        for source in inputs:
+            _check_apart(target, source, f"--{name}")
+        _check_origin(target, values.get("again", False), force)
+
+
+def _paths(value: Any) -> list[Path]:
+    """What is there on disk of a value: a path, its text, or several."""
+    if isinstance(value, list | tuple):
+        return [path for item in value for path in _paths(item)]
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        return []
+    # `resnet152=FILE` names a file, too.
+    found = [Path(text) for text in (str(value), str(value).partition("=")[2]) if text]
+    try:
+        return [path for path in found if path.exists()]
+    except (OSError, ValueError):  # a text that is too long, or no name at all
+        return []
+
+
+def _check_apart(target: Path, source: Path, option: str) -> None:
+    """Refuse where an output is an input by any name, lies in a store that is read, or would replace its folder."""
+    here, there = Path(os.path.realpath(target)), Path(os.path.realpath(source))
+    same = here == there or (target.exists() and os.path.samefile(target, source))
+    inside = there in here.parents and there.is_dir() and (there / "zarr.json").exists()
+    around = here in there.parents and here.suffix == ".zarr"
+    if same or inside or around:
+        how = "is" if same else "lies inside" if inside else "holds"
+        raise InputError(f"{option} {target} {how} the input {source}, which would be destroyed; choose another name.")
+
+
+def _check_origin(target: Path, again: bool, force: bool) -> None:
+    from recal.files.origin import made_by_recal
+
+    if force or again or not target.exists():
+        return
+    if target.is_dir() and (not target.suffix or not any(target.iterdir())):
+        return  # a folder for several files, each with its own name
+    if not made_by_recal(target):
+        raise InputError(f"{target} is there already, and recal did not make it; pass --force to replace it.")

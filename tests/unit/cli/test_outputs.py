@@ -1,0 +1,187 @@
+"""What commands write: never over an input, never over what recal did not make, and readable by the others."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+
+import numpy as np
+import pytest
+
+from recal import Plan, Views, save
+from recal.cli.app import COMMANDS, run
+from recal.cli.outputs import OUTPUTS, SUFFIXES
+from recal.files.origin import made_by_recal
+from recal.files.prob_tables import read_prob_table, write_prob_file
+from recal.files.probs import probs_of_file
+
+
+@pytest.fixture
+def views(tmp_path):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 60)
+    logits = 2 * (np.eye(3)[y] + rng.normal(0, 0.9, (60, 3)))
+    return Views(logits, {"zoom:0.5": logits * 0.6 + rng.normal(0, 0.5, (60, 3))}, y)
+
+
+@pytest.fixture
+def place(tmp_path, views, monkeypatch):
+    """A folder with one file of each kind."""
+    monkeypatch.chdir(tmp_path)
+    views.write("v.npz")
+    views.write("v.zarr")
+    assert run(["fit", "v.npz", "--method", "ts", "--out", "c.recal"]) == 0
+    assert run(["apply", "c.recal", "v.npz", "--out", "p.npz"]) == 0
+    assert run(["apply", "c.recal", "v.npz", "--out", "p.parquet"]) == 0
+    return tmp_path
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+OVER_INPUTS = {
+    "fit": ["fit", "v.npz", "--method", "ts", "--out", "v.recal"],
+    "apply": ["apply", "c.recal", "v.npz", "--out", "v.npz"],
+    "apply-folder": ["apply", "c.recal", "v.zarr", "--out", "v.zarr/p.npz"],
+    "report": ["report", "p.npz", "--out", "p.html"],
+    "report-before": ["report", "p.npz", "--before", "b.html", "--out", "b.html"],
+    "evaluate": ["evaluate", "p.npz", "--report", "p.html"],
+    "export": ["export", "c.recal", "--model", "net.onnx", "--out", "net.onnx"],
+    "groups": ["groups", "v.npz", "--chart", "v.png"],
+    "collect": ["collect", "--model", "net.onnx", "--data", "x.npz", "--out", "x.npz"],
+    "collect-around": ["collect", "--model", "net.onnx", "--data", "s.zarr/x.npz", "--out", "s.zarr"],
+    "compare": ["compare", "v.npz", "--out", "v.npz"],
+}
+
+
+@pytest.mark.parametrize("link", ["same", "symbolic", "hard"])
+@pytest.mark.parametrize("name", OVER_INPUTS)
+def test_no_output_replaces_an_input_whatever_its_name(place, name, link, capsys):
+    command = list(OVER_INPUTS[name])
+    (place / "net.onnx").write_bytes(b"a model")
+    np.savez(place / "x.npz", inputs=np.zeros((4, 4)))
+    (place / "b.html").write_bytes((place / "p.npz").read_bytes())
+    (place / "s.zarr").mkdir()
+    (place / "s.zarr" / "x.npz").write_bytes((place / "x.npz").read_bytes())
+    # Names whose ending is another than the input's lead to it by a link.
+    for stem, ending, kind in (("v", ".recal", ".npz"), ("p", ".html", ".npz"), ("v", ".png", ".npz")):
+        if f"{stem}{ending}" in command:
+            (os.link if link == "hard" else os.symlink)(place / f"{stem}{kind}", place / f"{stem}{ending}")
+    if link != "same" and command[-1] in ("v.npz", "net.onnx", "x.npz"):
+        other = "other" + os.path.splitext(command[-1])[1]
+        (os.link if link == "hard" else os.symlink)(place / command[-1], place / other)
+        command[-1] = other
+    before = contents(place)
+    for forced in ([], ["--force"]):
+        assert run([*command, *forced]) == 2
+        assert "which would be destroyed" in capsys.readouterr().err
+    assert contents(place) == before
+
+
+@pytest.mark.parametrize("command", [["fit", "v.npz", "--method", "ts"], ["report", "p.npz"], ["export", "c.recal"]])
+@pytest.mark.parametrize("name", ["x.pkl", "x.py", "x.npy"])
+def test_an_unusual_ending_is_refused(place, command, name, capsys):
+    assert run([*command, "--out", name]) == 2
+    assert f"got '{name}'" in capsys.readouterr().err
+    assert not (place / name).exists()
+
+
+WRITES = {
+    "c2.recal": ["fit", "v.npz", "--method", "ts", "--out"],
+    "p2.npz": ["apply", "c.recal", "v.npz", "--out"],
+    "p2.parquet": ["apply", "c.recal", "v.npz", "--out"],
+    "r2.html": ["evaluate", "p.npz", "--bootstrap", "0", "--report"],
+    "g2.svg": ["groups", "v.npz", "--chart"],
+    "g2.png": ["groups", "v.npz", "--chart"],
+    "e2.onnx": ["export", "c.recal", "--classes", "3", "--out"],
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_recal_did_not_make_is_replaced_only_by_force_and_its_own_files_freely(place, name, capsys):
+    command = [*WRITES[name], name]
+    (place / name).write_bytes(b"years of work")
+    assert run(command) == 2
+    assert "recal did not make it; pass --force" in capsys.readouterr().err
+    assert (place / name).read_bytes() == b"years of work"
+    assert run([*command, "--force"]) == 0
+    assert made_by_recal(place / name)
+    assert run(command) == 0
+
+
+def test_arrays_of_the_users_own_are_not_taken_for_recals(tmp_path):
+    np.savez(tmp_path / "mine.npz", logits=np.zeros((3, 2)))
+    assert not made_by_recal(tmp_path / "mine.npz")
+    (tmp_path / "mine.zarr").mkdir()
+    assert not made_by_recal(tmp_path / "mine.zarr")
+    save(Plan(), tmp_path / "plan.recal")
+    assert made_by_recal(tmp_path / "plan.recal")
+
+
+def test_every_output_of_every_command_has_a_rule_for_its_ending():
+    import inspect
+    from importlib import import_module
+
+    for command in COMMANDS:
+        function = getattr(import_module(f"recal.cli.{command}"), command)
+        for name in set(OUTPUTS) & set(inspect.signature(function).parameters):
+            folders = {("compare", "out"), ("demo", "out"), ("reproduce", "out")}
+            assert (command, name) in SUFFIXES or (command, name) in folders, f"recal {command} --{name}"
+
+
+# --- what one command writes, the others read
+
+
+@pytest.mark.parametrize("written", ["p.npz", "p.parquet", "v.npz", "v.zarr"])
+@pytest.mark.parametrize(
+    "reader",
+    [
+        ["evaluate", "{}", "--bootstrap", "0", "--json"],
+        ["report", "{}", "--out", "r.html", "--json", "--methods", "ts"],
+        ["report", "p.npz", "--before", "{}", "--out", "r.html", "--json"],
+        ["report", "p.parquet", "--before", "{}", "--out", "r.html", "--json"],
+    ],
+    ids=["evaluate", "report", "before", "before-table"],
+)
+def test_what_one_command_writes_the_others_read(place, written, reader, capsys):
+    capsys.readouterr()
+    assert run([part.format(written) for part in reader]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("written", ["v.npz", "v.zarr"])
+@pytest.mark.parametrize(
+    "reader",
+    [
+        ["fit", "{}", "--method", "ts", "--out", "x.recal"],
+        ["apply", "c.recal", "{}", "--out", "x.npz"],
+        ["apply", "c.recal", "{}", "--out", "x.parquet"],
+        ["compare", "{}", "--methods", "ts", "--splits", "1"],
+        ["groups", "{}"],
+    ],
+    ids=lambda reader: reader[0],
+)
+def test_views_are_read_by_every_command_that_takes_views(place, written, reader, capsys):
+    assert run([part.format(written) for part in reader]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("classes", [None, np.array(["ant", "bee", "p_c"]), np.array([3, 1, 2])])
+@pytest.mark.parametrize("labels", [None, np.array([2, 0])])
+def test_a_table_comes_back_as_an_npz_file_does(tmp_path, classes, labels):
+    probs = np.array([[0.2, 0.3, 0.5], [0.7, 0.2, 0.1]])
+    accepted = None if labels is None else np.array([True, False])
+    table = read_prob_table(write_prob_file(tmp_path / "p.parquet", probs, labels, classes, accepted=accepted))
+    file = probs_of_file(write_prob_file(tmp_path / "p.npz", probs, labels, classes))
+    for found in (table, file):
+        np.testing.assert_array_equal(found.probs, probs)
+        np.testing.assert_array_equal(found.labels, labels)
+        assert (found.classes is None) == (classes is None)
+    if classes is not None:
+        assert list(map(str, table.classes)) == list(map(str, file.classes))
+
+
+def test_an_npz_file_says_who_made_it_and_numpy_reads_it(place):
+    with zipfile.ZipFile(place / "p.npz") as archive:
+        assert archive.comment == b"recal"
+    with np.load(place / "p.npz") as held:
+        assert held["probs"].shape == (60, 3)
