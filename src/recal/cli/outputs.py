@@ -21,6 +21,7 @@ from recal.errors import InputError
 OUTPUTS = ("out", "report", "chart")
 SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("fit", "out"): (".recal", ""),
+    ("decide", "out"): (".recal", ""),
     ("report", "out"): (".html",),
     ("evaluate", "report"): (".html",),
     ("groups", "chart"): (".png", ".svg", ".pdf"),

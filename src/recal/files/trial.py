@@ -42,6 +42,8 @@ def check_kinds(family: type[Calibrator], state: dict[str, Any]) -> None:
         # The last bin of all may reach to infinity.
         if np.isnan(value).any() or (name != "edges_" and np.isinf(value).any()):
             raise FileError(f"`{name}` holds a number that is not finite")
+        if name == "values_" and value.size and not 0.0 <= value.min() <= value.max() <= 1.0:
+            raise FileError(f"`{name}` must hold probabilities, and reaches from {value.min():g} to {value.max():g}")
     plan, beta = state.get("plan_"), state.get("beta_")
     if isinstance(plan, Plan) and beta is not None and not (_is(beta, _KINDS["float"]) and plan.start == beta):
         raise FileError(f"`beta_` is {beta!r} and `plan_` begins with {plan.start!r}")
