@@ -5,7 +5,8 @@ and its name is the class's name. Labels are names of columns, or, where they ar
 named otherwise, the columns' numbers from 0.
 
 recal's own: `prediction`, `confidence`, `accept` where the calibration holds a rule, `label` where it is known, and for
-every class a column named ``p_`` and the class. They are written and read here, so that what one command writes the others read.
+every class a column named ``p_`` and the class. They are written and read here, so that what one
+command writes the others read.
 """
 
 from __future__ import annotations
