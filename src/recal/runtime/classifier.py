@@ -164,7 +164,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
 
     def accept(self, inputs: Any) -> NDArray[np.bool_]:
         """Say of each input whether its answer is accepted, by the rule in the calibrator's `decision_`."""
-        self._check_fitted()
+        self._check_fitted(inputs)
         return self.calibrator_.rule().accept(self.predict_proba(inputs))
 
     def score(self, inputs: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
