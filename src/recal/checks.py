@@ -114,6 +114,8 @@ def check_labels(
     Integers are column indices, unless `classes` are numbers too; anything else is looked up in `classes`, whose order
     is the order of the columns. A class that is missing from `y` therefore never shifts a column.
     """
+    if isinstance(y, np.ma.MaskedArray):
+        raise InputError("Labels are a masked array; drop the samples whose labels are masked, and pass a plain array.")
     try:
         labels = np.asarray(y)
     except (ValueError, TypeError, RuntimeError) as error:

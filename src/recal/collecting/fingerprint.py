@@ -46,7 +46,7 @@ def digest_texts(texts: Iterable[str]) -> str:
     """Return a digest of a sequence of strings."""
     state = _new()
     for text in texts:
-        state.update(f"{len(text)}:{text}".encode())
+        state.update(f"{len(text)}:{text}".encode("utf-8", "surrogateescape"))  # names of files need not be UTF-8
     return state.hexdigest()
 
 
