@@ -200,3 +200,19 @@ def test_plain_brier_is_the_normalised_times_the_number_of_classes(problem):
 def test_equal_tops_predict_the_first_of_them():
     assert error_rate([[0.5, 0.5]], [0]) == 0.0
     assert error_rate([[0.5, 0.5]], [1]) == 1.0
+
+
+@pytest.mark.parametrize("metric", [nll, brier, error_rate])
+def test_weights_count_samples_more_than_once(metric):
+    rng = np.random.default_rng(0)
+    probs, y, whole = rng.dirichlet(np.ones(4), 60), rng.integers(0, 4, 60), rng.integers(0, 4, 60)
+    repeated = metric(np.repeat(probs, whole, axis=0), np.repeat(y, whole))
+    assert metric(probs, y, sample_weight=whole / 3) == pytest.approx(repeated, rel=1e-12)
+    with pytest.raises(InputError, match="`sample_weight`"):
+        metric(probs, y, sample_weight=whole[:-1])
+
+
+def test_the_plain_brier_score_is_not_divided_by_the_classes():
+    probs, y = np.full((3, 4), 0.25), [0, 1, 2]
+    assert brier(probs, y, normalised=False) == pytest.approx(4 * brier(probs, y)) == pytest.approx(0.75)
+    assert brier(probs, y, normalized=False) == brier(probs, y, normalised=False)

@@ -55,7 +55,7 @@ class Verdict:
         brier = self.judgement.difference("brier")
         low, high = brier.interval(self.judgement.level)
         digits = 5
-        numbers += f", Brier {signed(brier.value, digits)} [{signed(low, digits)}, {signed(high, digits)}]"
+        numbers += f", Brier / K {signed(brier.value, digits)} [{signed(low, digits)}, {signed(high, digits)}]"
         name, n = _after(self.method), self.after.n_samples
         # What is better may still break its promises, and may break them the other way round.
         better = "Better, but still not honest" if self.tests[-1].rejected else "Better"
