@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align: str = "") -> list[str]:
-    r"""Return the lines of a Markdown table. A bar inside a cell is escaped; it would begin another cell.
+    r"""Return the lines of a Markdown table. A bar inside a cell is escaped, and what would begin an HTML tag.
 
     Parameters
     ----------
@@ -23,6 +24,6 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align:
     | a\|b | 0.020 |
     """
     rule = ["---:" if side == "r" else "---" for side in align.ljust(len(head), "l")]
-    cells = ([cell.replace("|", r"\|") for cell in row] for row in (head, *rows))
+    cells = ([re.sub(r"<(?=[A-Za-z/!?])", "&lt;", cell.replace("|", r"\|")) for cell in row] for row in (head, *rows))
     first, *rest = ("| " + " | ".join(row) + " |" for row in cells)
     return [first, "| " + " | ".join(rule) + " |", *rest]

@@ -141,8 +141,13 @@ def as_csv(comparison: Comparison) -> str:
         for index, row in enumerate(comparison.rows(metric)):
             cost = [comparison.fit_seconds[:, index].mean(), comparison.passes[index]]
             numbers = [row.value, *row.interval, row.difference, *row.difference_interval]
-            writer.writerow([row.method, metric, *numbers, row.mark, *cost])
+            writer.writerow([_no_formula(row.method), metric, *numbers, row.mark, *cost])
     return target.getvalue()
+
+
+def _no_formula(name: str) -> str:
+    """A name that a spreadsheet would take for a formula, and might run, is quoted."""
+    return f"'{name}" if name.startswith(("=", "+", "-", "@", "\t", "\r")) else name
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
