@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := $(wildcard src tests benchmarks examples)
 
-.PHONY: help venv demo test test-slow check bench docs clean
+.PHONY: help venv demo test test-slow check bench docs examples clean
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:[^#]*##/\t/'
 
@@ -13,6 +13,7 @@ help:            ## what can be made
 FOR_DEMO := $(VENV)/.for-demo
 FOR_TEST := $(VENV)/.for-test
 FOR_BENCH := $(VENV)/.for-bench
+FOR_EXAMPLES := $(VENV)/.for-examples
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +29,10 @@ $(FOR_TEST): pyproject.toml | $(BIN)/python
 
 $(FOR_BENCH): $(FOR_TEST)
 	$(call install,--editable '.[all]' --group test --group peers)
+	@touch $@
+
+$(FOR_EXAMPLES): $(FOR_TEST)
+	$(call install,--editable '.[all]' --group test --group examples)
 	@touch $@
 
 # uv where there is one, else, or where it cannot find a package that pip is configured to find, pip.
@@ -60,6 +65,10 @@ bench: $(FOR_BENCH) ## speed, beside the peers and the physical limit
 
 docs: $(FOR_TEST) ## run every example in the documentation
 	$(BIN)/python -m pytest tests/docs
+
+EXAMPLES := languages file_types time_series hugging_face_images imagenet tables
+examples: $(FOR_EXAMPLES) ## outside models on real inputs, each ending in a decision
+	@for name in $(EXAMPLES); do echo; echo "== examples/$$name.py"; $(BIN)/python examples/$$name.py || echo "(left out)"; done
 
 clean:
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache

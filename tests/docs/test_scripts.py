@@ -20,9 +20,24 @@ def run(name, *arguments, cwd):
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=cwd, env=environment).stdout
 
 
-def test_time_series(tmp_path):
-    lines = run("time_series.py", cwd=tmp_path).splitlines()
-    assert [line.split()[-3] for line in lines[1:]] == ["0.943"] * 3, "no answer changes"
+def test_an_example_ends_in_a_decision(tmp_path):
+    shown = run("tables.py", cwd=tmp_path)
+    assert "12 transformations, labelled" in shown
+    rows = [line.split() for line in shown.splitlines() if line.startswith(("ts ", "ets ", "stack ", "recal "))]
+    assert len(rows) == 4
+    assert len({row[1] for row in rows}) == 1, "no answer changes"
+    assert "Decision: with" in shown.splitlines()[-1]
+
+
+def test_what_an_example_lacks_is_said_kindly(tmp_path):
+    command = [sys.executable, str(EXAMPLES / "imagenet.py")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.strip().startswith("This example needs ImageNet images")
+    command = [sys.executable, str(EXAMPLES / "languages.py"), "--pages", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert "needs py3langid" in done.stderr or "apt install manpages-de" in done.stderr
 
 
 def test_fashion_mnist(tmp_path):

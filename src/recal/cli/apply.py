@@ -22,7 +22,10 @@ def apply(
         Path | None, typer.Argument(help="Views of the inputs to judge: an .npz file or a .zarr folder.")
     ] = None,
     model: options.Model = None,
+    weights: options.Weights = None,
+    trust: options.Trust = None,
     data: options.Data = None,
+    read: options.Read = None,
     labels: options.LabelsFile = None,
     preprocess: options.Preprocess = None,
     mean: options.Mean = None,
@@ -31,6 +34,11 @@ def apply(
     channels: options.Channels = None,
     resize: options.Resize = None,
     crop: options.Crop = None,
+    pixels: options.Pixels = None,
+    gray: options.Gray = False,
+    seconds: options.Seconds = None,
+    label_column: options.LabelColumn = None,
+    text_column: options.TextColumn = None,
     on_error: options.OnError = None,
     part: options.Part = None,
     batch_size: options.BatchSize = None,
@@ -54,7 +62,6 @@ def apply(
     from recal.collecting.apply import Applied, passes_of
     from recal.collecting.apply import apply as run
     from recal.collecting.inputs.sources import as_source
-    from recal.collecting.models.base import import_model
     from recal.errors import InputError
     from recal.files.prob_tables import check_prob_name, write_prob_file
     from recal.runtime.numpy import calibrated_probs
@@ -72,11 +79,15 @@ def apply(
     elif isinstance(calibrator, Plan):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and model is not None and data is not None:
-        source = as_source(data, **options.given(resize=resize, crop=crop, on_error=on_error, part=part))
+        opened = options.open_model(model, weights, trust, outputs, device)
+        reading = options.given(resize=resize, crop=crop, on_error=on_error, part=part, read=read, seconds=seconds)
+        columns = options.given(label_column=label_column, text_column=text_column)
+        pixels = options.pixels_for(opened, data, pixels, gray)
+        source = as_source(data, **reading, **columns, **options.given(pixels=pixels))
         skipped = source.skipped
         applied = run(
             calibrator,
-            import_model(model),
+            opened,
             source,
             progress=not as_json,
             preprocess=options.preprocessing(preprocess, mean, std, divide, channels),
@@ -95,7 +106,7 @@ def apply(
         print_json({**counts, "skipped": skipped, "file": out})
         return
     if skipped:
-        say(f"{len(skipped)} images could not be read and were skipped, such as {skipped[0]}.")
+        say(f"{len(skipped)} files could not be read and were skipped, such as {skipped[0]}.")
     if accepted is not None:
         say(f"{accepted:,} answers ({accepted / n_samples:.1%}) are accepted by the calibration's rule.")
     following = f" Next: recal evaluate {out}" if applied.labels is not None else ""

@@ -14,7 +14,10 @@ from recal.cli.output import AsJson, print_json, say
 def collect(
     out: Annotated[Path, typer.Option("--out", help="Where to write: .zarr (resumable) or .npz.")],
     model: options.Model = None,
+    weights: options.Weights = None,
+    trust: options.Trust = None,
     data: options.Data = None,
+    read: options.Read = None,
     pool: Annotated[
         str,
         typer.Option(
@@ -34,6 +37,11 @@ def collect(
     channels: options.Channels = None,
     resize: options.Resize = None,
     crop: options.Crop = None,
+    pixels: options.Pixels = None,
+    gray: options.Gray = False,
+    seconds: options.Seconds = None,
+    label_column: options.LabelColumn = None,
+    text_column: options.TextColumn = None,
     on_error: options.OnError = None,
     part: options.Part = None,
     batch_size: options.BatchSize = None,
@@ -63,23 +71,26 @@ def collect(
     from recal.collecting import run_pilot
     from recal.collecting.inputs.sources import as_source
     from recal.collecting.local import needs_pilot
-    from recal.collecting.models.base import import_model
     from recal.errors import InputError
 
     if model is None or data is None:
         raise InputError("recal collect needs --model and --data.")
     between = options.preprocessing(preprocess, mean, std, divide, channels)
-    source = as_source(data, **options.given(resize=resize, crop=crop, on_error=on_error, part=part))
+    opened = options.open_model(model, weights, trust, outputs, device)
+    reading = options.given(resize=resize, crop=crop, on_error=on_error, part=part, read=read, seconds=seconds)
+    columns = options.given(label_column=label_column, text_column=text_column)
+    pixels = options.pixels_for(opened, data, pixels, gray)
+    source = as_source(data, **reading, **columns, **options.given(pixels=pixels))
     how = options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine, seed=seed)
     names = None if classes is None else classes.split(",")
     how |= {"out": out, "resume": not again, "progress": not as_json, "preprocess": between, "classes": names}
-    network, transforms, found = import_model(model), None if pool == "none" else pool, None
+    transforms, found = options.transforms_for(pool, source, opened, seed), None
     try:
         if pilot is not None and transforms is not None and needs_pilot(source, pilot):
-            found = run_pilot(network, source, transforms, pilot, **how)
+            found = run_pilot(opened, source, transforms, pilot, **how)
             if not as_json:
                 say(f"{found}.")
-        views = run(network, source, transforms if found is None else found.chosen, **how)
+        views = run(opened, source, transforms if found is None else found.chosen, **how)
     except KeyboardInterrupt as stop:
         resumable = out.suffix == ".zarr"
         kept = f"What is done is kept in {out}: run the same command again to go on."
@@ -92,5 +103,5 @@ def collect(
         print_json({**shape, **cost, "labelled": views.labels is not None, "skipped": source.skipped, "file": out})
         return
     if source.skipped:
-        say(f"{len(source.skipped)} images could not be read and were skipped, such as {source.skipped[0]}.")
+        say(f"{len(source.skipped)} files could not be read and were skipped, such as {source.skipped[0]}.")
     say(f"{views}. Written to {out}. Next: recal fit {out} --out calibration.recal")

@@ -9,11 +9,40 @@ import typer
 
 Model = Annotated[
     str | None,
-    typer.Option("--model", help="A .onnx or .pt2 file, a Hugging Face folder, or package.module:name in Python."),
+    typer.Option(
+        "--model",
+        help="A .onnx, .pt2 or .skops file, a Hugging Face folder, or module:name in Python, here or installed.",
+    ),
 ]
+Weights = Annotated[
+    Path | None,
+    typer.Option("--weights", help="A .safetensors file for the torch network that --model module:function builds."),
+]
+Trust = Annotated[
+    str | None,
+    typer.Option("--trust", help="Types that a .skops file may hold beyond scikit-learn's, separated by commas."),
+]
+Pixels = Annotated[
+    str | None,
+    typer.Option("--pixels", help="Images as: rgb, gray, rgba or gray16; an ONNX model's input shape tells by itself."),
+]
+Gray = Annotated[bool, typer.Option("--gray", help="The same as --pixels gray.")]
+Read = Annotated[
+    str | None,
+    typer.Option("--read", help="A folder's files as: images, texts, sounds or bytes; by their names if not said."),
+]
+Seconds = Annotated[float | None, typer.Option("--seconds", help="Sounds: cut or filled up to this length.")]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label-column", help="Tables: the column of labels; 'label' if not said.")
+]
+TextColumn = Annotated[str | None, typer.Option("--text-column", help="Tables: the one column to read, as texts.")]
 Data = Annotated[
     Path | None,
-    typer.Option("--data", help="Inputs: .npz, .npy, IDX, a binary CIFAR archive, or a folder of images by class."),
+    typer.Option(
+        "--data",
+        help="Inputs: .npz, .npy, IDX, a CIFAR archive, a table (.csv, .parquet), texts (.txt), or a folder of images, "
+        "sounds or texts by class.",
+    ),
 ]
 LabelsFile = Annotated[
     Path | None,
@@ -41,6 +70,37 @@ Engine = Annotated[str | None, typer.Option("--engine", help="local, or ray for 
 def given(**options: Any) -> dict[str, Any]:
     """Return the options that were typed; the defaults of the others live in the function that is called."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def open_model(
+    spec: str, weights: Path | None, trust: str | None, outputs: str | None = None, device: str | None = None
+) -> Any:
+    """Return the adapter of the model that was typed."""
+    from recal.collecting.models.base import as_model, import_model
+
+    model = import_model(spec, weights=weights, trusted=() if trust is None else trust.split(","))
+    return as_model(model, **given(outputs=outputs, device=device))
+
+
+def pixels_for(model: Any, data: Path, pixels: str | None, gray: bool) -> str | None:
+    """Return what was typed, or, for a folder, what the model's own input asks for."""
+    from recal.errors import InputError
+
+    if gray and pixels not in (None, "gray"):
+        raise InputError(f"--gray and --pixels {pixels} contradict each other.")
+    if gray or pixels is not None:
+        return "gray" if gray else pixels
+    wanted: str | None = getattr(model, "pixels", None)
+    return wanted if data.is_dir() and wanted != "rgb" else None
+
+
+def transforms_for(pool: str, source: Any, model: Any, seed: int | None) -> Any:
+    """Return the pool that was typed: none, the usual one for such inputs, or a spec."""
+    if pool == "auto":
+        from recal.collecting.usual import usual_pool
+
+        return usual_pool(source, model, seed or 0)
+    return None if pool == "none" else pool
 
 
 def preprocessing(

@@ -14,6 +14,11 @@ from recal.collecting.preprocess import Normalize
 # These need Pillow, a calibrator, or a package that is not always installed.
 _LATER = {
     "ImageFolder": "recal.collecting.inputs.folder",
+    "SoundFolder": "recal.collecting.inputs.other_folders",
+    "TextFolder": "recal.collecting.inputs.other_folders",
+    "ByteFolder": "recal.collecting.inputs.other_folders",
+    "multiple_choice": "recal.collecting.models.multiple_choice",
+    "language_model": "recal.collecting.models.multiple_choice",
     "OnnxModel": "recal.collecting.models.onnx",
     "TorchModel": "recal.collecting.models.torch",
     "HuggingFaceModel": "recal.collecting.models.huggingface",

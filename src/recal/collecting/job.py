@@ -128,4 +128,4 @@ def _call(transform: Transform | None) -> str:
 
 
 def _copy(inputs: Any) -> Any:
-    return inputs.clone() if hasattr(inputs, "clone") else inputs.copy()
+    return inputs.clone() if hasattr(inputs, "clone") else inputs.copy()  # lists, arrays and frames

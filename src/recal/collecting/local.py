@@ -85,8 +85,9 @@ def collect(
         that `ViewStacking` chose there. Beside a store the pilot is kept as one of its own, ``name.pilot.zarr``.
         `recal.collecting.run_pilot` tells more about it.
     **files
-        For inputs given as a path: `resize`, `crop`, `on_error` ("stop" or "skip") of a folder of images, `part`
-        ("train" or "test") of a CIFAR archive.
+        For inputs given as a path: `read` ("images", "texts", "sounds" or "bytes") and `on_error` ("stop" or "skip")
+        of a folder, `resize`, `crop` and `pixels` ("rgb", "gray", "rgba" or "gray16") of images, `seconds` of sounds,
+        `label_column` and `text_column` of a table, `part` ("train" or "test") of a CIFAR archive.
 
     Returns
     -------

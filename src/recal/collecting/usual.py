@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from recal.collecting.inputs.other_folders import SoundFolder
 from recal.collecting.inputs.sources import ArraySource, IndexedSource, Source
+from recal.collecting.inputs.tables import TableSource
 from recal.collecting.models.base import Model
 from recal.errors import InputError
 from recal.transforms import Transform, pool
+from recal.transforms.frames import is_frame
 from recal.transforms.layout import image_layout
 
 AUTO = "auto"
@@ -20,6 +23,7 @@ USUAL: dict[str, str] = {
     "+brightness:0.7+brightness:0.5",
     "video": "flip+shift+zoom:0.5-0.9:3+frames:0.1-0.6:5",
     "series": "timeshift:0.02+timeshift:0.05+coarse:0.3-0.9:3+drop:0.1-0.6:5",
+    "audio": "timeshift:0.02+timeshift:0.05+lowpass:0.2-0.8:3+noise:10-40:3+quieter:0.3+timemask:0.1",
     "text": "cut:0.1+cut:0.2+cut:0.2:side=start+tokendrop:0.05-0.5:6",
     "tabular": "median:0.1-0.6:8",
 }
@@ -34,8 +38,9 @@ def usual_pool(source: Source, model: Model, seed: int = 0) -> tuple[Transform, 
     Where two readings are possible, an error asks which, since a series zoomed like a picture is rubbish that no
     later step would notice.
     """
-    made_for = modality(_first(source), model)
-    data = source.values if made_for == "tabular" and isinstance(source, ArraySource) else None
+    hears = isinstance(source, SoundFolder) or getattr(model, "takes", None) == "audio"
+    made_for = "audio" if hears else modality(_first(source), model)
+    data = source.values if made_for == "tabular" and isinstance(source, ArraySource | TableSource) else None
     if made_for == "tabular" and data is None:
         raise InputError(
             "The usual pool for tables fills in medians, which are taken from an array; pass one, or a pool of your "
@@ -56,6 +61,8 @@ def modality(batch: Any, model: Model | None = None) -> str:
     """
     if _is_text(batch):
         return "text"
+    if is_frame(batch):
+        return "tabular"
     values = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch)
     if values.dtype == object:
         return _of_items(values)

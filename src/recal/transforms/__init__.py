@@ -11,9 +11,11 @@ from recal.transforms.parse import TRANSFORMS, as_transform
 from recal.transforms.pool import pool
 from recal.transforms.series import Coarse, DropFrames, DropSamples, Quantise
 from recal.transforms.series_moves import TimeShift
-from recal.transforms.tabular import MedianFill
+from recal.transforms.sound import Noise, Quieter, TimeMask
+from recal.transforms.tabular import MedianFill, Missing, Permute
 from recal.transforms.text import DropTokens, MaskTokens
 from recal.transforms.text_cut import Cut
+from recal.transforms.text_parts import DropCharacters, DropSentences
 
 __all__ = [
     "TRANSFORMS",
@@ -25,19 +27,26 @@ __all__ = [
     "Contrast",
     "Crop",
     "Cut",
+    "DropCharacters",
     "DropFrames",
     "DropSamples",
+    "DropSentences",
     "DropTokens",
     "Flip",
     "Jpeg",
     "LowPass",
     "MaskTokens",
     "MedianFill",
+    "Missing",
     "Named",
+    "Noise",
+    "Permute",
     "Pixelate",
     "Quantise",
+    "Quieter",
     "RandomPixels",
     "Shift",
+    "TimeMask",
     "TimeShift",
     "Transform",
     "ZoomIn",

@@ -13,9 +13,11 @@ from recal.transforms.image_coding import Jpeg, RandomPixels
 from recal.transforms.image_moves import Crop, Flip, Shift, ZoomIn
 from recal.transforms.series import Coarse, DropFrames, DropSamples, Quantise
 from recal.transforms.series_moves import TimeShift
-from recal.transforms.tabular import MedianFill
+from recal.transforms.sound import Noise, Quieter, TimeMask
+from recal.transforms.tabular import MedianFill, Missing, Permute
 from recal.transforms.text import DropTokens, MaskTokens
 from recal.transforms.text_cut import Cut
+from recal.transforms.text_parts import DropCharacters, DropSentences
 
 # The one list of the built-in kinds. The command line, the loader and the contract tests read it.
 TRANSFORMS: tuple[type[BuiltIn], ...] = (
@@ -37,10 +39,17 @@ TRANSFORMS: tuple[type[BuiltIn], ...] = (
     TimeShift,
     LowPass,
     Bits,
+    TimeMask,
+    Quieter,
+    Noise,
     DropTokens,
     MaskTokens,
+    DropCharacters,
+    DropSentences,
     Cut,
     MedianFill,
+    Permute,
+    Missing,
 )
 KINDS: dict[str, type[BuiltIn]] = {transform.kind: transform for transform in TRANSFORMS}
 

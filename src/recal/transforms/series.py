@@ -1,14 +1,15 @@
 """Time series, video and audio: time axis lost in part, values made coarser.
 
 The first axis counts samples. Time is the last axis, (n, time) or (n, channels, time), unless ``axis=`` says otherwise
-(1 for arrays of the shape (n, time, channels)); frames of a video lie along axis 1.
+(1 for arrays of the shape (n, time, channels)); frames of a video lie along axis 1. Series of different lengths come as
+a list, or an object array, of arrays.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,10 @@ class SeriesTransform(BuiltIn):
     modality: ClassVar[str] = "series"
 
     def __call__(self, series: Array, /) -> Array:
+        if _is_ragged(series):
+            changed = np.empty(len(series), dtype=object)
+            changed[:] = [self(item[None])[0] for item in series]
+            return changed if isinstance(series, np.ndarray) else list(changed)
         return arrays.apply(self._values, series, traceable=self.traceable)
 
     def _values(self, series: Array) -> Array:
@@ -146,6 +151,13 @@ class Quantise(SeriesTransform):
         step = xp.where(step > 0, step, xp.ones_like(step))
         rounded = least + ((x - least) / step).round() * step
         return xp.minimum(rounded, most + xp.zeros_like(x))
+
+
+def _is_ragged(series: Any) -> bool:
+    """Whether these are series of different lengths: arrays in a list or in an object array."""
+    if isinstance(series, np.ndarray) and (series.dtype != object or series.ndim != 1):
+        return False
+    return isinstance(series, list | np.ndarray) and all(isinstance(item, np.ndarray) and item.ndim for item in series)
 
 
 def _neighbours(lost: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:

@@ -1,7 +1,8 @@
-"""Tables: features forgotten."""
+"""Tables: features forgotten, replaced or left out; rows of numbers, or frames with named columns and categories."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -12,16 +13,65 @@ from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
 from recal.transforms.base import BuiltIn
-from recal.transforms.content import choose, content_keys
+from recal.transforms.content import Keys, choose, content_keys, uniforms
+from recal.transforms.frames import is_category, is_frame, to_numbers, with_numbers
+
+_LEVELS = 11  # of each feature's distribution, from its least to its largest value
+
+
+class TableTransform(BuiltIn):
+    """Chooses features of each row by the row's own content; subclasses say what stands in for them."""
+
+    __slots__ = ()
+
+    share: float
+    seed: int
+    modality: ClassVar[str] = "tabular"
+    identity: ClassVar[float] = 0.0
+    strengths: ClassVar[tuple[float, float]] = (0.05, 0.9)
+    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    traceable: ClassVar[bool] = False
+
+    def __call__(self, rows: Array, /) -> Array:
+        if not is_frame(rows):
+            return arrays.apply(self._rows, rows, traceable=False)
+        table = to_numbers(rows)
+        if self.is_identity or not len(table):
+            return rows.copy()
+        lost, keys = self._lost(table)
+        return with_numbers(rows, np.where(lost, self._instead(table, keys), table), lost)
+
+    def _rows(self, rows: NDArray) -> NDArray:
+        arrays.check_numeric(rows, "Rows")
+        if rows.ndim != 2:
+            raise InputError(f"{self.kind} takes rows of features, (n, features); got the shape {rows.shape}.")
+        if self.is_identity or not rows.size:
+            self._check_width(rows.shape[1])
+            return rows.copy()
+        lost, keys = self._lost(rows)
+        return np.where(lost, arrays.from_working(self._instead(rows, keys), str(rows.dtype)), rows)
+
+    def _lost(self, rows: NDArray) -> tuple[NDArray[np.bool_], Keys]:
+        self._check_width(rows.shape[1])
+        keys = content_keys(rows, self.kind, self.seed)
+        return choose(keys, rows.shape[1], self.share), keys
+
+    def _check_width(self, width: int) -> None:
+        """Refuse rows with another number of features than this one knows."""
+
+    @abstractmethod
+    def _instead(self, rows: NDArray, keys: Keys) -> NDArray[np.float64]:
+        """Return what stands in for a lost feature, of a shape that spreads over (n, features)."""
 
 
 @dataclass(frozen=True, slots=True)
-class MedianFill(BuiltIn):
+class MedianFill(TableTransform):
     """Replace ``round(share * n_features)`` features of each row by their medians: at least one, never all.
 
     The medians are part of the value and of its spec (to 9 digits), so a saved calibrator brings them along and never
     depends on the data of the day. Take them from the training inputs: ``MedianFill.of(X, 0.3)`` or
-    ``pool("median:0.1-0.9:5", data=X)``. Which features are replaced follows from `seed` and the row itself.
+    ``pool("median:0.1-0.9:5", data=X)``. Of a category it is the most frequent one. Which features are replaced follows
+    from `seed` and the row itself.
 
     Examples
     --------
@@ -32,11 +82,6 @@ class MedianFill(BuiltIn):
 
     kind: ClassVar[str] = "median"
     assumes: ClassVar[str] = "the label does not rest on single features"
-    modality: ClassVar[str] = "tabular"
-    identity: ClassVar[float] = 0.0
-    strengths: ClassVar[tuple[float, float]] = (0.05, 0.9)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    traceable: ClassVar[bool] = False
 
     share: float
     medians: tuple[float, ...] = ()
@@ -57,22 +102,112 @@ class MedianFill(BuiltIn):
 
     @classmethod
     def options_from(cls, data: Any) -> dict[str, Any]:
-        table = np.asarray(data)
-        if table.ndim != 2 or table.dtype.kind not in "fiub" or not len(table):
-            raise InputError(
-                "Medians are taken from numbers of the shape (n_samples, n_features), "
-                f"got dtype {table.dtype}, shape {table.shape}."
-            )
-        return {"medians": tuple(np.nanmedian(table.astype(np.float64), axis=0).tolist())}
+        table = _numbers(data, "Medians")
+        medians = np.nanmedian(table, axis=0)
+        if is_frame(data):
+            for place in range(table.shape[1]):
+                if is_category(data.iloc[:, place]):
+                    codes = table[:, place][~np.isnan(table[:, place])].astype(np.intp)
+                    medians[place] = np.bincount(codes).argmax() if len(codes) else 0
+        return {"medians": tuple(medians.tolist())}
 
-    def __call__(self, rows: Array, /) -> Array:
-        return arrays.apply(self._rows, rows, traceable=False)
+    def _check_width(self, width: int) -> None:
+        if width != len(self.medians):
+            raise InputError(f"This median knows {len(self.medians)} features; these rows have {width}.")
+
+    def _instead(self, rows: NDArray, keys: Keys) -> NDArray[np.float64]:
+        return np.array(self.medians)
+
+
+@dataclass(frozen=True, slots=True)
+class Permute(TableTransform):
+    """Replace ``round(share * n_features)`` features of each row by values that other rows have there.
+
+    Each value is drawn from eleven levels of the feature's distribution, from its least to its largest value, that the
+    transformation carries along (`levels`, feature by feature): as if the column had been shuffled, but the same for a
+    row alone. Take them from the training inputs: ``pool("permute:0.1-0.5:5", data=X)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import pool
+    >>> (shuffled,) = pool("permute:0.5", data=np.arange(20.0).reshape(10, 2))
+    >>> shuffled(np.array([[4.0, 5.0]])).shape
+    (1, 2)
+    """
+
+    kind: ClassVar[str] = "permute"
+    assumes: ClassVar[str] = "the label does not rest on single features"
+    strengths: ClassVar[tuple[float, float]] = (0.05, 0.6)
+
+    share: float
+    levels: tuple[float, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        BuiltIn.__post_init__(self)
+        if not self.levels or len(self.levels) % _LEVELS or not np.isfinite(self.levels).all():
+            raise InputError(
+                f"permute carries {_LEVELS} levels of each feature; take them from the training inputs with "
+                f"pool('permute:0.1-0.5:5', data=X). Got {len(self.levels)} numbers."
+            )
+
+    @classmethod
+    def options_from(cls, data: Any) -> dict[str, Any]:
+        table = _numbers(data, "Levels")
+        levels = np.nanquantile(table, np.linspace(0, 1, _LEVELS), axis=0, method="nearest")
+        return {"levels": tuple(levels.T.ravel().tolist())}
+
+    def _check_width(self, width: int) -> None:
+        if width * _LEVELS != len(self.levels):
+            raise InputError(f"This permute knows {len(self.levels) // _LEVELS} features; these rows have {width}.")
+
+    def _instead(self, rows: NDArray, keys: Keys) -> NDArray[np.float64]:
+        levels = np.array(self.levels).reshape(-1, _LEVELS)
+        drawn = (uniforms(keys, rows.shape[1], stream=1) * _LEVELS).astype(np.intp)
+        return levels[np.arange(rows.shape[1]), drawn]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing(TableTransform):
+    """Leave out ``round(share * n_features)`` features of each row: NaN, or a frame's missing value.
+
+    For models that take missing values, as boosted trees and pipelines with an imputer do. Rows must be floats, since
+    whole numbers have no missing value; a frame's columns of whole numbers become floats.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.transforms import Missing
+    >>> int(np.isnan(Missing(0.5)(np.ones((1, 4)))).sum())
+    2
+    """
+
+    kind: ClassVar[str] = "missing"
+    assumes: ClassVar[str] = "the label does not rest on single features, and the model knows missing values"
+    strengths: ClassVar[tuple[float, float]] = (0.05, 0.6)
+
+    share: float
+    seed: int = 0
 
     def _rows(self, rows: NDArray) -> NDArray:
-        arrays.check_numeric(rows, "Rows")
-        if rows.ndim != 2 or rows.shape[1] != len(self.medians):
-            raise InputError(f"This median knows {len(self.medians)} features; rows have the shape {rows.shape}.")
-        if self.is_identity:
-            return rows.copy()
-        lost = choose(content_keys(rows, self.kind, self.seed), rows.shape[1], self.share)
-        return np.where(lost, arrays.from_working(np.array(self.medians), str(rows.dtype)), rows)
+        if rows.dtype.kind != "f" and not self.is_identity:
+            raise InputError(
+                f"missing needs floats, since {rows.dtype} has no missing value; pass X.astype('float64')."
+            )
+        return TableTransform._rows(self, rows)
+
+    def _instead(self, rows: NDArray, keys: Keys) -> NDArray[np.float64]:
+        return np.full(rows.shape[1], np.nan)
+
+
+def _numbers(data: Any, what: str) -> NDArray[np.float64]:
+    if is_frame(data) and len(data):
+        return to_numbers(data)
+    table = np.asarray(data)
+    if table.ndim != 2 or table.dtype.kind not in "fiub" or not len(table):
+        raise InputError(
+            f"{what} are taken from numbers of the shape (n_samples, n_features), "
+            f"got dtype {table.dtype}, shape {table.shape}."
+        )
+    return table.astype(np.float64)

@@ -1,7 +1,8 @@
-"""Text: tokens dropped or masked, in strings (words between blanks) or in arrays of token ids.
+"""Text: tokens dropped or masked, in strings (words between blanks), byte strings or arrays of token ids.
 
 Token ids have the shape (n, tokens); `pad` marks what is no token, and ids in `special` (such as a separator) are never
-touched. Which tokens are hit follows from `seed` and the text itself. At least one token of a text remains.
+touched. Texts of different lengths come as an object array of arrays of ids, or as `bytes`, and need no padding. Which
+tokens are hit follows from `seed` and the text itself. At least one token of a text remains.
 """
 
 from __future__ import annotations
@@ -32,24 +33,43 @@ class TokenTransform(BuiltIn):
     strengths: ClassVar[tuple[float, float]] = (0.05, 0.7)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
     traceable: ClassVar[bool] = False
+    strings_only: ClassVar[bool] = False
+    """Whether token ids and bytes, which have no letters or sentences, are refused."""
 
     def __call__(self, texts: Any, /) -> Any:
-        if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
-            return [self._text(text) for text in texts]
+        if isinstance(texts, list | tuple) and all(isinstance(text, str | bytes) for text in texts):
+            return [self._one(text) for text in texts]
         if isinstance(texts, np.ndarray) and texts.dtype.kind in "UO" and texts.ndim == 1:
-            wrong = [text for text in texts.tolist() if not isinstance(text, str)]
-            if wrong:
-                raise InputError(f"{self.kind} needs an array of strings, but it holds {wrong[0]!r}.")
-            changed = [self._text(text) for text in texts.tolist()]
-            return (
-                np.array(changed, dtype=texts.dtype if texts.dtype.kind == "O" else None) if changed else texts.copy()
-            )
-        if isinstance(texts, np.ndarray) or arrays.is_tensor(texts):
+            changed = [self._one(text) for text in texts]
+            if texts.dtype.kind == "U":
+                return np.array(changed) if changed else texts.copy()
+            result = np.empty(len(texts), dtype=object)
+            result[:] = changed
+            return result
+        if not self.strings_only and (isinstance(texts, np.ndarray) or arrays.is_tensor(texts)):
             return arrays.apply(self._ids, texts, traceable=False)
-        raise InputError(
-            f"{self.kind} needs a list of strings or an array of token ids (n, tokens), got {type(texts).__name__}. "
-            "For a single text pass [text]."
-        )
+        wanted = "a list of strings" if self.strings_only else "a list of strings or an array of token ids (n, tokens)"
+        raise InputError(f"{self.kind} needs {wanted}, got {type(texts).__name__}. For a single text pass [text].")
+
+    def _one(self, text: Any) -> Any:
+        if isinstance(text, str):
+            return self._text(text)
+        if isinstance(text, bytes) and not self.strings_only:
+            return self._row_alone(np.frombuffer(text, dtype=np.uint8)).tobytes()
+        if isinstance(text, np.ndarray) and text.ndim == 1 and text.dtype.kind in "iu" and not self.strings_only:
+            return self._row_alone(text)
+        wanted = "strings" if self.strings_only else "strings, bytes or arrays of token ids"
+        raise InputError(f"{self.kind} needs {wanted}, but there is {text!r}.")
+
+    def _row_alone(self, ids: NDArray) -> NDArray:
+        """Transform one row that no other row's length has filled up; what is dropped makes it shorter."""
+        if self.is_identity or len(ids) < 2:
+            return ids.copy()
+        free = np.flatnonzero(~np.isin(ids, np.array(self.special, dtype=np.int64)))
+        return self._changed(ids, free[self._hit(content_keys(ids[None], self.kind, self.seed), len(free))[0]])
+
+    def _changed(self, ids: NDArray, hit: NDArray[np.intp]) -> NDArray:
+        return np.delete(ids, hit)
 
     def _text(self, text: str) -> str:
         words = text.split()
@@ -122,7 +142,7 @@ class DropTokens(TokenTransform):
 
 @dataclass(frozen=True, slots=True)
 class MaskTokens(TokenTransform):
-    """Replace `share` of the tokens by `mask`, or by `mask_id` in arrays of ids."""
+    """Replace `share` of the tokens by `mask`, or by `mask_id` in arrays of ids and in bytes."""
 
     kind: ClassVar[str] = "tokenmask"
     assumes: ClassVar[str] = "the label does not rest on single words, and the model has met the mask before"
@@ -136,6 +156,11 @@ class MaskTokens(TokenTransform):
 
     def _words(self, words: list[str], hit: NDArray[np.bool_]) -> list[str]:
         return [self.mask if lost else word for word, lost in zip(words, hit)]
+
+    def _changed(self, ids: NDArray, hit: NDArray[np.intp]) -> NDArray:
+        changed = ids.copy()
+        self._row(changed, hit)
+        return changed
 
     def _row(self, row: NDArray, hit: NDArray[np.intp]) -> None:
         if self.mask_id < 0:

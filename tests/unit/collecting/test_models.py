@@ -246,8 +246,14 @@ def test_an_open_session_is_a_model(exported, images):
 
 
 def test_onnx_names_the_shape_it_wants(exported, images):
-    with pytest.raises(InputError, match=r"net\.onnx expects the shape .*1, 8, 8.*\(20, 8, 8\).*preprocess"):
-        collect(exported[1][True] / "net.onnx", images, None)
+    with pytest.raises(InputError, match=r"net\.onnx expects the shape .*1, 8, 8.*\(20, 1, 8, 4\).*preprocess"):
+        collect(exported[1][True] / "net.onnx", images[:, :, :4], None)
+
+
+def test_grey_images_get_the_axis_that_an_onnx_model_has_for_channels(exported, images):
+    path = exported[1][True] / "net.onnx"
+    expected = collect(path, images, None, preprocess=Normalize(divide=1.0)).logits
+    np.testing.assert_array_equal(collect(path, images, None).logits, expected)
 
 
 def test_onnx_with_several_outputs_asks_which(tmp_path):

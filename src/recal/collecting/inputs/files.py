@@ -1,4 +1,4 @@
-"""Files of inputs: .npy, .npz, IDX (the MNIST format) and the binary CIFAR archives. Nothing is unpickled."""
+"""Files of inputs: .npy, .npz, IDX (the MNIST format), binary CIFAR archives, tables, texts. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.collecting.inputs.folder import ImageFolder
+from recal.collecting.inputs.other_folders import ReadAs, open_folder
 from recal.collecting.inputs.sources import ArraySource, Source
+from recal.collecting.inputs.tables import SUFFIXES as TABLES
+from recal.collecting.inputs.tables import open_table
 from recal.errors import FileError, InputError, RecalError
 from recal.files.npz import refuse_bombs
 
@@ -26,25 +28,42 @@ _IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 
 _PIXELS = 3 * 32 * 32
 
 
-def open_path(path: Path, *, part: Part | None = None, **options: Any) -> Source:
+def open_path(
+    path: Path,
+    *,
+    part: Part | None = None,
+    read: ReadAs | None = None,
+    label_column: str | None = None,
+    text_column: str | None = None,
+    **options: Any,
+) -> Source:
     """Return the source for a file or folder, chosen by its name.
 
     Parameters
     ----------
     part : {"train", "test"}, optional
         Which images of a CIFAR archive; "test" where not said.
+    read : {"images", "texts", "sounds", "bytes"}, optional
+        What the files of a folder are; by their names where not said.
+    label_column, text_column : str, optional
+        Of a table: where its labels are ("label" where not said), and which column alone is read, as texts.
     **options
-        `resize`, `crop` and `on_error` of a folder of images.
+        `resize`, `crop`, `pixels` and `on_error` of a folder of images, `seconds` of one of sounds.
     """
     if not path.exists():
         raise FileError(f"There is no file or folder {path}.")
     options = {name: value for name, value in options.items() if value is not None}
+    is_table = path.suffix.lower() in TABLES
+    for column, value in (("label_column", label_column), ("text_column", text_column)):
+        _refuse(column, value if not is_table else None, "tables (.csv, .tsv, .parquet)")
     if path.is_dir():
         _refuse("part", part, "CIFAR archives")
-        return ImageFolder(path, **options)
-    for name, value in options.items():
-        _refuse(name, value, "folders of images")
+        return open_folder(path, read, **options)
+    for name, value in {"read": read, **options}.items():
+        _refuse(name, value, "folders")
     name = path.name.lower()
+    if is_table:
+        return open_table(path, label_column=label_column, text_column=text_column)
     try:
         if name.endswith((".tar.gz", ".tgz", ".tar")):
             return ArraySource(*_read_cifar_archive(path, part or "test"))
@@ -55,6 +74,8 @@ def open_path(path: Path, *, part: Part | None = None, **options: Any) -> Source
             return ArraySource(*_read_npz(path))
         if name.endswith(".npy"):
             return ArraySource(np.load(path, mmap_mode="r", allow_pickle=False))
+        if name.endswith(".txt"):
+            return ArraySource(_read_lines(path))
         if re.search(r"idx\d", name):
             return ArraySource(read_idx(path), _idx_labels(path))
     except RecalError:
@@ -65,7 +86,8 @@ def open_path(path: Path, *, part: Part | None = None, **options: Any) -> Source
         raise FileError(f"{path} cannot be read: {reason}.") from error
     raise InputError(
         f"{path.name}: inputs are read from .npz, .npy, IDX (a name with idx3-ubyte, maybe .gz), binary CIFAR archives "
-        "(.bin, .tar.gz), or a folder of images."
+        "(.bin, .tar.gz), tables (.csv, .tsv, .parquet), texts (.txt, one per line), or a folder of images, sounds or "
+        "texts."
     )
 
 
@@ -97,6 +119,13 @@ def _read_label_lines(path: Path) -> NDArray:
         return np.array([int(line) for line in lines])
     except (ValueError, OverflowError):
         return np.array(lines)
+
+
+def _read_lines(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    if not lines:
+        raise ValueError("it holds no line")
+    return lines
 
 
 def _read_npz(path: Path) -> tuple[NDArray, NDArray | None]:

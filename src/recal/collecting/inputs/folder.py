@@ -1,16 +1,18 @@
-"""A folder of images, one folder per class, read with Pillow."""
+"""Folders of files, one folder per class: images with Pillow; what else a folder may hold stands in `other_folders`."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from recal.collecting.fingerprint import digest_texts
-from recal.collecting.inputs.pixels import read_image
+from recal.collecting.inputs.pixels import Pixels, read_image
 from recal.collecting.inputs.sources import IndexedSource
 from recal.errors import FileError, InputError
 
@@ -20,7 +22,87 @@ Size = int | tuple[int, int]
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
 
-class ImageFolder(IndexedSource):
+class FileFolder(IndexedSource):
+    """Files as `root/class/name`; labels are the class folders' places in sorted order.
+
+    Parameters
+    ----------
+    root : path
+        A folder of class folders, or of files alone, which then have no labels.
+    on_error : {"stop", "skip"}
+        A file that cannot be read stops the run, or is left out and listed in `skipped`. To skip, every file is
+        read once beforehand, so that the batches do not depend on where a run was interrupted.
+    """
+
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """The names' ends that are read; none means all."""
+    what: ClassVar[str] = "files"
+
+    def __init__(self, root: Path, *, on_error: OnError = "stop") -> None:
+        if on_error not in ("stop", "skip"):
+            raise InputError(f"`on_error` must be 'stop' or 'skip', got {on_error!r}.")
+        self.root = Path(root)
+        folders = sorted(path for path in self.root.iterdir() if path.is_dir() and not path.name.startswith("."))
+        if folders:
+            self.classes = tuple(folder.name for folder in folders)
+            found = [(path, label) for label, folder in enumerate(folders) for path in self._files(folder)]
+        else:
+            found = [(path, -1) for path in self._files(self.root)]
+        if not found:
+            ends = f" with {self.suffixes}" if self.suffixes else ""
+            raise InputError(f"{self.root} holds no {self.what}; expected {self.root.name}/class/name{ends}.")
+        if on_error == "skip":
+            readable = [self._is_readable(path) for path, _ in found]
+            self.skipped = tuple(self._name(path) for (path, _), ok in zip(found, readable) if not ok)
+            found = [pair for pair, ok in zip(found, readable) if ok]
+            if not found:
+                raise InputError(f"None of the {len(readable)} {self.what} in {self.root} can be read.")
+        self.paths = [path for path, _ in found]
+        self.labels = np.array([label for _, label in found]) if folders else None
+        self.n_samples = len(self.paths)
+
+    @abstractmethod
+    def read_file(self, path: Path) -> Any:
+        """Return one sample; raise FileError where the file cannot be read."""
+
+    def settings(self) -> str:
+        """Return what else decides how a file is read, for the fingerprint."""
+        return ""
+
+    def fingerprint(self) -> str:
+        sizes = [f"{self._name(path)} {path.stat().st_size}" for path in self.paths]
+        return digest_texts([self.settings(), *sizes])
+
+    def describe(self, row: int) -> str:
+        return f"sample {row} ({self._name(self.paths[row])})"
+
+    def read(self, start: int, stop: int) -> Any:
+        """Return samples as an object array, since texts and sounds differ in length."""
+        return as_objects([self.read_file(path) for path in self.paths[start:stop]])
+
+    def _files(self, folder: Path) -> list[Path]:
+        paths = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+        return sorted(path for path in paths if not self.suffixes or path.suffix.lower() in self.suffixes)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+    def _is_readable(self, path: Path) -> bool:
+        try:
+            self.read_file(path)
+        except FileError:
+            return False
+        return True
+
+
+def as_objects(items: Sequence[Any]) -> NDArray[np.object_]:
+    """Return items as an array of objects, whatever they are."""
+    held = np.empty(len(items), dtype=object)
+    held[:] = items
+    return held
+
+
+class ImageFolder(FileFolder):
     """Images as `root/class/name.jpg`; labels are the class folders' places in sorted order. uint8, channels last.
 
     What becomes of sixteen bits, palettes, alpha, CMYK and rotated photographs is told in `pixels.read_image`.
@@ -36,49 +118,41 @@ class ImageFolder(IndexedSource):
     on_error : {"stop", "skip"}
         An image that cannot be read stops the run, or is left out and listed in `skipped`. To skip, every image is
         decoded once beforehand, so that the batches do not depend on where a run was interrupted.
+    pixels : {"rgb", "gray", "rgba", "gray16"}
+        What the model was trained on. Grey images come as (n, height, width); sixteen bits as uint16.
     """
 
+    suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
+    what: ClassVar[str] = "images"
+
     def __init__(
-        self, root: Path, *, resize: Size | None = None, crop: Size | None = None, on_error: OnError = "stop"
+        self,
+        root: Path,
+        *,
+        resize: Size | None = None,
+        crop: Size | None = None,
+        on_error: OnError = "stop",
+        pixels: Pixels = "rgb",
     ) -> None:
-        if on_error not in ("stop", "skip"):
-            raise InputError(f"`on_error` must be 'stop' or 'skip', got {on_error!r}.")
-        self.root, self.resize, self.crop = Path(root), resize, None if crop is None else _pair(crop, "crop")
+        self.resize, self.crop = resize, None if crop is None else _pair(crop, "crop")
         if resize is not None and not isinstance(resize, int):
             self.resize = _pair(resize, "resize")
         elif isinstance(resize, int):
             _pair(resize, "resize")
-        folders = sorted(path for path in self.root.iterdir() if path.is_dir() and not path.name.startswith("."))
-        if folders:
-            self.classes = tuple(folder.name for folder in folders)
-            found = [(path, label) for label, folder in enumerate(folders) for path in _images(folder)]
-        else:
-            found = [(path, -1) for path in _images(self.root)]
-        if not found:
-            raise InputError(f"{self.root} holds no images; expected {self.root.name}/class/name with {SUFFIXES}.")
-        if on_error == "skip":
-            readable = [self._is_readable(path) for path, _ in found]
-            self.skipped = tuple(self._name(path) for (path, _), ok in zip(found, readable) if not ok)
-            found = [pair for pair, ok in zip(found, readable) if ok]
-            if not found:
-                raise InputError(f"None of the {len(readable)} images in {self.root} can be read.")
-        self.paths = [path for path, _ in found]
-        self.labels = np.array([label for _, label in found]) if folders else None
-        self.n_samples = len(self.paths)
+        if pixels not in ("rgb", "gray", "rgba", "gray16"):
+            raise InputError(f"`pixels` must be 'rgb', 'gray', 'rgba' or 'gray16', got {pixels!r}.")
+        self.pixels: Pixels = pixels
+        super().__init__(root, on_error=on_error)
 
-    def fingerprint(self) -> str:
-        sizes = [f"{self._name(path)} {path.stat().st_size}" for path in self.paths]
-        return digest_texts([f"{self.resize} {self.crop}", *sizes])
+    def settings(self) -> str:
+        return f"{self.resize} {self.crop}" + ("" if self.pixels == "rgb" else f" {self.pixels}")
 
-    def describe(self, row: int) -> str:
-        return f"sample {row} ({self._name(self.paths[row])})"
-
-    def read(self, start: int, stop: int) -> NDArray[np.uint8]:
-        first = self._image(self.paths[start])
-        batch = np.empty((stop - start, *first.shape), dtype=np.uint8)
+    def read(self, start: int, stop: int) -> NDArray:
+        first = self.read_file(self.paths[start])
+        batch = np.empty((stop - start, *first.shape), dtype=first.dtype)
         batch[0] = first
         for row in range(start + 1, stop):
-            image = self._image(self.paths[row])
+            image = self.read_file(self.paths[row])
             if image.shape != first.shape:
                 raise InputError(
                     f"Images must have one size: {self.paths[start]} is {first.shape[:2]} and {self.paths[row]} is "
@@ -87,18 +161,8 @@ class ImageFolder(IndexedSource):
             batch[row - start] = image
         return batch
 
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self.root).as_posix()
-
-    def _is_readable(self, path: Path) -> bool:
-        try:
-            self._image(path)
-        except FileError:
-            return False
-        return True
-
-    def _image(self, path: Path) -> NDArray[np.uint8]:
-        image = read_image(path)
+    def read_file(self, path: Path) -> NDArray:
+        image = read_image(path, self.pixels)
         if self.resize is not None:
             image = image.resize(self._resized(*image.size), Image.Resampling.BILINEAR)
         if self.crop is not None:
@@ -120,10 +184,6 @@ class ImageFolder(IndexedSource):
             return int(self.resize * width / height), self.resize
         assert self.resize is not None
         return self.resize[1], self.resize[0]
-
-
-def _images(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
 def _pair(size: Size, name: str) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from recal.collecting.models.base import _comes_from
 from recal.errors import InputError
 
 # What a file or folder may be told; each reader takes its own of these.
-FILE_OPTIONS = ("resize", "crop", "on_error", "part")
+FILE_OPTIONS = ("resize", "crop", "on_error", "part", "pixels", "read", "seconds", "label_column", "text_column")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class ArraySource(IndexedSource):
 def _as_array(values: Any) -> NDArray:
     if isinstance(values, np.ndarray):
         return values
-    if isinstance(values, list) and values and isinstance(values[0], str):
+    if isinstance(values, list) and values and isinstance(values[0], str | bytes):
         return np.array(values, dtype=object)  # a fixed-width dtype would hold every text at the longest one's length
     try:
         array = np.asarray(values)
@@ -121,6 +121,13 @@ def _as_array(values: Any) -> NDArray:
             f"got {type(values).__name__}."
         )
     return array
+
+
+def is_table(inputs: Any) -> bool:
+    """Whether these are a frame of pandas, polars or pyarrow."""
+    return type(inputs).__name__ in ("DataFrame", "LazyFrame", "Table") and any(
+        _comes_from(inputs, package) for package in ("pandas", "polars", "pyarrow")
+    )
 
 
 def as_source(inputs: Any, **options: Any) -> Source:
@@ -140,6 +147,10 @@ def as_source(inputs: Any, **options: Any) -> Source:
         raise InputError(
             f"Inputs came as a tuple of {len(inputs)}; pass the inputs alone, and their labels as `labels`."
         )
+    elif is_table(inputs):
+        from recal.collecting.inputs.tables import open_frame
+
+        source = open_frame(inputs)
     elif _comes_from(inputs, "torch.utils.data"):
         from recal.collecting.inputs.loaders import open_torch
 

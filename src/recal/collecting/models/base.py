@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from recal.checks import Floats, check_probs, looks_like_probabilities
 from recal.collecting.fingerprint import digest
-from recal.errors import InputError
+from recal.errors import FileError, InputError, MissingExtraError
 
 Outputs = Literal["logits", "probabilities"]
 
@@ -87,10 +87,11 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
         from recal.collecting.models.huggingface import HuggingFaceModel
 
         return HuggingFaceModel(*model, device=device)
-    if hasattr(model, "image_processor") and hasattr(model, "model"):  # a transformers pipeline
+    if _comes_from(model, "transformers.pipelines"):
         from recal.collecting.models.huggingface import HuggingFaceModel
 
-        return HuggingFaceModel(model.model, model.image_processor, device=device)
+        parts = (getattr(model, name, None) for name in ("image_processor", "feature_extractor", "tokenizer"))
+        return HuggingFaceModel(model.model, next((part for part in parts if part is not None), None), device=device)
     if _comes_from(model, "torch.nn"):
         from recal.collecting.models.torch import TorchModel
 
@@ -114,7 +115,8 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
         return CallableModel(model)
     raise InputError(
         "A model is a callable that returns logits, a torch module, a fitted scikit-learn classifier, an ONNX session, "
-        f"a (Hugging Face model, processor) pair, or a path ending in .onnx or .pt2; got {type(model).__name__}."
+        "a (Hugging Face model, processor or tokenizer) pair, or a path ending in .onnx, .pt2 or .skops; "
+        f"got {type(model).__name__}."
     )
 
 
@@ -122,7 +124,9 @@ def _open_model(path: Path, device: Any) -> Model:
     if path.suffix.lower() in _PICKLES:
         raise InputError(
             f"{path.name} is a pickle, which may run any code when opened, so recal does not open it. Build the module "
-            "yourself, load its weights, and pass it; or write it with torch.export.save (.pt2) or torch.onnx.export."
+            "yourself, load its weights, and pass it; or write it with torch.export.save (.pt2), torch.onnx.export, or "
+            "skops.io.dump (.skops) for scikit-learn. With the command line: --model module:function that builds the "
+            "network, and --weights FILE.safetensors."
         )
     if not path.exists():
         raise InputError(f"There is no model file {path}.")
@@ -136,21 +140,60 @@ def _open_model(path: Path, device: Any) -> Model:
         from recal.collecting.models.torch import ExportedModel
 
         return ExportedModel(path, device=device)
+    if path.suffix.lower() == ".skops":
+        return as_model(read_skops(path))
     if path.is_dir() and (path / "config.json").exists():
         from recal.collecting.models.huggingface import open_folder
 
         return open_folder(path, device=device)
     raise InputError(
-        f"A model file ends in .onnx or .pt2 (torch.export), or is a Hugging Face folder with config.json; got {path}."
+        "A model file ends in .onnx, .pt2 (torch.export) or .skops (scikit-learn), or is a Hugging Face folder with "
+        f"config.json; got {path}."
     )
 
 
-def import_model(spec: str) -> Any:
-    """Return the model at a path, or what `package.module:name` names in Python."""
+def import_model(spec: str, *, weights: Path | None = None, trusted: Sequence[str] = ()) -> Any:
+    """Return the model at a path, or what `package.module:name` names in Python.
+
+    Parameters
+    ----------
+    weights : path, optional
+        A .safetensors file for the torch module that `spec` names, or that the function it names returns.
+    trusted : sequence of str
+        Types beyond scikit-learn's and numpy's that a .skops file may hold, by their full names.
+    """
     module, separator, _ = spec.partition(":")
     if not separator or Path(spec).exists() or not all(part.isidentifier() for part in module.split(".")):
-        return Path(spec)
-    return import_object(spec)
+        if weights is not None:
+            raise InputError(f"--weights go with --model module:function, which builds the network; got {spec}.")
+        return read_skops(Path(spec), trusted) if spec.lower().endswith(".skops") else Path(spec)
+    found = import_object(spec)
+    if weights is None:
+        return found
+    from recal.collecting.models.torch import with_weights
+
+    return with_weights(found, weights, spec)
+
+
+def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
+    """Read a scikit-learn model from a .skops file; types that skops does not know must be named to be made."""
+    try:
+        from skops import io
+    except ImportError as error:
+        raise MissingExtraError("skops", "skops", f"Opening {path.name}") from error
+    if not path.exists():
+        raise InputError(f"There is no model file {path}.")
+    try:
+        unknown = [name for name in io.get_untrusted_types(file=path) if name not in trusted]
+        if not unknown:
+            return io.load(path, trusted=list(trusted))
+    except Exception as error:  # it reads a zip file, whose damage shows in many ways
+        raise FileError(f"{path} cannot be read as a skops file: {str(error).rstrip('.')}.") from error
+    names = ",".join(unknown)
+    raise InputError(
+        f"{path} holds types that are not known to be harmless: {names}. If you know where the file comes from, say so "
+        f"with --trust {names}, or load it with skops.io.load(path, trusted=[...]) and pass the model."
+    )
 
 
 def import_object(spec: str) -> Any:

@@ -51,7 +51,7 @@ class EstimatorModel(Model):
         return digest([self.method, self.estimator])
 
     def answer(self, batch: Any) -> NDArray:
-        rows = self._rows(np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch))
+        rows = self._rows(batch)
         values = np.asarray(getattr(self.estimator, self.method)(rows))
         if values.dtype.kind != "f":
             values = values.astype(np.float64)
@@ -59,7 +59,10 @@ class EstimatorModel(Model):
             return log_of(values, f"{self.name}.predict_proba")
         return np.column_stack([np.zeros_like(values), values]) if values.ndim == 1 else values
 
-    def _rows(self, batch: NDArray) -> NDArray:
+    def _rows(self, batch: Any) -> Any:
+        if isinstance(batch, list) or (hasattr(batch, "columns") and hasattr(self.estimator, "feature_names_in_")):
+            return batch  # texts, and frames for a model that knows its columns by name
+        batch = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch)
         try:
             expected = self.estimator.n_features_in_
         except AttributeError:  # a pipeline whose first step takes what it is given

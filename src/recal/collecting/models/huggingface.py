@@ -1,44 +1,98 @@
-"""Hugging Face image-classification models with their processors."""
+"""Hugging Face classifiers of images, texts and sounds with their processors."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest
+from recal.collecting.models.base import as_numpy
 from recal.collecting.models.torch import TorchModel
 from recal.errors import FileError, InputError, MissingExtraError
 
 
 class HuggingFaceModel(TorchModel):
-    """A model and the processor it was trained with.
+    """A model and the processor it was trained with: for images, texts or sounds, by what the processor is.
 
-    The processor resizes and normalises, so it runs after the transformation, and images come to it as they are:
-    uint8, channels first or last. Transformations run in numpy, where the processor expects its images.
+    The processor resizes, normalises or tokenizes, so it runs after the transformation, and inputs come to it as they
+    are: images as uint8, channels first or last; texts as strings; sounds as floats, of one rate. Transformations run
+    in numpy, where the processor expects its inputs.
+
+    Texts are answered in order of their lengths, some at a time, so that short ones are not filled up to the longest
+    of the batch; sounds with others of the same length only.
     """
+
+    _AT_A_TIME = 32
 
     def __init__(self, model: Any, processor: Any, *, device: Any = None) -> None:
         if not callable(processor) or not hasattr(model, "state_dict"):
             raise InputError(
-                "A pair must be (model, processor) from transformers, such as "
-                f"(AutoModelForImageClassification, AutoImageProcessor); got {_names(model, processor)}."
+                "A pair must be (model, processor) from transformers, such as (AutoModelForImageClassification, "
+                "AutoImageProcessor) or (AutoModelForSequenceClassification, AutoTokenizer); "
+                f"got {_names(model, processor)}."
             )
         super().__init__(model, device=device)
         self.processor = processor
+        self.takes = _takes(processor)
 
     def fingerprint(self) -> str:
         settings = self.processor.to_dict() if hasattr(self.processor, "to_dict") else {}
         return digest([super().fingerprint(), {key: repr(value) for key, value in settings.items()}])
 
     def prepare(self, inputs: Any) -> Any:
+        if self.takes == "text" and isinstance(inputs, list):
+            return inputs
         return np.asarray(inputs.detach().cpu() if hasattr(inputs, "detach") else inputs)
 
     def answer(self, batch: Any) -> NDArray:
-        return super().answer(self.processor(images=list(batch), return_tensors="pt")["pixel_values"])
+        if self.takes == "image":
+            return super().answer(self.processor(images=list(batch), return_tensors="pt")["pixel_values"])
+        items = [self._item(item) for item in batch]
+        order = np.argsort([len(item) for item in items], kind="stable")
+        pieces = self._pieces(order, [len(item) for item in items])
+        answers = np.concatenate([self._ask([items[row] for row in piece]) for piece in pieces])
+        result = np.empty_like(answers)
+        result[order] = answers
+        return result
+
+    def _pieces(self, order: NDArray[np.intp], lengths: list[int]) -> list[NDArray[np.intp]]:
+        """Cut the samples in order of their lengths. Sounds of one length only: many networks hear the filling."""
+        starts = {0} if self.takes == "text" else {0, *(np.flatnonzero(np.diff(np.array(lengths)[order])) + 1).tolist()}
+        runs = np.split(order, sorted(starts)[1:])
+        size = self._AT_A_TIME
+        return [run[start : start + size] for run in runs for start in range(0, len(run), size)]
+
+    def _item(self, item: Any) -> Any:
+        if self.takes == "audio":
+            return np.asarray(item, dtype=np.float32)
+        if isinstance(item, str):
+            return item
+        raise InputError(f"{self.name} with its tokenizer takes strings, got {type(item).__name__}.")
+
+    def _ask(self, items: list[Any]) -> NDArray:
+        if self.takes == "text":
+            pad = getattr(self.processor, "pad_token", None) is not None
+            if not pad and len(items) > 1:
+                raise InputError(f"The tokenizer of {self.name} has no pad_token; set one, as the model was trained.")
+            encoded = self.processor(items, return_tensors="pt", padding=pad, truncation=True)
+        else:
+            rate = self.processor.sampling_rate
+            encoded = self.processor(items, sampling_rate=rate, return_tensors="pt", padding=True)
+        return as_numpy(self.module(**{name: self._placed(value) for name, value in encoded.items()}), self.name)
+
+    def _placed(self, value: Any) -> Any:
+        moved = value.to(self.device)
+        return moved.to(self.dtype) if self.dtype is not None and moved.is_floating_point() else moved
+
+
+def _takes(processor: Any) -> Literal["image", "text", "audio"]:
+    if hasattr(processor, "convert_tokens_to_ids"):
+        return "text"
+    return "audio" if hasattr(processor, "sampling_rate") else "image"
 
 
 def _names(*values: Any) -> str:
@@ -48,18 +102,28 @@ def _names(*values: Any) -> str:
 def open_folder(path: Path, *, device: Any = None) -> HuggingFaceModel:
     """Open a folder written by `save_pretrained`: only safetensors weights are read, and none of its code is run."""
     try:
-        from transformers import AutoImageProcessor, AutoModelForImageClassification
+        import transformers
     except ImportError as error:
         raise MissingExtraError("transformers", "huggingface", f"Opening the folder {path}") from error
     check_folder(path)
     safely: Any = {"local_files_only": True, "trust_remote_code": False}
+    what, models, processors = _made_for(path)
     try:
-        model = AutoModelForImageClassification.from_pretrained(path, use_safetensors=True, **safely)
-        opener: Any = AutoImageProcessor  # it has no types
-        processor = opener.from_pretrained(path, **safely)
+        model = getattr(transformers, models).from_pretrained(path, use_safetensors=True, **safely)
+        processor = getattr(transformers, processors).from_pretrained(path, **safely)
     except Exception as error:  # safetensors has errors of its own
-        raise FileError(f"{path} is not a Hugging Face image classifier with its processor: {error}") from error
+        raise FileError(f"{path} is not a Hugging Face {what} classifier with its processor: {error}") from error
     return HuggingFaceModel(model, processor, device=device)
+
+
+def _made_for(path: Path) -> tuple[str, str, str]:
+    """What a folder's model takes, by the processor that lies beside it."""
+    settings = _settings(path / "preprocessor_config.json")
+    if "feature_extractor_type" in settings and "image_processor_type" not in settings and "sampling_rate" in settings:
+        return "audio", "AutoModelForAudioClassification", "AutoFeatureExtractor"
+    if not settings and (path / "tokenizer_config.json").exists():
+        return "text", "AutoModelForSequenceClassification", "AutoTokenizer"
+    return "image", "AutoModelForImageClassification", "AutoImageProcessor"
 
 
 def check_folder(path: Path) -> None:
@@ -72,7 +136,8 @@ def check_folder(path: Path) -> None:
         )
     if (path / "adapter_config.json").exists():
         raise FileError(f"{path} is not opened: it is an adapter to another model. Merge the two, and save the result.")
-    for name in ("config.json", "preprocessor_config.json", "processor_config.json", f"{weights}.index.json"):
+    processors = ("preprocessor_config.json", "processor_config.json", "tokenizer_config.json")
+    for name in ("config.json", *processors, f"{weights}.index.json"):
         settings = _settings(path / name)
         code = next((key for key in ("auto_map", "transformers_weights", "custom_pipelines") if key in settings), None)
         if code is not None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest, digest_file
+from recal.collecting.inputs.pixels import Pixels
 from recal.collecting.models.base import Model
 from recal.collecting.models.onnx_weights import check_external_data
 from recal.errors import FileError, InputError, MissingExtraError
@@ -26,6 +27,7 @@ _DTYPES = {
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
 }
+_PIXELS: dict[int, Pixels] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 
 class OnnxModel(Model):
@@ -63,8 +65,17 @@ class OnnxModel(Model):
         self.input = inputs[0].name
         self.dtype = _DTYPES.get(inputs[0].type)
         shape = inputs[0].shape
+        self.shape = tuple(shape or ())
         self.fixed = shape[0] if shape and isinstance(shape[0], int) and shape[0] > 0 else None
         self.output = self._choose([output.name for output in model.get_outputs()])
+
+    @property
+    def pixels(self) -> Pixels | None:
+        """What images must be for this model, by its input's channels; None where its shape does not tell."""
+        if len(self.shape) != 4:
+            return None
+        counts = [side for side in (self.shape[1], self.shape[3]) if side in (1, 3, 4)]
+        return _PIXELS[counts[0]] if len(counts) == 1 else None
 
     def _choose(self, names: list[str]) -> str:
         if self.asked is not None:
@@ -97,6 +108,8 @@ class OnnxModel(Model):
 
     def answer(self, batch: Any) -> NDArray:
         array = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch)
+        if array.ndim == 3 and self.pixels == "gray":  # grey images without the axis that the model has for channels
+            array = array[:, None] if self.shape[1] == 1 else array[..., None]
         array = np.ascontiguousarray(array if self.dtype is None else array.astype(self.dtype, copy=False))
         if self.fixed is None:
             return self._run(array)

@@ -131,6 +131,31 @@ class ExportedModel(Model):
         return np.concatenate(pieces)
 
 
+def with_weights(found: Any, weights: Path, spec: str) -> torch.nn.Module:
+    """Return the torch module that is given, or that a function returns, with its weights from a safetensors file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    module = found if isinstance(found, torch.nn.Module) else found() if callable(found) else found
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"{spec} gave a {type(module).__name__}; --weights need a torch module or what builds one.")
+    if weights.suffix != ".safetensors":
+        raise InputError(
+            f"--weights takes a .safetensors file, got {weights}. Other weights are pickles, which may run any code; "
+            "write them with safetensors.torch.save_file(module.state_dict(), path)."
+        )
+    if not weights.exists():
+        raise InputError(f"There is no file {weights}.")
+    try:
+        module.load_state_dict(load_file(weights))
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{weights} cannot be read as safetensors: {error}.") from error
+    except RuntimeError as error:  # names or shapes that do not fit: torch lists all of them
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(f"The weights in {weights} do not fit {spec}: {reason}") from error
+    return module
+
+
 def as_device(device: Any) -> torch.device:
     """Return a device that this machine has, or say that it has not."""
     try:

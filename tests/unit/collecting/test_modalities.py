@@ -1,0 +1,368 @@
+"""Models and inputs of every modality: texts, sounds, bytes, tables, series of different lengths, video."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import soundfile
+import torch
+from PIL import Image
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from recal import CalibratedClassifier, InputError, TemperatureScaling, collect
+from recal.cli.app import run
+from recal.collecting import language_model, multiple_choice
+from recal.collecting.inputs.sources import as_source
+from recal.collecting.models.base import as_model, import_model
+from recal.errors import FileError
+
+RNG = np.random.default_rng(0)
+TEXTS = ["the cat sat on the mat", "a dog", "rain and wind and rain", "cat", "the dog and the cat"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    from transformers import BertTokenizer
+
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *sorted({w for text in TEXTS for w in text.split()}),
+        "A",
+        "B",
+    ]
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("\n".join(words))
+    return BertTokenizer(str(path))
+
+
+@pytest.fixture(scope="module")
+def bert(tokenizer):
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), num_labels=3, **size)).eval()
+
+
+def alone(model, tokenizer, texts):
+    with torch.no_grad():
+        return np.stack([model(**tokenizer(text, return_tensors="pt")).logits[0].numpy() for text in texts])
+
+
+def test_hugging_face_texts_in_any_order_of_lengths(bert, tokenizer):
+    texts = TEXTS * 9  # more than are asked at a time
+    views = collect((bert, tokenizer), texts, "tokendrop:0.5+tokenmask:0.3+chardrop:0.2", labels=[0, 1, 2, 0, 1] * 9)
+    np.testing.assert_allclose(views.logits, alone(bert, tokenizer, texts), atol=1e-5)
+    lost = views.transforms[0](texts)
+    np.testing.assert_allclose(views.transformed(views.transforms[0]), alone(bert, tokenizer, lost), atol=1e-5)
+
+
+def test_a_folder_of_hugging_face_text_and_the_command_line(bert, tokenizer, tmp_path, monkeypatch, capsys):
+    bert.save_pretrained(tmp_path / "net")
+    tokenizer.save_pretrained(tmp_path / "net")
+    assert as_model(tmp_path / "net").takes == "text"
+    (tmp_path / "texts.csv").write_text("text,label\n" + "\n".join(f"{t},{i % 3}" for i, t in enumerate(TEXTS)))
+    monkeypatch.chdir(tmp_path)
+    typed = ["collect", "--model", "net", "--data", "texts.csv", "--text-column", "text", "--pool", "auto"]
+    assert run([*typed, "--out", "views.npz"]) == 0
+    assert "5 samples, 3 classes, 9 transformations, labelled" in capsys.readouterr().out
+    tokenizer_settings = tmp_path / "net" / "tokenizer_config.json"
+    found = json.loads(tokenizer_settings.read_text())
+    tokenizer_settings.write_text(json.dumps({**found, "auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}}))
+    with pytest.raises(FileError, match=r"auto_map.*tokenizer_config\.json"):
+        as_model(tmp_path / "net")
+
+
+def test_texts_through_a_pipeline_of_scikit_learn():
+    texts, y = TEXTS * 8, [0, 1, 2, 0, 1] * 8
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression(C=10)).fit(texts, y)
+    classifier = CalibratedClassifier(model, TemperatureScaling()).fit(texts, y)
+    assert classifier.predict_proba(["a wet cat"]).shape == (1, 3)
+    views = collect(model, texts, "auto")
+    assert {transform.modality for transform in views.transforms} == {"text"}
+
+
+def test_multiple_choice_loses_words_of_the_question_only():
+    seen = []
+
+    def score(prompts, options):
+        seen.extend(prompts)
+        return np.ones((len(prompts), len(options))) * np.arange(len(options))
+
+    model = multiple_choice(score, ["A", "B", "C"], template="Answer A, B or C.\n{input}\nAnswer:")
+    views = collect(model, TEXTS, "tokendrop:0.5", labels=["A", "B", "C", "A", "B"])
+    assert views.labels.tolist() == [0, 1, 2, 0, 1]
+    assert all(prompt.startswith("Answer A, B or C.\n") and prompt.endswith("\nAnswer:") for prompt in seen)
+    assert len(seen[5]) < len(seen[0])
+    with pytest.raises(InputError, match=r"shape \(5, 2\) for 5 prompts and 3 options"):
+        collect(multiple_choice(lambda p, o: np.zeros((len(p), 2)), ["A", "B", "C"]), TEXTS, None)
+    with pytest.raises(InputError, match="two or more distinct"):
+        multiple_choice(score, ["A", "A"])
+    with pytest.raises(InputError, match="once"):
+        multiple_choice(score, ["A", "B"], template="no place")
+
+
+def test_a_language_model_gives_the_scores_of_the_answer_tokens(tokenizer):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    net = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2)).eval()
+    options, places = ["cat", "dog"], tokenizer.convert_tokens_to_ids(["cat", "dog"])
+    found = collect(language_model(net, tokenizer, options, at_a_time=1), TEXTS, None).logits
+    with torch.no_grad():
+        rows = [net(**tokenizer(text, return_tensors="pt")).logits[0, -1, places].numpy() for text in TEXTS]
+    np.testing.assert_allclose(found, np.stack(rows), atol=1e-5)
+    with pytest.raises(InputError, match="different tokens"):
+        language_model(net, tokenizer, ["cat", "cat cat"])
+
+
+@pytest.fixture
+def sounds(tmp_path):
+    """Two classes of tones, as WAV and FLAC, of different lengths."""
+    for row in range(8):
+        high = row % 2
+        tone = 0.5 * np.sin(np.arange(1600 + 100 * row) * (0.9 if high else 0.1))
+        folder = tmp_path / "sounds" / ("high" if high else "low")
+        folder.mkdir(parents=True, exist_ok=True)
+        soundfile.write(folder / f"{row}.{'flac' if row < 4 else 'wav'}", np.stack([tone, tone], 1), 16000)
+    return tmp_path / "sounds"
+
+
+def crossings(batch):
+    """Two scores from how often a sound crosses zero, for arrays and for sounds of different lengths."""
+    rates = np.array([np.mean(np.diff(np.sign(sound)) != 0) for sound in batch])
+    return np.stack([0.15 - rates, rates - 0.15], axis=1) * 40
+
+
+def test_folders_of_sounds_as_they_are_and_cut_to_one_length(sounds):
+    ragged = as_source(sounds)
+    assert (ragged.classes, ragged.rate, ragged.n_samples) == (("high", "low"), 16000, 8)
+    batch = ragged.read(0, 8)
+    assert batch.dtype == object
+    np.testing.assert_allclose(batch[0][:50], 0.5 * np.sin(np.arange(1700)[:50] * 0.9), atol=1e-3)
+    assert as_source(sounds, seconds=0.1).read(0, 8).shape == (8, 1600)
+    assert as_source(sounds, seconds=0.2).read(0, 1).shape == (1, 3200)
+    views = collect(crossings, sounds, "noise:10+quieter:0.5+timemask:0.2+lowpass:0.3+timeshift:0.1")
+    assert views.logits.argmax(1).tolist() == [1 - label for label in views.labels]
+    assert len(views.transforms) == 5
+    assert {transform.kind for transform in collect(crossings, sounds, "auto").transforms} >= {"noise", "timemask"}
+    soundfile.write(sounds / "low" / "other.wav", np.zeros(100), 8000)
+    with pytest.raises(InputError, match=r"one sampling rate: the first has 16000 Hz and .*other\.wav has 8000"):
+        collect(crossings, sounds, None)
+    (sounds / "low" / "other.wav").write_bytes(b"no sound")
+    with pytest.raises(FileError, match=r"other\.wav cannot be read"):
+        collect(crossings, sounds, None)
+    assert as_source(sounds, on_error="skip").skipped == ("low/other.wav",)
+
+
+def test_hugging_face_sounds(sounds, tmp_path):
+    from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2ForSequenceClassification
+
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    small |= {"conv_dim": (8, 8), "conv_stride": (5, 4), "conv_kernel": (10, 8), "num_conv_pos_embeddings": 16}
+    small |= {"num_conv_pos_embedding_groups": 2, "classifier_proj_size": 8, "num_labels": 2}
+    net = Wav2Vec2ForSequenceClassification(Wav2Vec2Config(**small)).eval()
+    extractor = Wav2Vec2FeatureExtractor(return_attention_mask=True)
+    net.save_pretrained(tmp_path / "net")
+    extractor.save_pretrained(tmp_path / "net")
+    assert as_model(tmp_path / "net").takes == "audio"
+    views = collect((net, extractor), as_source(sounds), "noise:20")
+    first = as_source(sounds).read(0, 1)[0]
+    with torch.no_grad():
+        expected = net(**extractor(first, sampling_rate=16000, return_tensors="pt")).logits.numpy()
+    np.testing.assert_allclose(views.logits[:1], expected, atol=1e-4)
+
+
+def test_files_as_bytes(tmp_path):
+    for name in ("a/x.dat", "b/y.dat"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(bytes(range(1, 60)))
+    with pytest.raises(InputError, match=r"holds 2 files, none of which.*read='bytes'"):
+        as_source(tmp_path)
+    views = collect(
+        lambda files: np.array([[len(body), sum(body) / 99] for body in files]),
+        tmp_path,
+        "tokendrop:0.5+cut:0.1",
+        read="bytes",
+    )
+    assert views.logits[:, 0].tolist() == [59, 59]
+    assert views.transformed(views.transforms[0])[:, 0].tolist() == [29, 29]
+
+
+def table(n=300):
+    town = RNG.choice(["Bonn", "Oslo", "Rome"], n)
+    age = RNG.integers(18, 90, n)
+    y = ((age > 50) ^ (town == "Oslo") ^ (RNG.random(n) < 0.2)).astype(int)
+    return pd.DataFrame({"age": age, "height": RNG.normal(1.7, 0.1, n), "town": pd.Categorical(town)}), y
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])
+def test_columns_by_name(kind):
+    frame, y = table()
+    parts = make_column_transformer((OneHotEncoder(), ["town"]), (StandardScaler(), ["age", "height"]))
+    model = make_pipeline(parts, LogisticRegression()).fit(frame, y)
+    expected = collect(model, frame, None).logits
+    given = frame
+    if kind == "polars":
+        import polars
+
+        given = polars.from_pandas(frame)
+    elif kind == "pyarrow":
+        import pyarrow
+
+        given = pyarrow.Table.from_pandas(frame)
+    views = collect(model, given, "auto", labels=y)
+    np.testing.assert_allclose(views.logits, expected)
+    assert {transform.kind for transform in views.transforms} == {"median"}
+    fitted = CalibratedClassifier(model, TemperatureScaling()).fit(given, y)
+    assert fitted.predict_proba(given).shape == (300, 2)
+
+
+def test_missing_values_for_trees_that_know_them():
+    frame, y = table()
+    model = HistGradientBoostingClassifier(categorical_features="from_dtype", max_iter=20).fit(frame, y)
+    views = collect(model, frame, "missing:0.4+permute:0.4:levels=" + ";".join(["0"] * 33), labels=y)
+    assert (views.transformed(views.transforms[0]) != views.logits).any()
+
+
+def test_a_model_of_skops_and_a_table_by_the_command_line(tmp_path, monkeypatch, capsys):
+    import skops.io
+
+    frame, y = table()
+    numbers = frame[["age", "height"]]
+    skops.io.dump(LogisticRegression().fit(numbers, y), tmp_path / "net.skops")
+    numbers.assign(label=y).to_csv(tmp_path / "data.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    typed = ["collect", "--model", "net.skops", "--data", "data.csv", "--pool", "auto", "--out", "views.npz"]
+    assert run(typed) == 0
+    assert "300 samples, 2 classes, 8 transformations, labelled" in capsys.readouterr().out
+    skops.io.dump(RandomForestClassifier(3).fit(numbers, y), tmp_path / "net.skops")
+    run(typed)
+    (tmp_path / "net.skops").write_bytes(b"PK no zip")
+    assert run(typed) == 2
+    assert "net.skops cannot be read as a skops file" in capsys.readouterr().err
+
+
+class Doubling(StandardScaler):
+    """A type that skops does not know."""
+
+
+def test_a_type_of_someones_own_must_be_trusted(tmp_path):
+    import skops.io
+
+    frame, y = table()
+    model = make_pipeline(Doubling(), LogisticRegression()).fit(frame[["age", "height"]], y)
+    path = tmp_path / "net.skops"
+    skops.io.dump(model, path)
+    with pytest.raises(InputError, match=r"not known to be harmless: .*Doubling.*--trust"):
+        import_model(str(path))
+    (name,) = skops.io.get_untrusted_types(file=path)
+    assert as_model(import_model(str(path), trusted=[name])).name == "Pipeline"
+
+
+NET = """
+import torch
+
+def net():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+
+number = 3
+"""
+
+
+def test_a_torch_network_and_its_weights_by_the_command_line(tmp_path, monkeypatch, capsys):
+    from safetensors.torch import save_file
+
+    (tmp_path / "my_net.py").write_text(NET)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    layer = torch.nn.Linear(64, 3)
+    save_file({"1.weight": layer.weight.detach(), "1.bias": layer.bias.detach()}, tmp_path / "w.safetensors")
+    images = RNG.random((12, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", images=images, labels=np.arange(12) % 3)
+    typed = ["collect", "--data", "data.npz", "--out", "views.npz", "--model", "my_net:net"]
+    assert run([*typed, "--weights", "w.safetensors"]) == 0
+    from recal import read_views
+
+    expected = layer(torch.from_numpy(images).flatten(1)).detach().numpy()
+    np.testing.assert_allclose(read_views("views.npz").logits, expected, atol=1e-6)
+    for weights, said in [("w.pt", "takes a .safetensors file"), ("none.safetensors", "There is no file")]:
+        assert run([*typed, "--weights", weights]) == 2
+        assert said in capsys.readouterr().err
+    save_file({"2.weight": layer.weight.detach()}, tmp_path / "other.safetensors")
+    assert run([*typed, "--weights", "other.safetensors"]) == 2
+    assert "do not fit my_net:net" in capsys.readouterr().err
+    assert run([*typed[:-1], "my_net:number", "--weights", "w.safetensors"]) == 2
+    assert "gave a int" in capsys.readouterr().err
+
+
+def folder_of_images(root: Path, mode: str) -> Path:
+    for row in range(4):
+        path = root / mode / "ab"[row % 2] / f"{row}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if mode == "I;16":
+            Image.fromarray((np.arange(64).reshape(8, 8) * 1000).astype(np.uint16)).save(path)
+        else:
+            Image.fromarray(RNG.integers(0, 256, (8, 8, 4), dtype=np.uint8), "RGBA").convert(mode).save(path)
+    return root / mode
+
+
+@pytest.mark.parametrize(
+    ("pixels", "shape", "dtype"),
+    [
+        ("gray", (4, 8, 8), "uint8"),
+        ("rgb", (4, 8, 8, 3), "uint8"),
+        ("rgba", (4, 8, 8, 4), "uint8"),
+        ("gray16", (4, 8, 8), "uint16"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "I;16"])
+def test_images_as_the_model_wants_them(tmp_path, pixels, shape, dtype, mode):
+    batch = as_source(folder_of_images(tmp_path, mode), pixels=pixels).read(0, 4)
+    assert (batch.shape, batch.dtype) == (shape, dtype)
+    if mode == "I;16" and pixels == "gray16":
+        assert batch[0, 7, 7] == 63000
+    if mode == "L" and pixels == "gray16":
+        assert (batch // 257 == as_source(tmp_path / mode, pixels="gray").read(0, 4)).all()
+
+
+def test_the_command_line_reads_grey_where_the_model_is_grey(tmp_path, monkeypatch, capsys):
+    torch.onnx.export(
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
+        (torch.zeros(2, 1, 8, 8),),
+        tmp_path / "net.onnx",
+        dynamic_shapes=[{0: torch.export.Dim("n")}],
+        verbose=False,
+    )
+    folder_of_images(tmp_path, "RGB")
+    monkeypatch.chdir(tmp_path)
+    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--pool", "zoom:0.5", "--out", "v.npz"]) == 0
+    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--out", "v.npz"]) == 0
+    capsys.readouterr()
+    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--pixels", "cmyk", "--out", "v.npz"]) == 2
+    assert "--pixels must be 'rgb', 'gray'" in capsys.readouterr().err
+    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--pixels", "rgb", "--out", "v.npz"]) == 2
+    assert "contradict" in capsys.readouterr().err
+
+
+def test_video_and_series_of_different_lengths():
+    video = RNG.integers(0, 256, (6, 5, 8, 8, 3), dtype=np.uint8)
+    views = collect(lambda batch: batch.reshape(len(batch), -1)[:, :2] / 50.0, video, "auto", labels=[0, 1] * 3)
+    assert {transform.kind for transform in views.transforms} == {"flip", "shift", "zoom", "frames"}
+    series = [RNG.normal(size=n) for n in (20, 30, 40, 50)]
+    found = collect(lambda batch: np.array([[s.mean(), s.std()] for s in batch]), series, "auto", labels=[0, 1] * 2)
+    assert {transform.modality for transform in found.transforms} == {"series"}
