@@ -30,10 +30,13 @@ def end_in_a_decision(views: Views, *, what: str = "answers") -> None:
         print(f"{NAMES.get(name, name):<22}{error:>8.3f}{ece:>8.4f}{nll:>8.4f}{strict:>17.1%}{loose:>9.1%}")
     plain = min((name for name in PLAIN if name in rows), key=lambda name: rows[name][2])
     best = min((name for name in WITH_VIEWS if name in rows), key=lambda name: rows[name][2])
-    gain = rows[plain][2] - rows[best][2]
-    winner = best if gain > 0.002 * max(1.0, rows[plain][2]) else plain
-    worth = "were worth it" if winner == best else "were not worth their passes"
-    print(f"\nViews {worth}: NLL {rows[best][2]:.4f} with them ({best}), {rows[plain][2]:.4f} without ({plain}).")
+    gain, more = rows[plain][2] - rows[best][2], rows[best][4] - max(rows[name][4] for name in PLAIN if name in rows)
+    worth = gain > 0.002 * max(1.0, rows[plain][2]) or more > 0.01
+    print(
+        f"\nViews {'were' if worth else 'were not'} worth their passes: NLL {rows[best][2]:.4f} with them ({best}), "
+        f"{rows[plain][2]:.4f} without ({plain}); {100 * more:+.1f} points of answers automated at 5 %."
+    )
+    winner = best if worth else plain
     strict, loose = rows[winner][3:]
     print(f"Decision: with {winner}, {strict:.0%} of {what} can be automated at 1 % error and {loose:.0%} at 5 %.")
 

@@ -13,6 +13,7 @@ from recal.checks import Floats
 from recal.collecting.fingerprint import digest_array
 from recal.collecting.inputs.sources import Batch
 from recal.collecting.models.base import Model, Outputs, as_logits
+from recal.collecting.twins import find_twins
 from recal.errors import InputError, RecalError, blame
 from recal.plan import Plan
 from recal.transforms import BuiltIn, Transform
@@ -46,7 +47,7 @@ class Job:
     plan: Plan | None = None  # whose gate spares sure samples their views: those rows of the views stay 0
 
     def run(self, batch: Batch, describe: Callable[[int], str], *, digests: bool = False) -> Block:
-        """Return the logits of one batch, each view in a forward pass of its own."""
+        """Return the logits of one batch, each view that differs from the others in a forward pass of its own."""
         inputs = self.model.prepare(batch.inputs)
         logits = self._view(None, inputs, batch, describe)
         transformed = np.empty((len(self.transforms), *logits.shape), dtype=logits.dtype)
@@ -56,7 +57,11 @@ class Job:
             inputs = _rows(inputs, rows)
         else:
             rows = np.arange(len(logits))
+        twins = find_twins(self.transforms, inputs) if len(rows) else {}
         for place, transform in enumerate(self.transforms if len(rows) else ()):
+            if place in twins:
+                transformed[place, rows] = transformed[twins[place], rows]
+                continue
             view = self._view(transform, inputs, batch, describe, rows)
             if view.shape[1] != logits.shape[1]:
                 raise InputError(
@@ -119,7 +124,9 @@ def digest_inputs(batch: Batch) -> str:
 
 
 def _rows(inputs: Any, rows: NDArray[np.intp]) -> Any:
-    """Return some rows of a batch: an array, a tensor or a list."""
+    """Return some rows of a batch: an array, a tensor, a list or a frame."""
+    if hasattr(inputs, "iloc"):
+        return inputs.iloc[rows]
     return [inputs[row] for row in rows.tolist()] if isinstance(inputs, list) else inputs[rows]
 
 

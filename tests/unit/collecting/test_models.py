@@ -246,7 +246,7 @@ def test_an_open_session_is_a_model(exported, images):
 
 
 def test_onnx_names_the_shape_it_wants(exported, images):
-    with pytest.raises(InputError, match=r"net\.onnx expects the shape .*1, 8, 8.*\(20, 1, 8, 4\).*preprocess"):
+    with pytest.raises(InputError, match=r"(?s)net\.onnx expects the shape .*1, 8, 8.*\(20, 1, 8, 4\).*preprocess"):
         collect(exported[1][True] / "net.onnx", images[:, :, :4], None)
 
 
