@@ -160,5 +160,5 @@ def _ask(values: Any, question: str) -> InputError:
     }.get(values.ndim, "pool='zoom:0.5-0.9:10' for pictures; `recal transforms` lists what there is")
     return InputError(
         f"No pool was named, and inputs of dtype {values.dtype} and shape (n, {', '.join(map(str, values.shape[1:]))}) "
-        f"do not say which one suits them: {question}. Answer with {answers}."
+        f"do not say which one suits them: {question}{'' if question.endswith('?') else '.'} Answer with {answers}."
     )

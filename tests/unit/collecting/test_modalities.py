@@ -280,6 +280,9 @@ import torch
 def net():
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
 
+def sized(width):
+    return torch.nn.Linear(width, 3)
+
 number = 3
 """
 
@@ -308,6 +311,8 @@ def test_a_torch_network_and_its_weights_by_the_command_line(tmp_path, monkeypat
     assert "do not fit my_net:net" in capsys.readouterr().err
     assert run([*typed[:-1], "my_net:number", "--weights", "w.safetensors"]) == 2
     assert "gave a int" in capsys.readouterr().err
+    assert run([*typed[:-1], "my_net:sized", "--weights", "w.safetensors"]) == 2
+    assert "my_net:sized must build the network when called without arguments" in capsys.readouterr().err
 
 
 def folder_of_images(root: Path, mode: str) -> Path:
@@ -354,7 +359,7 @@ def test_the_command_line_reads_grey_where_the_model_is_grey(tmp_path, monkeypat
     assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--out", "v.npz"]) == 0
     capsys.readouterr()
     assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--pixels", "cmyk", "--out", "v.npz"]) == 2
-    assert "--pixels must be 'rgb', 'gray'" in capsys.readouterr().err
+    assert "must be 'rgb', 'gray'" in capsys.readouterr().err
     assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--pixels", "rgb", "--out", "v.npz"]) == 2
     assert "contradict" in capsys.readouterr().err
 

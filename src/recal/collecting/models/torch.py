@@ -131,12 +131,22 @@ class ExportedModel(Model):
         return np.concatenate(pieces)
 
 
+def _built(function: Any, spec: str) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        raise InputError(
+            f"With --weights, {spec} must build the network when called without arguments; "
+            f"it raised {type(error).__name__}: {error}."
+        ) from error
+
+
 def with_weights(found: Any, weights: Path, spec: str) -> torch.nn.Module:
     """Return the torch module that is given, or that a function returns, with its weights from a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    module = found if isinstance(found, torch.nn.Module) else found() if callable(found) else found
+    module = found if isinstance(found, torch.nn.Module) or not callable(found) else _built(found, spec)
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"{spec} gave a {type(module).__name__}; --weights need a torch module or what builds one.")
     if weights.suffix != ".safetensors":
