@@ -8,12 +8,13 @@ CODE := $(wildcard src tests benchmarks examples)
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:[^#]*##/\t/'
 
-# Set-up grows in three steps, so that nobody waits for more than is asked for. What each step installs is listed in
+# Set-up grows in steps, so that nobody waits for more than is asked for. What each step installs is listed in
 # pyproject.toml: extras are for users, dependency groups for developers. A stamp makes a step a no-op until that changes.
 FOR_DEMO := $(VENV)/.for-demo
 FOR_TEST := $(VENV)/.for-test
 FOR_BENCH := $(VENV)/.for-bench
 FOR_EXAMPLES := $(VENV)/.for-examples
+FOR_DOCS := $(VENV)/.for-docs
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +27,10 @@ $(FOR_TEST): pyproject.toml | $(BIN)/python
 	$(call install,--upgrade pip)
 	$(call install,--editable '.[all]' --group test --group tools)
 	@touch $(FOR_DEMO) $@
+
+$(FOR_DOCS): $(FOR_TEST)
+	$(call install,--group docs)
+	@touch $@
 
 $(FOR_BENCH): $(FOR_TEST)
 	$(call install,--editable '.[all]' --group test --group peers)
@@ -63,12 +68,14 @@ check: $(FOR_TEST) ## lint and types only
 bench: $(FOR_BENCH) ## speed, beside the peers and the physical limit
 	$(BIN)/python -m benchmarks.run --out docs/benchmarks --disk
 
-docs: $(FOR_TEST) ## run every example in the documentation
+docs: $(FOR_DOCS) ## build the documentation site without network, and run every example in it
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
 	$(BIN)/python -m pytest tests/docs
+	@echo "Open docs/_build/html/index.html"
 
 EXAMPLES := languages file_types time_series hugging_face_images imagenet tables
 examples: $(FOR_EXAMPLES) ## outside models on real inputs, each ending in a decision
 	@for name in $(EXAMPLES); do echo; echo "== examples/$$name.py"; $(BIN)/python examples/$$name.py || echo "(left out)"; done
 
 clean:
-	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache docs/_build docs/api docs/reference.rst

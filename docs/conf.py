@@ -1,0 +1,81 @@
+"""How the documentation site is built: `make docs`, without network, into docs/_build."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import recal
+
+DOCS = Path(__file__).parent
+
+project = "recal"
+author = "The recal developers"
+release = version = recal.__version__
+html_title = f"recal {release}"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_copybutton"]
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+# Types in docstrings are words for people, not names to be looked up.
+suppress_warnings = ["myst.header", "ref.python", "ref.ref", "ref.term"]
+exclude_patterns = ["_build", "benchmarks/notes.md"]
+
+autosummary_generate = True
+autodoc_typehints = "none"  # the docstrings say it in words
+autodoc_default_options = {
+    "members": True,
+    "inherited-members": "BaseException,Module,BaseEstimator,ClassifierMixin,dict",
+    "exclude-members": "state, set_state",
+}
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+html_theme = "pydata_sphinx_theme"
+html_theme_options = {
+    "logo": {"text": f"recal {release}"},
+    "header_links_before_dropdown": 6,
+    "navigation_with_keys": True,
+    "show_toc_level": 2,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
+html_sidebars = {"index": [], "tutorial": []}
+html_show_sourcelink = False
+templates_path = ["_templates"]
+
+# The reference is written from the one list of public names, by the room each comes from.
+ROOMS = {
+    "Views, plans and pools": ("views", "plan", "files", "transforms", "collecting", "engine"),
+    "Calibrators": ("calibrators",),
+    "Judging and deciding": ("metrics", "comparison", "decisions"),
+    "Running": ("runtime",),
+    "Errors and warnings": ("errors",),
+}
+
+
+def write_reference() -> None:
+    """Write reference.rst: a table of names for each group of rooms, and a page for each name."""
+    listed = ast.parse(Path(recal.__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
+    homes = {
+        alias.name: (node.module or alias.name).partition(".")[0]
+        for node in listed
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    lines = ["Reference", "=========", "", "Every public name; each loads on first use.", ""]
+    for title, rooms in ROOMS.items():
+        names = [f"recal.{name}" for name, room in homes.items() if room in rooms and name not in rooms]
+        modules = [f"recal.{name}" for name in homes if name in rooms]
+        lines += [title, "-" * len(title), "", ".. autosummary::", "   :toctree: api", "   :nosignatures:", ""]
+        lines += [f"   {name}" for name in [*names, *modules]] + [""]
+    text = "\n".join(lines)
+    target = DOCS / "reference.rst"
+    if not target.exists() or target.read_text(encoding="utf-8") != text:
+        target.write_text(text, encoding="utf-8")
+
+
+write_reference()  # now, since Sphinx looks for pages before it lets extensions speak
