@@ -1,0 +1,213 @@
+"""A calibrated endpoint: one exported ONNX file behind HTTP, with batching, a bounded queue and a watch without labels.
+
+    pip install 'recal-calibration[onnx]' fastapi uvicorn
+    recal export calibration.recal --model net.onnx --accept 0.97 --out calibrated.onnx
+    python examples/serve.py calibrated.onnx --profile profile.recal
+
+POST /predict takes one input as the raw bytes of an array in the file's dtype and shape, or as JSON {"input": [...]},
+and answers {"prediction", "confidence", "accept", "passes"}. GET /health says whether the service answers, GET /metrics
+what it has seen (Prometheus text). Requests that come together are answered together; when the queue is full the
+answer is 503 at once, so that nobody waits for what will not come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from fastapi import FastAPI, HTTPException, Request, Response
+
+DTYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}
+# A stream is compared with the fit anew after so many answers, so that the service's memory does not grow.
+WATCHED = 50_000
+
+
+@dataclass
+class Seen:
+    """What /metrics tells."""
+
+    answered: int = 0
+    refused: int = 0
+    failed: int = 0
+    batches: int = 0
+    accepted: int = 0
+    passes: float = 0.0
+    confidence: float = 0.0
+    watch: Any = None
+    alarms: int = 0
+
+    def lines(self) -> str:
+        count = max(1, self.answered)
+        values = {
+            "recal_answers_total": self.answered,
+            "recal_refused_total": self.refused,
+            "recal_failed_total": self.failed,
+            "recal_batches_total": self.batches,
+            "recal_accepted_share": self.accepted / count,
+            "recal_passes_per_answer": self.passes / count,
+            "recal_mean_confidence": self.confidence / count,
+            "recal_drift_alarms_total": self.alarms,
+            "recal_drift_evidence": 1.0 if self.watch is None else self.watch.capital,
+        }
+        return "".join(f"{name} {value:g}\n" for name, value in values.items())
+
+
+@dataclass
+class Service:
+    """The file, the queue in front of it and the one task that empties it."""
+
+    file: Path
+    max_batch: int
+    queue_size: int
+    profile: Any = None
+    seen: Seen = field(default_factory=Seen)
+
+    def __post_init__(self) -> None:
+        self.session = onnxruntime.InferenceSession(str(self.file), providers=["CPUExecutionProvider"])
+        given = self.session.get_inputs()[0]
+        self.input, self.shape = given.name, tuple(given.shape[1:])
+        if given.type not in DTYPES or not all(isinstance(size, int) for size in self.shape):
+            raise SystemExit(f"{self.file} takes {given.type} of {given.shape}; a dtype and sizes known are needed.")
+        self.dtype = np.dtype(DTYPES[given.type])
+        self.outputs = [output.name for output in self.session.get_outputs()]
+        self.queue: asyncio.Queue[tuple[np.ndarray, asyncio.Future[dict[str, Any]]]] = asyncio.Queue(self.queue_size)
+        self._watch_anew()
+
+    def read(self, body: bytes, content_type: str) -> np.ndarray:
+        """Return one input; refuse what is not one with the reason."""
+        if content_type.startswith("application/json"):
+            try:
+                array = np.asarray(json.loads(body)["input"], dtype=self.dtype)
+            except (ValueError, KeyError, TypeError) as error:
+                raise HTTPException(400, f'JSON of the form {{"input": [...]}} is needed: {error}') from None
+        else:
+            if len(body) != self.dtype.itemsize * int(np.prod(self.shape)):
+                raise HTTPException(400, f"{self.shape} values of {self.dtype} are needed, got {len(body)} bytes")
+            array = np.frombuffer(body, self.dtype).reshape(self.shape)
+        if array.shape != self.shape:
+            raise HTTPException(400, f"an input has the shape {self.shape}, got {array.shape}")
+        return array
+
+    async def answer(self, array: np.ndarray) -> dict[str, Any]:
+        """Queue one input and wait for its answer."""
+        waiting = asyncio.get_running_loop().create_future()
+        try:
+            self.queue.put_nowait((array, waiting))
+        except asyncio.QueueFull:
+            self.seen.refused += 1
+            raise HTTPException(503, "too many requests wait; try again", {"Retry-After": "1"}) from None
+        return await waiting
+
+    async def work(self) -> None:
+        """Answer what waits, as many at a time as the batch allows."""
+        while True:
+            items = [await self.queue.get()]
+            while len(items) < self.max_batch and not self.queue.empty():
+                items.append(self.queue.get_nowait())
+            arrays = np.stack([array for array, _ in items])
+            try:
+                results = await asyncio.to_thread(self.run, arrays)
+            except Exception as error:
+                self.seen.failed += len(items)
+                for _, waiting in items:
+                    if not waiting.done():
+                        waiting.set_exception(HTTPException(500, f"the model failed: {error}"))
+                continue
+            for (_, waiting), result in zip(items, results):
+                if not waiting.done():  # the client may have gone
+                    waiting.set_result(result)
+
+    def run(self, arrays: np.ndarray) -> list[dict[str, Any]]:
+        """Return the answers to a batch, and take note of them."""
+        found = dict(zip(self.outputs, self.session.run(self.outputs, {self.input: arrays})))
+        seen, count = self.seen, len(arrays)
+        accept = found.get("accept")
+        seen.answered += count
+        seen.batches += 1
+        seen.passes += float(found["passes"].sum()) if "passes" in found else count
+        seen.confidence += float(found["confidence"].sum())
+        seen.accepted += count if accept is None else int(accept.sum())
+        if seen.watch is not None:
+            self._look_at(found["probs"])
+        return [
+            {
+                "prediction": int(found["prediction"][row]),
+                "confidence": float(found["confidence"][row]),
+                "accept": None if accept is None else bool(accept[row]),
+                "passes": int(found["passes"][row]) if "passes" in found else 1,
+            }
+            for row in range(count)
+        ]
+
+    def _look_at(self, probs: np.ndarray) -> None:
+        self.seen.watch.update(np.log(np.maximum(probs, 1e-30)))
+        if self.seen.watch.alarm or self.seen.watch.n_seen >= WATCHED:
+            self.seen.alarms += self.seen.watch.alarm
+            self._watch_anew()
+
+    def _watch_anew(self) -> None:
+        if self.profile is not None:
+            from recal.decisions import StreamWatch
+
+            self.seen.watch = StreamWatch(self.profile, use_views=False)
+
+
+def make_app(service: Service) -> FastAPI:
+    """Return the HTTP application around a service."""
+
+    @asynccontextmanager
+    async def running(_: FastAPI) -> AsyncIterator[None]:
+        worker = asyncio.create_task(service.work())
+        yield
+        while not service.queue.empty():  # what was taken is answered before the service ends
+            await asyncio.sleep(0.01)
+        worker.cancel()
+
+    app = FastAPI(title="recal", lifespan=running)
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", "file": service.file.name, "waiting": service.queue.qsize()}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(service.seen.lines(), media_type="text/plain")
+
+    @app.post("/predict")
+    async def predict(request: Request) -> dict[str, Any]:
+        array = service.read(await request.body(), request.headers.get("content-type", ""))
+        return await service.answer(array)
+
+    return app
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="what `recal export --model` wrote")
+    parser.add_argument("--profile", type=Path, help="a profile of the fit (recal.decisions.profile), for the watch")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--max-batch", type=int, default=32)
+    parser.add_argument("--queue", type=int, default=256, help="how many requests may wait before others get 503")
+    given = parser.parse_args()
+    profile = None
+    if given.profile is not None:
+        import recal
+
+        profile = recal.load(given.profile)
+    import uvicorn
+
+    service = Service(given.file, given.max_batch, given.queue, profile)
+    uvicorn.run(make_app(service), host=given.host, port=given.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()
