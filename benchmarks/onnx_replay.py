@@ -15,7 +15,7 @@ import onnxruntime
 
 from recal import ReCal, Views, read_views
 from recal.engine.replay import calibrate_arrays
-from recal.runtime.onnx_heads import Head, head_model
+from recal.runtime.onnx.heads import Head, head_model
 
 RUNS = 200
 

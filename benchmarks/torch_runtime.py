@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from recal import CalibratedModule, Plan, Step, pool
-from recal.runtime.torch import Replay
+from recal.runtime.torch.replay import Replay
 
 
 class Block(torch.nn.Module):

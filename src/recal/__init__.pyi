@@ -44,7 +44,7 @@ from .decisions.sets import PredictionSets as PredictionSets, prediction_sets as
 from .comparison.results import Comparison as Comparison
 from .comparison.run import compare as compare
 from .runtime.classifier import CalibratedClassifier as CalibratedClassifier
-from .runtime.torch import CalibratedModule as CalibratedModule
+from .runtime.torch.module import CalibratedModule as CalibratedModule
 from .files.saved import load as load, save as save
 from .errors import (
     ConvergenceWarning as ConvergenceWarning,

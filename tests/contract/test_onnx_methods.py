@@ -13,8 +13,8 @@ import pytest
 from recal import GaussianProcessCalibration, OrderPreserving, TemperatureScaling
 from recal.calibrators import CALIBRATORS, Calibrator
 from recal.errors import InputError
-from recal.runtime.onnx_heads import Head, head_model, head_of
-from recal.runtime.onnx_methods import METHODS
+from recal.runtime.onnx.heads import Head, head_model, head_of
+from recal.runtime.onnx.methods import METHODS
 
 NOT_YET = {"OrderPreserving", "GaussianProcessCalibration"}
 SETTINGS: dict[str, dict[str, Any]] = {name: {"lambdas": (1.0, 10.0), "mus": 1.0, "random_state": 0} for name in

@@ -13,8 +13,8 @@ import torch
 from recal import Blend, Plan, Step, Views
 from recal.plan import Rule
 from recal.runtime.numpy import calibrated_probs
-from recal.runtime.onnx_heads import Head, head_model
-from recal.runtime.torch import Replay
+from recal.runtime.onnx.heads import Head, head_model
+from recal.runtime.torch.replay import Replay
 
 Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
 

@@ -49,8 +49,8 @@ def export(
     from recal import load
     from recal.errors import InputError
     from recal.runtime.onnx import export_onnx, export_replay
-    from recal.runtime.onnx_cost import measure
-    from recal.runtime.onnx_heads import head_of
+    from recal.runtime.onnx.cost import measure
+    from recal.runtime.onnx.heads import head_of
 
     source = load(calibration)
     head = head_of(source)
@@ -115,7 +115,7 @@ def _example(model: Any, shape: str | None, dtype: str | None) -> Any:
         raise InputError(f"--shape is written like 3,32,32, got {shape}.") from None
     kind = None if dtype is None else _dtype(dtype)
     if isinstance(model, Path):
-        from recal.runtime.onnx_pieces import example_of, read_model
+        from recal.runtime.onnx.pieces import example_of, read_model
 
         return None if sizes is None and kind is None else example_of(read_model(model), kind, sizes)
     if sizes is None:
@@ -138,7 +138,7 @@ def _dtype(name: str) -> Any:
 
 
 def _n_classes(path: Path) -> int:
-    from recal.runtime.onnx_nodes import onnx
-    from recal.runtime.onnx_pieces import sizes
+    from recal.runtime.onnx.nodes import onnx
+    from recal.runtime.onnx.pieces import sizes
 
     return sizes(next(value for value in onnx.load(path).graph.output if value.name == "probs"))[1]

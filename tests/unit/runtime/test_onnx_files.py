@@ -19,8 +19,8 @@ from recal.collecting import Normalize
 from recal.errors import InputError
 from recal.runtime.numpy import calibrated_probs
 from recal.runtime.onnx import export_onnx
-from recal.runtime.onnx_pieces import traced
-from recal.runtime.torch_onnx import Views as TracedViews
+from recal.runtime.onnx.pieces import traced
+from recal.runtime.torch.onnx import Views as TracedViews
 from recal.transforms import TRANSFORMS, as_transform
 from recal.transforms.image import ImageTransform
 

@@ -12,7 +12,8 @@ import torch
 from recal import Blend, Plan, ReCal, Step, TemperatureScaling, Views
 from recal.errors import InputError, NotFittedError
 from recal.runtime.numpy import calibrated_probs
-from recal.runtime.torch import CalibratedModule, Replay
+from recal.runtime.torch import CalibratedModule
+from recal.runtime.torch.replay import Replay
 from recal.transforms import Named
 
 PLAN = Plan(

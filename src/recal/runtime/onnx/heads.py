@@ -8,9 +8,9 @@ from typing import Any
 from recal.calibrators.base import Calibrator
 from recal.errors import InputError
 from recal.plan import Plan, plan_of
-from recal.runtime.onnx_methods import check_exportable, method_probs
-from recal.runtime.onnx_nodes import FLOAT, Nodes, model_of, onnx, tensor
-from recal.runtime.onnx_plan import check_classes, plan_probs
+from recal.runtime.onnx.methods import check_exportable, method_probs
+from recal.runtime.onnx.nodes import FLOAT, Nodes, model_of, onnx, tensor
+from recal.runtime.onnx.plan import check_classes, plan_probs
 from recal.transforms import Transform
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from recal.checks import looks_like_probabilities
 from recal.errors import InputError, MissingExtraError
 from recal.plan import Plan
-from recal.runtime.torch import CalibratedModule
-from recal.runtime.torch_blend import Tensor, torch
+from recal.runtime.torch.blend import Tensor, torch
+from recal.runtime.torch.module import CalibratedModule
 from recal.transforms import Transform
 
 # The oldest opset that torch's exporter writes, and new enough for every node beside it.

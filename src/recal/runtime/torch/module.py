@@ -8,8 +8,8 @@ from typing import Any
 from recal.checks import looks_like_probabilities
 from recal.errors import InputError
 from recal.plan import Plan
-from recal.runtime.torch_blend import Tensor, torch
-from recal.runtime.torch_replay import Replay
+from recal.runtime.torch.blend import Tensor, torch
+from recal.runtime.torch.replay import Replay
 from recal.transforms import BuiltIn, Named, Transform
 
 __all__ = ["CalibratedModule", "Replay", "Tensor"]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.plan import Rule
-from recal.runtime.onnx_nodes import FLOAT, Nodes
+from recal.runtime.onnx.nodes import FLOAT, Nodes
 from recal.runtime.summation import BLOCK, LANES, half_of, lanes
 
 # Eight lanes are added in pairs, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). In this order each level adds two halves.

@@ -12,8 +12,8 @@ import math
 import numpy as np
 
 from recal.plan import Plan
-from recal.runtime.onnx_nodes import BOOL, DOUBLE, INT64, Nodes, tensor
-from recal.runtime.onnx_ties import comparable, lay_out
+from recal.runtime.onnx.nodes import BOOL, DOUBLE, INT64, Nodes, tensor
+from recal.runtime.onnx.ties import comparable, lay_out
 
 _LEAST_SCALE, _LARGEST_SCALE = 1e-100, 1e100
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.models.base import PROBABILITY_FLOOR
-from recal.runtime.onnx_blend import blended, gated, needs_views
-from recal.runtime.onnx_heads import Head
-from recal.runtime.onnx_nodes import BOOL, DOUBLE, FLOAT, INT64, IR_VERSION, Nodes, model_of, onnx, tensor
-from recal.runtime.onnx_pieces import Piece, element_type, opsets_of, sizes
+from recal.runtime.onnx.blend import blended, gated, needs_views
+from recal.runtime.onnx.heads import Head
+from recal.runtime.onnx.nodes import BOOL, DOUBLE, FLOAT, INT64, IR_VERSION, Nodes, model_of, onnx, tensor
+from recal.runtime.onnx.pieces import Piece, element_type, opsets_of, sizes
 from recal.transforms import Transform
 
 # As in Python: a little above full scale is rounding, more is another scale.

@@ -16,7 +16,7 @@ from recal.engine.blend import blend_arrays
 from recal.engine.replay import replay
 from recal.plan import Plan, Rule, plan_of
 from recal.runtime.summation import BLOCK, half_of, lanes
-from recal.runtime.torch_blend import Tensor, blended, needs_views, torch, wide_dtype
+from recal.runtime.torch.blend import Tensor, blended, needs_views, torch, wide_dtype
 from recal.transforms.arrays import is_plain
 from recal.views import Views
 

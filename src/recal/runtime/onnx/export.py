@@ -14,10 +14,10 @@ from recal.decisions.rule import DecisionRule
 from recal.errors import InputError
 from recal.files.atomic import replacing
 from recal.plan import Plan
-from recal.runtime.onnx_heads import head_model, head_of
-from recal.runtime.onnx_nodes import onnx
-from recal.runtime.onnx_pieces import Piece, example_of, read_model, sizes, traced
-from recal.runtime.onnx_whole import whole_model
+from recal.runtime.onnx.heads import head_model, head_of
+from recal.runtime.onnx.nodes import onnx
+from recal.runtime.onnx.pieces import Piece, example_of, read_model, sizes, traced
+from recal.runtime.onnx.whole import whole_model
 from recal.transforms import BuiltIn, Transform
 
 __all__ = ["export_onnx", "export_replay"]
@@ -65,7 +65,7 @@ def export_onnx(
         fixed input shape needs none.
     path : where to write
     plan : Plan, or a fitted calibrator
-        All that make a plan, and most that map logits alone (`recal.runtime.onnx_methods`).
+        All that make a plan, and most that map logits alone (`recal.runtime.onnx.methods`).
     preprocess : callable, optional
         Runs after the transformations and before the model; must consist of torch operations.
     outputs : {"logits", "probabilities"}
@@ -98,7 +98,7 @@ def export_onnx(
         _check_traceable(head.transforms)
         front, batch = _onnx_front(model, head.transforms, preprocess, example, outputs)
     else:
-        from recal.runtime.torch_onnx import parts_of
+        from recal.runtime.torch.onnx import parts_of
 
         model, plan, preprocess = parts_of(model, plan, preprocess)
         head = head_of(plan)
@@ -127,7 +127,7 @@ def _thresholds(accept: Any, n_classes: int) -> NDArray[np.float64] | None:
 
 
 def _torch_front(model: Any, preprocess: Any, example: Any, outputs: str) -> list[Piece]:
-    from recal.runtime.torch_onnx import Logits, gives_probabilities
+    from recal.runtime.torch.onnx import Logits, gives_probabilities
 
     if outputs == "logits" and gives_probabilities(model, preprocess, example):
         raise InputError(_PROBABILITIES)
@@ -151,7 +151,7 @@ def _onnx_front(
         )
     if preprocess is None:
         return [own], batch
-    from recal.runtime.torch_onnx import Prepared
+    from recal.runtime.torch.onnx import Prepared
 
     return [traced(Prepared(preprocess), batch), own], batch
 
@@ -165,7 +165,7 @@ _PROBABILITIES = (
 def _views(transforms: tuple[Transform, ...], batch: Any) -> Piece | None:
     if not transforms:
         return None
-    from recal.runtime.torch_onnx import Views
+    from recal.runtime.torch.onnx import Views
 
     return traced(Views(transforms), batch)
 

@@ -14,9 +14,9 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.imax import CERTAIN
 from recal.calibrators.spline import HALVINGS, LOWEST
 from recal.errors import InputError
-from recal.runtime import onnx_curves as curves
-from recal.runtime.onnx_blend import keep_answers
-from recal.runtime.onnx_nodes import BOOL, DOUBLE, INT64, Nodes, tensor
+from recal.runtime.onnx import curves
+from recal.runtime.onnx.blend import keep_answers
+from recal.runtime.onnx.nodes import BOOL, DOUBLE, INT64, Nodes, tensor
 
 # Adds the method's map and returns probabilities; arguments: graph, float64 logits, calibrator, number of classes.
 Method = Callable[[Nodes, str, Any, int], str]

@@ -12,7 +12,7 @@ import numpy as np
 
 from recal.collecting.models.onnx_weights import check_external_data
 from recal.errors import FileError, InputError
-from recal.runtime.onnx_nodes import IR_VERSION, OPSET, Nodes, onnx
+from recal.runtime.onnx.nodes import IR_VERSION, OPSET, Nodes, onnx
 
 # Nodes that hand values on: a softmax before them is still a softmax.
 _HAND_ON = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
@@ -120,7 +120,7 @@ def opsets_of(*models: onnx.ModelProto) -> dict[str, int]:
 
 def traced(module: Any, example: Any) -> Piece:
     """Return a torch module as a piece that takes any number of rows."""
-    from recal.runtime.torch_onnx import as_onnx
+    from recal.runtime.torch.onnx import as_onnx
 
     model = as_onnx(module, example, _LOGITS)
     model = onnx.inliner.inline_local_functions(model) if model.functions else model

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.plan import Plan
-from recal.runtime.onnx_nodes import BOOL, DOUBLE, FLOAT, INT64, Nodes, tensor
-from recal.runtime.onnx_table import Table
-from recal.runtime.onnx_ties import comparable, lay_out
+from recal.runtime.onnx.nodes import BOOL, DOUBLE, FLOAT, INT64, Nodes, tensor
+from recal.runtime.onnx.table import Table
+from recal.runtime.onnx.ties import comparable, lay_out
 
 Matrix = NDArray[np.float64]
 # From how many classes on comparisons are made from a table first.

@@ -6,7 +6,7 @@ import numpy as np
 
 from recal.engine.guard import MARGIN
 from recal.plan import Blend, Plan
-from recal.runtime.onnx_nodes import DOUBLE, Nodes
+from recal.runtime.onnx.nodes import DOUBLE, Nodes
 
 
 def needs_views(g: Nodes, logits: str, plan: Plan) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.runtime.onnx_nodes import DOUBLE, INT64, Nodes
+from recal.runtime.onnx.nodes import DOUBLE, INT64, Nodes
 
 Vector = NDArray[np.float64]
 

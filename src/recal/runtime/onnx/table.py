@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from recal.engine.kernels.grouping import CLOSE
 from recal.engine.kernels.table import SPACING, error_bound
 from recal.plan import Rule
-from recal.runtime.onnx_nodes import BOOL, DOUBLE, FLOAT, INT64, Nodes, tensor
-from recal.runtime.onnx_ties import comparable, lay_out
+from recal.runtime.onnx.nodes import BOOL, DOUBLE, FLOAT, INT64, Nodes, tensor
+from recal.runtime.onnx.ties import comparable, lay_out
 
 # Twice as far apart as in a fit, for which a table pays off over many more passes.
 _SPACING = 2 * SPACING

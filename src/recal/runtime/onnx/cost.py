@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from recal.errors import MissingExtraError
-from recal.runtime.onnx_heads import Head, head_model
+from recal.runtime.onnx.heads import Head, head_model
 
 _RUNS = 15
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from recal.errors import InputError
 from recal.plan import Plan
-from recal.runtime.onnx_blend import blended, gated, needs_views
-from recal.runtime.onnx_nodes import DOUBLE, Nodes
-from recal.runtime.onnx_replay import add_steps, is_parallel
-from recal.runtime.onnx_stepwise import add_stepwise
+from recal.runtime.onnx.blend import blended, gated, needs_views
+from recal.runtime.onnx.nodes import DOUBLE, Nodes
+from recal.runtime.onnx.replay import add_steps, is_parallel
+from recal.runtime.onnx.stepwise import add_stepwise
 
 
 def check_classes(plan: Plan, n_classes: int) -> None:
