@@ -72,7 +72,7 @@ def bin_table(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Clas
 
 
 def ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
-    """Expected calibration error: |mean confidence - accuracy| per bin of the top class, weighted by the bin's share.
+    """Expected calibration error: the distance of mean confidence and accuracy per bin, weighted by the bin's share.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = 
 
 
 def mce(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
-    """Maximum calibration error: the largest |mean confidence - accuracy| of any bin that holds a row.
+    """Maximum calibration error: the largest distance of mean confidence and accuracy of any bin that holds a row.
 
     Examples
     --------
