@@ -14,13 +14,15 @@ from recal.cli.methods import option_parameters, parse_value
 from recal.errors import InputError
 from recal.files.probs import read_probs
 
+SAMPLES = 1200  # so many that no fit warns of too few mistakes
+
 
 @pytest.fixture
 def views(tmp_path):
     rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 200)
-    logits = 4 * (np.eye(3)[y] + rng.normal(0, 0.6, (200, 3)))
-    transformed = {f"zoom:0.{i}": logits * 0.5 + rng.normal(0, 1, (200, 3)) for i in (3, 5, 7)}
+    y = rng.integers(0, 3, SAMPLES)
+    logits = 4 * (np.eye(3)[y] + rng.normal(0, 0.6, (SAMPLES, 3)))
+    transformed = {f"zoom:0.{i}": logits * 0.5 + rng.normal(0, 1, (SAMPLES, 3)) for i in (3, 5, 7)}
     return Views(logits, transformed, y).write(tmp_path / "views.npz")
 
 
@@ -130,7 +132,7 @@ def test_apply_then_evaluate_tell_what_python_tells(views, tmp_path, capsys):
     fitted = TemperatureScaling().fit(read_views(views))
     save(fitted, tmp_path / "ts.recal")
     told = answer(capsys, "apply", tmp_path / "ts.recal", views, "--out", tmp_path / "probs.npz")
-    assert (told["samples"], told["classes"]) == (200, 3)
+    assert (told["samples"], told["classes"]) == (SAMPLES, 3)
     expected = fitted.predict_proba(read_views(views))
     np.testing.assert_array_equal(read_probs(tmp_path / "probs.npz").probs, expected)
     found = answer(capsys, "evaluate", tmp_path / "probs.npz", "--bootstrap", 100)
@@ -168,7 +170,7 @@ def test_evaluate_refuses_what_cannot_be_measured(tmp_path, capsys):
 def test_groups_count_every_sample_once(views, capsys, tmp_path):
     found = answer(capsys, "groups", views)
     assert list(found["groups"]) == ["zoom:0.3", "zoom:0.5", "zoom:0.7"]
-    assert all(sum(sizes.values()) == 200 for sizes in found["groups"].values())
+    assert all(sum(sizes.values()) == SAMPLES for sizes in found["groups"].values())
     assert list(found["groups"]["zoom:0.3"]) == ["changed_rose", "changed_fell", "kept_rose", "kept_fell"]
     Views(read_views(views).logits).write(tmp_path / "plain.npz")
     assert "no transformations" in refusal(capsys, "groups", tmp_path / "plain.npz")

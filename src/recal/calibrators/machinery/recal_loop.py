@@ -104,7 +104,8 @@ class ThinEvidence:
     mistakes: int = 0
 
     def add(self, betas: Vector, sizes: NDArray[np.intp], mistakes: NDArray[np.intp]) -> None:
-        grown = (sizes > 0) & (mistakes < FEWEST_MISTAKES) & (betas > 1.0)
+        # What holds less than a hundredth of the samples is shrunk to next to nothing and moves nobody.
+        grown = (100 * sizes >= sizes.sum()) & (mistakes < FEWEST_MISTAKES) & (betas > 1.0)
         if grown.any():
             self.growth *= float(betas[grown].max())
             largest = int(np.argmax(np.where(grown, sizes, 0)))
