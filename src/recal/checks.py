@@ -68,8 +68,14 @@ def check_matrix(values: ArrayLike, name: str) -> Floats:
 
 
 def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
-    """Return finite logits; refuse what can only be probabilities."""
+    """Return finite logits; refuse what can only be probabilities, and a spread that no float can hold."""
     array = check_matrix(values, name)
+    low, high = float(array.min()), float(array.max())
+    if high - low == float("inf"):
+        raise InputError(
+            f"`{name}` go from {low:.3g} to {high:.3g}, and their difference is more than a float can hold. "
+            "Scale them down: only differences within a row matter."
+        )
     if looks_like_probabilities(array):
         raise InputError(
             f"Every row of `{name}` lies in [0, 1] and sums to 1: these are probabilities, and logits are needed. "

@@ -126,3 +126,9 @@ def test_a_column_of_labels_is_one_label_per_row():
 def test_words_of_any_kind_become_plain_words():
     assert check_classes(np.array(["a", "b"], dtype=object), 2).dtype.kind == "U"
     assert check_classes(("a", "b"), 2).tolist() == ["a", "b"]
+
+
+def test_logits_whose_differences_overflow_are_refused():
+    with pytest.raises(InputError, match=r"go from -1.7e\+308 to 1.7e\+308"):
+        check_logits([[1.7e308, -1.7e308]])
+    assert check_logits([[8e307, -8e307]]).shape == (1, 2)

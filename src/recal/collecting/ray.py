@@ -127,12 +127,16 @@ class RayEngine:
         local: dict[str, Any] = {} if address else {"include_dashboard": False, "num_cpus": self._local_cpus()}
         try:
             ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
-        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        except Exception as error:  # a start that takes too long is a bare Exception of Ray's
             place = f"the Ray cluster at {address}" if address else "a local Ray cluster"
             reason = str(error).rstrip(".")
             if address and os.environ.get("RAY_AUTH_MODE") != "token":
                 # Ray shows its token to an address that is named only when told to, and reports a refusal as no answer.
                 reason += ". If the cluster asks for a token, set RAY_AUTH_MODE=token beside RAY_ADDRESS"
+            if "timed out" in reason:
+                reason += (
+                    ". A busy machine starts Ray slowly: try again, or give it longer, RAY_raylet_start_wait_time_s=120"
+                )
             raise RecalError(f"Cannot reach {place}: {reason}.") from error
 
     def _local_cpus(self) -> int:

@@ -77,3 +77,16 @@ def test_the_demo_as_it_is_makes_an_over_confident_network_honest(tmp_path, caps
     assert before["ece"]["value"] > 0.03
     assert after["ece"]["value"] < before["ece"]["interval"][0]
     assert after["nll"]["value"] < before["nll"]["value"]
+
+
+def test_ctrl_c_ends_the_training(monkeypatch):
+    """scikit-learn would take it for the wish to train no longer, and the demo would go on."""
+    from sklearn.neural_network import MLPClassifier
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MLPClassifier, "_backprop", interrupted)
+    images = np.zeros((60, 28, 28), dtype=np.uint8)
+    with pytest.raises(KeyboardInterrupt):
+        demo.train_network(images, np.arange(60) % 10, seed=0)

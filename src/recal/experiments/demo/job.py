@@ -79,8 +79,11 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
         say(f"1/5  Train a small network on {len(train):,} digits until it knows them by heart.")
         network = train_network(images[train], labels[train], seed)
         say(f"2/5  Ask it about {len(held_out):,} + {len(test):,} other digits, as they are and zoomed out in 20 ways.")
-        views = collect(network, images[held_out], POOL, labels=labels[held_out], progress=False)
-        new = collect(network, images[test], POOL, labels=labels[test], progress=False)
+        with warnings.catch_warnings():
+            # The paper's pool of twenty zooms, though some do the same to pictures of 28 pixels: they are asked once.
+            warnings.filterwarnings("ignore", message=".*do to these inputs what another one does")
+            views = collect(network, images[held_out], POOL, labels=labels[held_out], progress=False)
+            new = collect(network, images[test], POOL, labels=labels[test], progress=False)
     say("3/5  Calibrate on the first lot: one temperature for all, and ReCal.")
     temperature, recal = TemperatureScaling().fit(views), ReCal(random_state=seed).fit(views)
     say("4/5  Judge on the second lot, which neither the network nor the calibration has seen.")
@@ -124,7 +127,12 @@ def train_network(images: Images, labels: NDArray[np.intp], seed: int) -> Networ
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # it stops by the clock, as meant
-        network.fit(_flat(np.concatenate(copies)), np.tile(labels, len(copies)))
+        # scikit-learn takes Ctrl-C for the wish to stop training early and goes on; here it means stop.
+        warnings.filterwarnings("error", message="Training interrupted by user")
+        try:
+            network.fit(_flat(np.concatenate(copies)), np.tile(labels, len(copies)))
+        except UserWarning:
+            raise KeyboardInterrupt from None
     first, second = network.coefs_
     return Network((first, second), tuple(network.intercepts_))
 
