@@ -195,6 +195,17 @@ def test_a_cluster_that_cannot_be_joined_is_named(monkeypatch, kind):
 
 
 @pytest.mark.slow
+def test_a_start_that_takes_too_long_is_told_with_its_remedy(monkeypatch):
+    def slow(**options):
+        raise Exception("The current node timed out during startup.")  # a bare one, as Ray raises it
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", slow)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(RecalError, match=r"local Ray cluster: .*timed out.*try again.*wait_time_s"), ENGINE._cluster():
+        pass
+
+
 def test_a_local_cluster_is_started_and_shut_down(images):
     ray.shutdown()
     views = job(images, engine="ray")

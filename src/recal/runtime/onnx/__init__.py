@@ -1,5 +1,6 @@
-"""The ONNX runtime: a model and its calibration, or the calibration alone, as one file."""
+"""The ONNX runtime: a model and its calibration, the calibration alone, or prediction sets, as one file."""
 
 from recal.runtime.onnx.export import export_onnx, export_replay
+from recal.runtime.onnx.sets import export_sets
 
-__all__ = ["export_onnx", "export_replay"]
+__all__ = ["export_onnx", "export_replay", "export_sets"]

@@ -1,4 +1,4 @@
-"""A plan replayed on tensors: steps here, blends in `torch_blend`.
+"""A plan replayed on tensors: steps here, blends in `blend`.
 
 Arithmetic follows the reference step by step, in float64, so that both sort samples into the same groups. Only the
 comparison of confidences is in float32, because the rule says so, and its sum in numpy's order, for the same reason.
