@@ -82,7 +82,7 @@ class BayesianBinning(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         spread = check_number("spread", self.spread, least=1.0)
         prior = check_number("prior_samples", self.prior_samples, least=1e-6)
-        warn_if_few(self, len(labels), views.n_classes)
+        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         columns = np.ascontiguousarray(class_scores(views.logits).T)
         layout = _Layout.of(len(labels), spread)
         curves = [_average(*_score(layout, column, labels == k, prior)) for k, column in enumerate(columns)]

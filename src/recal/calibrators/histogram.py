@@ -69,7 +69,7 @@ class HistogramBinning(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         strategy = check_choice("strategy", self.strategy, ("mass", "width"))
         n_bins = self._count_bins(strategy, len(labels), views.n_classes)
-        warn_if_few(self, len(labels), views.n_classes)
+        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         columns = np.ascontiguousarray(class_scores(views.logits).T)
         self.edges_ = np.empty((len(columns), n_bins - 1))
         self.values_ = np.empty((len(columns), n_bins))

@@ -56,7 +56,7 @@ class IsotonicOneVsAll(IsotonicCalibration):
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        warn_if_few(self, len(labels), views.n_classes)
+        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         scaled = check_flag("temperature", self.temperature)
         self.beta_ = fit_betas(ScaledLogits(views.logits), labels).values[0] if scaled else 1.0
         self._fit_columns(class_scores(views.logits, self.beta_), labels)

@@ -58,7 +58,7 @@ class IsotonicCalibration(Calibrator):
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        warn_if_few(self, len(labels), views.n_classes)
+        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         self._fit_columns(class_scores(views.logits), labels)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:

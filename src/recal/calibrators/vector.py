@@ -57,7 +57,7 @@ class VectorScaling(Calibrator):
 
     def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64] | None) -> None:
         ridge = check_strength("ridge", self.ridge)
-        warn_if_few(self, len(labels), views.n_classes)
+        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         logits = np.array(views.logits, dtype=np.float64, order="C")
         start = np.zeros((2, views.n_classes))
         start[0] = fit_beta(logits, labels, weights)

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 import scipy.special
@@ -116,3 +118,15 @@ def test_too_few_samples_per_class_are_told():
     with pytest.warns(FewSamplesWarning, match=r"39 samples of 4 classes") as caught:
         IsotonicCalibration().fit(logits, labels)
     assert caught[0].filename == __file__
+
+
+def test_too_few_mistakes_per_class_are_told():
+    logits, labels = np.eye(4)[np.arange(400) % 4] * 9.0, np.arange(400) % 4
+    wrong = np.arange(0, 400, 10)
+    labels[wrong[1:]] = (labels[wrong[1:]] + 1) % 4
+    with pytest.warns(FewSamplesWarning, match=r"39 mistakes among 400 samples of 4 classes"):
+        IsotonicCalibration().fit(logits, labels)
+    labels[0] = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        IsotonicCalibration().fit(logits, labels)

@@ -9,7 +9,7 @@ import numpy as np
 
 from recal.errors import FewSamplesWarning, InputError
 
-# A curve learned from fewer samples of its class than this follows noise.
+# A curve learned from fewer samples, or fewer mistakes, of its class than this follows noise.
 _SAMPLES_PER_CLASS = 10
 
 
@@ -58,11 +58,17 @@ def check_random_state(value: Any) -> np.random.Generator:
         ) from None
 
 
-def warn_if_few(method: object, n_samples: int, n_classes: int) -> None:
-    """Say clearly that a method with parameters of its own for every class has too few samples for them."""
-    if n_samples < _SAMPLES_PER_CLASS * n_classes:
+def warn_if_few(method: object, n_samples: int, n_classes: int, mistakes: int | None = None) -> None:
+    """Say clearly that a method with parameters of its own for every class has too few samples for them.
+
+    `mistakes` is given by methods that were seen to do harm where the model makes few of them.
+    """
+    enough = _SAMPLES_PER_CLASS * n_classes
+    few_mistakes = mistakes is not None and mistakes < enough
+    if n_samples < enough or few_mistakes:
+        have = f"{mistakes} mistakes among {n_samples} samples" if few_mistakes else f"{n_samples} samples"
         warnings.warn(
-            f"{type(method).__name__} learns from each class alone, and {n_samples} samples of {n_classes} classes are "
+            f"{type(method).__name__} learns from each class alone, and {have} of {n_classes} classes are "
             f"fewer than {_SAMPLES_PER_CLASS} per class: expect worse probabilities than the model's own. "
             "Use a method that shares its parameters, such as TemperatureScaling or IsotonicMulticlass.",
             FewSamplesWarning,
