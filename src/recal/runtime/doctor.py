@@ -51,7 +51,7 @@ def check_package(name: str) -> dict[str, Any]:
     if found is None:
         return {"version": None, "works": False, "problem": "not installed"}
     try:
-        importlib.import_module(_IMPORTS.get(name, name))
+        importlib.import_module(_IMPORTS.get(name, name.replace("-", "_")))
     except Exception as error:  # a package may fail in any way when it meets another
         return {"version": found, "works": False, "problem": f"{type(error).__name__}: {error}"}
     return {"version": found, "works": True, "problem": None}

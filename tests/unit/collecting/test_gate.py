@@ -54,7 +54,7 @@ def test_apply_asks_for_the_views_of_unsure_samples_alone() -> None:
 
 
 def test_batches_without_and_with_only_unsure_samples() -> None:
-    for images, passes in ((inputs(6)[1:2] * 50, 1), (inputs(6)[:1] * 0, 3)):
+    for images, passes in ((inputs(6)[1:2] * 50, 1), (inputs(6)[:1] * 0.01, 3)):
         model = Model()
         found = apply(stacking(), model, np.repeat(images, 4, axis=0), progress=False)
         assert found.passes_per_answer == passes

@@ -283,7 +283,7 @@ def test_pickles_are_refused_unopened(tmp_path, name):
     [
         ("net.onnx", b"rubbish", "cannot be read as an ONNX model"),
         ("net.pt2", b"rubbish", "cannot be read as a torch.export file"),
-        ("net.txt", b"", "ends in .onnx or .pt2"),
+        ("net.txt", b"", "ends in .onnx, .pt2"),
         ("missing.onnx", None, "There is no model file"),
     ],
 )

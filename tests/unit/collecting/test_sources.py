@@ -215,8 +215,8 @@ def test_images_alone_have_no_labels(folder, model):
 
 
 def test_a_folder_without_images_is_refused(tmp_path):
-    (tmp_path / "note.txt").write_text("none")
-    with pytest.raises(InputError, match="holds no images"):
+    (tmp_path / "note.dat").write_text("none")
+    with pytest.raises(InputError, match="none of which is known as an image"):
         as_source(tmp_path)
 
 
@@ -337,7 +337,7 @@ def archive_of(path, names):
         ("x.tar.gz", lambda p: p.write_bytes(b"rubbish"), r"x\.tar\.gz cannot be read"),
         ("c.tar.gz", lambda p: archive_of(p, ["cifar/data_batch_1"]), "holds pickles; take the binary version"),
         ("c.tar.gz", lambda p: archive_of(p, ["other"]), "holds no test images"),
-        ("x.csv", lambda p: p.write_text("1,2"), r"x\.csv: inputs are read from \.npz"),
+        ("x.csv", lambda p: p.write_text("1,2"), r"A table must hold at least one row"),
     ],
 )
 def test_files_that_cannot_be_read_are_refused(tmp_path, name, make, message):
