@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from recal.calibrators.base import Calibrator
-from recal.calibrators.machinery.adaptive_mixture import Mixture, fit_mixture, mixed_probs
-from recal.calibrators.machinery.parameters import check_count, check_random_state, check_strength
-from recal.checks import Labels
-from recal.views import Views
+from recal.calibrators.vatta import VATTA
 
 
-class MATTA(Calibrator):
+class MATTA(VATTA):
     """Mix a learned answer of the views into the model's own, as far as its prediction allows.
 
     The views' logits are summed with one weight per view and class, and softmax of the sum is mixed with the model's
@@ -54,36 +47,4 @@ class MATTA(Calibrator):
     """
 
     short_name: ClassVar[str] = "matta"
-    keeps_accuracy: ClassVar[bool] = True
-    needs_views: ClassVar[bool] = True
-
-    weights_: NDArray[np.float64]
-    share_: float
-    transforms_: list[str]
-
-    def __init__(
-        self,
-        epochs: int = 500,
-        batch_size: int = 500,
-        learning_rate: float = 0.001,
-        random_state: int | np.random.Generator | None = 0,
-    ) -> None:
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
-
-    def _fit(self, views: Views, labels: Labels) -> None:
-        self.weights_, self.share_ = fit_mixture(
-            views,
-            labels,
-            per_class=True,
-            epochs=check_count("epochs", self.epochs),
-            learning_rate=check_strength("learning_rate", self.learning_rate),
-            batch_size=check_count("batch_size", self.batch_size),
-            rng=check_random_state(self.random_state),
-        )
-        self.transforms_ = [str(transform) for transform in views.transforms]
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return mixed_probs(views, self.transforms_, Mixture(self.weights_, self.share_))
+    per_class: ClassVar[bool] = True

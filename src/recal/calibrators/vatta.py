@@ -56,6 +56,7 @@ class VATTA(Calibrator):
     short_name: ClassVar[str] = "vatta"
     keeps_accuracy: ClassVar[bool] = True
     needs_views: ClassVar[bool] = True
+    per_class: ClassVar[bool] = False
 
     weights_: NDArray[np.float64]
     share_: float
@@ -77,7 +78,7 @@ class VATTA(Calibrator):
         self.weights_, self.share_ = fit_mixture(
             views,
             labels,
-            per_class=False,
+            per_class=self.per_class,
             epochs=check_count("epochs", self.epochs),
             learning_rate=check_strength("learning_rate", self.learning_rate),
             batch_size=check_count("batch_size", self.batch_size),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,8 +34,9 @@ class StringTransform(TokenTransform):
         lost = set(np.array(free)[choose(key, len(free), self.share)[0]].tolist())
         return "".join(piece for place, piece in enumerate(pieces) if place not in lost)
 
+    @abstractmethod
     def _pieces(self, text: str) -> list[str]:
-        raise NotImplementedError
+        """Return parts that together are the text."""
 
 
 @dataclass(frozen=True, slots=True)
