@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_labels, check_logits, check_matrix
 from recal.errors import InputError
+from recal.preprocessing import Preprocessing
 from recal.transforms import Transform, as_transform
 
 # Which rows of the stored arrays are meant: a range costs nothing, and numpy reads it without a copy.
@@ -31,6 +32,8 @@ class Views:
         The true classes: integers are column indices; anything else needs `classes`.
     classes : sequence of length n_classes, optional
         The columns' names, when labels are not column indices.
+    preprocessing : Preprocessing, optional
+        How inputs reached the model; `collect` tells it, files keep it, and a fit hands it on.
 
     Examples
     --------
@@ -49,6 +52,7 @@ class Views:
         labels: ArrayLike | None = None,
         *,
         classes: Sequence[Any] | NDArray | None = None,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         self._logits: Any = check_logits(logits)
         n_samples, n_classes = self._logits.shape
@@ -71,12 +75,20 @@ class Views:
             self._transformed[transform] = array
         self.classes = None if classes is None else check_classes(classes, n_classes)
         self._labels = None if labels is None else check_labels(labels, n_samples, n_classes, self.classes)
+        if not isinstance(preprocessing, Preprocessing | None):
+            raise InputError(f"`preprocessing` must be a Preprocessing, got a {type(preprocessing).__name__}.")
+        self.preprocessing = preprocessing
         self._rows: Rows = range(n_samples)
         self._checked: set[Transform | None] = {None, *self._transformed}
 
     @classmethod
     def _from_arrays(
-        cls, logits: Any, transformed: dict[Transform, Any], labels: Labels | None, classes: NDArray | None
+        cls,
+        logits: Any,
+        transformed: dict[Transform, Any],
+        labels: Labels | None,
+        classes: NDArray | None,
+        preprocessing: Preprocessing | None = None,
     ) -> Views:
         """Wrap arrays that may live on disk; each is read, and checked, when it is asked for.
 
@@ -84,7 +96,7 @@ class Views:
         """
         views = cls.__new__(cls)
         views._logits, views._transformed, views._labels, views.classes = logits, transformed, labels, classes
-        views._rows, views._checked = range(logits.shape[0]), set()
+        views._rows, views._checked, views.preprocessing = range(logits.shape[0]), set(), preprocessing
         return views
 
     @property
@@ -146,7 +158,8 @@ class Views:
 
         Nothing is read or copied until logits are asked for; a slice of arrays in memory is never copied.
         """
-        picked = Views._from_arrays(self._logits, self._transformed, self._labels, self.classes)
+        held = (self._logits, self._transformed, self._labels, self.classes, self.preprocessing)
+        picked = Views._from_arrays(*held)
         picked._rows, picked._checked = self._select(rows), self._checked
         if picked.n_samples == 0:
             raise InputError("The selection holds no rows; at least one sample is needed.")

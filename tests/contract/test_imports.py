@@ -22,6 +22,7 @@ ROOMS = (
     "errors checks",
     "engine.kernels",
     "transforms",
+    "preprocessing",
     "views plan",
     "engine",
     "metrics",

@@ -76,6 +76,8 @@ class Calibrator(Estimator, ABC):
     profile_ : Profile, where one was set
         What inputs looked like at the fit; see `recal.decisions.watch`. All three are saved with the calibrator, and
         a new fit forgets them.
+    preprocessing_ : Preprocessing, where the views of the fit told it
+        How inputs reached the model; what applies or exports the calibrator does the same.
     """
 
     short_name: ClassVar[str]
@@ -91,6 +93,7 @@ class Calibrator(Estimator, ABC):
     decision_: _Rule
     sets_: Any
     profile_: Any
+    preprocessing_: Any
 
     def fit(
         self,
@@ -139,9 +142,12 @@ class Calibrator(Estimator, ABC):
             n_fitted = len(weights) if self.takes_weights else int(weights.sum())
         self.classes_ = columns
         self.n_fitted_ = n_fitted
-        for attached in ("decision_", "sets_", "profile_"):  # made for what the calibrator answered before
+        # Made for what the calibrator answered before.
+        for attached in ("decision_", "sets_", "profile_", "preprocessing_"):
             if hasattr(self, attached):
                 delattr(self, attached)
+        if views.preprocessing is not None:
+            self.preprocessing_ = views.preprocessing
         return self
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:

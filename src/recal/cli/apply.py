@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -49,7 +49,8 @@ def apply(
 ) -> None:
     """Turn views, or a model and new inputs, into calibrated probabilities.
 
-    With --model and --data only those transformations are computed that the calibration needs. An .npz file holds
+    With --model and --data only those transformations are computed that the calibration needs, and inputs are
+    prepared as they were for its views: [bold]recal plan[/bold] shows how. An .npz file holds
     `probs` (n_samples, n_classes) and, where they are known, `labels` and `classes`; a .parquet table has a row per
     sample: prediction, confidence, label, a column per class and, where the calibration holds a rule of
     [bold]recal decide[/bold], whether the answer is accepted.
@@ -71,6 +72,7 @@ def apply(
     skipped: tuple[str, ...] = ()
     if views is not None and model is None and data is None:
         found = open_views(views)
+        options.compare(getattr(calibrator, "preprocessing_", None), found.preprocessing, views)
         with working("Applying"):
             plain = isinstance(calibrator, Plan)
             probs = calibrated_probs(calibrator, found) if plain else calibrator.predict_proba(found)
@@ -79,18 +81,20 @@ def apply(
     elif isinstance(calibrator, Plan):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and model is not None and data is not None:
+        stored = getattr(calibrator, "preprocessing_", None)
+        outputs = options.outputs_of(stored, outputs)
         opened = options.open_model(model, weights, trust, outputs, device)
-        reading = options.given(resize=resize, crop=crop, on_error=on_error, part=part, read=read, seconds=seconds)
-        columns = options.given(label_column=label_column, text_column=text_column)
-        pixels = options.pixels_for(opened, data, pixels, gray)
-        source = as_source(data, **reading, **columns, **options.given(pixels=pixels))
+        images: dict[str, Any] = {"pixels": pixels, "gray": gray, "resize": resize, "crop": crop, "on_error": on_error}
+        others: dict[str, Any] = {"seconds": seconds, "part": part, "read": read, "label_column": label_column}
+        others |= {"text_column": text_column, "stored": stored}
+        source = as_source(data, **options.reading(opened, data, **images, **others))
         skipped = source.skipped
         applied = run(
             calibrator,
             opened,
             source,
             progress=not as_json,
-            preprocess=options.preprocessing(preprocess, mean, std, divide, channels),
+            preprocess=options.preprocessing(preprocess, mean, std, divide, channels, stored),
             **options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine),
         )
     else:

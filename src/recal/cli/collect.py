@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -77,10 +77,15 @@ def collect(
         raise InputError("recal collect needs --model and --data.")
     between = options.preprocessing(preprocess, mean, std, divide, channels)
     opened = options.open_model(model, weights, trust, outputs, device)
-    reading = options.given(resize=resize, crop=crop, on_error=on_error, part=part, read=read, seconds=seconds)
-    columns = options.given(label_column=label_column, text_column=text_column)
-    pixels = options.pixels_for(opened, data, pixels, gray)
-    source = as_source(data, **reading, **columns, **options.given(pixels=pixels))
+    images: dict[str, Any] = {"pixels": pixels, "gray": gray, "resize": resize, "crop": crop, "on_error": on_error}
+    others: dict[str, Any] = {
+        "seconds": seconds,
+        "part": part,
+        "read": read,
+        "label_column": label_column,
+        "text_column": text_column,
+    }
+    source = as_source(data, **options.reading(opened, data, **images, **others))
     how = options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine, seed=seed)
     names = None if classes is None else classes.split(",")
     how |= {"out": out, "resume": not again, "progress": not as_json, "preprocess": between, "classes": names}

@@ -39,12 +39,12 @@ def export(
 ) -> None:
     """Write a calibrated model as one ONNX file: inputs in, honest probabilities out.
 
-    The file holds the transformations, the model and the plan, and needs neither Python nor recal to run. What stands
-    between inputs and model (--divide, --mean, --std, --channels, or a function of your own) is read as by
-    [bold]collect[/bold] and [bold]apply[/bold]: give the options that the views were collected with. Without
-    [bold]--model[/bold] the file holds the plan alone: from `logits`, and `transformed` logits, to `probs`.
+    The file holds the transformations, the model and the plan, and needs neither Python nor recal to run. Inputs are
+    prepared as they were for the views of the fit, whose shape, dtype and normalisation the calibration knows
+    ([bold]recal plan[/bold] shows them); where it does not, give the options that the views were collected with.
+    Without [bold]--model[/bold] the file holds the plan alone: from `logits`, and `transformed` logits, to `probs`.
 
-    Example: [bold]recal export calibration.recal --model model.onnx --shape 3,32,32 --out calibrated.onnx[/bold]
+    Example: [bold]recal export calibration.recal --model model.onnx --out calibrated.onnx[/bold]
     """
     from recal import load
     from recal.errors import InputError
@@ -64,9 +64,10 @@ def export(
             export_replay(source, out, n_classes=classes)
         else:
             opened = _opened(model)
-            prepared = options.preprocessing(preprocess, mean, std, divide, channels)
-            example = _example(opened, shape, dtype)
-            more = options.given(outputs=outputs, accept=accept)
+            stored = getattr(source, "preprocessing_", None)
+            prepared = options.preprocessing(preprocess, mean, std, divide, channels, stored)
+            example = _example(opened, shape, dtype, stored)
+            more = options.given(outputs=options.outputs_of(stored, outputs), accept=accept)
             export_onnx(opened, example, out, plan=source, preprocess=prepared, **more)
             n_classes = _n_classes(out)
         cost = measure(out, head, n_classes, with_model=model is not None)
@@ -103,8 +104,8 @@ def _opened(model: Path) -> Any:
     return read_program(model).module()
 
 
-def _example(model: Any, shape: str | None, dtype: str | None) -> Any:
-    """Return a batch of zeros of the shape and dtype asked for; what is not said the model's own file may know."""
+def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> Any:
+    """Return a batch of zeros of the shape and dtype asked for; what is not said the views or the model may know."""
     import numpy as np
 
     from recal.errors import InputError
@@ -114,6 +115,14 @@ def _example(model: Any, shape: str | None, dtype: str | None) -> Any:
     except ValueError:
         raise InputError(f"--shape is written like 3,32,32, got {shape}.") from None
     kind = None if dtype is None else _dtype(dtype)
+    if stored is not None and stored.shape is not None:
+        sizes = list(stored.shape) if sizes is None else sizes
+        kind = np.dtype(stored.dtype) if kind is None else kind
+        if kind != np.dtype(stored.dtype):
+            raise InputError(
+                f"--dtype {dtype} contradicts the calibration, whose views were collected from {stored.dtype} inputs. "
+                "Leave the option out, or collect and fit again."
+            )
     if isinstance(model, Path):
         from recal.runtime.onnx.pieces import example_of, read_model
 

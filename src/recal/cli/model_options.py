@@ -82,16 +82,32 @@ def open_model(
     return as_model(model, **given(outputs=outputs, device=device))
 
 
-def pixels_for(model: Any, data: Path, pixels: str | None, gray: bool) -> str | None:
-    """Return what was typed, or, for a folder, what the model's own input asks for."""
+def reading(
+    model: Any,
+    data: Path,
+    *,
+    pixels: str | None,
+    gray: bool,
+    resize: int | None,
+    crop: int | None,
+    seconds: float | None,
+    stored: Any = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """Return how files are read: as typed, as the calibration's views were, or, for grey, as the model's input asks."""
     from recal.errors import InputError
 
     if gray and pixels not in (None, "gray"):
         raise InputError(f"--gray and --pixels {pixels} contradict each other.")
-    if gray or pixels is not None:
-        return "gray" if gray else pixels
+    typed = given(pixels="gray" if gray else pixels, resize=resize, crop=crop, seconds=seconds)
     wanted: str | None = getattr(model, "pixels", None)
-    return wanted if data.is_dir() and wanted != "rgb" else None
+    found: dict[str, Any] = {"pixels": wanted} if data.is_dir() and wanted != "rgb" and stored is None else {}
+    if stored is not None and data.is_dir():
+        names = ("pixels", "resize", "crop") if stored.pixels is not None else ("seconds",)
+        found = {name: getattr(stored, name) for name in names}
+        if stored.pixels is not None:
+            _refuse_others({name: value for name, value in typed.items() if name in names}, found, stored)
+    return given(**{**found, **typed, **others})
 
 
 def transforms_for(pool: str, source: Any, model: Any, seed: int | None) -> Any:
@@ -104,9 +120,14 @@ def transforms_for(pool: str, source: Any, model: Any, seed: int | None) -> Any:
 
 
 def preprocessing(
-    function: str | None, mean: str | None, std: str | None, divide: float | None, channels: str | None
+    function: str | None,
+    mean: str | None,
+    std: str | None,
+    divide: float | None,
+    channels: str | None,
+    stored: Any = None,
 ) -> Any:
-    """Return the preprocess that the options describe, or None."""
+    """Return the preprocess that the options describe, or that `stored`, the calibration's, tells; or None."""
     from recal.errors import InputError
 
     normalise = given(mean=_numbers(mean, "mean"), std=_numbers(std, "std"), divide=divide, channels=channels)
@@ -120,7 +141,47 @@ def preprocessing(
         return None
     from recal.collecting import Normalize
 
+    if stored is not None and stored.function is None:  # one option may be repeated without the others
+        known = {} if stored.normalize is None else vars(stored.normalize)
+        _refuse_others(normalise, known, stored)
+        return stored.normalize
     return Normalize(**normalise)
+
+
+def outputs_of(stored: Any, outputs: str | None) -> Any:
+    """Return the kind of outputs that was typed, or that the calibration's views were collected with."""
+    if stored is None or outputs is None:
+        return outputs if stored is None else stored.outputs
+    _refuse_others({"outputs": outputs}, {"outputs": stored.outputs}, stored)
+    return outputs
+
+
+def compare(stored: Any, found: Any, path: Path) -> None:
+    """Warn where the views to judge were collected in another way than those of the fit."""
+    if stored is None or found is None or stored.options() == found.options():
+        return
+    import warnings
+
+    warnings.warn(
+        f"{path} was collected with {str(found) or 'no preprocessing'}, and the views of the fit with "
+        f"{str(stored) or 'no preprocessing'}: the calibration was not fitted for this.",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _refuse_others(typed: dict[str, Any], known: dict[str, Any], stored: Any) -> None:
+    """Refuse options that are not those of the collect."""
+    from recal.errors import InputError
+
+    for name, value in typed.items():
+        if name not in known or known[name] != value:
+            parts = value if isinstance(value, tuple) else (value,)
+            shown = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in parts)
+            raise InputError(
+                f"--{name} {shown} contradicts the calibration, whose views were collected with "
+                f"{str(stored) or 'no preprocessing'}. Leave the option out, or collect and fit again."
+            )
 
 
 def _numbers(text: str | None, name: str) -> tuple[float, ...] | None:

@@ -29,6 +29,8 @@ def plan(
         say(f"Fitted on  {facts['fitted_on']:,} samples of {facts['classes']:,} classes")
     say(f"Answers    {'kept: never another than the model gave' if facts['keeps_answers'] else 'may change'}")
     say(f"Views      {', '.join(facts['views']) or 'none: only the input as it is'}")
+    if facts["inputs"] is not None:
+        say(f"Inputs     {facts['inputs']}")
     say(f"Cost       {facts['cost']}")
     if facts["plan"] is not None:
         text = str(facts["plan"])
@@ -58,7 +60,17 @@ def describe(loaded: Any) -> dict[str, Any]:
         "views": [str(view) for view in views],
         "cost": _cost(len(views), getattr(getattr(found, "blend", None), "gate", None)),
         "plan": found,
+        "inputs": _inputs(getattr(holder, "preprocessing_", None)),
+        "preprocessing": getattr(getattr(holder, "preprocessing_", None), "as_json", lambda: None)(),
     }
+
+
+def _inputs(stored: Any) -> str | None:
+    """Return how inputs reached the model when the views were collected."""
+    if stored is None:
+        return None
+    what = "" if stored.shape is None else f"{stored.dtype} of the shape {'x'.join(map(str, stored.shape))}, "
+    return f"{what}{f'with {stored}' if str(stored) else 'as they are'}; apply and export do the same"
 
 
 def _cost(count: int, gate: float | None) -> str:

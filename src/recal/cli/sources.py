@@ -56,7 +56,8 @@ def open_views(path: Path, labels: Path | None = None, classes: str | None = Non
         return views
     names = views.classes if classes is None else classes.split(",")
     truth = views.labels if labels is None else read_labels(labels)
-    return Views(views.logits, {t: views.transformed(t) for t in views.transforms}, truth, classes=names)
+    seen: dict[Any, Any] = {t: views.transformed(t) for t in views.transforms}
+    return Views(views.logits, seen, truth, classes=names, preprocessing=views.preprocessing)
 
 
 def load_calibration(path: Path) -> Any:

@@ -9,7 +9,7 @@ from recal.collecting.apply import apply
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.local import collect
 from recal.collecting.models.base import PROBABILITY_FLOOR, Model, as_model
-from recal.collecting.preprocess import Normalize
+from recal.preprocessing import Normalize
 
 # These need Pillow, a calibrator, or a package that is not always installed.
 _LATER = {

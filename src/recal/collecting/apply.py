@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,11 @@ from recal.checks import Floats, Labels
 from recal.collecting.inputs.sources import Source
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import Engine, choose_engine, open_source
-from recal.collecting.models.base import Outputs, as_model
+from recal.collecting.models.base import as_model
 from recal.collecting.sinks.memory import Sink
 from recal.errors import InputError
 from recal.plan import Plan
+from recal.preprocessing import Outputs, settle, settle_outputs
 from recal.transforms import Named, Transform
 from recal.transforms.parse import Own, by_name
 from recal.views import Views
@@ -48,7 +50,7 @@ def apply(
     batch_size: int = 256,
     engine: Engine | Any = "local",
     progress: bool = True,
-    outputs: Outputs = "logits",
+    outputs: Outputs | None = None,
     device: Any = None,
     transforms: Own = (),
     **files: Any,
@@ -63,7 +65,8 @@ def apply(
     calibrator : Calibrator
         Fitted on views of the same model.
     model, inputs, preprocess, labels, batch_size, engine, progress, outputs, device, **files
-        As in `recal.collect`.
+        As in `recal.collect`. A normalisation and the kind of outputs need not be given again where the calibrator
+        knows, from its views, what they were collected with; others than those are refused.
     transforms : sequence of callables, or mapping of name to callable
         Your own transformations, where the calibrator knows them by name only.
 
@@ -76,12 +79,35 @@ def apply(
     >>> apply(calibrator, lambda batch: batch, np.array([[2.0, -2.0]])).probs.argmax(1)
     array([0])
     """
-    needed = needed_transforms(calibrator, transforms)
-    job = Job(as_model(model, outputs=outputs, device=device), needed, preprocess, outputs, gate_of(calibrator))
     source = open_source(inputs, labels, files)
+    job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
     sink = ProbabilitySink(job, source, calibrator)
     choose_engine(engine)(job, source, batch_size, sink, progress)
     return sink.result()
+
+
+def job_of(
+    calibrator: Calibrator,
+    model: Any,
+    source: Source,
+    preprocess: Preprocess | None,
+    outputs: Outputs | None,
+    device: Any,
+    transforms: Own,
+) -> Job:
+    """Return the job of a calibrator: its transformations, its gate, and the preprocessing of its views."""
+    stored = getattr(calibrator, "preprocessing_", None)
+    between, kind = settle(stored, preprocess), settle_outputs(stored, outputs)
+    sample = source.sample()
+    if stored is not None and sample is not None and stored.dtype not in (None, sample[1]):
+        warnings.warn(
+            f"The calibrator's views were collected from {stored.dtype} inputs and these are {sample[1]}; pixels from "
+            "0 to 255 and from 0 to 1 are not the same to a model.",
+            UserWarning,
+            stacklevel=3,
+        )
+    needed = needed_transforms(calibrator, transforms)
+    return Job(as_model(model, outputs=kind, device=device), needed, between, kind, gate_of(calibrator))
 
 
 def needed_transforms(calibrator: Calibrator, given: Own = ()) -> tuple[Transform, ...]:

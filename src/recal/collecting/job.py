@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from recal.checks import Floats
 from recal.collecting.fingerprint import digest_array
 from recal.collecting.inputs.sources import Batch
-from recal.collecting.models.base import Model, Outputs, as_logits
+from recal.collecting.models.base import Model, as_logits
 from recal.collecting.twins import find_twins
 from recal.errors import InputError, RecalError, blame
 from recal.plan import Plan
+from recal.preprocessing import Outputs, Preprocessing
 from recal.transforms import BuiltIn, Transform
 
 Preprocess = Callable[[Any], Any]
@@ -45,6 +46,7 @@ class Job:
     preprocess: Preprocess | None = None
     outputs: Outputs = "logits"
     plan: Plan | None = None  # whose gate spares sure samples their views: those rows of the views stay 0
+    preprocessing: Preprocessing | None = None  # the record of all this that views keep
 
     def run(self, batch: Batch, describe: Callable[[int], str], *, digests: bool = False) -> Block:
         """Return the logits of one batch, each view that differs from the others in a forward pass of its own."""

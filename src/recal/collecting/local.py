@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike
 
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.job import Job, Preprocess
-from recal.collecting.models.base import Outputs, as_model
+from recal.collecting.models.base import as_model
 from recal.collecting.progress import progress_bar
 from recal.collecting.sinks.memory import FileSink, MemorySink, Sink, ViewsSink
 from recal.collecting.usual import AUTO, usual_pool
 from recal.errors import InputError
+from recal.preprocessing import Outputs, record
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
 from recal.views import Views
@@ -116,7 +117,8 @@ def collect(
         how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "engine": engine, "batch_size": batch_size}
         how |= {"classes": classes, "resume": resume, "progress": progress, "out": target, "seed": seed}
         transforms = run_pilot(answering, source, transforms, pilot, **how).chosen
-    job = Job(answering, transforms, preprocess, outputs)
+    between = record(preprocess, outputs, source.reading(), source.sample())
+    job = Job(answering, transforms, preprocess, outputs, preprocessing=between)
     sink = _open_sink(target, job, source, classes, int(batch_size), resume)
     run = choose_engine(engine)
     with sink:

@@ -132,6 +132,12 @@ class Picked(IndexedSource):
     def describe(self, row: int) -> str:
         return self.source.describe(int(self.rows[row]))
 
+    def reading(self) -> dict[str, Any]:
+        return self.source.reading()
+
+    def sample(self) -> tuple[tuple[int, ...], str] | None:
+        return self.source.sample()
+
     def read(self, start: int, stop: int) -> Any:
         return self._read(start, stop)[0]
 

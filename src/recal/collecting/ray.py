@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 import recal.errors
 from recal.calibrators.base import Calibrator
-from recal.collecting.apply import calibrate, gate_of, needed_transforms
+from recal.collecting.apply import calibrate, job_of
 from recal.collecting.inputs.sources import IndexedSource, Source
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import open_source
-from recal.collecting.models.base import Outputs, as_model
 from recal.collecting.progress import progress_bar
 from recal.collecting.sinks.memory import Sink
 from recal.errors import InputError, MissingExtraError, RecalError
 from recal.files.prob_tables import write_prob_file
+from recal.preprocessing import Outputs
 from recal.transforms.parse import Own
 
 try:
@@ -217,7 +217,7 @@ def apply_distributed(
     batch_size: int = 256,
     engine: RayEngine | None = None,
     progress: bool = True,
-    outputs: Outputs = "logits",
+    outputs: Outputs | None = None,
     device: Any = None,
     transforms: Own = (),
     **files: Any,
@@ -238,9 +238,8 @@ def apply_distributed(
     Path
         The folder, when it holds every row.
     """
-    needed = needed_transforms(calibrator, transforms)
-    job = Job(as_model(model, outputs=outputs, device=device), needed, preprocess, outputs, gate_of(calibrator))
     source = _indexed(open_source(inputs, None, files))
+    job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
     folder = Path(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     every = range(-(-source.n_samples // batch_size))

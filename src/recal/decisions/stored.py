@@ -7,7 +7,13 @@ from typing import Any
 from recal.decisions.profile import Profile
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets
+from recal.preprocessing import Normalize, Preprocessing
 
-STORED: tuple[type[Any], ...] = (DecisionRule, PredictionSets, Profile)
+STORED: tuple[type[Any], ...] = (DecisionRule, PredictionSets, Profile, Normalize, Preprocessing)
 # What a calibrator may carry, by the attribute's name.
-ATTACHED: dict[str, type[Any]] = {"decision_": DecisionRule, "sets_": PredictionSets, "profile_": Profile}
+ATTACHED: dict[str, type[Any]] = {
+    "decision_": DecisionRule,
+    "sets_": PredictionSets,
+    "profile_": Profile,
+    "preprocessing_": Preprocessing,
+}

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 import recal
 from recal.calibrators.base import Calibrator
 from recal.collecting import collect
-from recal.collecting.preprocess import Normalize
 from recal.comparison import compare_probs
 from recal.errors import InputError
 from recal.experiments.results.claims import claims_table
@@ -34,6 +33,7 @@ from recal.experiments.results.tables import (
 from recal.experiments.stages import Stages, digest_arrays, fingerprint, read_json, write_json, write_text
 from recal.experiments.training import data
 from recal.experiments.training.recipes import Recipe, recipe_for
+from recal.preprocessing import Normalize
 from recal.report import write_comparison
 from recal.transforms import Transform
 from recal.views import Views

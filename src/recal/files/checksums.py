@@ -74,9 +74,12 @@ class Checksums:
             file.write(json.dumps(content).encode())
 
 
-def describe(specs: list[str], classes: list[Any] | None, shape: tuple[int, ...]) -> str:
+def describe(
+    specs: list[str], classes: list[Any] | None, shape: tuple[int, ...], preprocessing: Any | None = None
+) -> str:
     """Return a digest of what a folder says about its arrays."""
-    return hashlib.blake2b(json.dumps([specs, classes, list(shape)]).encode(), digest_size=16).hexdigest()
+    told = [specs, classes, list(shape)] + ([] if preprocessing is None else [preprocessing])
+    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def read_checksums(folder: Path) -> Checksums:

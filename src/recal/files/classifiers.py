@@ -58,7 +58,9 @@ def restore_classifier(
         raise FileError("`pool` must be a list of transformations")
     classifier = CalibratedClassifier(model, calibrator, **settings)
     classifier.calibrator_, classifier.classes_, classifier.pool_ = calibrator, calibrator.classes_, tuple(pool)
-    classifier.preprocess = _NEEDED if header.get("had_preprocess") is True else None
+    if header.get("had_preprocess") is True:  # a normalisation is data; a function is code
+        known = getattr(calibrator, "preprocessing_", None)
+        classifier.preprocess = _NEEDED if known is None or known.normalize is None else known.normalize
     return classifier
 
 

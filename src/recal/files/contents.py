@@ -60,7 +60,8 @@ def check_state(family: type[Calibrator], state: dict[str, Any]) -> None:
         if (attached := state.get(key)) is not None:
             if not isinstance(attached, kind):
                 raise FileError(f"`{key}` must be a {kind.__name__}")
-            attached.check_classes(len(classes))
+            if hasattr(attached, "check_classes"):
+                attached.check_classes(len(classes))
 
 
 def fitted_names(family: type[Calibrator]) -> set[str]:

@@ -18,6 +18,7 @@ from recal.files.checksums import Checksums, Pinned, checksum, describe, read_ch
 from recal.files.locks import FolderLock
 from recal.files.plain_chunks import check_regular, plain_chunks
 from recal.files.views import check_layout, row_parts, specs, transformed_dtype
+from recal.preprocessing import Preprocessing
 from recal.transforms import as_transform
 from recal.views import Views
 
@@ -77,7 +78,8 @@ def _write(views: Views, path: Path) -> None:
     rows = slices[0].stop
     root = zarr.open_group(str(path), mode="w", zarr_format=3)
     listed, classes = specs(views).tolist(), None if views.classes is None else views.classes.tolist()
-    sums = Checksums(rows, describe(listed, classes, (len(listed), n, k)))
+    between = None if views.preprocessing is None else views.preprocessing.as_json()
+    sums = Checksums(rows, describe(listed, classes, (len(listed), n, k), between))
     # A part that got lost reads as NaN, which is refused, and not as zeros.
     lost = float("nan")
     # Logits hardly get smaller by packing, and are read many times.
@@ -105,12 +107,13 @@ def _write(views: Views, path: Path) -> None:
                 stack[index, part] = values
                 sums.transformed[-1].append(checksum(values))
     sums.write(path)
-    root.attrs["recal"] = header(listed, sums.generation)
+    root.attrs["recal"] = header(listed, sums.generation, between)
 
 
-def header(listed: list[str], generation: str) -> dict[str, Any]:
+def header(listed: list[str], generation: str, preprocessing: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return what a folder of views says of itself."""
-    return {"kind": "views", "version": VERSION, "transforms": listed, "generation": generation}
+    own = {"kind": "views", "version": VERSION, "transforms": listed, "generation": generation}
+    return own if preprocessing is None else {**own, "preprocessing": preprocessing}
 
 
 def open_folder(path: Path, *, verify: bool = True) -> Views:
@@ -139,14 +142,16 @@ def open_folder(path: Path, *, verify: bool = True) -> Views:
     try:
         classes = None if names is None else check_classes(names, logits.shape[1])
         shape = (len(listed), *logits.shape)
-        pinned = _pin(path, described.get("generation"), describe(listed.tolist(), names, shape), verify)
+        held = described.get("preprocessing")
+        between = None if held is None else Preprocessing.from_json(held)
+        pinned = _pin(path, described.get("generation"), describe(listed.tolist(), names, shape, held), verify)
         labels = _read_labels(path, arrays, logits.shape, pinned)
         layers = {as_transform(spec): _Rows(pinned, stack, index) for index, spec in enumerate(listed.tolist())}
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if len(layers) != len(listed):
         raise FileError(f"{path}: `transforms` names a transformation twice.")
-    return Views._from_arrays(_Rows(pinned, logits), layers, labels, classes)
+    return Views._from_arrays(_Rows(pinned, logits), layers, labels, classes, between)
 
 
 def _pin(path: Path, generation: Any, described: str, verify: bool) -> Pinned:

@@ -1,12 +1,14 @@
 """Views on disk: one `.npz` file, or a `.zarr` folder for what outgrows memory.
 
-Both hold `logits` (n, K), optional `labels` (n,), optional `classes` (K,), `transforms` (m,) specs and
-`transformed` (m, n, K). They are written beside their final name and moved there, so a reader never meets half of one.
+Both hold `logits` (n, K), optional `labels` (n,), optional `classes` (K,), `transforms` (m,) specs, `transformed`
+(m, n, K) and, where it is known, `preprocessing`: JSON that says how inputs reached the model. They are written beside
+their final name and moved there, so a reader never meets half of one.
 """
 
 from __future__ import annotations
 
 import glob
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +19,12 @@ from numpy.typing import NDArray
 
 from recal.errors import FileError, InputError
 from recal.files.npz import Parts, read_npz, write_npz
+from recal.preprocessing import Preprocessing
 from recal.views import Views
 
 # About 4 MB of float32 at once: large enough to be fast, small enough to hold many.
 _PART_VALUES = 1_000_000
-_NAMES = ("logits", "labels", "classes", "transforms", "transformed")
+_NAMES = ("logits", "labels", "classes", "transforms", "transformed", "preprocessing")
 
 
 def read_views(path: str | os.PathLike[str], *, verify: bool = True) -> Views:
@@ -100,6 +103,8 @@ def _write_file(views: Views, path: Path) -> None:
         arrays["labels"] = views.labels if views.classes is None else views.classes[views.labels]
     if views.classes is not None:
         arrays["classes"] = views.classes
+    if views.preprocessing is not None:
+        arrays["preprocessing"] = np.array(json.dumps(views.preprocessing.as_json()))
     write_npz(path, arrays)
 
 
@@ -110,9 +115,21 @@ def _read_file(path: Path) -> Views:
     check_layout(path, logits.shape, names, transformed.shape)
     try:
         pairs = dict(zip(names.tolist(), transformed))
-        return Views(logits, pairs, arrays.get("labels"), classes=arrays.get("classes"))
+        between = read_preprocessing(arrays["preprocessing"]) if "preprocessing" in arrays else None
+        return Views(logits, pairs, arrays.get("labels"), classes=arrays.get("classes"), preprocessing=between)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def read_preprocessing(text: NDArray) -> Preprocessing:
+    """Return the preprocessing that stands as JSON in an array."""
+    if text.shape != () or text.dtype.kind != "U":
+        raise InputError(f"`preprocessing` must be one text, got {text.dtype}, shape {text.shape}.")
+    try:
+        values = json.loads(str(text))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"`preprocessing` must be JSON: {error}.") from None
+    return Preprocessing.from_json(values)
 
 
 def check_layout(path: Path, shape: tuple[int, ...], names: NDArray, transformed: tuple[int, ...]) -> None:

@@ -16,9 +16,10 @@ from recal.collecting import collect
 from recal.collecting.apply import apply
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.local import as_pool
-from recal.collecting.models.base import Outputs, as_model
+from recal.collecting.models.base import as_model
 from recal.collecting.usual import usual_pool
 from recal.errors import InputError, NotFittedError
+from recal.preprocessing import Outputs
 from recal.transforms import Transform
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from recal.collecting.fingerprint import digest_texts
 from recal.collecting.inputs.pixels import Pixels, read_image
-from recal.collecting.inputs.sources import IndexedSource
+from recal.collecting.inputs.sources import IndexedSource, form_of
 from recal.errors import FileError, InputError
 
 OnError = Literal["stop", "skip"]
@@ -143,6 +143,15 @@ class ImageFolder(FileFolder):
             raise InputError(f"`pixels` must be 'rgb', 'gray', 'rgba' or 'gray16', got {pixels!r}.")
         self.pixels: Pixels = pixels
         super().__init__(root, on_error=on_error)
+
+    def reading(self) -> dict[str, Any]:
+        return {"pixels": self.pixels, "resize": self.resize, "crop": self.crop}
+
+    def sample(self) -> tuple[tuple[int, ...], str] | None:
+        try:
+            return form_of(self.read_file(self.paths[0])[None])
+        except FileError:  # the run itself says which batch it was
+            return None
 
     def settings(self) -> str:
         return f"{self.resize} {self.crop}" + ("" if self.pixels == "rgb" else f" {self.pixels}")

@@ -61,6 +61,9 @@ class SoundFolder(FileFolder):
         super().__init__(root, on_error=on_error)
         self.read_file(self.paths[0])  # tells the rate
 
+    def reading(self) -> dict[str, Any]:
+        return {"seconds": self.seconds}
+
     def settings(self) -> str:
         return f"{self.seconds}"
 

@@ -65,6 +65,14 @@ class Source(ABC):
         """Return how messages call a sample."""
         return f"sample {row}"
 
+    def reading(self) -> dict[str, Any]:
+        """Return how files are turned into inputs, by the names of `Preprocessing`."""
+        return {}
+
+    def sample(self) -> tuple[tuple[int, ...], str] | None:
+        """Return the shape and dtype of one input, where all are alike and it can be told without reading all."""
+        return None
+
 
 class IndexedSource(Source):
     """A source whose samples can be read in any order, so that several workers can share it."""
@@ -100,9 +108,19 @@ class ArraySource(IndexedSource):
         values = self.values.detach().cpu().numpy() if hasattr(self.values, "detach") else self.values
         return digest_array(values)
 
+    def sample(self) -> tuple[tuple[int, ...], str] | None:
+        return form_of(self.values)
+
     def read(self, start: int, stop: int) -> Any:
         batch = self.values[start:stop]
         return np.asarray(batch) if isinstance(batch, np.memmap) else batch
+
+
+def form_of(batch: Any) -> tuple[tuple[int, ...], str] | None:
+    """Return the shape and dtype of the inputs of a batch; None where they are no numbers."""
+    dtype = str(batch.dtype).removeprefix("torch.")
+    known = hasattr(batch, "detach") or batch.dtype.kind in "fiub"
+    return (tuple(int(size) for size in batch.shape[1:]), dtype) if known else None
 
 
 def _as_array(values: Any) -> NDArray:

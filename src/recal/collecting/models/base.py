@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from recal.checks import Floats, check_probs, looks_like_probabilities
 from recal.collecting.fingerprint import digest
 from recal.errors import FileError, InputError, MissingExtraError
-
-Outputs = Literal["logits", "probabilities"]
+from recal.preprocessing import Outputs
 
 # Where a model answers a probability of 0 its logarithm is taken as that of this floor.
 PROBABILITY_FLOOR = 1e-12

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest
-from recal.collecting.models.base import Model, Outputs, log_of
+from recal.collecting.models.base import Model, log_of
 from recal.errors import InputError
+from recal.preprocessing import Outputs
 
 
 class EstimatorModel(Model):

@@ -142,7 +142,7 @@ class MemorySink(ViewsSink):
         transformed: dict[Transform | str, Any] = dict(zip(self.job.transforms, stack[1:]))
         labels, columns = self.labels(*logits.shape)
         named = labels if labels is None or columns is None else columns[labels]
-        return Views(logits, transformed, named, classes=columns)
+        return Views(logits, transformed, named, classes=columns, preprocessing=self.job.preprocessing)
 
 
 class FileSink(MemorySink):

@@ -68,6 +68,7 @@ class StoreSink(ViewsSink):
         super().__init__(job, source, classes)
         self.target, self.batch_size, self.resume = target, batch_size, resume
         self._manifest = self._describe()
+        self._between = None if job.preprocessing is None else job.preprocessing.as_json()
         self._arrays: dict[str, Any] = {}
         self._probe: int | None = None
         self._lock: FolderLock | None = None
@@ -279,7 +280,7 @@ class StoreSink(ViewsSink):
         (_, k), m, b = block.logits.shape, len(self.job.transforms), self.batch_size
         n = self.source.n_samples or 0
         root = zarr.open_group(str(self.target), mode="a", zarr_format=3)
-        root.attrs["recal"] = header(self._manifest["pool"], "")
+        root.attrs["recal"] = header(self._manifest["pool"], "", self._between)
         # Logits hardly get smaller by packing, and packing each view by itself took nearly half of the store's time.
         options: dict[str, Any] = {"compressors": None, "fill_value": float("nan"), "overwrite": True}
         options["dtype"] = block.logits.dtype
@@ -357,7 +358,7 @@ class StoreSink(ViewsSink):
         root: Any = zarr.open_group(str(self.target), mode="a")
         pool, n_classes = self._manifest["pool"], self._arrays["logits"].shape[1]
         names = None if columns is None else columns.tolist()
-        sums = Checksums(self.batch_size, describe(pool, names, (len(pool), n_samples, n_classes)))
+        sums = Checksums(self.batch_size, describe(pool, names, (len(pool), n_samples, n_classes), self._between))
         each = [records[index]["sums"] for index in sorted(records)]
         sums.logits, sums.transformed = [own[0] for own in each], [list(layer) for layer in zip(*each)][1:]
         if labels is not None:
@@ -367,7 +368,7 @@ class StoreSink(ViewsSink):
         if names is not None:
             root.attrs["classes"] = names
         sums.write(self.target)
-        root.attrs["recal"] = header(pool, sums.generation)
+        root.attrs["recal"] = header(pool, sums.generation, self._between)
         kept = ("rows", "inputs", "logits", "transformed", "sums", "labels")
         chunks = [{key: records[index][key] for key in kept} for index in sorted(records)]
         self._manifest |= {"complete": True, "chunks": chunks}

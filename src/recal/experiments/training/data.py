@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from recal.checks import Labels
 from recal.collecting.inputs.folder import ImageFolder
-from recal.collecting.preprocess import Normalize
 from recal.errors import FileError, InputError
 from recal.experiments.stages import digest_arrays
 from recal.experiments.training.layouts import LAYOUTS, Images
+from recal.preprocessing import Normalize
 
 # Held-out training images that calibration is fitted on; the paper keeps 5,000 of CIFAR's 50,000.
 VALIDATION_SIZE = 5000

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.collecting.preprocess import Normalize
 from recal.errors import FileError, InputError
 from recal.experiments.stages import digest_arrays
 from recal.experiments.training.networks import build  # first: where torch is missing it says what to install
 from recal.experiments.training.recipes import Recipe
 from recal.files.atomic import replacing
+from recal.preprocessing import Normalize
 
 import torch  # isort: skip
 from recal.collecting.models.torch import as_device  # isort: skip

@@ -14,9 +14,11 @@ from recal.decisions.rule import DecisionRule
 from recal.errors import InputError
 from recal.files.atomic import replacing
 from recal.plan import Plan
+from recal.preprocessing import Normalize, Outputs, settle, settle_outputs
 from recal.runtime.onnx.heads import head_model, head_of
 from recal.runtime.onnx.nodes import onnx
-from recal.runtime.onnx.pieces import Piece, example_of, read_model, sizes, traced
+from recal.runtime.onnx.normalize import normalized
+from recal.runtime.onnx.pieces import Piece, channel_axis, example_of, read_model, sizes, traced
 from recal.runtime.onnx.whole import whole_model
 from recal.transforms import BuiltIn, Transform
 
@@ -50,7 +52,7 @@ def export_onnx(
     *,
     plan: Plan | Any = None,
     preprocess: Callable[[Any], Any] | None = None,
-    outputs: str = "logits",
+    outputs: Outputs | None = None,
     accept: DecisionRule | float | Sequence[float] | None = None,
 ) -> Path:
     """Write a model with its transformations and its calibration to one ONNX file.
@@ -61,15 +63,16 @@ def export_onnx(
         A CalibratedModule brings its plan and its preprocessing. torch is needed to write transformations, not for a
         temperature behind an ONNX model.
     example : array or tensor of shape (n, ...)
-        A batch of inputs as the file will get them; only its shape (without n) and dtype matter. An ONNX model with a
-        fixed input shape needs none.
+        A batch of inputs as the file will get them; only its shape (without n) and dtype matter. A calibrator that
+        knows what its views were collected from needs none, and an ONNX model with a fixed input shape neither.
     path : where to write
     plan : Plan, or a fitted calibrator
         All that make a plan, and most that map logits alone (`recal.runtime.onnx.methods`).
     preprocess : callable, optional
-        Runs after the transformations and before the model; must consist of torch operations.
-    outputs : {"logits", "probabilities"}
-        What the model returns, as in `recal.collect`.
+        Runs after the transformations and before the model; must consist of torch operations. By default, and for
+        `outputs` too, what the calibrator's views were collected with; a contradiction is refused.
+    outputs : {"logits", "probabilities"}, optional
+        What the model returns, as in `recal.collect`; logits, where nothing is known.
     accept : DecisionRule, float, or one number per class, optional
         The confidence from which on an answer is accepted, of any class or of the predicted one; by default that of
         the calibrator's `decision_`, where it has one.
@@ -91,8 +94,12 @@ def export_onnx(
     >>> export_onnx(calibrated, torch.rand(1, 4), tempfile.mkdtemp() + "/model.onnx").name
     'model.onnx'
     """
-    if outputs not in ("logits", "probabilities"):
+    if outputs not in (None, "logits", "probabilities"):
         raise InputError(f"`outputs` says what the model returns: 'logits' or 'probabilities', got {outputs!r}.")
+    stored = getattr(plan, "preprocessing_", None)
+    preprocess, outputs = settle(stored, preprocess), settle_outputs(stored, outputs)
+    if example is None and stored is not None and stored.shape is not None:
+        example = np.zeros((1, *stored.shape), stored.dtype)
     if isinstance(model, str | os.PathLike | onnx.ModelProto):
         head = head_of(plan)
         _check_traceable(head.transforms)
@@ -149,11 +156,16 @@ def _onnx_front(
             f"The model takes exactly {sizes(own.input)[0]} inputs at a time, and views need more rows; write it with "
             "an open batch size."
         )
-    if preprocess is None:
-        return [own], batch
-    from recal.runtime.torch.onnx import Prepared
+    front: list[Piece] = []
+    if isinstance(preprocess, Normalize):
+        front = [normalized(preprocess, batch)]
+    elif preprocess is not None:
+        from recal.runtime.torch.onnx import Prepared
 
-    return [traced(Prepared(preprocess), batch), own], batch
+        front = [traced(Prepared(preprocess), batch)]
+    axes = len(sizes(front[-1].output)) if front else 0 if batch is None else len(batch.shape)
+    grey = [channel_axis(own)] if axes == 3 and len(sizes(own.input)) == 4 else []
+    return [*front, *grey, own], batch
 
 
 _PROBABILITIES = (

@@ -12,7 +12,7 @@ import numpy as np
 
 from recal.collecting.models.onnx_weights import check_external_data
 from recal.errors import FileError, InputError
-from recal.runtime.onnx.nodes import IR_VERSION, OPSET, Nodes, onnx
+from recal.runtime.onnx.nodes import IR_VERSION, OPSET, Nodes, model_of, onnx, tensor
 
 # Nodes that hand values on: a softmax before them is still a softmax.
 _HAND_ON = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
@@ -103,6 +103,15 @@ def example_of(piece: Piece, dtype: Any = None, shape: Sequence[int] | None = No
             )
         shape = known[1:]
     return np.zeros((1, *shape), own if dtype is None else dtype)
+
+
+def channel_axis(piece: Piece) -> Piece:
+    """Return what gives grey images, (n, height, width), the axis of length 1 that a model has for channels."""
+    axis = 1 if sizes(piece.input)[1] == 1 else 3
+    kind, g = element_type(piece.input), Nodes()
+    inputs = tensor("grey", kind, ["batch", None, None])
+    g.rename(g.op("Unsqueeze", "grey", g.const([axis])), "with_channel")
+    return as_piece(model_of(g, [inputs], [tensor("with_channel", kind, ["batch", None, None, None])]))
 
 
 def opsets_of(*models: onnx.ModelProto) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any
 from recal.checks import looks_like_probabilities
 from recal.errors import InputError
 from recal.plan import Plan
+from recal.preprocessing import settle
 from recal.runtime.torch.blend import Tensor, torch
 from recal.runtime.torch.replay import Replay
 from recal.transforms import BuiltIn, Named, Transform
@@ -30,7 +31,8 @@ class CalibratedModule(torch.nn.Module):
     plan : Plan, or a fitted calibrator that has one
         What `ViewStacking`, `ReCal` or `TemperatureScaling` fitted on this model's logits.
     preprocess : callable, optional
-        Runs after the transformation and before the model, as in `collect`: normalisation, for instance.
+        Runs after the transformation and before the model, as in `collect`: normalisation, for instance. Where `plan`
+        is a calibrator that knows the normalisation of its views, that one, and no other is taken.
     max_batch : int, optional
         Views are joined to at most so many rows; where the caller passes more, each view is a batch of its own. By
         default 256, and on a CPU 32, or fewer where inputs are large, since networks fall out of its caches.
@@ -72,7 +74,7 @@ class CalibratedModule(torch.nn.Module):
         if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
             raise InputError(f"`max_batch` must be a whole number from 1 on, got {max_batch!r}.")
         self.model = model
-        self.preprocess = preprocess
+        self.preprocess = settle(getattr(plan, "preprocessing_", None), preprocess)
         self.max_batch = max_batch
         self.replay = Replay(plan)
         for transform in self.replay.plan.transforms:

@@ -1,0 +1,246 @@
+"""How inputs reach a model: the normalisation that command lines can name, and the record of it that files keep.
+
+Views are true for one preprocessing alone, and so is a calibration that was fitted on them. So `collect` writes what it
+did into the views, a fit hands it on, and whatever runs the calibrated model later does the same without being told.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from recal.errors import InputError
+
+Channels = Literal["first", "last", "keep"]
+Outputs = Literal["logits", "probabilities"]
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Divide by `divide`, subtract `mean`, divide by `std`, per channel; for arrays and tensors, to float32.
+
+    Parameters
+    ----------
+    mean, std : float or one per channel
+    divide : float
+        255 brings uint8 pixels to [0, 1].
+    channels : {"first", "last", "keep"}
+        Where the model wants the channels of (n, h, w, c) or (n, c, h, w) batches; grey (n, h, w) batches get one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.collecting import Normalize
+    >>> Normalize(mean=0.5, std=0.5)(np.full((1, 2, 2, 3), 255, np.uint8)).shape
+    (1, 3, 2, 2)
+    """
+
+    mean: float | Sequence[float] = 0.0
+    std: float | Sequence[float] = 1.0
+    divide: float = 255.0
+    channels: Channels = "first"
+
+    def __post_init__(self) -> None:
+        if self.channels not in ("first", "last", "keep"):
+            raise InputError(f"`channels` must be 'first', 'last' or 'keep', got {self.channels!r}.")
+        if self.divide == 0 or np.any(np.asarray(self.std) == 0):
+            raise InputError("`divide` and `std` must not be 0.")
+
+    def plain(self) -> Normalize:
+        """Return an equal one made of tuples and floats alone, as files hold it; equal ones compare as equal."""
+        return Normalize(_floats(self.mean), _floats(self.std), float(self.divide), self.channels)
+
+    def __call__(self, images: Any) -> Any:
+        values = images.float() if hasattr(images, "detach") else np.asarray(images, dtype=np.float32)
+        values = values / self.divide
+        if self.channels != "keep":
+            values = self._place(values)
+        axis = 1 if self.channels == "first" else -1
+        return (values - self._shaped(self.mean, values, axis)) / self._shaped(self.std, values, axis)
+
+    def _place(self, values: Any) -> Any:
+        order = self.order(values.shape)
+        if len(values.shape) == 3:
+            return values[:, None] if self.channels == "first" else values[..., None]
+        if order is None:
+            return values
+        return values.permute(*order) if hasattr(values, "permute") else values.transpose(order)
+
+    def order(self, shape: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the order of axes that the model wants of a batch of this shape; None where it has it already."""
+        if self.channels == "keep" or len(shape) == 3:
+            return None
+        if len(shape) != 4:
+            raise InputError(f"Images come as (n, h, w), (n, h, w, c) or (n, c, h, w); got {tuple(shape)}.")
+        is_last = shape[-1] in (1, 3, 4) and shape[1] not in (1, 3, 4)
+        if is_last == (self.channels == "last"):
+            return None
+        return (0, 3, 1, 2) if is_last else (0, 2, 3, 1)
+
+    def _shaped(self, number: float | Sequence[float], values: Any, axis: int) -> Any:
+        constants = np.asarray(number, dtype=np.float32).reshape(-1)
+        if len(constants) not in (1, values.shape[axis]):
+            raise InputError(
+                f"mean and std need one value, or one for each of {values.shape[axis]} channels; got {len(constants)}."
+            )
+        shape = [1] * len(values.shape)
+        shape[axis] = len(constants)
+        if hasattr(values, "new_tensor"):
+            return values.new_tensor(constants.tolist()).reshape(shape)
+        return constants.reshape(shape)
+
+
+def _floats(number: float | Sequence[float]) -> tuple[float, ...]:
+    return tuple(float(value) for value in np.asarray(number, dtype=np.float64).reshape(-1))
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What was done to inputs on their way to the model when views were collected.
+
+    Parameters
+    ----------
+    normalize : Normalize, optional
+        What ran after the transformations.
+    function : str, optional
+        The name of a function of one's own that ran in its place. Files hold no code, so it must be given again.
+    outputs : {"logits", "probabilities"}
+        What the model returned.
+    pixels, resize, crop, seconds : optional
+        How files were read, where inputs came from a folder of images or sounds.
+    shape, dtype : optional
+        One input as the transformations saw it, where all have one shape.
+
+    Examples
+    --------
+    >>> from recal.collecting import Normalize
+    >>> from recal.preprocessing import Preprocessing
+    >>> print(Preprocessing(Normalize(mean=0.5, std=0.25), shape=(28, 28), dtype="uint8"))
+    --divide 255 --mean 0.5 --std 0.25 --channels first
+    """
+
+    normalize: Normalize | None = None
+    function: str | None = None
+    outputs: Outputs = "logits"
+    pixels: str | None = None
+    resize: int | tuple[int, ...] | None = None
+    crop: int | tuple[int, ...] | None = None
+    seconds: float | None = None
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.normalize is not None:
+            if not isinstance(self.normalize, Normalize) or self.function is not None:
+                raise InputError("Preprocessing is a Normalize, or the name of a function, not both.")
+            object.__setattr__(self, "normalize", self.normalize.plain())
+        if self.outputs not in get_args(Outputs):
+            raise InputError(f"`outputs` must be 'logits' or 'probabilities', got {self.outputs!r}.")
+        for name in ("resize", "crop", "shape"):
+            value = getattr(self, name)
+            if isinstance(value, list | tuple):
+                value = tuple(value)
+                object.__setattr__(self, name, value)
+            sides = value if isinstance(value, tuple) else () if value is None or name == "shape" else (value,)
+            if any(type(side) is not int or side < 0 for side in sides):
+                raise InputError(f"`{name}` must be made of whole numbers, got {value!r}.")
+        for name in ("function", "pixels", "dtype"):
+            if not isinstance(getattr(self, name), str | None):
+                raise InputError(f"`{name}` must be text, got {getattr(self, name)!r}.")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON holds it; what says nothing is left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_json(cls, values: Any) -> Preprocessing:
+        """Return what `as_json` wrote; refuse anything else."""
+        if not isinstance(values, Mapping) or not set(values) <= {field.name for field in fields(cls)}:
+            raise InputError(f"a preprocessing has the fields {', '.join(f.name for f in fields(cls))}, got {values!r}")
+        try:
+            held = values.get("normalize")
+            return cls(**{**values, "normalize": None if held is None else Normalize(**held)})
+        except (TypeError, ValueError) as error:
+            raise InputError(f"a preprocessing cannot hold {values!r}: {error}") from None
+
+    def options(self) -> dict[str, str]:
+        """Return the options of the command line that say the same, by name."""
+        told: dict[str, Any] = {}
+        if self.normalize is not None:
+            one = self.normalize
+            told = {"divide": one.divide, "mean": one.mean, "std": one.std, "channels": one.channels}
+        told |= {"preprocess": self.function, "outputs": None if self.outputs == "logits" else self.outputs}
+        told |= {"pixels": self.pixels, "resize": self.resize, "crop": self.crop, "seconds": self.seconds}
+        return {name: _text(value) for name, value in told.items() if value is not None}
+
+    def __str__(self) -> str:
+        return " ".join(f"--{name} {value}" for name, value in self.options().items())
+
+
+def _text(value: Any) -> str:
+    parts = value if isinstance(value, tuple) else (value,)
+    return ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in parts)
+
+
+def record(
+    preprocess: Callable[[Any], Any] | None,
+    outputs: Outputs,
+    reading: Mapping[str, Any],
+    sample: tuple[tuple[int, ...], str] | None,
+) -> Preprocessing:
+    """Return the record of what a collect does; `sample` is the shape and dtype of one input, where known."""
+    shape, dtype = (None, None) if sample is None else sample
+    told: dict[str, Any] = {"outputs": outputs, **reading, "shape": shape, "dtype": dtype}
+    if preprocess is None or isinstance(preprocess, Normalize):
+        return Preprocessing(preprocess, **told)
+    return Preprocessing(function=_name(preprocess), **told)
+
+
+def _name(function: Callable[[Any], Any]) -> str:
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def settle(stored: Preprocessing | None, given: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    """Return what must run between transformations and model: what is given, or what views were collected with.
+
+    A normalisation that contradicts the stored one is refused. Functions cannot be compared: another name is warned of.
+    """
+    if stored is None:
+        return given
+    if given is None:
+        if stored.function is not None:
+            raise InputError(
+                f"The views were collected with the function {stored.function!r} after the transformations, and files "
+                f"hold no code; give it again: preprocess=... (--preprocess {stored.function})."
+            )
+        return stored.normalize
+    if isinstance(given, Normalize):
+        if stored.function is None and stored.normalize != given.plain():
+            raise InputError(
+                f"{given} contradicts the calibration, whose views were collected with "
+                f"{stored.normalize or 'no preprocessing'}; leave it out, or collect and fit again."
+            )
+    elif stored.function not in (None, name := _name(given)) and "<" not in f"{stored.function}{name}":
+        warnings.warn(
+            f"The views were collected with {stored.function!r} after the transformations; here it is {name!r}.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return given
+
+
+def settle_outputs(stored: Preprocessing | None, given: Outputs | None) -> Outputs:
+    """Return what the model returns, given or as when views were collected; refuse a contradiction."""
+    if stored is None:
+        return given or "logits"
+    if given not in (None, stored.outputs):
+        raise InputError(
+            f"outputs={given!r} contradicts the calibration, whose views were collected with outputs="
+            f"{stored.outputs!r}; leave it out, or collect and fit again."
+        )
+    return stored.outputs
