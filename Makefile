@@ -74,8 +74,12 @@ docs: $(FOR_DOCS) ## build the documentation site without network, and run every
 	@echo "Open docs/_build/html/index.html"
 
 EXAMPLES := languages file_types time_series hugging_face_images imagenet tables
-examples: $(FOR_EXAMPLES) ## outside models on real inputs, each ending in a decision
-	@for name in $(EXAMPLES); do echo; echo "== examples/$$name.py"; $(BIN)/python examples/$$name.py || echo "(left out)"; done
+RECORDS := $(VENV)/examples
+examples: $(FOR_EXAMPLES) ## outside models on real inputs, each ending in a decision; writes docs/results/examples.md
+	@rm -rf $(RECORDS)
+	@for name in $(EXAMPLES); do echo; echo "== examples/$$name.py"; \
+		$(BIN)/python examples/$$name.py --record $(RECORDS)/$$name.json || echo "(left out)"; done
+	@$(BIN)/python examples/results.py $(RECORDS) --out docs/results/examples.md
 
 clean:
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache docs/_build docs/api docs/reference.rst

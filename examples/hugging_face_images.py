@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from ending import end_in_a_decision
+from ending import end_in_a_decision, parser
 from PIL import Image
 
 from recal import read_views
@@ -21,6 +21,7 @@ TRAINING, EPOCHS = 1500, 4
 
 
 def main() -> None:
+    options = parser(__doc__).parse_args()
     try:
         import torch
         import transformers
@@ -48,7 +49,7 @@ def main() -> None:
             Image.fromarray(images[row]).save(path)
         command = ["collect", "--model", str(folder), "--data", str(data), "--out", str(out), "--pool"]
         run([*command, "shift:1+shift:1:direction=right+zoomin:1.1+zoom:0.5-0.9:6"])
-        end_in_a_decision(read_views(out), what="digits")
+        end_in_a_decision(read_views(out), what="digits", record=options.record)
 
 
 def teach(network, pixels, labels) -> None:  # type: ignore[no-untyped-def]

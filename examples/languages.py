@@ -6,14 +6,13 @@ Run:   python examples/languages.py
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
-from ending import end_in_a_decision
+from ending import end_in_a_decision, parser
 
 from recal import collect
 
@@ -21,15 +20,17 @@ MOST = 150  # lines of each language
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pages", type=Path, default=Path("/usr/share/man"), help="the folder of man pages")
+    typed = parser(__doc__)
+    typed.add_argument("--pages", type=Path, default=Path("/usr/share/man"), help="the folder of man pages")
+    options = typed.parse_args()
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
         sys.exit("This example needs py3langid: pip install py3langid")
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    # Scores as they are: as probabilities, those of unlikely languages would be rounded to 0.
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=False)
     known = sorted(set(identifier.nb_classes))
-    lines, languages = read_lines(parser.parse_args().pages, known)
+    lines, languages = read_lines(options.pages, known)
 
     def model(texts: np.ndarray) -> np.ndarray:
         ranked = [dict(identifier.rank(text)) for text in texts]
@@ -41,9 +42,8 @@ def main() -> None:
         "cut:0.2+cut:0.2:side=start+cut:0.4+tokendrop:0.1-0.6:4+chardrop:0.05-0.3:4",
         labels=languages,
         classes=known,
-        outputs="probabilities",
     )
-    end_in_a_decision(views, what="lines")
+    end_in_a_decision(views, what="lines", record=options.record)
 
 
 def read_lines(pages: Path, known: list[str]) -> tuple[list[str], list[str]]:

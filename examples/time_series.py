@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-from ending import end_in_a_decision
+from ending import end_in_a_decision, parser
 
 from recal import collect
 
 
 def main() -> None:
+    options = parser(__doc__).parse_args()
     try:
         from aeon.classification.convolution_based import MiniRocketClassifier
         from aeon.datasets import load_italy_power_demand
@@ -33,7 +34,7 @@ def main() -> None:
     # Hours are lost, or sampled more coarsely, or the day begins earlier or later.
     pool = "drop:0.1-0.6:5+coarse:0.2-0.9:4+timeshift:0.05+timeshift:0.05:direction=earlier"
     views = collect(margins, days, pool, labels=season, classes=[str(name) for name in model.classes_])
-    end_in_a_decision(views, what="days")
+    end_in_a_decision(views, what="days", record=options.record)
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def _print(found: Decisions, first: Probabilities) -> None:
             where = "" if one.rule.per_class or not one.possible else f"{one.threshold:.6g}"
             rows.append([name, where, f"{one.coverage:.1%}", f"{one.n_errors}/{one.n_accepted}", paired])
         print_table(
-            f"Accepted at a risk of {decision.risk:.3g}, {decision.confidence:.0%} confidence",
+            f"Accepted at a risk of {decision.risk:.3g}, {100 * decision.confidence:.4g}% confidence",
             ["file", "threshold", "share", "mistakes", f"more than {found.baseline}"],
             rows,
             note="Each promise is for its own file; to choose the best afterwards is not covered by it.",

@@ -192,7 +192,7 @@ class Decision:
         where = "" if self.rule.per_class else f"from a confidence of {self.threshold:.6g} on, "
         return (
             f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}), {where}with at most "
-            f"{_percent(self.risk)} of them wrong{each}, at {self.confidence:.0%} confidence; "
+            f"{_percent(self.risk)} of them wrong{each}, at {_percent(self.confidence)} confidence; "
             f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen."
         )
 
@@ -208,8 +208,8 @@ class Decision:
         least = "at least " if all(part.needed_at_least for part in self.parts if part.needed == self.needed) else ""
         each = "for each class " if self.rule.per_class else ""
         return (
-            f"{samples} cannot show a risk below {_percent(self.risk)} {each}at {self.confidence:.0%} confidence. "
-            f"You need {least}about {_round(self.needed):,} more labelled samples.{instead}"
+            f"{samples} cannot show a risk below {_percent(self.risk)} {each}at {_percent(self.confidence)} "
+            f"confidence. You need {least}about {_round(self.needed):,} more labelled samples.{instead}"
         )
 
 
