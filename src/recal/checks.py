@@ -113,7 +113,7 @@ def check_probs(values: ArrayLike, name: str = "probs") -> Floats:
 
 
 def check_labels(
-    y: ArrayLike, n_samples: int, n_classes: int, classes: Sequence[Any] | NDArray | None = None
+    y: ArrayLike, n_samples: int, n_classes: int, classes: Sequence[Any] | NDArray[Any] | None = None
 ) -> Labels:
     """Return labels as column indices.
 
@@ -169,7 +169,7 @@ def check_weights(values: ArrayLike, n_samples: int) -> NDArray[np.float64]:
     return weights
 
 
-def _remedy_for_kind(labels: NDArray) -> str:
+def _remedy_for_kind(labels: NDArray[Any]) -> str:
     if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == np.rint(labels)).all():
         return "They are whole numbers all the same: pass y.astype(int)."
     if labels.dtype.kind == "b":
@@ -179,13 +179,13 @@ def _remedy_for_kind(labels: NDArray) -> str:
     return "For other labels pass classes=[...], one per column, in the columns' order."
 
 
-def _remedy_for_range(labels: NDArray, n_classes: int) -> str:
+def _remedy_for_range(labels: NDArray[Any], n_classes: int) -> str:
     if labels.min() == 1 and labels.max() == n_classes:
         return f"They go from 1 to {n_classes}, and columns are counted from 0: pass y - 1."
     return "If the labels are names that happen to be numbers, pass classes=[...] in the columns' order."
 
 
-def check_classes(classes: Sequence[Any] | NDArray, n_classes: int) -> NDArray:
+def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDArray[Any]:
     """Return `classes` as an array with one distinct value per column."""
     names = np.asarray(classes)
     if names.dtype.kind in "OT" and all(isinstance(name, str) for name in names.ravel().tolist()):
@@ -199,7 +199,7 @@ def check_classes(classes: Sequence[Any] | NDArray, n_classes: int) -> NDArray:
     return names
 
 
-def _look_up(labels: NDArray, names: NDArray) -> Labels:
+def _look_up(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
     index = {name: column for column, name in enumerate(names.tolist())}
     if labels.dtype.kind == "O" and any(isinstance(label, list | dict | set | np.ndarray) for label in labels):
         raise InputError("Labels must be one word or number per sample, got a list or the like.")

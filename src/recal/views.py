@@ -51,7 +51,7 @@ class Views:
         transformed: Mapping[Transform | str, ArrayLike] | None = None,
         labels: ArrayLike | None = None,
         *,
-        classes: Sequence[Any] | NDArray | None = None,
+        classes: Sequence[Any] | NDArray[Any] | None = None,
         preprocessing: Preprocessing | None = None,
     ) -> None:
         self._logits: Any = check_logits(logits)
@@ -87,7 +87,7 @@ class Views:
         logits: Any,
         transformed: dict[Transform, Any],
         labels: Labels | None,
-        classes: NDArray | None,
+        classes: NDArray[Any] | None,
         preprocessing: Preprocessing | None = None,
     ) -> Views:
         """Wrap arrays that may live on disk; each is read, and checked, when it is asked for.

@@ -88,7 +88,7 @@ class Calibrator(Estimator, ABC):
     reads_views: ClassVar[bool] = False
     """Whether views are of use to a fit that can do without; whoever collects for it should bring some."""
 
-    classes_: NDArray
+    classes_: NDArray[Any]
     n_fitted_: int
     decision_: _Rule
     sets_: Any
@@ -165,7 +165,7 @@ class Calibrator(Estimator, ABC):
         # Methods that may change answers are bent back by the guard; the others need no more than a tie broken.
         return bounded_probs(keep_answers(probs, top) if hasattr(self, "answers") else probs, top)
 
-    def predict(self, X: Views | ArrayLike) -> NDArray:
+    def predict(self, X: Views | ArrayLike) -> NDArray[Any]:
         """Return the most probable class of each sample."""
         self._check_width(X)
         if self.keeps_accuracy:

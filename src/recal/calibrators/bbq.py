@@ -116,7 +116,9 @@ class _Layout:
         return cls(sizes, starts, np.concatenate([e[:-1] for e in ends]), np.concatenate([e[1:] for e in ends]))
 
 
-def _score(layout: _Layout, scores: Vector, hits: NDArray[np.bool_], prior: float) -> tuple[Vector, list[Vector], list]:
+def _score(
+    layout: _Layout, scores: Vector, hits: NDArray[np.bool_], prior: float
+) -> tuple[Vector, list[Vector], list[Vector]]:
     """Return the weights of the histograms that matter, and their upper edges and values."""
     n_samples = len(scores)
     order = np.argsort(scores, kind="stable")

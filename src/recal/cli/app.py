@@ -44,6 +44,13 @@ COMMANDS: tuple[str, ...] = (
 
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
+# The markup is named because older releases of typer take it for plain text by default.
+_STYLE: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
 
 class LazyGroup(TyperGroup):
     """Commands by name; a command's file is imported when the command is asked for."""
@@ -63,7 +70,7 @@ class LazyGroup(TyperGroup):
         else:
             function = getattr(module, cmd_name.replace("-", "_"))
         function = guarded(cmd_name, function)
-        single = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+        single = typer.Typer(**_STYLE)
         needs_arguments = bool(getattr(module, "NEEDS_ARGUMENTS", True))  # where not, no arguments mean all defaults
         single.command(cmd_name, no_args_is_help=needs_arguments, help=_reflow(function.__doc__))(function)
         return typer.main.get_command(single)
@@ -85,10 +92,9 @@ def _show_version(wanted: bool) -> None:
 
 _app = typer.Typer(
     cls=LazyGroup,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **_STYLE,
 )
 
 

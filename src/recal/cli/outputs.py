@@ -43,7 +43,9 @@ def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
         check_outputs(command, values, force=force)
         function(**values)
 
-    own = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in signature.parameters.values()]
+    # `**options` is where a command takes what it builds its options from later; it is none itself.
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    own = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in named]
     asked = inspect.Parameter("force", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Force)
     checked.__signature__ = signature.replace(parameters=[*own, asked])  # type: ignore[attr-defined]
     checked.__annotations__ = {**{parameter.name: parameter.annotation for parameter in own}, "force": Force}

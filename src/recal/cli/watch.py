@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -121,7 +121,7 @@ def _profile(path: Path, seed: int) -> Profile:
     return found
 
 
-def _retemper(beta: float, logits: NDArray, accuracy: float, out: Path) -> None:
+def _retemper(beta: float, logits: NDArray[Any], accuracy: float, out: Path) -> None:
     import numpy as np
 
     from recal.decisions import retemper

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recal.collecting.apply import apply
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.local import collect
 from recal.collecting.models.base import PROBABILITY_FLOOR, Model, as_model
 from recal.preprocessing import Normalize
+
+if TYPE_CHECKING:
+    from recal.collecting.inputs.folder import ImageFolder
+    from recal.collecting.inputs.other_folders import ByteFolder, SoundFolder, TextFolder
+    from recal.collecting.models.huggingface import HuggingFaceModel
+    from recal.collecting.models.multiple_choice import language_model, multiple_choice
+    from recal.collecting.models.onnx import OnnxModel
+    from recal.collecting.models.torch import TorchModel
+    from recal.collecting.pilot import Pilot, run_pilot
+    from recal.collecting.ray import RayEngine, apply_distributed
 
 # These need Pillow, a calibrator, or a package that is not always installed.
 _LATER = {
@@ -28,7 +38,29 @@ _LATER = {
     "apply_distributed": "recal.collecting.ray",
 }
 
-__all__ = ["PROBABILITY_FLOOR", "Model", "Normalize", "Source", "apply", "as_model", "as_source", "collect", *_LATER]
+__all__ = [
+    "PROBABILITY_FLOOR",
+    "ByteFolder",
+    "HuggingFaceModel",
+    "ImageFolder",
+    "Model",
+    "Normalize",
+    "OnnxModel",
+    "Pilot",
+    "RayEngine",
+    "SoundFolder",
+    "Source",
+    "TextFolder",
+    "TorchModel",
+    "apply",
+    "apply_distributed",
+    "as_model",
+    "as_source",
+    "collect",
+    "language_model",
+    "multiple_choice",
+    "run_pilot",
+]
 
 
 def __getattr__(name: str) -> Any:

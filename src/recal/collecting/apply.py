@@ -31,7 +31,7 @@ class Applied:
 
     probs: NDArray[np.float64]
     labels: Labels | None
-    classes: NDArray | None
+    classes: NDArray[Any] | None
     passes: NDArray[np.int64] | None = None  # forward passes of each answer
 
     @property

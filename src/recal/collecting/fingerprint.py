@@ -17,7 +17,7 @@ _BLOCKS = 256
 _DEPTH = 12
 
 
-def digest_array(array: NDArray) -> str:
+def digest_array(array: NDArray[Any]) -> str:
     """Return a digest of an array's shape, dtype and values."""
     state = _new()
     state.update(f"{array.shape}{array.dtype.str if array.dtype.kind != 'O' else 'object'}".encode())
@@ -66,7 +66,7 @@ def _new() -> Any:
     return hashlib.blake2b(digest_size=16)
 
 
-def _bytes(array: NDArray) -> Any:
+def _bytes(array: NDArray[Any]) -> Any:
     """The array's values as a buffer, without a copy where possible."""
     whole = np.ascontiguousarray(array)
     return whole.reshape(-1).view(np.uint8).data if whole.size and whole.dtype.kind in "biufc" else whole.tobytes()

@@ -30,7 +30,7 @@ class Block:
     start: int
     logits: Floats
     transformed: Floats
-    labels: NDArray | None = None
+    labels: NDArray[Any] | None = None
     inputs: str | None = None  # a digest of what it was made of, where a store wants it
 
     def __len__(self) -> int:

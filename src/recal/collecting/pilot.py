@@ -141,7 +141,7 @@ class Picked(IndexedSource):
     def read(self, start: int, stop: int) -> Any:
         return self._read(start, stop)[0]
 
-    def _read(self, start: int, stop: int) -> tuple[Any, NDArray | None]:
+    def _read(self, start: int, stop: int) -> tuple[Any, NDArray[Any] | None]:
         ones = [self.source.batch(int(row), 1) for row in self.rows[start:stop]]
         return join([(one.inputs, one.labels) for one in ones])
 

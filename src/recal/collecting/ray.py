@@ -154,7 +154,7 @@ class _Worker(ABC):
         self._open.enter_context(self.job.model.running())
         self._set(*rest)
 
-    def __call__(self, batch: dict[str, NDArray]) -> dict[str, list[Any]]:
+    def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, list[Any]]:
         index = int(batch["chunk"][0])
         try:
             row = self._answer(index)

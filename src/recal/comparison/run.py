@@ -151,7 +151,7 @@ def compare_probs(
     baseline: str | None = None,
     bootstrap: int = 500,
     n_bins: int = 15,
-    classes: Sequence[Any] | NDArray | None = None,
+    classes: Sequence[Any] | NDArray[Any] | None = None,
     random_state: int = 0,
 ) -> Comparison:
     """Compare probabilities from anywhere on the same rows, such as ``{"before": p, "after": q}``.
@@ -312,7 +312,7 @@ def _cuts(fit: Views, test: Views | None, splits: int | None, seed: int) -> tupl
 def pool_views(one: Views, other: Views) -> Views:
     """Both sets of rows as one, with the transformations that both hold."""
     shared = [transform for transform in one.transforms if transform in other.transforms]
-    joined: dict[Any, NDArray] = {t: np.concatenate([one.transformed(t), other.transformed(t)]) for t in shared}
+    joined: dict[Any, NDArray[Any]] = {t: np.concatenate([one.transformed(t), other.transformed(t)]) for t in shared}
     labels = np.concatenate([_labels(one), _labels(other)])
     names = one.classes
     return Views(
@@ -349,7 +349,7 @@ def fingerprint(views: Views) -> str:
     return _digest(views.logits, views.labels, *sorted(map(str, views.transforms)))
 
 
-def _digest(array: NDArray, labels: NDArray | None, *words: str) -> str:
+def _digest(array: NDArray[Any], labels: NDArray[Any] | None, *words: str) -> str:
     digest = hashlib.sha256(repr((array.shape, words)).encode())
     digest.update(np.ascontiguousarray(array, dtype=np.float64).tobytes())
     if labels is not None:

@@ -29,7 +29,7 @@ class Costs:
         """The share of mistakes below which accepting an answer costs less than having it reviewed."""
         return self.review / self.error
 
-    def per_answer(self, errors: int | NDArray, accepted: int | NDArray, n_samples: int) -> Any:
+    def per_answer(self, errors: int | NDArray[Any], accepted: int | NDArray[Any], n_samples: int) -> Any:
         return (self.error * errors + self.review * (n_samples - accepted)) / n_samples
 
 

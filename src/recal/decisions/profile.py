@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -195,7 +195,7 @@ def log_odds(probs: Vector) -> Vector:
     return np.asarray(np.log(inside) - np.log1p(-inside))
 
 
-def log_softmax(logits: NDArray, beta: float = 1.0) -> Vector:
+def log_softmax(logits: NDArray[Any], beta: float = 1.0) -> Vector:
     """Log-probabilities in float64."""
     scaled = np.asarray(logits, np.float64) * beta
     scaled -= scaled.max(axis=1, keepdims=True)

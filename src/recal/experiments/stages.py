@@ -29,7 +29,7 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def digest_arrays(*arrays: NDArray) -> str:
+def digest_arrays(*arrays: NDArray[Any]) -> str:
     """Return a short digest of the arrays' shapes, types and values."""
     digest = hashlib.sha256()
     for array in arrays:

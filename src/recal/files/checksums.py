@@ -27,7 +27,7 @@ NAME = "checksums.json"
 Layer = int | None
 
 
-def checksum(values: NDArray) -> int:
+def checksum(values: NDArray[Any]) -> int:
     """Return the CRC-32C of an array's bytes, the least byte first."""
     import google_crc32c  # comes with zarr; four times as fast as zlib's
 
@@ -147,7 +147,7 @@ class Pinned:
             return []
         return [block for block in range(first, last + 1) if (layer, block) not in self._fine]
 
-    def compare(self, layer: Layer, block: int, values: NDArray) -> None:
+    def compare(self, layer: Layer, block: int, values: NDArray[Any]) -> None:
         """Compare the rows of one block with what was written."""
         assert self.checksums is not None
         known = self.checksums.of(layer)

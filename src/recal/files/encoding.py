@@ -31,7 +31,7 @@ class Encoder:
     """Turns values into JSON; arrays go to `arrays`, under the names that the JSON refers to."""
 
     def __init__(self) -> None:
-        self.arrays: dict[str, NDArray] = {}
+        self.arrays: dict[str, NDArray[Any]] = {}
 
     def encode(self, value: Any, where: str, depth: int = 0) -> Any:
         """Return `value` as JSON. `where` names it in messages."""
@@ -72,7 +72,7 @@ class Encoder:
         ]
         return {_TAG: "dict", "items": pairs}
 
-    def _array(self, array: NDArray, where: str) -> Any:
+    def _array(self, array: NDArray[Any], where: str) -> Any:
         if array.dtype.kind == "U":
             return {
                 _TAG: "text",
@@ -87,7 +87,7 @@ class Encoder:
             return {_TAG: "objects", "shape": list(array.shape), "values": [self.encode(i, where) for i in items]}
         return {_TAG: "array", "array": self._keep(array, where)}
 
-    def _keep(self, array: NDArray, where: str) -> str:
+    def _keep(self, array: NDArray[Any], where: str) -> str:
         if array.dtype.name not in _ARRAY_DTYPES:
             raise InputError(f"{where} is an array of {array.dtype}, which cannot be stored.")
         name = f"a{len(self.arrays)}"
@@ -96,7 +96,7 @@ class Encoder:
         return name
 
 
-def _flat(array: NDArray) -> list[Any]:
+def _flat(array: NDArray[Any]) -> list[Any]:
     return array.ravel(order="C").tolist()
 
 
@@ -138,7 +138,7 @@ def spec_of(transform: Transform) -> str:
 class Decoder:
     """Turns JSON back into values, with the file's arrays and the callables that the caller gives back by name."""
 
-    arrays: Mapping[str, NDArray]
+    arrays: Mapping[str, NDArray[Any]]
     transforms: Mapping[str, Callable[[Any], Any]]
     used_arrays: set[str] = field(default_factory=set)
     named: dict[str, Transform] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class Decoder:
             raise FileError(f"a value marked as {tag!r} must have the fields {read.fields}, got {sorted(body)}")
         return read.function(self, body, depth + 1)
 
-    def array(self, name: Any) -> NDArray:
+    def array(self, name: Any) -> NDArray[Any]:
         if not isinstance(name, str) or name not in self.arrays:
             raise FileError(f"it refers to an array {name!r} that is not there")
         self.used_arrays.add(name)
@@ -211,7 +211,7 @@ class Decoder:
         return transform
 
 
-def _read_text(decoder: Decoder, body: dict[str, Any], depth: int) -> NDArray:
+def _read_text(decoder: Decoder, body: dict[str, Any], depth: int) -> NDArray[Any]:
     width = body["width"]
     if type(width) is not int or not 0 <= width <= 10_000:
         raise FileError(f"the width of text must lie in 0..10000, got {width!r}")
@@ -221,7 +221,7 @@ def _read_text(decoder: Decoder, body: dict[str, Any], depth: int) -> NDArray:
     return np.array(values, dtype=f"<U{width}").reshape(_shape(body, len(values)))
 
 
-def _read_objects(decoder: Decoder, body: dict[str, Any], depth: int) -> NDArray:
+def _read_objects(decoder: Decoder, body: dict[str, Any], depth: int) -> NDArray[Any]:
     values = [decoder.decode(value, depth) for value in _values(body, object)]
     array = np.empty(len(values), dtype=object)
     array[:] = values

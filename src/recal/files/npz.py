@@ -30,10 +30,10 @@ class Parts:
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    parts: Iterable[NDArray]
+    parts: Iterable[NDArray[Any]]
 
 
-def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, NDArray | Parts]) -> None:
+def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any] | Parts]) -> None:
     """Write arrays as `numpy.load` reads them, whole or not at all. Equal arrays give equal bytes."""
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         archive.comment = MARK  # by which its origin is known
@@ -59,7 +59,7 @@ def names_in(path: Path) -> tuple[str, ...]:
         return ()
 
 
-def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, NDArray]:
+def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, NDArray[Any]]:
     """Return those of the named arrays that the file holds; others are left alone, and pickles are never opened."""
     if not path.is_file():
         raise FileError(f"There is no file {path}." if not path.exists() else f"{path} is not a regular file.")
@@ -97,7 +97,7 @@ def _refuse_bombs(members: list[zipfile.ZipInfo], file_bytes: int) -> None:
         raise FileError(f"its {packed:,} bytes claim to hold {total:,}")
 
 
-def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray:
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
     name = info.filename.removesuffix(".npy")
     with archive.open(info) as member:
         shape, dtype = _read_header(member)
@@ -107,7 +107,7 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray:
         if held != declared:
             raise FileError(f"`{name}` declares {declared:,} bytes and has {held:,}")
         member.seek(0)
-        array: NDArray = npy.read_array(member, allow_pickle=False)
+        array: NDArray[Any] = npy.read_array(member, allow_pickle=False)
         return array
 
 

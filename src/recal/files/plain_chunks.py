@@ -27,7 +27,7 @@ class PlainChunks:
         self._folder = Path(stored.store.root) / stored.path
         self._step, self._width = stored.chunks[-2:]
 
-    def read(self, rows: NDArray[np.intp]) -> NDArray:
+    def read(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         """Return the rows, in the order asked for."""
         out = np.full((len(rows), self._width), self._stored.fill_value, dtype=self._stored.dtype)
         order = np.argsort(rows, kind="stable")
@@ -36,7 +36,7 @@ class PlainChunks:
             self._read_chunk(int(rows[places[0]]) // self._step, rows, places, out)
         return out
 
-    def _read_chunk(self, chunk: int, rows: NDArray[np.intp], places: NDArray[np.intp], out: NDArray) -> None:
+    def _read_chunk(self, chunk: int, rows: NDArray[np.intp], places: NDArray[np.intp], out: NDArray[Any]) -> None:
         index = (chunk, 0) if self._layer is None else (self._layer, chunk, 0)
         try:
             file = open_regular(self._folder / self._stored.metadata.encode_chunk_key(index))

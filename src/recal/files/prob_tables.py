@@ -43,7 +43,7 @@ def write_prob_file(
     path: Path,
     probs: NDArray[np.float64],
     labels: Labels | None = None,
-    classes: NDArray | None = None,
+    classes: NDArray[Any] | None = None,
     *,
     accepted: NDArray[np.bool_] | None = None,
 ) -> Path:
@@ -66,7 +66,7 @@ def write_prob_file(
     return path
 
 
-def read_columns(path: str | os.PathLike[str]) -> dict[str, NDArray]:
+def read_columns(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     """Read every column of a .csv or .parquet file by its name."""
     source = Path(path)
     if source.suffix not in SUFFIXES:
@@ -101,7 +101,7 @@ def read_prob_table(
         raise InputError(f"{source}: {error}") from None
 
 
-def _take_own(columns: dict[str, NDArray]) -> bool:
+def _take_own(columns: dict[str, NDArray[Any]]) -> bool:
     """Whether the table is one of recal's own; what it tells beside the probabilities is then taken out."""
     rest = [name for name in columns if name not in (*_ANSWER, _ACCEPT)]
     own = set(_ANSWER) <= set(columns) and bool(rest) and all(name.startswith(_PREFIX) for name in rest)
@@ -111,7 +111,7 @@ def _take_own(columns: dict[str, NDArray]) -> bool:
     return own
 
 
-def _labels(labels: NDArray, names: NDArray) -> tuple[NDArray, int, int]:
+def _labels(labels: NDArray[Any], names: NDArray[Any]) -> tuple[NDArray[Any], int, int]:
     """Labels as columns' names."""
     words = np.array([str(label) for label in labels.tolist()])
     if not set(words.tolist()) <= set(names.tolist()):
@@ -124,7 +124,7 @@ def _labels(labels: NDArray, names: NDArray) -> tuple[NDArray, int, int]:
     return words, len(words), len(names)
 
 
-def _numbers(name: str, values: NDArray) -> NDArray[np.float64]:
+def _numbers(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
     try:
         return values.astype(np.float64)
     except (ValueError, TypeError):
@@ -143,7 +143,7 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _read_csv(path: Path) -> dict[str, NDArray]:
+def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
@@ -161,7 +161,7 @@ def _read_csv(path: Path) -> dict[str, NDArray]:
     return {name: np.array(column) for name, column in zip(header, zip(*rows))}
 
 
-def _read_parquet(path: Path) -> dict[str, NDArray]:
+def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
     pyarrow, parquet = _pyarrow("Reading Parquet files")
     try:
         table = parquet.read_table(path)

@@ -56,7 +56,7 @@ class Probabilities:
 
 
 def write_probs(
-    path: str | os.PathLike[str], probs: ArrayLike, labels: Labels | None = None, classes: NDArray | None = None
+    path: str | os.PathLike[str], probs: ArrayLike, labels: Labels | None = None, classes: NDArray[Any] | None = None
 ) -> Path:
     """Write probabilities, whole or not at all."""
     target = Path(path)

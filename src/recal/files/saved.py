@@ -220,7 +220,7 @@ def _restore_calibrator(header: dict[str, Any], decoder: Decoder, nested: bool =
     return calibrator
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the header and the arrays, once every declared size agrees with the file's own."""
     from safetensors import SafetensorError
     from safetensors.numpy import load as from_bytes

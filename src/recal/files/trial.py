@@ -82,7 +82,7 @@ def check_answers(calibrator: Calibrator) -> None:
         _check_order(views.logits, raw, name)
 
 
-def _check_order(logits: NDArray, raw: NDArray, name: str) -> None:
+def _check_order(logits: NDArray[Any], raw: NDArray[Any], name: str) -> None:
     """Refuse a method that keeps the model's answers and here would change them."""
     rows = np.arange(len(raw))
     if (raw[rows, logits.argmax(axis=1)] < raw.max(axis=1) - _TOLERANCE).any():

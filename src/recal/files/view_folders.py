@@ -178,7 +178,7 @@ def _codecs(metadata: Any) -> Iterator[str]:
             yield from _codecs(value)
 
 
-def _check_header(path: Path, header: Any) -> NDArray:
+def _check_header(path: Path, header: Any) -> NDArray[Any]:
     if not isinstance(header, dict) or header.get("kind") != "views":
         raise FileError(f"{path} is a zarr folder, but not one of recal's views.")
     version, listed = header.get("version"), header.get("transforms", [])
@@ -223,7 +223,7 @@ class _Rows:
         self._step = stored.chunks[0 if layer is None else 1]
         self._plain = plain_chunks(stored, layer) if len(self.shape) == 2 else None
 
-    def __getitem__(self, rows: slice | NDArray[np.intp]) -> NDArray:
+    def __getitem__(self, rows: slice | NDArray[np.intp]) -> NDArray[Any]:
         self._pinned.check_unchanged()
         try:
             if not isinstance(rows, slice):
@@ -241,7 +241,7 @@ class _Rows:
             self._pinned.check_unchanged()  # perhaps it was removed just now
             raise FileError(f"{self._path} is damaged: {error}.") from error
 
-    def _compared(self, rows: slice, run: range) -> NDArray:
+    def _compared(self, rows: slice, run: range) -> NDArray[Any]:
         """Read a run of rows; a block that lies in it whole is compared as it is read, and no block is read twice."""
         if self._sums is None or run.step != 1 or not run:
             self._compare_blocks(np.arange(run.start, run.stop, run.step))
@@ -263,14 +263,14 @@ class _Rows:
             values = self._slice(slice(block * size, min((block + 1) * size, self.shape[0])))
             self._pinned.compare(self._layer, block, values)
 
-    def _slice(self, rows: slice) -> NDArray:
+    def _slice(self, rows: slice) -> NDArray[Any]:
         if self._plain:
             return self._plain.read(np.arange(*rows.indices(self.shape[0])))
         if len(self.shape) == 2:
             check_regular(self._stored, self._layer, range(*rows.indices(self.shape[0])))
         return np.asarray(self._stored[rows] if self._layer is None else self._stored[self._layer, rows])
 
-    def _pick(self, rows: NDArray[np.intp]) -> NDArray:
+    def _pick(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         """Read part by part, so that rows far apart do not pull in all that lies between."""
         if self._plain:
             return self._plain.read(rows)

@@ -88,7 +88,7 @@ def transformed_dtype(views: Views) -> np.dtype[Any]:
 def _write_file(views: Views, path: Path) -> None:
     shape = (views.n_samples, views.n_classes)
     slices = list(row_parts(*shape))
-    arrays: dict[str, NDArray | Parts] = {
+    arrays: dict[str, NDArray[Any] | Parts] = {
         "logits": Parts(shape, views[:1].logits.dtype, (views[rows].logits for rows in slices)),
         "transforms": specs(views),
     }
@@ -121,7 +121,7 @@ def _read_file(path: Path) -> Views:
         raise InputError(f"{path}: {error}") from None
 
 
-def read_preprocessing(text: NDArray) -> Preprocessing:
+def read_preprocessing(text: NDArray[Any]) -> Preprocessing:
     """Return the preprocessing that stands as JSON in an array."""
     if text.shape != () or text.dtype.kind != "U":
         raise InputError(f"`preprocessing` must be one text, got {text.dtype}, shape {text.shape}.")
@@ -132,7 +132,7 @@ def read_preprocessing(text: NDArray) -> Preprocessing:
     return Preprocessing.from_json(values)
 
 
-def check_layout(path: Path, shape: tuple[int, ...], names: NDArray, transformed: tuple[int, ...]) -> None:
+def check_layout(path: Path, shape: tuple[int, ...], names: NDArray[Any], transformed: tuple[int, ...]) -> None:
     """Refuse a file whose arrays do not belong together."""
     if names.ndim != 1 or (len(names) and names.dtype.kind != "U"):
         raise FileError(f"{path}: `transforms` must be a list of specs, got dtype {names.dtype}, shape {names.shape}.")

@@ -6,7 +6,7 @@ A bin is (lo, hi]; a confidence of exactly 0 belongs to the first bin and of exa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -165,7 +165,7 @@ def table_of(confidence: Vector, correct: NDArray[np.bool_], edges: Vector) -> B
     bin_of = np.empty(len(confidence), np.intp)
     bins.assign_bins(confidence, edges, bin_of)
 
-    def total(weights: NDArray | None) -> Vector:
+    def total(weights: NDArray[Any] | None) -> Vector:
         return np.bincount(bin_of, weights=weights, minlength=len(edges) - 1).astype(np.float64)
 
     return BinTable(edges, total(None), total(confidence), total(correct))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +76,7 @@ def gather(rows: RowScores, edges: Vector) -> Cells:
     cell, run = _single_cells(rows) if len(rows) <= EXACT_ROWS else _shared_cells(rows, edges)
     counts = np.bincount(cell, minlength=len(run))
 
-    def mean(values: NDArray) -> Vector:
+    def mean(values: NDArray[Any]) -> Vector:
         return np.bincount(cell, weights=values, minlength=len(run)) / counts
 
     infinite = np.isinf(rows.nll)

@@ -130,7 +130,7 @@ def honesty_of(rows: RowScores, n_bins: int = 15, draws: int = 1000, random_stat
     bin_starts = np.flatnonzero(np.r_[True, bin_of[1:] != bin_of[:-1]])
     variance = np.add.reduceat(sizes * confidence * (1 - confidence), bin_starts)
 
-    def statistic(right: NDArray) -> Vector:
+    def statistic(right: NDArray[Any]) -> Vector:
         gaps = np.add.reduceat(right - sizes * confidence, bin_starts, axis=-1)
         bins_apart = (gaps**2 / (variance + _LEAST_VARIANCE)).sum(axis=-1)
         together = gaps.sum(axis=-1) ** 2 / (variance.sum() + _LEAST_VARIANCE)

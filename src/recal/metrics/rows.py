@@ -13,7 +13,7 @@ from recal.checks import Floats, Labels, check_form, check_labels, check_probs
 from recal.engine.kernels import bins
 from recal.errors import InputError, RecalError
 
-Classes = Sequence[Any] | NDArray | None
+Classes = Sequence[Any] | NDArray[Any] | None
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             )
         if y is not None:
             refuse_codes(views.logits, y, views.labels, views.classes)
-        self.calibrator_ = calibrator.fit(views, sample_weight=sample_weight)
+        self.calibrator_: Calibrator = calibrator.fit(views, sample_weight=sample_weight)
         self.classes_ = self.calibrator_.classes_
         self.__dict__.pop("n_features_in_", None)
         if _is_table(inputs):
@@ -155,7 +155,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         self.passes_per_answer_ = applied.passes_per_answer
         return applied.probs
 
-    def predict(self, inputs: Any) -> NDArray:
+    def predict(self, inputs: Any) -> NDArray[Any]:
         """Return the most probable class of each sample; the model's own answer, where the calibrator keeps it."""
         self._check_fitted(inputs)
         if self.calibrator_.keeps_accuracy:  # which needs no transformation

@@ -7,6 +7,7 @@ state: a digest of the sample's bytes is the key, and number j of its stream is 
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def content_keys(samples: NDArray, kind: str, seed: int) -> Keys:
+def content_keys(samples: NDArray[Any], kind: str, seed: int) -> Keys:
     """Return one 64-bit key per sample, from its bytes, the kind of transformation and the seed."""
     rows = np.ascontiguousarray(samples)
     salt = f"{kind}:{seed}:{rows.dtype.str}:{rows.shape[1:]}".encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from io import BytesIO
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ class Jpeg(ImageTransform):
     white: float = 1.0
     layout: str = "auto"
 
-    def _planes(self, x: NDArray, dtype: str) -> NDArray:
+    def _planes(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
         white = check_white(x, dtype, self.white, self.kind)
         if np.isnan(x).any():
             raise InputError("jpeg has no code for NaN, and these images hold one; fill in missing pixels first.")
@@ -78,7 +78,7 @@ class RandomPixels(ImageTransform):
     white: float = 1.0
     layout: str = "auto"
 
-    def _planes(self, x: NDArray, dtype: str) -> NDArray:
+    def _planes(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
         white = check_white(x, dtype, self.white, self.kind)
         n, channels, height, width = x.shape
         keys = content_keys(x, self.kind, self.seed)

@@ -76,7 +76,7 @@ class DropSamples(SeriesTransform):
     seed: int = 0
     axis: int = -1
 
-    def _series(self, x: NDArray, dtype: str) -> NDArray:
+    def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
         lost = choose(content_keys(x, self.kind, self.seed), x.shape[1], self.share)
         return _fill(x, lost, self.fill)
 
@@ -99,7 +99,7 @@ class DropFrames(SeriesTransform):
     seed: int = 0
     axis: int = 1
 
-    def _series(self, x: NDArray, dtype: str) -> NDArray:
+    def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
         lost = choose(content_keys(x, self.kind, self.seed), x.shape[1], self.share)
         return _fill(x, lost, self.fill)
 
@@ -174,7 +174,7 @@ def _neighbours(lost: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.i
     return before, after, np.where(gap > 0, (places - before) / np.maximum(gap, 1), 0.0)
 
 
-def _fill(x: NDArray, lost: NDArray[np.bool_], fill: str) -> NDArray:
+def _fill(x: NDArray[Any], lost: NDArray[np.bool_], fill: str) -> NDArray[Any]:
     inner = (1,) * (x.ndim - 2)
     if fill == "zero":
         return np.where(lost.reshape(lost.shape + inner), x.dtype.type(0), x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ class TimeMask(SeriesTransform):
     seed: int = 0
     axis: int = -1
 
-    def _series(self, x: NDArray, dtype: str) -> NDArray:
+    def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
         length = x.shape[1]
         width = min(max(round(self.share * length), 1), length - 1)
         starts = uniforms(content_keys(x, self.kind, self.seed), 1)[:, 0] * (length - width + 1)
@@ -106,7 +106,7 @@ class Noise(SeriesTransform):
     seed: int = 0
     axis: int = -1
 
-    def _series(self, x: NDArray, dtype: str) -> NDArray:
+    def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
         silence = _silence(dtype)
         sound = (x - silence).reshape(len(x), -1).astype(np.float64)
         keys = content_keys(x, self.kind, self.seed)

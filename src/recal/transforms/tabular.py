@@ -41,7 +41,7 @@ class TableTransform(BuiltIn):
         lost, keys = self._lost(table)
         return with_numbers(rows, np.where(lost, self._instead(table, keys), table), lost)
 
-    def _rows(self, rows: NDArray) -> NDArray:
+    def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
         arrays.check_numeric(rows, "Rows")
         if rows.ndim != 2:
             raise InputError(f"{self.kind} takes rows of features, (n, features); got the shape {rows.shape}.")
@@ -51,7 +51,7 @@ class TableTransform(BuiltIn):
         lost, keys = self._lost(rows)
         return np.where(lost, arrays.from_working(self._instead(rows, keys), str(rows.dtype)), rows)
 
-    def _lost(self, rows: NDArray) -> tuple[NDArray[np.bool_], Keys]:
+    def _lost(self, rows: NDArray[Any]) -> tuple[NDArray[np.bool_], Keys]:
         self._check_width(rows.shape[1])
         keys = content_keys(rows, self.kind, self.seed)
         return choose(keys, rows.shape[1], self.share), keys
@@ -60,7 +60,7 @@ class TableTransform(BuiltIn):
         """Refuse rows with another number of features than this one knows."""
 
     @abstractmethod
-    def _instead(self, rows: NDArray, keys: Keys) -> NDArray[np.float64]:
+    def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
         """Return what stands in for a lost feature, of a shape that spreads over (n, features)."""
 
 
@@ -115,7 +115,7 @@ class MedianFill(TableTransform):
         if width != len(self.medians):
             raise InputError(f"This median knows {len(self.medians)} features; these rows have {width}.")
 
-    def _instead(self, rows: NDArray, keys: Keys) -> NDArray[np.float64]:
+    def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
         return np.array(self.medians)
 
 
@@ -162,7 +162,7 @@ class Permute(TableTransform):
         if width * _LEVELS != len(self.levels):
             raise InputError(f"This permute knows {len(self.levels) // _LEVELS} features; these rows have {width}.")
 
-    def _instead(self, rows: NDArray, keys: Keys) -> NDArray[np.float64]:
+    def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
         levels = np.array(self.levels).reshape(-1, _LEVELS)
         drawn = (uniforms(keys, rows.shape[1], stream=1) * _LEVELS).astype(np.intp)
         return levels[np.arange(rows.shape[1]), drawn]
@@ -190,14 +190,14 @@ class Missing(TableTransform):
     share: float
     seed: int = 0
 
-    def _rows(self, rows: NDArray) -> NDArray:
+    def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
         if rows.dtype.kind != "f" and not self.is_identity:
             raise InputError(
                 f"missing needs floats, since {rows.dtype} has no missing value; pass X.astype('float64')."
             )
         return TableTransform._rows(self, rows)
 
-    def _instead(self, rows: NDArray, keys: Keys) -> NDArray[np.float64]:
+    def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
         return np.full(rows.shape[1], np.nan)
 
 

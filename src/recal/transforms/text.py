@@ -61,14 +61,14 @@ class TokenTransform(BuiltIn):
         wanted = "strings" if self.strings_only else "strings, bytes or arrays of token ids"
         raise InputError(f"{self.kind} needs {wanted}, but there is {text!r}.")
 
-    def _row_alone(self, ids: NDArray) -> NDArray:
+    def _row_alone(self, ids: NDArray[Any]) -> NDArray[Any]:
         """Transform one row that no other row's length has filled up; what is dropped makes it shorter."""
         if self.is_identity or len(ids) < 2:
             return ids.copy()
         free = np.flatnonzero(~np.isin(ids, np.array(self.special, dtype=np.int64)))
         return self._changed(ids, free[self._hit(content_keys(ids[None], self.kind, self.seed), len(free))[0]])
 
-    def _changed(self, ids: NDArray, hit: NDArray[np.intp]) -> NDArray:
+    def _changed(self, ids: NDArray[Any], hit: NDArray[np.intp]) -> NDArray[Any]:
         return np.delete(ids, hit)
 
     def _text(self, text: str) -> str:
@@ -79,7 +79,7 @@ class TokenTransform(BuiltIn):
         hit = self._hit(key, len(words))[0]
         return " ".join(self._words(words, hit)) if hit.any() else text
 
-    def _ids(self, ids: NDArray) -> NDArray:
+    def _ids(self, ids: NDArray[Any]) -> NDArray[Any]:
         if ids.dtype.kind not in "iu" or ids.ndim != 2:
             raise InputError(
                 f"Token ids are whole numbers of the shape (n, tokens), got dtype {ids.dtype}, shape {ids.shape}."
@@ -102,7 +102,7 @@ class TokenTransform(BuiltIn):
     def _words(self, words: list[str], hit: NDArray[np.bool_]) -> list[str]:
         raise NotImplementedError
 
-    def _row(self, row: NDArray, hit: NDArray[np.intp]) -> None:
+    def _row(self, row: NDArray[Any], hit: NDArray[np.intp]) -> None:
         raise NotImplementedError
 
 
@@ -130,7 +130,7 @@ class DropTokens(TokenTransform):
     def _words(self, words: list[str], hit: NDArray[np.bool_]) -> list[str]:
         return [word for word, lost in zip(words, hit) if not lost]
 
-    def _row(self, row: NDArray, hit: NDArray[np.intp]) -> None:
+    def _row(self, row: NDArray[Any], hit: NDArray[np.intp]) -> None:
         kept = np.delete(row, hit)
         padded_left = row[0] == self.pad
         row[:] = self.pad
@@ -157,12 +157,12 @@ class MaskTokens(TokenTransform):
     def _words(self, words: list[str], hit: NDArray[np.bool_]) -> list[str]:
         return [self.mask if lost else word for word, lost in zip(words, hit)]
 
-    def _changed(self, ids: NDArray, hit: NDArray[np.intp]) -> NDArray:
+    def _changed(self, ids: NDArray[Any], hit: NDArray[np.intp]) -> NDArray[Any]:
         changed = ids.copy()
         self._row(changed, hit)
         return changed
 
-    def _row(self, row: NDArray, hit: NDArray[np.intp]) -> None:
+    def _row(self, row: NDArray[Any], hit: NDArray[np.intp]) -> None:
         if self.mask_id < 0:
             raise InputError(
                 "Masking token ids needs the mask's id, which depends on the tokenizer: "

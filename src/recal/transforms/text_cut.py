@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,5 +48,5 @@ class Cut(TokenTransform):
     def _words(self, words: list[str], hit: NDArray[np.bool_]) -> list[str]:
         return [word for word, lost in zip(words, hit) if not lost]
 
-    def _row(self, row: NDArray, hit: NDArray[np.intp]) -> None:
+    def _row(self, row: NDArray[Any], hit: NDArray[np.intp]) -> None:
         DropTokens._row(self, row, hit)  # type: ignore[arg-type]

@@ -284,7 +284,7 @@ ZARR = {
     "huge-labels": (lambda p: edit(p / "labels" / "zarr.json", lambda d: d.update(shape=[10**13])), "6 integers"),
     "pickle": (
         lambda p: edit(p / "logits" / "zarr.json", lambda d: d["codecs"].append({"name": "numcodecs.pickle"})),
-        "not a zarr folder|not opened",
+        "not a zarr folder|not opened|got nothing",
     ),
     "integers": (
         lambda p: edit(p / "logits" / "zarr.json", lambda d: d.update(data_type="int32", fill_value=0)),

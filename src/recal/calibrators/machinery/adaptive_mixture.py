@@ -8,7 +8,7 @@ takes part, as it does there.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,7 @@ class Adam:
         return moved
 
 
-def tame(logits: NDArray) -> Array:
+def tame(logits: NDArray[Any]) -> Array:
     """Return logits as float64 whose weighted sums stay finite."""
     return np.clip(np.asarray(logits, dtype=np.float64), -_LARGEST_SCORE, _LARGEST_SCORE)
 

@@ -50,7 +50,9 @@ class Search:
         return {"lambdas": list(self.lambdas), "mus": list(self.mus), "nll": scores}
 
 
-def candidates(values: float | Sequence[float] | None, name: str, scale: float, decades: Sequence[float]) -> tuple:
+def candidates(
+    values: float | Sequence[float] | None, name: str, scale: float, decades: Sequence[float]
+) -> tuple[float, ...]:
     """Return the values to try, strongest first; by default `scale` times powers of ten."""
     if values is None:
         return tuple(sorted((float(scale * 10.0**power) for power in decades), reverse=True))

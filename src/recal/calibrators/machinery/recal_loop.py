@@ -222,7 +222,7 @@ def _shrunk(raw: Vector, shares: Vector, shrink: str) -> Vector:
     return (1.0 - shares) + shares * raw
 
 
-def _four(values: NDArray, kind: type) -> Any:
+def _four(values: NDArray[Any], kind: type) -> Any:
     return tuple(kind(value) for value in values)
 
 

@@ -96,7 +96,7 @@ def _refuse(name: str, value: Any, where: str) -> None:
         raise InputError(f"`{name}` applies to {where} only.")
 
 
-def read_labels(path: Path) -> NDArray:
+def read_labels(path: Path) -> NDArray[Any]:
     """Read labels from a .npy or IDX file, or from text with one label per line."""
     try:
         if path.suffix in (".txt", ".csv"):
@@ -110,7 +110,7 @@ def read_labels(path: Path) -> NDArray:
         ) from error
 
 
-def _read_label_lines(path: Path) -> NDArray:
+def _read_label_lines(path: Path) -> NDArray[Any]:
     """Return one label per line: whole numbers where all are, otherwise words."""
     lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     if not lines:
@@ -128,7 +128,7 @@ def _read_lines(path: Path) -> list[str]:
     return lines
 
 
-def _read_npz(path: Path) -> tuple[NDArray, NDArray | None]:
+def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
     refuse_bombs(path)
     with np.load(path, allow_pickle=False) as file:
         names = list(file.files)
@@ -142,7 +142,7 @@ def _read_npz(path: Path) -> tuple[NDArray, NDArray | None]:
         return file[chosen], None if label is None else file[label]
 
 
-def read_idx(path: Path) -> NDArray:
+def read_idx(path: Path) -> NDArray[Any]:
     """Read an IDX file; one that is not compressed is mapped, not loaded."""
     compressed = path.name.lower().endswith(".gz")
     with gzip.open(path, "rb") if compressed else path.open("rb") as file:
@@ -161,7 +161,7 @@ def read_idx(path: Path) -> NDArray:
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
 
 
-def _idx_labels(path: Path) -> NDArray | None:
+def _idx_labels(path: Path) -> NDArray[Any] | None:
     """`t10k-images-idx3-ubyte.gz` has its labels beside it, in `t10k-labels-idx1-ubyte.gz`."""
     name = re.sub(r"idx\d", "idx1", path.name.replace("images", "labels"))
     for beside in (name, name.removesuffix(".gz"), name + ".gz"):
@@ -170,7 +170,7 @@ def _idx_labels(path: Path) -> NDArray | None:
     return None
 
 
-def _read_cifar_archive(path: Path, part: Part) -> tuple[NDArray, NDArray]:
+def _read_cifar_archive(path: Path, part: Part) -> tuple[NDArray[Any], NDArray[Any]]:
     if part not in ("train", "test"):
         raise InputError(f"`part` must be 'train' or 'test', got {part!r}.")
     wanted = re.compile(r"(^|/)(test_batch|test)\.bin$" if part == "test" else r"(^|/)(data_batch_\d+|train)\.bin$")
@@ -185,7 +185,7 @@ def _read_cifar_archive(path: Path, part: Part) -> tuple[NDArray, NDArray]:
     return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
 
 
-def _split_cifar(data: bytes, path: Path) -> tuple[NDArray, NDArray]:
+def _split_cifar(data: bytes, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     """Rows of one label (CIFAR-10) or coarse and fine label (CIFAR-100), then 3 x 32 x 32 bytes."""
     for n_labels in (1, 2):
         rows, rest = divmod(len(data), n_labels + _PIXELS)

@@ -156,7 +156,7 @@ class ImageFolder(FileFolder):
     def settings(self) -> str:
         return f"{self.resize} {self.crop}" + ("" if self.pixels == "rgb" else f" {self.pixels}")
 
-    def read(self, start: int, stop: int) -> NDArray:
+    def read(self, start: int, stop: int) -> NDArray[Any]:
         first = self.read_file(self.paths[start])
         batch = np.empty((stop - start, *first.shape), dtype=first.dtype)
         batch[0] = first
@@ -170,7 +170,7 @@ class ImageFolder(FileFolder):
             batch[row - start] = image
         return batch
 
-    def read_file(self, path: Path) -> NDArray:
+    def read_file(self, path: Path) -> NDArray[Any]:
         image = read_image(path, self.pixels)
         if self.resize is not None:
             image = image.resize(self._resized(*image.size), Image.Resampling.BILINEAR)

@@ -43,7 +43,7 @@ class DatasetSource(IndexedSource):
     def read(self, start: int, stop: int) -> Any:
         return self._read(start, stop)[0]
 
-    def _read(self, start: int, stop: int) -> tuple[Any, NDArray | None]:
+    def _read(self, start: int, stop: int) -> tuple[Any, NDArray[Any] | None]:
         pairs = [_split(self.dataset[row]) for row in range(start, stop)]
         inputs = _stack([pair[0] for pair in pairs], start)
         return inputs, np.array([_number(pair[1]) for pair in pairs]) if self._labelled else None
@@ -69,7 +69,7 @@ class LoaderSource(Source):
         return digest([self._name, self.n_samples])
 
     def batches(self, size: int, done: frozenset[int] = frozenset()) -> Iterator[Batch]:
-        held: list[tuple[Any, NDArray | None]] = []
+        held: list[tuple[Any, NDArray[Any] | None]] = []
         count = index = 0
         for batch in self.loader:
             inputs, labels = self._pair(batch)
@@ -86,7 +86,7 @@ class LoaderSource(Source):
         elif index == 0:
             raise InputError(f"{self._name} gave no batch; a generator can be read only once.")
 
-    def _pair(self, batch: Any) -> tuple[Any, NDArray | None]:
+    def _pair(self, batch: Any) -> tuple[Any, NDArray[Any] | None]:
         if self._items:
             inputs, label = _split(batch[0])
             return _stack([inputs], 0), None if label is None else np.array([_number(label)])
@@ -117,7 +117,7 @@ def _split(item: Any) -> tuple[Any, Any]:
     raise InputError(f"Items must be an input or a pair (input, label); got {len(item)} parts.")
 
 
-def join(held: list[tuple[Any, NDArray | None]]) -> tuple[Any, NDArray | None]:
+def join(held: list[tuple[Any, NDArray[Any] | None]]) -> tuple[Any, NDArray[Any] | None]:
     """Return pairs of inputs and labels as one pair."""
     inputs = [pair[0] for pair in held]
     labels = [pair[1] for pair in held if pair[1] is not None]
@@ -146,7 +146,7 @@ def _stack(items: list[Any], start: int) -> Any:
     return np.stack([np.asarray(item) for item in items])
 
 
-def _numpy(value: Any) -> NDArray:
+def _numpy(value: Any) -> NDArray[Any]:
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 

@@ -80,7 +80,7 @@ class SoundFolder(FileFolder):
         length = max(1, round(self.seconds * rate))
         return np.pad(samples[:length], (0, max(0, length - len(samples))))
 
-    def read(self, start: int, stop: int) -> NDArray:
+    def read(self, start: int, stop: int) -> NDArray[Any]:
         sounds = [self.read_file(path) for path in self.paths[start:stop]]
         return np.stack(sounds) if len({len(sound) for sound in sounds}) == 1 else as_objects(sounds)
 

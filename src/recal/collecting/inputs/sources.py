@@ -27,7 +27,7 @@ class Batch:
     index: int
     start: int
     inputs: Any
-    labels: NDArray | None = None
+    labels: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -49,7 +49,7 @@ class Source(ABC):
     """
 
     n_samples: int | None
-    labels: NDArray | None = None
+    labels: NDArray[Any] | None = None
     classes: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
 
@@ -123,7 +123,7 @@ def form_of(batch: Any) -> tuple[tuple[int, ...], str] | None:
     return (tuple(int(size) for size in batch.shape[1:]), dtype) if known else None
 
 
-def _as_array(values: Any) -> NDArray:
+def _as_array(values: Any) -> NDArray[Any]:
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, list) and values and isinstance(values[0], str | bytes):

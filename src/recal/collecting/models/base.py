@@ -40,7 +40,7 @@ class Model(ABC):
     """
 
     name: str
-    classes: NDArray | None = None
+    classes: NDArray[Any] | None = None
     gives_logits: ClassVar[bool] = False
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Model(ABC):
         return inputs
 
     @abstractmethod
-    def answer(self, batch: Any) -> NDArray:
+    def answer(self, batch: Any) -> NDArray[Any]:
         """Return the model's outputs for a transformed and preprocessed batch."""
 
 
@@ -70,7 +70,7 @@ class CallableModel(Model):
     def fingerprint(self) -> str:
         return digest(self.function)
 
-    def answer(self, batch: Any) -> NDArray:
+    def answer(self, batch: Any) -> NDArray[Any]:
         return as_numpy(self.function(batch), self.name)
 
 
@@ -215,7 +215,7 @@ def _comes_from(value: Any, package: str) -> bool:
     return any(base.__module__ == package or base.__module__.startswith(package + ".") for base in type(value).__mro__)
 
 
-def as_numpy(values: Any, name: str) -> NDArray:
+def as_numpy(values: Any, name: str) -> NDArray[Any]:
     """Return a model's outputs as an array; take `.logits` where the model wraps them."""
     values = getattr(values, "logits", values)
     if isinstance(values, dict) and "logits" in values:
@@ -235,7 +235,7 @@ def _is_nested_numbers(values: Any) -> bool:
     return isinstance(values, list) and bool(values) and isinstance(values[0], list | int | float)
 
 
-def as_logits(raw: NDArray, outputs: Outputs, model: Model) -> Floats:
+def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
     """Return a batch of outputs as logits in float32 or float64; refuse what is not what `outputs` says.
 
     Probabilities become their logarithms, with `PROBABILITY_FLOOR` in place of zeros.

@@ -51,7 +51,7 @@ class EstimatorModel(Model):
     def fingerprint(self) -> str:
         return digest([self.method, self.estimator])
 
-    def answer(self, batch: Any) -> NDArray:
+    def answer(self, batch: Any) -> NDArray[Any]:
         rows = self._rows(batch)
         values = np.asarray(getattr(self.estimator, self.method)(rows))
         if values.dtype.kind != "f":

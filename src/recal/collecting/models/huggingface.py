@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest
 from recal.collecting.models.base import as_numpy
-from recal.collecting.models.torch import TorchModel
 from recal.errors import FileError, InputError, MissingExtraError
+
+try:
+    from recal.collecting.models.torch import TorchModel
+except MissingExtraError as error:  # the extra that brings both
+    raise MissingExtraError("transformers and torch", "huggingface", "A Hugging Face model") from error
 
 
 class HuggingFaceModel(TorchModel):
@@ -48,7 +52,7 @@ class HuggingFaceModel(TorchModel):
             return inputs
         return np.asarray(inputs.detach().cpu() if hasattr(inputs, "detach") else inputs)
 
-    def answer(self, batch: Any) -> NDArray:
+    def answer(self, batch: Any) -> NDArray[Any]:
         if self.takes == "image":
             return super().answer(self.processor(images=list(batch), return_tensors="pt")["pixel_values"])
         items = [self._item(item) for item in batch]
@@ -73,7 +77,7 @@ class HuggingFaceModel(TorchModel):
             return item
         raise InputError(f"{self.name} with its tokenizer takes strings, got {type(item).__name__}.")
 
-    def _ask(self, items: list[Any]) -> NDArray:
+    def _ask(self, items: list[Any]) -> NDArray[Any]:
         if self.takes == "text":
             pad = getattr(self.processor, "pad_token", None) is not None
             if not pad and len(items) > 1:

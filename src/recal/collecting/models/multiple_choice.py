@@ -32,7 +32,7 @@ class MultipleChoice(Model):
     def fingerprint(self) -> str:
         return digest([self.score, list(self.options), self.template])
 
-    def answer(self, batch: Any) -> NDArray:
+    def answer(self, batch: Any) -> NDArray[Any]:
         prompts = [self.template.replace("{input}", str(text)) for text in batch]
         scores = np.asarray(as_numpy(self.score(prompts, self.options), self.name), dtype=np.float64)
         if scores.shape != (len(prompts), len(self.options)):
@@ -90,7 +90,7 @@ def language_model(
 
     asked = TorchModel(model)
 
-    def score(prompts: list[str], _options: Sequence[str]) -> NDArray:
+    def score(prompts: list[str], _options: Sequence[str]) -> NDArray[Any]:
         rows = []
         order = np.argsort([len(prompt) for prompt in prompts], kind="stable")
         for start in range(0, len(order), at_a_time):

@@ -106,7 +106,7 @@ class OnnxModel(Model):
         described = [(i.name, i.type, i.shape) for i in (*self.session.get_inputs(), *self.session.get_outputs())]
         return digest([repr(described), self.output])
 
-    def answer(self, batch: Any) -> NDArray:
+    def answer(self, batch: Any) -> NDArray[Any]:
         array = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch)
         if array.ndim == 3 and self.pixels == "gray":  # grey images without the axis that the model has for channels
             array = array[:, None] if self.shape[1] == 1 else array[..., None]
@@ -120,7 +120,7 @@ class OnnxModel(Model):
             pieces.append(self._run(full)[: len(piece)])
         return np.concatenate(pieces)
 
-    def _run(self, array: NDArray) -> NDArray:
+    def _run(self, array: NDArray[Any]) -> NDArray[Any]:
         try:
             return np.asarray(self.session.run([self.output], {self.input: array})[0])
         except Exception as error:

@@ -68,7 +68,7 @@ class TorchModel(Model):
     def prepare(self, inputs: Any) -> torch.Tensor:
         return as_tensor(inputs).to(self.device)
 
-    def answer(self, batch: Any) -> NDArray:
+    def answer(self, batch: Any) -> NDArray[Any]:
         tensor = as_tensor(batch).to(self.device)
         if self.dtype is not None and (tensor.is_floating_point() or tensor.dtype == torch.uint8):
             tensor = tensor.to(self.dtype)
@@ -117,7 +117,7 @@ class ExportedModel(Model):
     def prepare(self, inputs: Any) -> torch.Tensor:
         return as_tensor(inputs).to(self.device)
 
-    def answer(self, batch: Any) -> NDArray:
+    def answer(self, batch: Any) -> NDArray[Any]:
         tensor = as_tensor(batch).to(self.device)
         if self.dtype is not None and (tensor.is_floating_point() or tensor.dtype == torch.uint8):
             tensor = tensor.to(self.dtype)

@@ -36,7 +36,7 @@ class Sink(ABC):
     def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None) -> None:
         self.job, self.source, self.asked_classes = job, source, classes
         self._first: tuple[int, np.dtype[Any]] | None = None
-        self._labels: dict[int, NDArray] = {}
+        self._labels: dict[int, NDArray[Any]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +72,7 @@ class Sink(ABC):
             raise InputError(f"{self.job.model.name} gave {self._first[1]} before and {dtype} for batch {block.index}.")
         return block
 
-    def labels(self, n_samples: int, n_classes: int) -> tuple[Labels | None, NDArray | None]:
+    def labels(self, n_samples: int, n_classes: int) -> tuple[Labels | None, NDArray[Any] | None]:
         """Return the labels as column indices, and the columns' names where they have any."""
         values = self.source.labels
         if values is None and self._labels:
@@ -81,7 +81,7 @@ class Sink(ABC):
             raise InputError(f"There are {n_samples} samples but {len(values)} labels.")
         return self._columns(values, n_classes)
 
-    def _columns(self, values: NDArray | None, n_classes: int) -> tuple[Labels | None, NDArray | None]:
+    def _columns(self, values: NDArray[Any] | None, n_classes: int) -> tuple[Labels | None, NDArray[Any] | None]:
         names = self.asked_classes if self.asked_classes is not None else self.job.model.classes
         folders = self.source.classes
         if names is None and folders is not None and len(folders) != n_classes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def differ_by_rounding(old: NDArray, new: NDArray) -> bool:
+def differ_by_rounding(old: NDArray[Any], new: NDArray[Any]) -> bool:
     """Whether two answers may come from one model on two machines: they agree but for the last bits."""
     if not old.size:
         return True

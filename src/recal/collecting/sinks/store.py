@@ -316,7 +316,7 @@ class StoreSink(ViewsSink):
         for place in (f"logits/c/{index}/0", f"transformed/c/0/{index}/0"):
             (self.target / place).unlink(missing_ok=True)
 
-    def _stored(self, index: int, rows: int) -> tuple[NDArray, NDArray]:
+    def _stored(self, index: int, rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
         if not self._arrays:
             self._open_arrays()
         where = slice(index * self.batch_size, index * self.batch_size + rows)

@@ -99,7 +99,7 @@ def _explain(figure: Any) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, frameon=False)
 
 
-def _wilson(share: NDArray[np.float64], count: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+def _wilson(share: NDArray[np.float64], count: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any]]:
     """The 95 % interval of a share, which stays within 0 and 1 for few samples too."""
     z = 1.96
     middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
@@ -176,7 +176,7 @@ def _examples(views: Views, transform: Transform) -> dict[Group, int]:
     return chosen
 
 
-def _picture(axis: Any, image: NDArray, title: str, said: int, sure: float, answer: int) -> None:
+def _picture(axis: Any, image: NDArray[Any], title: str, said: int, sure: float, answer: int) -> None:
     axis.imshow(image, cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
     axis.set(xticks=[], yticks=[])
     axis.set_title(title, fontsize=8, color=INK)

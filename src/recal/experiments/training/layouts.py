@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,7 +187,7 @@ def _png_labels(path: Path, count: int) -> Labels:
     return _checked_labels(labels, count, 10, path)
 
 
-def _checked_labels(labels: NDArray, count: int, n_classes: int, path: Path) -> Labels:
+def _checked_labels(labels: NDArray[Any], count: int, n_classes: int, path: Path) -> Labels:
     if labels.shape != (count,) or labels.dtype.kind not in "iu":
         raise FileError(f"{path} must hold {count} whole numbers, one per image, got the shape {labels.shape}.")
     if count and not 0 <= labels.min() <= labels.max() < n_classes:

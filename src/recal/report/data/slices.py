@@ -77,7 +77,7 @@ class Slices:
         return Slices(self.by, tuple(names), counts, self.promised[index], made, low, high, self.p_values[index])
 
 
-def slices_of(rows: RowScores, values: ArrayLike, by: str, names: Sequence[Any] | NDArray | None = None) -> Slices:
+def slices_of(rows: RowScores, values: ArrayLike, by: str, names: Sequence[Any] | NDArray[Any] | None = None) -> Slices:
     """Part the answers by `values`, one for each row, such as the predicted class or the camera.
 
     Parameters

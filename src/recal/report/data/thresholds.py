@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,7 +72,7 @@ def threshold_table(rows: RowScores, thresholds: ArrayLike = THRESHOLDS) -> Thre
     place = np.searchsorted(levels, rows.confidence, side="left")
     size = len(levels) + 1
 
-    def above(weights: NDArray | None) -> Vector:
+    def above(weights: NDArray[Any] | None) -> Vector:
         held = np.bincount(place, weights=weights, minlength=size).astype(np.float64)
         return np.cumsum(held[::-1])[::-1][1:]
 
@@ -94,7 +95,7 @@ def honest_range(mean: ArrayLike, variance: ArrayLike, level: float = 0.95) -> t
     return _quantile(means, variances, tail), _quantile(means, variances, 1 - tail)
 
 
-def chance_of(made: NDArray, mean: Vector, variance: Vector) -> Vector:
+def chance_of(made: NDArray[Any], mean: Vector, variance: Vector) -> Vector:
     """How likely an honest model makes so few or so many errors: twice the smaller tail, at most 1."""
     below = _below(made.astype(np.float64), mean, variance)
     above = 1 - _below(made - 1.0, mean, variance)

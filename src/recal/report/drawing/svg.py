@@ -87,7 +87,7 @@ class Chart:
     def line(self, x: Values, y: Values, css: str, words: str = "", **attributes: str) -> Chart:
         return self.add("polyline", tip(words), css=css, points=self._points(x, y), **attributes)
 
-    def area(self, x: NDArray, low: NDArray, high: NDArray, css: str, words: str = "") -> Chart:
+    def area(self, x: NDArray[Any], low: NDArray[Any], high: NDArray[Any], css: str, words: str = "") -> Chart:
         around = f"{self._points(x, high)} {self._points(x[::-1], low[::-1])}"
         return self.add("polygon", tip(words), css=css, points=around)
 

@@ -120,7 +120,7 @@ def page(
     return re.sub("@(title|css|body|data|script)@", lambda found: parts[found[1]], _template("page.html"))
 
 
-def _test_values(comparison: Comparison, name: str, values: ArrayLike) -> NDArray:
+def _test_values(comparison: Comparison, name: str, values: ArrayLike) -> NDArray[Any]:
     """A column's values for the test rows, whether it holds those alone or the whole file they come from."""
     column, rows = np.asarray(values), comparison.test_rows
     if column.shape == (comparison.setup.n_test,):

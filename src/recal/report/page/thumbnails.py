@@ -52,7 +52,7 @@ def _picture(pixels: NDArray[np.uint8], words: str) -> str:
     )
 
 
-def _as_pixels(array: NDArray) -> NDArray[np.uint8] | None:
+def _as_pixels(array: NDArray[Any]) -> NDArray[np.uint8] | None:
     """An array as an image: grey or colour, channels last or first; None where it is none."""
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[-1] not in (1, 3):
         array = np.moveaxis(array, 0, -1)

@@ -1,0 +1,52 @@
+"""What every test may rely on, and what a run without some of the packages leaves out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from recal.errors import MissingExtraError
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--skip-missing",
+        action="store_true",
+        help="Skip, rather than fail, what needs a package that is not installed (`make test-oldest` and its like).",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Skip a file that imports a package that is not here; recal's own modules are never excused."""
+    report = yield
+    lacking = re.search(r"No module named '(?!recal\b)(\w+)", str(report.longrepr)) if report.failed else None
+    if lacking and collector.config.getoption("--skip-missing"):
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 0, f"Skipped: needs {lacking[1]}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, Any]:
+    """Skip a test that was told which extra to install, or that imports one itself."""
+    report = yield
+    if call.excinfo is not None and report.failed and item.config.getoption("--skip-missing"):
+        for error in _chain(call.excinfo.value):
+            if isinstance(error, MissingExtraError) or (
+                isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("recal")
+            ):
+                report.outcome = "skipped"
+                report.longrepr = (str(item.path), 0, f"Skipped: {error}")
+    return report
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
