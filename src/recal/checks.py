@@ -100,7 +100,11 @@ def check_probs(values: ArrayLike, name: str = "probs") -> Floats:
         worst = array[row].min() if array[row].min() < 0 else array[row].max()
         raise InputError(
             f"Values of `{name}` must lie in [0, 1]; row {row} holds {worst:.6g}. "
-            "If these are logits, pass softmax(logits)."
+            + (
+                "They sum to 100: divide percentages by 100."
+                if np.allclose(array.sum(axis=1), 100, atol=0.1)
+                else "If these are logits, pass softmax(logits)."
+            )
         )
     sums = array.sum(axis=1, dtype=np.float64)
     worst_row = int(np.argmax(np.abs(sums - 1)))
@@ -193,7 +197,8 @@ def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDAr
     if names.dtype.kind not in "USiufb":
         raise InputError(f"`classes` must be words or numbers, one for each column, got dtype {names.dtype}.")
     if names.ndim != 1 or len(names) != n_classes:
-        raise InputError(f"`classes` must name each of the {n_classes} columns once, got the shape {names.shape}.")
+        came = f"{len(names)} names" if names.ndim == 1 else f"the shape {names.shape}"
+        raise InputError(f"`classes` must name each of the {n_classes} columns once, got {came}.")
     if len(set(names.tolist())) != n_classes:
         raise InputError("`classes` must not name a class twice.")
     return names
@@ -209,5 +214,5 @@ def _look_up(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
         row = labels.tolist().index(missing.args[0])
         raise InputError(
             f"Label {missing.args[0]!r} in row {row} is not in `classes`, which has {len(names)} values "
-            f"such as {names.tolist()[:3]}."
+            f"such as {', '.join(map(repr, names.tolist()[:3]))}."
         ) from None

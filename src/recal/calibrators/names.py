@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
+from difflib import get_close_matches
 from typing import Any
 
 from recal.calibrators.base import Calibrator
 from recal.errors import InputError
 
 _WITH_ANSWERS = re.compile(r"\s*(?P<name>[^\s(:]+)\s*(?:\(\s*(?P<option>\w+)\s*\)|:(?P<short>\w+))?\s*")
+
+_WORDS = re.compile(r"[A-Z][a-z]+")
 
 
 def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
@@ -30,7 +33,7 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
     plain = found["name"] if found else name
     answers = (found["option"] or found["short"]) if found else None
     if plain not in by_name:
-        raise InputError(f"There is no method {name!r}; the methods are {', '.join(by_name)}.")
+        raise InputError(f"There is no method {name!r}; the methods are {', '.join(by_name)}.{_hint(plain, by_name)}")
     method = by_name[plain]
     if answers is None:
         return method, {}
@@ -39,6 +42,15 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
     if answers not in ("kept", "free"):
         raise InputError(f"A method's answers are 'kept' or 'free', got {name!r}.")
     return method, {"answers": answers}
+
+
+def _hint(typed: str, by_name: dict[str, type[Calibrator]]) -> str:
+    """The method that was meant, where its short or its long name is near."""
+    meant = {short: short for short in by_name}
+    meant |= {word.lower(): short for short, found in by_name.items() for word in _WORDS.findall(found.__name__)[:1]}
+    meant |= {found.__name__.lower(): short for short, found in by_name.items()}
+    near = get_close_matches(typed.lower(), meant, n=1)
+    return f" Did you mean {meant[near[0]]}?" if near else ""
 
 
 def name_of(calibrator: Calibrator) -> str:

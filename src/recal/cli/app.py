@@ -7,8 +7,10 @@ does the work is imported inside the function.
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 from recal.cli.outputs import guarded
+from recal.cli.parsing import refused
 from recal.cli.wording import as_typed
 from recal.errors import InputError, RecalError
 
@@ -123,10 +126,12 @@ def run(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            shown = _Warnings()
+            warnings.showwarning = shown.show
             group = typer.main.get_command(_app)
             with group.make_context("recal", list(arguments), obj=arguments) as context:
                 group.invoke(context)
+            shown.close()
         sys.stdout.flush()
     except typer.Exit as done:
         return int(done.exit_code)
@@ -137,22 +142,23 @@ def run(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return BROKEN_PIPE
     except RecalError as error:
-        return _say(as_typed(str(error), arguments), BAD_INPUT)
+        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        return _say(as_typed(str(error), arguments) + where, BAD_INPUT)
     except Exception as error:
-        return _refuse(error)
+        return _refuse(error, arguments)
     return OK
 
 
-def _refuse(error: Exception) -> int:
+def _refuse(error: Exception, arguments: Sequence[str]) -> int:
     """One sentence for what the parser refuses, what the system refuses, and what nobody expected."""
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # the parser's own errors share no public base
-        if message := error.format_message():
-            context = getattr(error, "ctx", None)
-            path = context.command_path if context is not None else "recal"
-            return _say(f"{message.rstrip('.')}. See: {path} --help", BAD_INPUT)
-        return BAD_INPUT  # no arguments at all: the help has been shown
+        sentence = refused(error, arguments)
+        return (
+            BAD_INPUT if sentence is None else _say(sentence, BAD_INPUT)
+        )  # None: no arguments, the help has been shown
     if isinstance(error, OSError):
-        return _say(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), BAD_INPUT)
+        full = " Make room there, or choose another place with --out." if error.errno == errno.ENOSPC else ""
+        return _say(f"{error.strerror or error}: {error.filename}{full}" if error.filename else str(error), BAD_INPUT)
     if isinstance(error, MemoryError):
         return _say(f"There is not enough memory for this: {error}", UNEXPECTED)
     if os.environ.get("RECAL_DEBUG"):
@@ -167,9 +173,25 @@ def _refuse(error: Exception) -> int:
     )
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_where: Any, **_more: Any) -> None:
-    """Print a warning as one sentence: where in the code it arose tells a reader of the command line nothing."""
-    print(f"recal: {category.__name__}: {' '.join(str(message).split())}", file=sys.stderr)
+class _Warnings:
+    """Warnings as one sentence each: where in the code they arose tells a reader of the command line nothing.
+
+    Those that differ in their figures alone, as from each of ten splits, are shown once and counted.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[type[Warning], str], int] = {}
+
+    def show(self, message: Warning | str, category: type[Warning], *_where: Any, **_more: Any) -> None:
+        text = " ".join(str(message).split())
+        key = category, re.sub(r"\d[\d.,]*", "#", text)
+        self.counts[key] = self.counts.get(key, 0) + 1
+        if self.counts[key] == 1:
+            print(f"recal: {category.__name__}: {text}", file=sys.stderr)
+
+    def close(self) -> None:
+        if more := sum(self.counts.values()) - len(self.counts):
+            print(f"recal: {more} more warnings of the same kind, with other figures.", file=sys.stderr)
 
 
 def _say(sentence: str, code: int) -> int:

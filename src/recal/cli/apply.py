@@ -9,7 +9,7 @@ import typer
 
 from recal.cli import model_options as options
 from recal.cli.output import AsJson, print_json, say, working
-from recal.cli.sources import load_calibration, open_views
+from recal.cli.sources import check_views_held, load_calibration, open_views
 
 # Whether the model was asked here, or the views were there already.
 _TAKES = {False: "took", True: "takes"}
@@ -62,7 +62,6 @@ def apply(
     from recal import Plan
     from recal.collecting.apply import Applied, passes_of
     from recal.collecting.apply import apply as run
-    from recal.collecting.inputs.sources import as_source
     from recal.errors import InputError
     from recal.files.prob_tables import check_prob_name, write_prob_file
     from recal.runtime.numpy import calibrated_probs
@@ -71,8 +70,9 @@ def apply(
     calibrator = load_calibration(calibration)
     skipped: tuple[str, ...] = ()
     if views is not None and model is None and data is None:
-        found = open_views(views)
+        found = open_views(views, labels)
         options.compare(getattr(calibrator, "preprocessing_", None), found.preprocessing, views)
+        check_views_held(calibrator, calibration, found, views)
         with working("Applying"):
             plain = isinstance(calibrator, Plan)
             probs = calibrated_probs(calibrator, found) if plain else calibrator.predict_proba(found)
@@ -87,18 +87,23 @@ def apply(
         images: dict[str, Any] = {"pixels": pixels, "gray": gray, "resize": resize, "crop": crop, "on_error": on_error}
         others: dict[str, Any] = {"seconds": seconds, "part": part, "read": read, "label_column": label_column}
         others |= {"text_column": text_column, "stored": stored}
-        source = as_source(data, **options.reading(opened, data, **images, **others))
+        source = options.open_data(data, **options.reading(opened, data, **images, **others))
         skipped = source.skipped
-        applied = run(
-            calibrator,
-            opened,
-            source,
-            progress=not as_json,
-            preprocess=options.preprocessing(preprocess, mean, std, divide, channels, stored),
-            **options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine),
-        )
+        between = options.preprocessing(preprocess, mean, std, divide, channels, stored)
+        how = options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine)
+        try:
+            applied = run(calibrator, opened, source, progress=not as_json, preprocess=between, **how)
+        except KeyboardInterrupt as stop:
+            stop.add_note("Nothing was written. What must survive this is collected: recal collect --out NAME.zarr")
+            raise
+        except InputError as error:
+            raise error if "fitted on" not in str(error) else InputError(f"{calibration}: {error}") from None
     else:
-        raise InputError("recal apply takes either a file of views, or --model and --data.")
+        asked = {"--model": model, "--data": data}
+        given = ", ".join(
+            filter(None, [None if views is None else str(views), *(name for name in asked if asked[name] is not None)])
+        )
+        raise InputError(f"recal apply takes either a file of views, or --model and --data; got {given or 'neither'}.")
     rule = getattr(calibrator, "decision_", None)
     accept = None if rule is None else rule.accept(applied.probs)
     accepted = None if accept is None else int(accept.sum())

@@ -69,12 +69,14 @@ def collect(
     """
     from recal.collecting import collect as run
     from recal.collecting import run_pilot
-    from recal.collecting.inputs.sources import as_source
     from recal.collecting.local import needs_pilot
     from recal.errors import InputError
 
     if model is None or data is None:
-        raise InputError("recal collect needs --model and --data.")
+        absent = " and ".join(name for name, value in (("--model", model), ("--data", data)) if value is None)
+        raise InputError(f"recal collect needs --model and --data; {absent} was not given.")
+    if pilot is not None and pool == "none":
+        raise InputError("--pilot finds out which transformations pay: name them with --pool, such as --pool auto.")
     between = options.preprocessing(preprocess, mean, std, divide, channels)
     opened = options.open_model(model, weights, trust, outputs, device)
     images: dict[str, Any] = {"pixels": pixels, "gray": gray, "resize": resize, "crop": crop, "on_error": on_error}
@@ -85,7 +87,7 @@ def collect(
         "label_column": label_column,
         "text_column": text_column,
     }
-    source = as_source(data, **options.reading(opened, data, **images, **others))
+    source = options.open_data(data, **options.reading(opened, data, **images, **others))
     how = options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine, seed=seed)
     names = None if classes is None else classes.split(",")
     how |= {"out": out, "resume": not again, "progress": not as_json, "preprocess": between, "classes": names}
@@ -101,6 +103,8 @@ def collect(
         kept = f"What is done is kept in {out}: run the same command again to go on."
         stop.add_note(kept if resumable else "Nothing was written; with --out NAME.zarr a run can be resumed.")
         raise
+    except InputError as error:
+        raise error if labels is None or "labels" not in str(error) else InputError(f"{labels}: {error}") from None
     if as_json:
         specs = [str(transform) for transform in views.transforms]
         shape = {"samples": views.n_samples, "classes": views.n_classes, "transforms": specs}

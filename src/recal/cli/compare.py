@@ -52,11 +52,17 @@ def compare(
     from recal.comparison import recommend
     from recal.comparison.run import usual_methods
     from recal.comparison.tables import number, passes, seconds, signed
+    from recal.errors import InputError
     from recal.metrics import LABELS
     from recal.report.data.verdict import advice
     from recal.report.files import write_results
 
     fit, test = open_views(fit_views), None if test_views is None else open_views(test_views)
+    if test is not None and test.n_classes != fit.n_classes:
+        raise InputError(
+            f"{fit_views} has {fit.n_classes} classes and {test_views} has {test.n_classes}: both must be views of one "
+            "model."
+        )
     names = usual_methods(fit) if methods is None else listed(methods)
     with working(f"Comparing {len(names)} methods"):
         found = run(

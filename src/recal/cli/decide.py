@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recal.cli.output import AsJson, print_json, print_table, say, working
-from recal.cli.sources import LabelColumn
+from recal.cli.sources import LabelColumn, LabelsFile
 
 if TYPE_CHECKING:
     from recal.decisions import Decision, Decisions
@@ -38,6 +38,7 @@ def decide(
     more_labels: Annotated[
         bool, typer.Option("--more-labels", help="Also what two and four times the labels would bring.")
     ] = False,
+    labels: LabelsFile = None,
     label_column: LabelColumn = "label",
     out: Annotated[
         Path | None,
@@ -61,12 +62,14 @@ def decide(
 
     if risk is not None and (cost_error is not None or cost_review is not None):
         raise InputError("Give either --risk or the two costs: costs set the risk by themselves.")
+    if (cost_error is None) is not (cost_review is None):
+        raise InputError("The two costs belong together: give --cost-error and --cost-review, or --risk alone.")
     if out is not None and len(sources) > 1:
         raise InputError(f"--out saves the rule of one file, got {len(sources)}.")
     given: dict[str, Any] = {"cost_error": cost_error, "cost_review": cost_review, "per_class": per_class}
     if risk is not None:
         given["risk"] = risk
-    methods, first = _methods(sources, calibration, label_column)
+    methods, first = _methods(sources, calibration, label_column, labels)
     assert first.labels is not None
     with working("Deciding"):
         found = decide_each(
@@ -100,28 +103,42 @@ def decide(
         say(f"Written to {out}; recal.load({str(out)!r}).accept(...) says which answers to take.")
 
 
-def _methods(sources: list[Path], calibration: Path | None, label_column: str) -> tuple[dict[str, Any], Probabilities]:
+def _methods(
+    sources: list[Path], calibration: Path | None, label_column: str, labels: Path | None
+) -> tuple[dict[str, Any], Probabilities]:
     """The probabilities of each file, by its name, all of the same samples as the first."""
-    read = [_probs(path, calibration, label_column) for path in sources]
+    from recal.errors import InputError
+
+    read = [_probs(path, calibration, label_column, labels) for path in sources]
     first = read[0]
     names = [path.stem for path in sources]
     if len(set(names)) < len(names):
         names = [str(path) for path in sources]
-    return {name: one.in_order_of(first).probs for name, one in zip(names, read)}, first
+    found: dict[str, Any] = {}
+    for name, path, one in zip(names, sources, read):
+        try:
+            found[name] = one.in_order_of(first).probs
+        except InputError as error:
+            raise InputError(f"{path} does not go with {sources[0]}: {error}") from None
+    return found, first
 
 
-def _probs(path: Path, calibration: Path | None, label_column: str) -> Probabilities:
-    from recal.cli.sources import holding, labelled_probs, load_calibration, open_views
+def _probs(path: Path, calibration: Path | None, label_column: str, labels: Path | None) -> Probabilities:
+    from recal.cli.recognise import check_kind
+    from recal.cli.sources import check_views_held, labelled_probs, load_calibration, open_views
     from recal.errors import InputError
     from recal.files.probs import Probabilities
 
-    if calibration is None or holding(path) != "views":
-        return labelled_probs(path, label_column)
-    views, calibrator = open_views(path), load_calibration(calibration)
+    if calibration is None:
+        return labelled_probs(path, label_column, labels=labels)
+    if check_kind(path, "views", "probabilities") != "views":
+        raise InputError(f"{path} holds probabilities, and --calibration is applied to views: leave it out.")
+    views, calibrator = open_views(path, labels), load_calibration(calibration)
     if views.labels is None:
-        raise InputError(f"{path} holds no labels, and without them nothing can be promised.")
+        raise InputError(f"{path} holds no labels, and without them nothing can be promised: add --labels FILE.")
     if not hasattr(calibrator, "predict_proba"):
         raise InputError(f"{calibration} holds a {type(calibrator).__name__}, which answers for no views.")
+    check_views_held(calibrator, calibration, views, path)
     return Probabilities(calibrator.predict_proba(views), views.labels, views.classes)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from recal.cli.output import AsJson, command_line, print_json, print_table, say, working
-from recal.cli.sources import LabelColumn, labelled_probs
+from recal.cli.sources import LabelColumn, LabelsFile, labelled_probs
 
 
 def evaluate(
@@ -18,6 +18,7 @@ def evaluate(
     ],
     bootstrap: Annotated[int, typer.Option("--bootstrap", help="Draws behind the 95 % intervals; 0 for none.")] = 1000,
     bins: Annotated[int, typer.Option("--bins", help="Bins of the binned calibration errors.")] = 15,
+    labels: LabelsFile = None,
     label_column: LabelColumn = "label",
     report: Annotated[Path | None, typer.Option("--report", help="Also write a page (.html) about them.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same intervals.")] = 0,
@@ -33,7 +34,7 @@ def evaluate(
     from recal import evaluate as measure
     from recal.metrics import LABELS, calibration_test
 
-    found = labelled_probs(source, label_column)
+    found = labelled_probs(source, label_column, labels=labels)
     assert found.labels is not None
     with working("Measuring"):
         result = measure(found.probs, found.labels, bootstrap, n_bins=bins, random_state=seed)

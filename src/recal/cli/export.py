@@ -46,20 +46,20 @@ def export(
 
     Example: [bold]recal export calibration.recal --model model.onnx --out calibrated.onnx[/bold]
     """
-    from recal import load
+    from recal.cli.sources import load_calibration
     from recal.errors import InputError
     from recal.runtime.onnx import export_onnx, export_replay
     from recal.runtime.onnx.cost import measure
     from recal.runtime.onnx.heads import head_of
 
-    source = load(calibration)
+    source = load_calibration(calibration)
     head = head_of(source)
     between = {"shape": shape, "dtype": dtype, "preprocess": preprocess, "mean": mean, "std": std, "divide": divide}
     between |= {"channels": channels, "outputs": outputs, "accept": accept}
     with working("Exporting"):
         if model is None:
             if given := [f"--{name}" for name in options.given(**between)]:
-                raise InputError(f"{', '.join(given)} speak of a model's inputs and answers; give --model too.")
+                raise InputError(f"{', '.join(given)} tell of a model's inputs and answers: give --model, too.")
             n_classes = classes if classes is not None else len(getattr(source, "classes_", ()))
             export_replay(source, out, n_classes=classes)
         else:
@@ -97,6 +97,13 @@ def _described(head: Any, with_model: bool) -> str:
 
 
 def _opened(model: Path) -> Any:
+    from recal.cli.recognise import missing
+    from recal.errors import FileError, InputError
+
+    if model.suffix.lower() not in (".onnx", ".pt2"):
+        raise InputError(f"--model of recal export takes an .onnx file, or a .pt2 file of torch.export, got {model}.")
+    if not model.is_file():
+        raise FileError(missing(model))
     if model.suffix.lower() == ".onnx":
         return model
     from recal.collecting.models.torch import read_program

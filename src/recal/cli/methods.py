@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
+from recal.errors import InputError
+
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
 
@@ -27,6 +29,8 @@ def methods() -> dict[str, type[Calibrator]]:
 def listed(text: str) -> list[str]:
     """Return the short names in a list joined with commas; `all` stands for every method."""
     names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError("--methods names no method; give short names such as ts,ets,recal, or all.")
     return list(methods()) if names == ["all"] else names
 
 

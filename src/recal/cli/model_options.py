@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from recal.cli.recognise import missing
+
 Model = Annotated[
     str | None,
     typer.Option(
@@ -77,9 +79,31 @@ def open_model(
 ) -> Any:
     """Return the adapter of the model that was typed."""
     from recal.collecting.models.base import as_model, import_model
+    from recal.errors import InputError
 
+    path = Path(spec)
+    if path.suffix.lower() in (".onnx", ".pt2", ".skops") and not path.exists():
+        raise InputError(missing(path))
     model = import_model(spec, weights=weights, trusted=() if trust is None else trust.split(","))
-    return as_model(model, **given(outputs=outputs, device=device))
+    try:
+        opened = as_model(model, **given(outputs=outputs, device=device))
+    except InputError as error:
+        raise (
+            error if spec in str(error) or "outputs" in str(error) else InputError(f"--model {spec}: {error}")
+        ) from None
+    if device is not None and not hasattr(opened, "asked"):
+        raise InputError(f"--device moves torch models, and {spec} is none: choose the device where it is made.")
+    return opened
+
+
+def open_data(data: Path, **how: Any) -> Any:
+    """Return the source of the inputs that were typed."""
+    from recal.collecting.inputs.sources import as_source
+    from recal.errors import InputError
+
+    if not data.exists():
+        raise InputError(missing(data))
+    return as_source(data, **given(**how))
 
 
 def reading(
@@ -112,6 +136,10 @@ def reading(
 
 def transforms_for(pool: str, source: Any, model: Any, seed: int | None) -> Any:
     """Return the pool that was typed: none, the usual one for such inputs, or a spec."""
+    from recal.errors import InputError
+
+    if not pool.strip():
+        raise InputError("--pool is empty; give none, auto, or transformations such as zoom:0.5-0.9:10.")
     if pool == "auto":
         from recal.collecting.usual import usual_pool
 

@@ -18,7 +18,7 @@ import typer
 from recal.errors import InputError
 
 # The options that name what is written, and by command the endings that the name may have; none for a folder.
-OUTPUTS = ("out", "report", "chart")
+OUTPUTS = {"out": "--out", "report": "--report", "chart": "--chart", "save_to": "--save", "retemper": "--retemper"}
 SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("fit", "out"): (".recal", ""),
     ("decide", "out"): (".recal", ""),
@@ -28,7 +28,11 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("export", "out"): (".onnx",),
     ("apply", "out"): (".npz", ".parquet"),
     ("collect", "out"): (".npz", ".zarr"),
+    ("watch", "save_to"): (".recal", ""),
+    ("watch", "retemper"): (".npz",),
 }
+# Commands whose --out is a folder for several files.
+FOLDERS = ("compare", "demo", "reproduce")
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that recal did not make.")]
 
 
@@ -55,17 +59,19 @@ def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
 def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
     """Refuse an output that is an input, that has an unusual ending, or that would replace what recal did not make."""
     inputs = [path for name, value in values.items() if name not in OUTPUTS for path in _paths(value)]
-    for name in OUTPUTS:
+    for name, option in OUTPUTS.items():
         target = values.get(name)
         if target is None:
             continue
         endings = SUFFIXES.get((command, name), ())
         if endings and target.suffix.lower() not in endings:
             raise InputError(
-                f"recal {command} writes to a name ending in {' or '.join(filter(None, endings))}, got {target.name!r}."
+                f"{option} of recal {command} takes a name ending in {' or '.join(filter(None, endings))}, got "
+                f"{str(target)!r}."
             )
         for source in inputs:
-            _check_apart(target, source, f"--{name}")
+            _check_apart(target, source, option)
+        _check_place(target, option, folder=command in FOLDERS or target.suffix == ".zarr")
         _check_origin(target, values.get("again", False), force)
 
 
@@ -92,6 +98,21 @@ def _check_apart(target: Path, source: Path, option: str) -> None:
     if same or inside or around:
         how = "is" if same else "lies inside" if inside else "holds"
         raise InputError(f"{option} {target} {how} the input {source}, which would be destroyed; choose another name.")
+
+
+def _check_place(target: Path, option: str, *, folder: bool) -> None:
+    """Refuse, before the work begins, a place where nothing can be written."""
+    if folder and target.is_file():
+        raise InputError(
+            f"{option} {target} is a file, and a folder is needed for what is written; choose another name."
+        )
+    if not folder and target.is_dir():
+        raise InputError(f"{option} {target} is a folder; name a file, such as {target / 'name'}{target.suffix}.")
+    above = next(parent for parent in Path(os.path.abspath(target)).parents if parent.exists())
+    if not above.is_dir():
+        raise InputError(f"{option} {target} cannot be written: {above} is a file, not a folder.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"{option} {target} cannot be written: you may not write to the folder {above}.")
 
 
 def _check_origin(target: Path, again: bool, force: bool) -> None:

@@ -10,7 +10,8 @@ import typer
 from recal.cli.compare import Methods, Splits
 from recal.cli.methods import listed
 from recal.cli.output import AsJson, command_line, print_json, say, working
-from recal.cli.sources import LabelColumn, holds_views, labelled_probs, open_views
+from recal.cli.recognise import check_kind
+from recal.cli.sources import LabelColumn, LabelsFile, labelled_probs, open_views
 
 
 def report(
@@ -23,6 +24,7 @@ def report(
     splits: Splits = None,
     out: Annotated[Path, typer.Option("--out", help="Where to write the page.")] = Path("report.html"),
     title: Annotated[str, typer.Option("--title", help="Shown at the top.")] = "Calibration report",
+    labels: LabelsFile = None,
     label_column: LabelColumn = "label",
     by: Annotated[
         list[str] | None, typer.Option("--slice", help="Judge answers by this column, too; may be given several times.")
@@ -52,19 +54,20 @@ def report(
     from recal.report.data.verdict import advice, shown_first, verdict
 
     with working("Writing the report"):
-        if holds_views(source):
+        if check_kind(source, "probabilities", "views") == "views":
             if before is not None:
                 raise InputError("--before goes with probabilities; views begin with the uncalibrated model.")
             test = None if test_views is None else open_views(test_views)
-            fit = open_views(source)
+            fit = open_views(source, labels)
             names = usual_methods(fit) if methods is None else listed(methods)
             result = compare(names, fit, test, splits=splits, random_state=seed)
+            n_rows = (fit if test is None else test).n_samples
         else:
-            after = labelled_probs(source, label_column, by or ())
-            named = {"given": after.probs}
+            after = labelled_probs(source, label_column, by or (), labels)
+            named, n_rows = {"given": after.probs}, len(after.probs)
             if before is not None:
                 try:
-                    first = labelled_probs(before, label_column, by or ()).in_order_of(after)
+                    first = labelled_probs(before, label_column, by or (), labels).in_order_of(after)
                 except InputError as error:
                     raise InputError(f"{before} does not go with {source}: {error}") from None
                 named = {"before": first.probs, "after": after.probs}
@@ -74,7 +77,7 @@ def report(
             out,
             title=title,
             command=command_line(),
-            inputs=None if inputs is None else _open_inputs(inputs),
+            inputs=None if inputs is None else _open_inputs(inputs, n_rows),
             columns=_columns(rows or source, by or []),
         )
         found = recommend(result)
@@ -115,12 +118,14 @@ class _Read:
         return self.source.read(row, row + 1)[0]
 
 
-def _open_inputs(path: Path) -> Any:
+def _open_inputs(path: Path, n_rows: int) -> Any:
     """Paths where the inputs are files, so that the page can link them; otherwise the inputs themselves."""
     from recal.collecting.inputs.sources import as_source
     from recal.errors import InputError
 
     source = as_source(path)
+    if source.n_samples is not None and source.n_samples != n_rows:
+        raise InputError(f"--inputs {path} holds {source.n_samples:,} inputs, and {n_rows:,} answers are judged.")
     if hasattr(source, "paths"):
         return source.paths
     if not hasattr(source, "read"):

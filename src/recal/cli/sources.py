@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from recal.cli.recognise import check_kind, missing
+
 if TYPE_CHECKING:
     from recal.files.probs import Probabilities
     from recal.views import Views
@@ -15,75 +17,85 @@ if TYPE_CHECKING:
 LabelColumn = Annotated[
     str, typer.Option("--label-column", help="The column of a .csv or .parquet file that holds the labels.")
 ]
+LabelsFile = Annotated[
+    Path | None, typer.Option("--labels", help="Labels where the file holds none: .npy, IDX, or .txt, one per line.")
+]
 
 
-def holds_views(path: Path) -> bool:
-    """Whether a file or folder holds views rather than probabilities."""
-    from recal.files.npz import names_in
-    from recal.files.prob_tables import SUFFIXES
-
-    return path.suffix not in SUFFIXES and (path.is_dir() or (path.is_file() and "logits" in names_in(path)))
-
-
-def labelled_probs(path: Path, label_column: str, leave_out: Sequence[str] = ()) -> Probabilities:
+def labelled_probs(
+    path: Path, label_column: str, leave_out: Sequence[str] = (), labels: Path | None = None
+) -> Probabilities:
     """Read probabilities with labels; of views, those that the model claims without calibration."""
+    from recal.checks import check_labels
     from recal.errors import InputError
-    from recal.files.prob_tables import SUFFIXES, read_prob_table
-    from recal.files.probs import probs_of_file
+    from recal.files.prob_tables import read_prob_table
+    from recal.files.probs import Probabilities, probs_of_file
 
-    table = path.suffix in SUFFIXES
+    table = check_kind(path, "probabilities", "views") == "table"
     found = read_prob_table(path, label_column, leave_out) if table else probs_of_file(path)
+    if labels is not None:
+        try:
+            truth = check_labels(_read_labels(labels), len(found.probs), found.probs.shape[1], found.classes)
+        except InputError as error:
+            raise InputError(f"{labels}: {error}") from None
+        return Probabilities(found.probs, truth, found.classes)
     if found.labels is None:
-        raise InputError(f"{path} holds no labels, and without them nothing can be measured.")
+        column = f", or name the column that holds them with --label-column; it has no {label_column!r}"
+        raise InputError(
+            f"{path} holds no labels, and without them nothing can be measured: add --labels FILE"
+            f"{column if table else ''}."
+        )
     return found
 
 
 def open_views(path: Path, labels: Path | None = None, classes: str | None = None) -> Views:
     """Read views, with the labels and classes that were typed; say so where the file is something else."""
-    from recal import Views, read_views
-    from recal.collecting.inputs.files import read_labels
+    from recal import read_views
     from recal.errors import InputError
 
-    held = holding(path)
-    if held == "a calibration":
-        raise InputError(f"{path} is a calibration, not views. The calibration comes first where both are given.")
-    if held == "probabilities":
-        raise InputError(
-            f"{path} holds probabilities, and logits are needed: recal evaluate and recal decide take probabilities."
-        )
-    views = read_views(path)
-    if labels is None and classes is None:
-        return views
-    names = views.classes if classes is None else classes.split(",")
-    truth = views.labels if labels is None else read_labels(labels)
-    seen: dict[Any, Any] = {t: views.transformed(t) for t in views.transforms}
-    return Views(views.logits, seen, truth, classes=names, preprocessing=views.preprocessing)
+    check_kind(path, "views")
+    truth = None if labels is None else _read_labels(labels)
+    names = None if classes is None else [name.strip() for name in classes.split(",")]
+    try:
+        return read_views(path, labels=truth, classes=names)
+    except InputError as error:
+        wrong = str(error).removeprefix(f"{path}: ")
+        raise InputError(f"{labels if labels is not None and 'abel' in wrong else path}: {wrong}") from None
+
+
+def _read_labels(path: Path) -> Any:
+    from recal.collecting.inputs.files import read_labels
+    from recal.errors import FileError
+
+    if not path.exists():
+        raise FileError(missing(path))
+    return read_labels(path)
 
 
 def load_calibration(path: Path) -> Any:
     """Load what `recal fit` wrote; say so where the file is something else."""
     from recal import load
-    from recal.errors import InputError
 
-    held = holding(path)
-    if held in ("views", "probabilities"):
-        raise InputError(f"{path} holds {held}, not a calibration. The calibration comes first: recal fit makes one.")
+    check_kind(path, "calibration")
     return load(path)
 
 
-def holding(path: Path) -> str | None:
-    """Return what a file holds by a look at its beginning or its names, or None where that does not tell."""
-    from recal.errors import RecalError
-    from recal.files.npz import names_in
+def check_views_held(calibrator: Any, calibration: Path, views: Views, source: Path) -> None:
+    """Refuse views without what the calibration needs, or of another model, and say how to collect it."""
+    from recal.errors import InputError
 
-    if path.is_dir():
-        return "views" if path.suffix == ".zarr" else None
-    try:
-        with path.open("rb") as file:
-            start = file.read(9)
-        if start[:4] == b"PK\x03\x04":
-            names = names_in(path)
-            return "views" if "logits" in names else "probabilities" if "probs" in names else None
-    except (OSError, RecalError):
-        return None
-    return "a calibration" if start[8:9] == b"{" else None
+    own = getattr(calibrator, "classes_", None)
+    if own is not None and len(own) != views.n_classes:
+        raise InputError(
+            f"{calibration} was fitted on {len(own)} classes, and {source} has {views.n_classes}: these are of two "
+            "models. Fit a calibration on views of this model."
+        )
+    needed = calibrator.needed_transforms() if hasattr(calibrator, "needed_transforms") else calibrator.transforms
+    held = {str(transform) for transform in views.transforms}
+    absent = [str(transform) for transform in needed if str(transform) not in held]
+    plan = getattr(getattr(calibrator, "calibrator_", calibrator), "plan_", None)
+    if absent and (plan is None or plan.needs_views(views.logits).any()):  # a gate may spare every one of these
+        raise InputError(
+            f"{calibration} needs logits through {', '.join(absent)}, which {source} does not hold. Collect them: "
+            f"recal collect --model MODEL --data INPUTS --pool {'+'.join(map(str, needed))} --out NAME.npz"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shutil
 import textwrap
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,13 +41,16 @@ def transforms(
     if kind is not None:
         from recal.transforms import pool
 
-        if kind not in KINDS:
+        name = kind.partition(":")[0]  # zoom:0.5 is a zoom
+        if name not in KINDS:
             pool(kind)  # its own error names the kinds, and the nearest
-        _explain(KINDS[kind], as_json)
+        _explain(KINDS[name], as_json)
         return
     modalities = sorted({found.modality for found in KINDS.values()})
     if made_for not in (None, *modalities):
-        raise InputError(f"--for takes one of {', '.join(modalities)}, got {made_for!r}.")
+        near = get_close_matches(made_for or "", modalities, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise InputError(f"--for takes one of {', '.join(modalities)}, got {made_for!r}.{hint}")
     shown = [found for found in KINDS.values() if made_for in (None, found.modality)]
     if as_json:
         print_json([_facts(found) for found in shown])

@@ -49,11 +49,14 @@ def watch(
 
     Example: [bold]recal watch profile.recal today.npz[/bold]
     """
-    from recal import read_views, save
+    from recal import save
+    from recal.cli.sources import open_views
     from recal.decisions import StreamWatch
     from recal.decisions import watch as compare
+    from recal.decisions.rule import check_share
     from recal.errors import InputError
 
+    check_share(alpha, "alpha")
     profile = _profile(reference, seed)
     if save_to is not None:
         save(profile, save_to)
@@ -64,9 +67,12 @@ def watch(
         if as_json:
             print_json({"profile": save_to, "samples": len(profile.answers)})
         return
-    batch = read_views(views)
+    batch = open_views(views)
     with working("Comparing"):
-        found = compare(profile, batch, alpha=alpha, permutations=max(999, math.ceil(1 / alpha)), random_state=seed)
+        try:
+            found = compare(profile, batch, alpha=alpha, permutations=max(999, math.ceil(1 / alpha)), random_state=seed)
+        except InputError as error:
+            raise InputError(f"{views} does not go with {reference}: {error}") from None
         followed = None
         if stream:
             held = profile.held_by(batch)
@@ -106,18 +112,21 @@ def watch(
 
 def _profile(path: Path, seed: int) -> Profile:
     """The profile in a file, alone or in a calibration, or that of a file of views."""
-    from recal import load, read_views
-    from recal.cli.sources import holding
+    from recal import load
+    from recal.cli.recognise import check_kind
+    from recal.cli.sources import open_views
     from recal.decisions import Profile
     from recal.decisions import profile as take
     from recal.errors import InputError
 
-    if holding(path) == "views":
-        return take(read_views(path), random_state=seed)
+    if check_kind(path, "calibration", "views") == "views":
+        return take(open_views(path), random_state=seed)
     found = load(path)
     found = getattr(found, "profile_", found)
     if not isinstance(found, Profile):
-        raise InputError(f"{path} holds no profile; make one from the fit's views: recal watch VIEWS --save {path}.")
+        raise InputError(
+            f"{path} holds no profile; make one from the fit's views: recal watch VIEWS --save profile.recal"
+        )
     return found
 
 

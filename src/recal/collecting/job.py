@@ -86,6 +86,7 @@ class Job:
         places = np.arange(len(batch)) if rows is None else rows
         where = f"while collecting {_call(transform)} of samples {batch.start}..{batch.start + len(batch) - 1}"
         whose = None if transform is None or isinstance(transform, BuiltIn) else f"Your transformation {transform!s}"
+        seen = inputs
         try:
             # The inputs are still needed, and may be the caller's own: code that may work in place gets a copy.
             seen = inputs if isinstance(transform, BuiltIn) else _copy(inputs)
@@ -98,11 +99,13 @@ class Job:
             answer = self.model.answer(seen)
             whose = None
             logits = as_logits(answer, self.outputs, self.model)
+        except SystemExit as stop:
+            raise InputError(f"{whose} ended Python (sys.exit: {stop.code}) {where}; it must return logits.") from stop
         except Exception as error:
             if whose is None or isinstance(error, RecalError):
                 error.add_note(where)
             else:
-                blame(error, whose, where)
+                blame(error, whose, f"{where}, {_form(seen)}")
             raise
         if len(logits) != len(places):
             raise InputError(
@@ -134,6 +137,14 @@ def _rows(inputs: Any, rows: NDArray[np.intp]) -> Any:
 
 def _call(transform: Transform | None) -> str:
     return "the original" if transform is None else f"the view {str(transform)!r}"
+
+
+def _form(batch: Any) -> str:
+    """How messages call a batch: what most models fail on is a form that they were not trained on."""
+    shape = getattr(batch, "shape", None)
+    if shape is None or not hasattr(batch, "dtype"):
+        return f"a {type(batch).__name__} of {len(batch)}"
+    return f"a batch of {str(batch.dtype).removeprefix('torch.')} of the shape {tuple(shape)}"
 
 
 def _copy(inputs: Any) -> Any:

@@ -79,5 +79,8 @@ def is_number(value: object) -> bool:
 def check_share(value: float, name: str) -> float:
     """Return a share strictly between 0 and 1."""
     if not is_number(value) or not 0 < value < 1:
-        raise InputError(f"`{name}` must lie strictly between 0 and 1, as 0.05 for 5 %, got {value!r}.")
+        share = float(value) if is_number(value) and 1 < value < 100 else 5.0
+        raise InputError(
+            f"`{name}` must lie strictly between 0 and 1, as {share / 100:g} for {share:g} %, got {value!r}."
+        )
     return float(value)

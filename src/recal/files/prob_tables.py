@@ -27,6 +27,7 @@ from recal.files.origin import MARK
 from recal.files.probs import Probabilities, write_probs
 
 SUFFIXES = (".csv", ".parquet")
+_LABEL = "label"
 # The columns of recal's own tables beside the classes'.
 _ANSWER, _ACCEPT, _PREFIX = ("prediction", "confidence"), "accept", "p_"
 
@@ -77,7 +78,7 @@ def read_columns(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
 
 
 def read_prob_table(
-    path: str | os.PathLike[str], label_column: str = "label", leave_out: Collection[str] = ()
+    path: str | os.PathLike[str], label_column: str = _LABEL, leave_out: Collection[str] = ()
 ) -> Probabilities:
     """Read probabilities, and labels where the label column is there, from a .csv or .parquet file.
 
@@ -85,6 +86,8 @@ def read_prob_table(
     """
     source = Path(path)
     columns = {name: values for name, values in read_columns(source).items() if name not in leave_out}
+    if label_column != _LABEL and label_column not in columns:
+        raise FileError(f"{source} has no column {label_column!r}; it has {', '.join(columns)}.")
     labels = columns.pop(label_column, None)
     own = _take_own(columns)
     if not columns:
@@ -118,7 +121,11 @@ def _labels(labels: NDArray[Any], names: NDArray[Any]) -> tuple[NDArray[Any], in
         try:
             numbers = np.array([int(word) for word in words.tolist()])
         except ValueError:
-            pass  # the check says which label is no column
+            row, word = next((row, word) for row, word in enumerate(words.tolist()) if word not in names)
+            raise InputError(
+                f"The label {word!r} of row {row} names no column; the columns of classes are "
+                f"{', '.join(names.tolist()[:8])}."
+            ) from None
         else:
             words = names[check_labels(numbers, len(numbers), len(names))]
     return words, len(words), len(names)
@@ -128,10 +135,13 @@ def _numbers(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
     try:
         return values.astype(np.float64)
     except (ValueError, TypeError):
-        row, value = next((i, v) for i, v in enumerate(values.tolist()) if not _is_number(v))
+        bad = [(row, value) for row, value in enumerate(values.tolist()) if not _is_number(value)]
+        row, value = bad[0]
+        some = f"The column {name!r} must hold probabilities, as every column but the labels' does; row {row} "
+        if len(bad) < len(values):
+            raise InputError(f"{some}is {value!r}. Mend or remove that row.") from None
         raise InputError(
-            f"The column {name!r} must hold probabilities, as every column but the labels' does; row {row} holds "
-            f"{value!r}. Say which column holds the labels, or leave this one out."
+            f"{some}holds {value!r}. If it holds the labels, say so with label_column={name!r}; else remove the column."
         ) from None
 
 
@@ -150,14 +160,27 @@ def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
             header = next(reader, [])
             rows = [row for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FileError(f"{path} is not a readable CSV file: {error}.") from error
+        raise FileError(
+            f"{path} is not a readable CSV file: {error}. Save it as text in UTF-8, with commas between columns."
+        ) from error
     if not rows:
         raise FileError(f"{path} holds no rows below its header.")
+    for mark in (";", "\t"):
+        if len(header) == 1 and mark in header[0]:
+            raise FileError(
+                f"{path} is separated by {mark!r}; save it with commas between columns, and points in numbers."
+            )
+    if numbers := [name for name in header if _is_number(name) and not name.isdecimal()]:
+        raise FileError(
+            f"{path} has no header: its first row holds {numbers[0]}. Begin with a row of the classes' names, and "
+            "'label' above the labels."
+        )
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
             raise FileError(f"{path}: the header has {len(header)} columns and row {number} has {len(row)}.")
     if len(set(header)) != len(header):
-        raise FileError(f"{path}: the header names a column twice.")
+        twice = next(name for name in header if header.count(name) > 1)
+        raise FileError(f"{path}: the header names {twice!r} twice; give each column a name of its own.")
     return {name: np.array(column) for name, column in zip(header, zip(*rows))}
 
 

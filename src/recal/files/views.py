@@ -10,13 +10,14 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import check_classes, check_labels
 from recal.errors import FileError, InputError
 from recal.files.npz import Parts, read_npz, write_npz
 from recal.preprocessing import Preprocessing
@@ -27,7 +28,13 @@ _PART_VALUES = 1_000_000
 _NAMES = ("logits", "labels", "classes", "transforms", "transformed", "preprocessing")
 
 
-def read_views(path: str | os.PathLike[str], *, verify: bool = True) -> Views:
+def read_views(
+    path: str | os.PathLike[str],
+    *,
+    verify: bool = True,
+    labels: ArrayLike | None = None,
+    classes: Sequence[Any] | NDArray[Any] | None = None,
+) -> Views:
     """Read views from an ``.npz`` file into memory, or open a ``.zarr`` folder lazily.
 
     Parameters
@@ -35,6 +42,8 @@ def read_views(path: str | os.PathLike[str], *, verify: bool = True) -> Views:
     path : the file or folder
     verify : bool
         Compare each block of a folder's rows with its checksum when it is first read. A file's are always compared.
+    labels, classes : optional
+        Taken in place of the file's own, as by `Views`.
 
     Examples
     --------
@@ -52,8 +61,17 @@ def read_views(path: str | os.PathLike[str], *, verify: bool = True) -> Views:
     if source.is_dir():
         from recal.files.view_folders import open_folder
 
-        return open_folder(source, verify=verify)
-    return _read_file(source)
+        return _with(open_folder(source, verify=verify), labels, classes)
+    return _read_file(source, labels, classes)
+
+
+def _with(views: Views, labels: ArrayLike | None, classes: Sequence[Any] | NDArray[Any] | None) -> Views:
+    """The same logits with other labels, or other names of the columns."""
+    if labels is None and classes is None:
+        return views
+    names = views.classes if classes is None else check_classes(classes, views.n_classes)
+    truth = views.labels if labels is None else check_labels(labels, views.n_samples, views.n_classes, names)
+    return Views._from_arrays(views._logits, views._transformed, truth, names, views.preprocessing)
 
 
 def write_views(views: Views, target: Path) -> Path:
@@ -108,7 +126,7 @@ def _write_file(views: Views, path: Path) -> None:
     write_npz(path, arrays)
 
 
-def _read_file(path: Path) -> Views:
+def _read_file(path: Path, labels: ArrayLike | None, classes: Sequence[Any] | NDArray[Any] | None) -> Views:
     arrays = read_npz(path, _NAMES, required="logits")
     logits, names = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
     transformed = arrays.get("transformed", np.empty((0, *logits.shape)))
@@ -116,7 +134,9 @@ def _read_file(path: Path) -> Views:
     try:
         pairs = dict(zip(names.tolist(), transformed))
         between = read_preprocessing(arrays["preprocessing"]) if "preprocessing" in arrays else None
-        return Views(logits, pairs, arrays.get("labels"), classes=arrays.get("classes"), preprocessing=between)
+        truth = arrays.get("labels") if labels is None else labels
+        named = arrays.get("classes") if classes is None else classes
+        return Views(logits, pairs, truth, classes=named, preprocessing=between)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -89,12 +89,16 @@ def _parts(item: Any, data: Any) -> list[_Range | Transform]:
 def _part(text: str, data: Any) -> _Range | Transform:
     kind, *rest = text.strip().split(":")
     if kind not in KINDS:
+        if kind.partition("=")[0] in KINDS:
+            raise InputError(f"A strength follows a colon, got {text!r}; write {text.replace('=', ':', 1)!r}.")
         near = get_close_matches(kind, KINDS, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
             f"There is no transformation {kind!r} in {text!r}; there are: {', '.join(KINDS)}.{hint} "
             "Your own are passed as callables: pool([your_function, 'zoom:0.5'])."
         )
+    if any(part.partition(",")[2].strip() in KINDS for part in rest):
+        raise InputError(f"Transformations are joined with +, got {text!r}; write {text.replace(',', '+')!r}.")
     plain = [part for part in rest if "=" not in part]
     if rest[: len(plain)] != plain:
         raise InputError(f"Options come last, got {text!r}; write for instance 'zoom:0.1-0.9:20:layout=NHWC'.")

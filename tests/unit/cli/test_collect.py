@@ -119,7 +119,7 @@ def test_the_same_command_resumes_and_another_is_refused(place, capsys):
             ["collect", "--model", "nowhere:model", "--data", "data.npz", "--out", "v.npz"],
             "Cannot import 'nowhere:model'",
         ),
-        (["collect", "--model", "users_model:no", "--data", "data.npz", "--out", "v.npz"], "has no attribute 'no'"),
+        (["collect", "--model", "users_model:no", "--data", "data.npz", "--out", "v.npz"], "users_model has no 'no'"),
         (["collect", "--model", "net.pt", "--data", "data.npz", "--out", "v.npz"], "net.pt is a pickle"),
         (["collect", "--model", "users_model:model", "--data", "no.npz", "--out", "v.npz"], "no file or folder no.npz"),
         (

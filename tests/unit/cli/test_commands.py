@@ -108,9 +108,9 @@ def test_help_of_a_method_shows_its_options_with_defaults(capsys, monkeypatch):
         (["--method", "best"], "no method 'best'; the methods are "),
         (["--method", "recal", "--max-iter", "many"], "'many' cannot be read as INT"),
         (["--method", "recal", "--guard", "maybe"], r"'maybe' cannot be read as ece|none"),
-        (["--max-iterations", "3"], "No such option"),
+        (["--max-iterations", "3"], "There is no option --max-iter"),
         (["--method", "recal", "--max-iter", "-1"], "--max-iter must be a whole number"),
-        (["--method", "ts", "--max-iter", "3"], "No such option"),
+        (["--method", "ts", "--max-iter", "3"], "There is no option --max-iter"),
         (["--seed", "x"], "--seed"),
     ],
 )
@@ -121,7 +121,7 @@ def test_fit_refuses_what_it_cannot_use(views, tmp_path, capsys, arguments, word
 
 def test_fit_refuses_bad_views_in_one_sentence(tmp_path, capsys):
     (tmp_path / "text.npz").write_text("hello")
-    assert "not a whole .npz file" in refusal(capsys, "fit", tmp_path / "text.npz", "--out", tmp_path / "x")
+    assert "text.npz is text, not views" in refusal(capsys, "fit", tmp_path / "text.npz", "--out", tmp_path / "x")
     assert "no file or folder" in refusal(capsys, "fit", tmp_path / "none.npz", "--out", tmp_path / "x")
     unlabelled = Views([[0.0, 2.0], [3.0, 1.0]]).write(tmp_path / "u.npz")
     assert "Labels are needed" in refusal(capsys, "fit", unlabelled, "--method", "ts", "--out", tmp_path / "x")

@@ -52,7 +52,7 @@ def test_probabilities_in_place_of_views_are_recognised(views, calibration, tmp_
     assert run(["apply", str(calibration), str(views), "--out", str(tmp_path / "p.npz")]) == 0
     capsys.readouterr()
     shown = said(["fit", tmp_path / "p.npz", "--method", "ts", "--out", tmp_path / "c.recal"], capsys)
-    assert "holds probabilities, and logits are needed" in shown
+    assert "holds probabilities, not views. Logits are needed" in shown
 
 
 def test_missing_labels_are_asked_for_by_their_option(unlabelled, tmp_path, capsys):
@@ -118,9 +118,8 @@ def test_a_module_in_the_current_folder_is_found(folder, capsys):
 def test_a_models_own_exception_is_shown_as_the_models(folder, capsys):
     shown = said(["collect", "--model", "my_first_model:broken", "--data", "x.npy", "--out", "v.npz"], capsys)
     assert "fault in recal" not in shown
-    assert (
-        "The model broken failed while collecting the original of samples 0..5. It raised KeyError: 'weights'" in shown
-    )
+    where = "while collecting the original of samples 0..5, a batch of uint8 of the shape (6, 4, 4)"
+    assert f"The model broken failed {where}. It raised KeyError: 'weights'" in shown
 
 
 @pytest.mark.parametrize(("out", "words"), [("v.zarr", "run the same command again to go on"), ("v.npz", "NAME.zarr")])

@@ -152,7 +152,10 @@ def test_a_module_is_put_back_after_an_error(images):
         collect(module, images, None, preprocess=broken)
     assert module.training
     assert torch.is_grad_enabled()
-    assert caught.value.__notes__ == ["Your preprocess failed while collecting the original of samples 0..19."]
+    assert caught.value.__notes__ == [
+        "Your preprocess failed while collecting the original of samples 0..19, a batch of uint8 of the shape "
+        "(20, 8, 8)."
+    ]
 
 
 def test_floats_and_bytes_are_cast_to_the_weights_dtype(images):

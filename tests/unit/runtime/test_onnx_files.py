@@ -184,7 +184,7 @@ def test_the_command_line_reads_preprocessing_as_collect_and_apply_do(
     np.testing.assert_allclose(outputs_of(out, pixels)["probs"], calibrated_probs(plan, views), atol=1e-5)
 
     assert run(["export", str(calibration), "--out", str(out), "--classes", "5", "--dtype", "uint8"]) == 2
-    assert "--dtype speak of a model" in capsys.readouterr().err
+    assert "--dtype tell of a model" in capsys.readouterr().err
     assert run(["export", str(calibration), "--model", str(model), "--out", str(out), "--dtype", "words"]) == 2
     assert "got words" in capsys.readouterr().err
 

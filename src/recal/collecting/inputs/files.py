@@ -7,6 +7,7 @@ import io
 import re
 import struct
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,14 +82,20 @@ def open_path(
     except RecalError:
         raise
     except Exception as error:  # zipfile, zlib, tarfile, struct and numpy each break in ways of their own
-        # numpy takes whatever it does not know for a pickle, and offers to open it.
-        reason = "it is damaged, or holds Python objects" if "pickle" in str(error) else str(error).rstrip(".")
-        raise FileError(f"{path} cannot be read: {reason}.") from error
+        raise FileError(f"{path} cannot be read: {_reason(error)}.") from error
     raise InputError(
         f"{path.name}: inputs are read from .npz, .npy, IDX (a name with idx3-ubyte, maybe .gz), binary CIFAR archives "
         "(.bin, .tar.gz), tables (.csv, .tsv, .parquet), texts (.txt, one per line), or a folder of images, sounds or "
         "texts."
     )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, zipfile.BadZipFile):
+        return "it is damaged or was cut off"
+    if "pickle" in str(error) or "Python objects" in str(error):
+        return "it is damaged, or holds Python objects, which are never opened"  # numpy would offer to open them
+    return str(error).rstrip(".")
 
 
 def _refuse(name: str, value: Any, where: str) -> None:
@@ -101,20 +108,28 @@ def read_labels(path: Path) -> NDArray[Any]:
     try:
         if path.suffix in (".txt", ".csv"):
             return _read_label_lines(path)
-        return np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.asarray(read_idx(path))
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False)
+        if not re.search(r"idx\d", path.name.lower()) and path.suffix not in ("", ".gz"):
+            raise InputError(f"Labels are read from .npy, IDX, or .txt with one per line, got {path}.")
+        return np.asarray(read_idx(path))
     except RecalError:
         raise
     except Exception as error:
         raise FileError(
-            f"{path} cannot be read as labels (.npy, IDX, or .txt with one per line): {str(error).rstrip('.')}."
+            f"{path} cannot be read as labels (.npy, IDX, or .txt with one per line): {_reason(error)}."
         ) from error
 
 
 def _read_label_lines(path: Path) -> NDArray[Any]:
     """Return one label per line: whole numbers where all are, otherwise words."""
-    lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").rstrip().splitlines()]
     if not lines:
         raise ValueError("it holds no line")
+    if "" in lines:
+        raise InputError(
+            f"{path}: line {lines.index('') + 1} is empty; every sample needs a label, in the samples' order."
+        )
     try:
         return np.array([int(line) for line in lines])
     except (ValueError, OverflowError):
@@ -136,8 +151,9 @@ def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
         others = [name for name in names if name != label]
         chosen = next((name for name in _INPUTS if name in names), others[0] if len(others) == 1 else None)
         if chosen is None:
+            views = " These are views already, which recal fit takes." if "logits" in names else ""
             raise InputError(
-                f"{path} holds {', '.join(names) or 'nothing'}; call the inputs `inputs` and the labels `labels`."
+                f"{path} holds {', '.join(names) or 'nothing'}; call the inputs `inputs`, the labels `labels`.{views}"
             )
         return file[chosen], None if label is None else file[label]
 

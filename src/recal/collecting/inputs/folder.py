@@ -49,8 +49,11 @@ class FileFolder(IndexedSource):
         else:
             found = [(path, -1) for path in self._files(self.root)]
         if not found:
-            ends = f" with {self.suffixes}" if self.suffixes else ""
-            raise InputError(f"{self.root} holds no {self.what}; expected {self.root.name}/class/name{ends}.")
+            ends = f", whose names end in {', '.join(self.suffixes)}" if self.suffixes else ""
+            raise InputError(
+                f"{self.root} holds no {self.what}; expected {self.root.name}/CLASS/NAME, a folder for each class, or "
+                f"{self.root.name}/NAME{ends}."
+            )
         if on_error == "skip":
             readable = [self._is_readable(path) for path, _ in found]
             self.skipped = tuple(self._name(path) for (path, _), ok in zip(found, readable) if not ok)

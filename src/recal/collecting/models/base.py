@@ -9,7 +9,9 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from recal.checks import Floats, check_probs, looks_like_probabilities
 from recal.collecting.fingerprint import digest
-from recal.errors import FileError, InputError, MissingExtraError
+from recal.errors import FileError, InputError, MissingExtraError, blame
 from recal.preprocessing import Outputs
 
 # Where a model answers a probability of 0 its logarithm is taken as that of this floor.
@@ -100,7 +102,9 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
 
         return OnnxModel(model)
     if isinstance(model, type):
-        raise InputError(f"The model is the class {model.__name__}; pass a trained instance of it.")
+        raise InputError(
+            f"The model is the class {model.__name__}; pass a trained instance of it, as net = {model.__name__}()."
+        )
     if hasattr(model, "predict") and (hasattr(model, "predict_proba") or hasattr(model, "decision_function")):
         from recal.collecting.models.estimators import EstimatorModel
 
@@ -128,7 +132,13 @@ def _open_model(path: Path, device: Any) -> Model:
             "network, and --weights FILE.safetensors."
         )
     if not path.exists():
-        raise InputError(f"There is no model file {path}.")
+        module = f"{path}.py" if Path(f"{path}.py").exists() else ""
+        hint = f" For a model in {module} write {path}:NAME." if module else ""
+        raise InputError(f"There is no model file {path}.{hint}")
+    if path.suffix.lower() == ".py":
+        raise InputError(
+            f"{path} is a program: name the model in it as {path.stem}:NAME, the function or network itself."
+        )
     if path.suffix.lower() in (".onnx", ".pt2") and not path.is_file():
         raise InputError(f"{path} is not a regular file.")
     if path.suffix.lower() == ".onnx":
@@ -202,12 +212,40 @@ def import_object(spec: str) -> Any:
     try:
         if here not in sys.path:  # a command, unlike `python`, does not look in the current folder by itself
             sys.path.insert(0, here)
+        part = ""
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"Cannot import {spec!r}: {error}. Write it as package.module:name.") from error
+    except ModuleNotFoundError as error:
+        raise InputError(_not_found(spec, module, error)) from error
+    except AttributeError as error:
+        if not isinstance(error.obj, ModuleType | type) or error.name is None or part != error.name:
+            blame(error, f"The module {module}", "while it was imported")
+            raise
+        near = get_close_matches(error.name, dir(error.obj), n=1)
+        hint = f"Did you mean {spec.removesuffix(error.name)}{near[0]}?" if near else "It is written module:name."
+        raise InputError(f"{spec.removesuffix(error.name).rstrip(':.')} has no {error.name!r}. {hint}") from error
+    except SystemExit as stop:
+        raise InputError(
+            f"The module {module} ended Python while it was imported (sys.exit, or a command line of its own). Put all "
+            "but the model below if __name__ == '__main__':"
+        ) from stop
+    except Exception as error:  # whatever a module of the user's does
+        blame(error, f"The module {module}", "while it was imported")
+        raise
     return found
+
+
+def _not_found(spec: str, module: str, error: ModuleNotFoundError) -> str:
+    """Return the sentence for a module that is not there, itself or what it imports."""
+    absent, (first, *_) = error.name or module, module.split(".")
+    if absent != first and not module.startswith(absent):
+        return f"The module {module} imports {absent!r}, which is not installed here: pip install it, then try again."
+    if module.endswith(".py"):
+        return f"A module is named without its ending: write {spec.replace('.py:', ':')}."
+    near = get_close_matches(first, [path.stem for path in Path().glob("*.py")], n=1)
+    hint = f"Did you mean {near[0]}?" if near else "It is written package.module:name."
+    return f"Cannot import {spec!r}: there is no module {absent!r} in this folder, and none is installed. {hint}"
 
 
 def _comes_from(value: Any, package: str) -> bool:

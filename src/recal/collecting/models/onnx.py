@@ -52,7 +52,9 @@ class OnnxModel(Model):
             try:
                 model = onnxruntime.InferenceSession(str(self.path), providers=onnxruntime.get_available_providers())
             except Exception as error:
-                raise FileError(f"{self.path} cannot be read as an ONNX model: {str(error).rstrip('.')}.") from error
+                raise FileError(
+                    f"{self.path} cannot be read as an ONNX model: {str(error).rstrip('.')}. Copy or export it again."
+                ) from error
         else:
             self.name = "the ONNX session"
         self.session = model

@@ -1,0 +1,160 @@
+"""What a file that was typed is, by a look at its beginning, so that a mix-up is answered with what to type instead."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from recal.errors import FileError, InputError
+
+Wanted = Literal["views", "probabilities", "calibration"]
+
+_HEAD_BYTES = 4096
+# Beginnings that tell what a file is, and how it is called.
+_BEGINNINGS = (
+    (b"\x93NUMPY", "array"),
+    (b"PAR1", "table"),
+    (b"\x80", "pickle"),
+    (b"\x89PNG", "image"),
+    (b"\xff\xd8\xff", "image"),
+    (b"GIF8", "image"),
+    (b"RIFF", "sound"),
+    (b"%PDF", "document"),
+    (b"\xd0\xcf\x11\xe0", "spreadsheet"),
+)
+_SUFFIXES = {
+    ".csv": "table",
+    ".tsv": "table",
+    ".xlsx": "spreadsheet",
+    ".xls": "spreadsheet",
+    ".onnx": "model",
+    ".pt2": "model",
+    ".py": "program",
+}
+_CALLED = {
+    "views": "views",
+    "probabilities": "probabilities",
+    "calibration": "a calibration",
+    "weights": "a file of a network's weights",
+    "array": "one array alone (.npy)",
+    "table": "a table",
+    "pickle": "a pickle, which may run any code and is never opened",
+    "image": "an image",
+    "sound": "a sound",
+    "document": "a document",
+    "spreadsheet": "a spreadsheet",
+    "model": "a model",
+    "program": "a Python program",
+    "archive": "a zip archive",
+    "text": "text",
+    "unknown": "of an unknown kind",
+    "folder": "a folder without views",
+}
+_COMES_FROM = {
+    "views": "Views are an .npz file with an array `logits`, or a .zarr folder: recal collect makes them.",
+    "probabilities": "Probabilities are an .npz file with an array `probs`, or a .csv or .parquet table: recal apply "
+    "makes them.",
+    "calibration": "recal fit makes one: recal fit VIEWS --out calibration.recal",
+}
+
+
+def kind_of(path: Path) -> str:
+    """Return what a file or folder is, one of the keys of `_CALLED`, or missing, empty or cut."""
+    if path.is_dir():
+        return "views" if path.suffix == ".zarr" or (path / "zarr.json").exists() else "folder"
+    if not path.exists():
+        return "missing"
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return "unknown"  # the reader proper says why
+    if not head:
+        return "empty"
+    if head.startswith(b"PK\x03\x04"):
+        return _kind_of_archive(path)
+    if head[8:9] == b"{":
+        return "calibration" if b'"recal"' in head else "weights"
+    known = next((kind for start, kind in _BEGINNINGS if head.startswith(start)), None)
+    return known or _SUFFIXES.get(path.suffix.lower()) or ("text" if _is_text(head) else "unknown")
+
+
+def _kind_of_archive(path: Path) -> str:
+    from recal.files.npz import names_in
+
+    if path.suffix.lower() in (".csv", ".xls", ".xlsx"):
+        return "spreadsheet"  # also where its name pretends to be text
+    names = names_in(path)
+    if not names:
+        return "cut"
+    if "logits" in names:
+        return "views"
+    if "probs" in names:
+        return "probabilities"
+    return _SUFFIXES.get(path.suffix.lower()) or ("arrays" if path.suffix == ".npz" else "archive")
+
+
+def _is_text(head: bytes) -> bool:
+    try:
+        text = head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start > len(head) - 4  # a letter cut in two at the end
+    return text.isprintable() or not any(letter < " " and letter not in "\t\r\n\f" for letter in text)
+
+
+def check_kind(path: Path, *wanted: Wanted) -> str:
+    """Return what the file is; refuse what is none of what is wanted, with what to do about it."""
+    kind = kind_of(path)
+    if kind in wanted:
+        return kind
+    if kind == "table" and "probabilities" in wanted:
+        return kind
+    if kind == "missing":
+        raise FileError(missing(path))
+    if kind == "empty":
+        raise FileError(f"{path} is empty. Make it again: what wrote it was cut off, or has not begun.")
+    if kind == "cut":
+        raise FileError(f"{path} is not a whole .npz file: it is damaged or was cut off. Copy it, or make it, again.")
+    raise InputError(_mixed_up(path, kind, wanted[0]))
+
+
+def missing(path: Path) -> str:
+    """Return the sentence for a file that is not there, with the name that was meant where one is near."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f"There is no file {path}: the folder {folder} is not there."
+    near = get_close_matches(path.name, [found.name for found in folder.iterdir()], n=1, cutoff=0.75)
+    meant = f" Did you mean {folder / near[0]}?" if near else f" It was looked for in {folder.resolve()}."
+    return f"There is no file or folder {path}.{meant}"
+
+
+def _mixed_up(path: Path, kind: str, wanted: Wanted) -> str:
+    """Return the sentence for a file of another kind: what it is, and what to type instead."""
+    remedy = _COMES_FROM[wanted]
+    if kind == "arrays":
+        from recal.files.npz import names_in
+
+        array = "probs" if wanted == "probabilities" else "logits"
+        return (
+            f"{path} cannot be used: it holds no array `{array}`; it holds: {', '.join(names_in(path)[:8])}. Give the "
+            f"array that name; if these are a model's inputs: recal collect --model MODEL --data {path} --out views.npz"
+        )
+    if wanted == "calibration" and kind in ("views", "probabilities"):
+        remedy = "The calibration comes first where both are given. " + (
+            f"To make one: recal fit {path} --out calibration.recal" if kind == "views" else remedy
+        )
+    elif wanted == "views" and kind == "calibration":
+        remedy = "The calibration comes first where both are given."
+    elif wanted == "views" and kind in ("probabilities", "table"):
+        remedy = f"Logits are needed. {remedy} Probabilities are read by recal evaluate, decide and report."
+    elif wanted == "probabilities" and kind == "calibration":
+        remedy = f"Probabilities come from it by: recal apply {path} VIEWS --out probs.npz"
+    elif kind == "array":
+        remedy = "Save it by name: np.savez('views.npz', logits=..., labels=...)"
+    elif kind == "folder" and wanted == "views":
+        remedy += " A folder of inputs is read by recal collect --data."
+    elif kind == "spreadsheet":
+        remedy += " Save the spreadsheet as .csv."
+    verb = "holds" if kind in ("views", "probabilities") else "is"
+    return f"{path} {verb} {_CALLED[kind]}, not {_CALLED[wanted]}. {remedy}"
