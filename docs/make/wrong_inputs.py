@@ -35,7 +35,8 @@ def cases() -> Any:
     """Return the module that holds the list and makes its files."""
     path = DOCS.parent / "tests" / "unit" / "cli" / "wrong_inputs.py"
     spec = importlib.util.spec_from_file_location("wrong_inputs", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["wrong_inputs"] = module
     spec.loader.exec_module(module)
