@@ -35,7 +35,8 @@ _LATER = {
     "Pilot": "recal.collecting.pilot",
     "run_pilot": "recal.collecting.pilot",
     "RayEngine": "recal.collecting.ray",
-    "apply_distributed": "recal.collecting.ray",
+    "apply_distributed": "recal.collecting.parts",
+    "AppliedParts": "recal.collecting.parts",
 }
 
 __all__ = [

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,31 +135,64 @@ def passes_of(calibrator: Calibrator, logits: Floats) -> NDArray[np.int64]:
     return 1 + views * needed.astype(np.int64)
 
 
+@dataclass(frozen=True)
+class CalibratedBlock:
+    """What a block's samples are answered, and what the answers took."""
+
+    index: int
+    probs: NDArray[np.float64]
+    passes: NDArray[np.int64]
+    labels: NDArray[Any] | None
+
+    def __len__(self) -> int:
+        return len(self.probs)
+
+
+@dataclass(frozen=True)
+class Calibrating:
+    """Calibrates a block, here or where it was computed."""
+
+    calibrator: Calibrator
+    transforms: tuple[Transform, ...]
+
+    def __call__(self, block: Block) -> CalibratedBlock:
+        views: dict[Transform | str, Any] = dict(zip(self.transforms, block.transformed))
+        probs = self.calibrator.predict_proba(Views(block.logits, views))
+        return CalibratedBlock(block.index, probs, passes_of(self.calibrator, block.logits), block.labels)
+
+
 class ProbabilitySink(Sink):
     """Calibrates each block as it comes and keeps the probabilities alone."""
+
+    doing: ClassVar[str] = "Applying"
 
     def __init__(self, job: Job, source: Source, calibrator: Calibrator) -> None:
         super().__init__(job, source, None)
         self.calibrator = calibrator
-        self._probs: dict[int, NDArray[np.float64]] = {}
-        self._passes: dict[int, NDArray[np.int64]] = {}
+        self._blocks: dict[int, CalibratedBlock] = {}
 
     def put(self, block: Block) -> None:
         self._check(block)
-        self._probs[block.index] = calibrate(self.calibrator, self.job.transforms, block)
-        self._passes[block.index] = passes_of(self.calibrator, block.logits)
+        self.take(self.finisher()(block))
+
+    def finisher(self) -> Calibrating:
+        return Calibrating(self.calibrator, self.job.transforms)
+
+    def take(self, finished: CalibratedBlock) -> None:
+        if finished.labels is not None and self.source.labels is None:
+            self._labels[finished.index] = finished.labels
+        self._blocks[finished.index] = finished
 
     def result(self) -> Applied:
-        probs = np.concatenate([self._probs[index] for index in sorted(self._probs)])
-        names = self.calibrator.classes_
-        numbered = names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names)))
-        self.asked_classes = None if numbered else names.tolist()
+        blocks = [self._blocks[index] for index in sorted(self._blocks)]
+        probs = np.concatenate([block.probs for block in blocks])
+        self.asked_classes = class_names(self.calibrator)
         labels, classes = self.labels(*probs.shape)
-        passes = np.concatenate([self._passes[index] for index in sorted(self._passes)])
-        return Applied(probs, labels, classes, passes)
+        return Applied(probs, labels, classes, np.concatenate([block.passes for block in blocks]))
 
 
-def calibrate(calibrator: Calibrator, transforms: Sequence[Transform], block: Block) -> NDArray[np.float64]:
-    """Return the calibrated probabilities of one block."""
-    views: dict[Transform | str, Any] = dict(zip(transforms, block.transformed))
-    return calibrator.predict_proba(Views(block.logits, views))
+def class_names(calibrator: Calibrator) -> list[Any] | None:
+    """Return the classes where they have names, and None where they are column numbers."""
+    names = calibrator.classes_
+    numbered = names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names)))
+    return None if numbered else list(names.tolist())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,13 @@ class Block:
 
     def __len__(self) -> int:
         return len(self.logits)
+
+
+class Finisher(Protocol):
+    """What is done with a block where it was computed. It may give the block back, for the driver to keep; whatever
+    else it gives has as many rows as `len` says."""
+
+    def __call__(self, block: Block) -> Any: ...
 
 
 @dataclass(frozen=True)

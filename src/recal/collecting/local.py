@@ -205,7 +205,7 @@ def choose_engine(engine: Any) -> Runner:
 def run_local(job: Job, source: Source, batch_size: int, sink: Sink, progress: bool) -> None:
     """Run the job in this process."""
     done = sum(min(batch_size, (source.n_samples or batch_size) - index * batch_size) for index in sink.done)
-    with job.model.running(), progress_bar("Collecting", source.n_samples, done, shown=progress) as advance:
+    with job.model.running(), progress_bar(sink.doing, source.n_samples, done, shown=progress) as advance:
         for batch in source.batches(batch_size, sink.done):
             if batch.index in sink.done:
                 sink.meet_again(batch)

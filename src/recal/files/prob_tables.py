@@ -4,9 +4,9 @@ From anywhere: one column, named `label` unless said otherwise, holds the true c
 and its name is the class's name. Labels are names of columns, or, where they are whole numbers and the columns are
 named otherwise, the columns' numbers from 0.
 
-recal's own: `prediction`, `confidence`, `accept` where the calibration holds a rule, `label` where it is known, and for
-every class a column named ``p_`` and the class. They are written and read here, so that what one
-command writes the others read.
+recal's own: `prediction`, `confidence`, `accept` where the calibration holds a rule, `passes` where forward passes were
+counted, `label` where it is known, and for every class a column named ``p_`` and the class. They are written and read
+here, so that what one command writes the others read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from recal.files.probs import Probabilities, write_probs
 SUFFIXES = (".csv", ".parquet")
 _LABEL = "label"
 # The columns of recal's own tables beside the classes'.
-_ANSWER, _ACCEPT, _PREFIX = ("prediction", "confidence"), "accept", "p_"
+_ANSWER, _BESIDE, _PREFIX = ("prediction", "confidence"), ("accept", "passes"), "p_"
 
 
 def check_prob_name(path: Path) -> None:
@@ -47,6 +47,7 @@ def write_prob_file(
     classes: NDArray[Any] | None = None,
     *,
     accepted: NDArray[np.bool_] | None = None,
+    passes: NDArray[np.int64] | None = None,
 ) -> Path:
     """Write probabilities to an .npz file or a Parquet table, as the name says, whole or not at all."""
     check_prob_name(path)
@@ -55,8 +56,7 @@ def write_prob_file(
     arrow, parquet = _pyarrow("Writing a .parquet table")
     names = np.arange(probs.shape[1]) if classes is None else classes
     columns: dict[str, Any] = {_ANSWER[0]: names[probs.argmax(axis=1)], _ANSWER[1]: probs.max(axis=1)}
-    if accepted is not None:
-        columns[_ACCEPT] = accepted
+    columns |= {name: values for name, values in zip(_BESIDE, (accepted, passes)) if values is not None}
     if labels is not None:
         columns["label"] = names[labels]
     for place, name in enumerate(names.tolist()):
@@ -106,10 +106,10 @@ def read_prob_table(
 
 def _take_own(columns: dict[str, NDArray[Any]]) -> bool:
     """Whether the table is one of recal's own; what it tells beside the probabilities is then taken out."""
-    rest = [name for name in columns if name not in (*_ANSWER, _ACCEPT)]
+    rest = [name for name in columns if name not in (*_ANSWER, *_BESIDE)]
     own = set(_ANSWER) <= set(columns) and bool(rest) and all(name.startswith(_PREFIX) for name in rest)
     if own:
-        for name in (*_ANSWER, _ACCEPT):
+        for name in (*_ANSWER, *_BESIDE):
             columns.pop(name, None)
     return own
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ _DTYPES = {
 _PIXELS: dict[int, Pixels] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 
+def _open_session(path: Path) -> Any:
+    options, asked = onnxruntime.SessionOptions(), os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:  # onnxruntime itself takes all cores, also when several processes share them
+        options.intra_op_num_threads = int(asked)
+    return onnxruntime.InferenceSession(str(path), options, providers=onnxruntime.get_available_providers())
+
+
 class OnnxModel(Model):
     """An ONNX file or an open session with one input, the batch.
 
@@ -50,7 +58,7 @@ class OnnxModel(Model):
             self.name = self.path.name
             check_external_data(self.path)
             try:
-                model = onnxruntime.InferenceSession(str(self.path), providers=onnxruntime.get_available_providers())
+                model = _open_session(self.path)
             except Exception as error:
                 raise FileError(
                     f"{self.path} cannot be read as an ONNX model: {str(error).rstrip('.')}. Copy or export it again."

@@ -13,10 +13,25 @@ from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_labels
 from recal.collecting.inputs.sources import Batch, Source
-from recal.collecting.job import Block, Job
+from recal.collecting.job import Block, Finisher, Job
 from recal.errors import FileError, InputError
 from recal.transforms import Transform
 from recal.views import Views
+
+# The number of classes and the dtype of the first block.
+First = tuple[int, np.dtype[Any]]
+
+
+def check_block(block: Block, first: First, model: str) -> None:
+    """Refuse a block with another number of classes than the first, or with a dtype that loses bits in its."""
+    (n_classes, dtype), (known, held) = (block.logits.shape[1], block.logits.dtype), first
+    if n_classes != known:
+        raise InputError(
+            f"The number of classes changed: {model} gave {known} before and {n_classes} "
+            f"for batch {block.index}. A classifier must give one column per class for every input."
+        )
+    if dtype != held and not np.can_cast(dtype, held):
+        raise InputError(f"{model} gave {held} before and {dtype} for batch {block.index}.")
 
 
 class Sink(ABC):
@@ -28,14 +43,17 @@ class Sink(ABC):
         The batches that need not be computed.
     wants_digests : bool
         Whether blocks should tell what inputs they were made of.
+    doing : str
+        What a progress bar says.
     """
 
     done: frozenset[int] = frozenset()
     wants_digests: ClassVar[bool] = False
+    doing: ClassVar[str] = "Collecting"
 
     def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None) -> None:
         self.job, self.source, self.asked_classes = job, source, classes
-        self._first: tuple[int, np.dtype[Any]] | None = None
+        self._first: First | None = None
         self._labels: dict[int, NDArray[Any]] = {}
 
     def __enter__(self) -> Self:
@@ -54,23 +72,23 @@ class Sink(ABC):
         """See a batch that is in `done` already; a source that cannot skip gives it all the same."""
         return
 
-    def _check(self, block: Block) -> Block:
-        """Return the block in the dtype of the first; refuse another number of classes."""
-        n_classes, dtype = block.logits.shape[1], block.logits.dtype
+    def finisher(self) -> Finisher | None:
+        """Return what another process may do with its blocks instead of sending them here; None while they all come."""
+        return None
+
+    def take(self, finished: Any) -> None:
+        """Keep what a finisher made of a block."""
+        raise NotImplementedError(f"{type(self).__name__} has no finisher")
+
+    def _check(self, block: Block) -> None:
+        """Hold a block to the first one's number of classes and dtype, and keep its labels."""
         if self._first is None:
-            self._first = (n_classes, dtype)
+            self._first = (block.logits.shape[1], block.logits.dtype)
             if self.source.labels is not None:  # known before the work begins: refuse bad ones before it, too
-                self._columns(self.source.labels, n_classes)
-        if n_classes != self._first[0]:
-            raise InputError(
-                f"The number of classes changed: {self.job.model.name} gave {self._first[0]} before and {n_classes} "
-                f"for batch {block.index}. A classifier must give one column per class for every input."
-            )
+                self._columns(self.source.labels, block.logits.shape[1])
+        check_block(block, self._first, self.job.model.name)
         if block.labels is not None and self.source.labels is None:
             self._labels[block.index] = block.labels
-        if dtype != self._first[1] and not np.can_cast(dtype, self._first[1]):
-            raise InputError(f"{self.job.model.name} gave {self._first[1]} before and {dtype} for batch {block.index}.")
-        return block
 
     def labels(self, n_samples: int, n_classes: int) -> tuple[Labels | None, NDArray[Any] | None]:
         """Return the labels as column indices, and the columns' names where they have any."""

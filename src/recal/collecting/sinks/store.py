@@ -20,11 +20,11 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.inputs.sources import Batch, Source
 from recal.collecting.job import Block, Job, digest_inputs
+from recal.collecting.sinks.blocks import BlockWriter, StoreArrays, Token, Written, cannot_write, describe_block
 from recal.collecting.sinks.journal import Journal
 from recal.collecting.sinks.memory import ViewsSink
 from recal.collecting.sinks.resuming import differ_by_rounding, is_foreign, version_of
@@ -69,7 +69,8 @@ class StoreSink(ViewsSink):
         self.target, self.batch_size, self.resume = target, batch_size, resume
         self._manifest = self._describe()
         self._between = None if job.preprocessing is None else job.preprocessing.as_json()
-        self._arrays: dict[str, Any] = {}
+        self._arrays = StoreArrays(target, batch_size)
+        self._token: Token | None = None
         self._probe: int | None = None
         self._lock: FolderLock | None = None
 
@@ -99,7 +100,7 @@ class StoreSink(ViewsSink):
             if self._lock is not None:
                 self._lock.close()
             if isinstance(error, OSError):
-                raise self._cannot_write(error) from error
+                raise cannot_write(self.target, error) from error
             raise
         return self
 
@@ -184,7 +185,7 @@ class StoreSink(ViewsSink):
             self._journal.forget(broken)
         if not self._journal.records:
             self._clear(JOURNAL, "manifest.json")
-            self._arrays = {}
+            self._arrays.forget()
             self._write_manifest()
 
     def _read_manifest(self) -> dict[str, Any]:
@@ -219,32 +220,41 @@ class StoreSink(ViewsSink):
 
     def put(self, block: Block) -> None:
         self._check(block)
-        record = {
-            "rows": len(block),
-            "inputs": block.inputs,
-            "logits": digest_array(block.logits),
-            "transformed": digest_array(block.transformed),
-            "sums": [checksum(block.logits), *(checksum(view) for view in block.transformed)],
-            "labels": None if block.labels is None or self.source.labels is not None else block.labels.tolist(),
-        }
+        record = describe_block(block, self.source.labels is None)
         if block.index == self._probe:
             self._compare_block(block, record)
+            self._probe = None
             return
         if self._complete:
             raise self._other_inputs(block.index)  # there are more than when it was finished
         try:
             if not self._arrays:
-                self._create_arrays(block)
-            self._grow(block)
-            self._discard(block.index)
-            rows = slice(block.index * self.batch_size, block.index * self.batch_size + len(block))
-            self._arrays["logits"][rows] = block.logits
-            if self.job.transforms:
-                self._arrays["transformed"][:, rows] = block.transformed
-            self._held.check()
-            self._journal.add(block.index, record)
+                described = header(self._manifest["pool"], "", self._between)
+                self._arrays.create(block, described, self.source.n_samples)
+            self._arrays.grow(block)
+            self._arrays.write(block)
+            self._vouch(block.index, record)
         except OSError as error:
-            raise self._cannot_write(error) from error
+            raise cannot_write(self.target, error) from error
+
+    def finisher(self) -> BlockWriter | None:
+        # What the arrays are is known from the first block on; and the one that is compared must come here.
+        if self._complete or self._probe is not None or not self._arrays:
+            return None
+        if self._token is None:
+            self._token = Token(self.target)
+        return BlockWriter(self._arrays, self._token, self.source.labels is None, self.job.model.name)
+
+    def take(self, finished: Written) -> None:
+        try:
+            self._vouch(finished.index, finished.record)
+        except OSError as error:
+            raise cannot_write(self.target, error) from error
+
+    def _vouch(self, index: int, record: dict[str, Any]) -> None:
+        """Write the line that makes a block count."""
+        self._held.check()
+        self._journal.add(index, record)
 
     def meet_again(self, batch: Batch) -> None:
         recorded = self._journal.records[batch.index]
@@ -257,7 +267,7 @@ class StoreSink(ViewsSink):
             raise self._other_inputs(block.index)
         if record["logits"] == recorded["logits"] and record["transformed"] == recorded["transformed"]:
             return
-        stored = self._stored(block.index, recorded["rows"])
+        stored = self._arrays.read(block.index, recorded["rows"])
         pairs = zip(stored, (block.logits, block.transformed))
         # Another machine may round the last bits otherwise; another model gives other answers.
         if not all(old.shape == new.shape and differ_by_rounding(old, new) for old, new in pairs):
@@ -272,64 +282,15 @@ class StoreSink(ViewsSink):
             f"give the same order each time (shuffle=False). {_REMEDY}"
         )
 
-    # --- arrays
-
-    def _create_arrays(self, block: Block) -> None:
-        import zarr
-
-        (_, k), m, b = block.logits.shape, len(self.job.transforms), self.batch_size
-        n = self.source.n_samples or 0
-        root = zarr.open_group(str(self.target), mode="a", zarr_format=3)
-        root.attrs["recal"] = header(self._manifest["pool"], "", self._between)
-        # Logits hardly get smaller by packing, and packing each view by itself took nearly half of the store's time.
-        options: dict[str, Any] = {"compressors": None, "fill_value": float("nan"), "overwrite": True}
-        options["dtype"] = block.logits.dtype
-        self._arrays["logits"] = root.create_array("logits", shape=(n, k), chunks=(b, k), **options)
-        if m:  # a batch's views lie in one file, and each can be read by itself
-            self._arrays["transformed"] = root.create_array(
-                "transformed", shape=(m, n, k), shards=(m, b, k), chunks=(1, b, k), **options
-            )
-
     def _open_arrays(self) -> None:
-        import zarr
-
-        try:
-            root: Any = zarr.open_group(str(self.target), mode="r+")
-            self._arrays = {name: root[name] for name in ("logits", "transformed") if name in root}
-        except Exception as error:
-            raise FileError(
-                f"{self.target} is damaged: {error}. Pass resume=False (--again) to begin again."
-            ) from error
-        self._first = (self._arrays["logits"].shape[1], self._arrays["logits"].dtype)
-
-    def _grow(self, block: Block) -> None:
-        """Make room, where the number of samples is not known beforehand."""
-        end = block.index * self.batch_size + len(block)
-        for array in self._arrays.values():
-            shape = list(array.shape)
-            if shape[-2] < end:
-                shape[-2] = end
-                array.resize(tuple(shape))
-
-    def _discard(self, index: int) -> None:
-        """Remove what a killed or damaged write left: zarr would read it before it writes."""
-        for place in (f"logits/c/{index}/0", f"transformed/c/0/{index}/0"):
-            (self.target / place).unlink(missing_ok=True)
-
-    def _stored(self, index: int, rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        if not self._arrays:
-            self._open_arrays()
-        where = slice(index * self.batch_size, index * self.batch_size + rows)
-        logits = np.asarray(self._arrays["logits"][where])
-        if "transformed" not in self._arrays:
-            return logits, np.empty((0, *logits.shape), dtype=logits.dtype)
-        return logits, np.asarray(self._arrays["transformed"][:, where])
+        self._arrays.open()
+        self._first = self._arrays.first
 
     def _is_intact(self, index: int, record: dict[str, Any]) -> bool:
         if not isinstance(record.get("sums"), list):  # of an older version
             return False
         try:
-            logits, transformed = self._stored(index, record["rows"])
+            logits, transformed = self._arrays.read(index, record["rows"])
         except Exception:  # a damaged chunk; it is computed again
             return False
         return digest_array(logits) == record["logits"] and digest_array(transformed) == record["transformed"]
@@ -341,7 +302,7 @@ class StoreSink(ViewsSink):
             try:
                 self._seal()
             except OSError as error:
-                raise self._cannot_write(error) from error
+                raise cannot_write(self.target, error) from error
         return read_views(self.target)
 
     def _seal(self) -> None:
@@ -354,9 +315,9 @@ class StoreSink(ViewsSink):
             raise InputError(f"{self.target}: {self.source.n_samples} samples were announced and {n_samples} came.")
         if self.source.labels is None:
             self._labels = {i: np.array(r["labels"]) for i, r in records.items() if r["labels"] is not None}
-        labels, columns = self.labels(n_samples, self._arrays["logits"].shape[1])
+        labels, columns = self.labels(n_samples, self._arrays.first[0])
         root: Any = zarr.open_group(str(self.target), mode="a")
-        pool, n_classes = self._manifest["pool"], self._arrays["logits"].shape[1]
+        pool, n_classes = self._manifest["pool"], self._arrays.first[0]
         names = None if columns is None else columns.tolist()
         sums = Checksums(self.batch_size, describe(pool, names, (len(pool), n_samples, n_classes), self._between))
         each = [records[index]["sums"] for index in sorted(records)]
@@ -372,6 +333,8 @@ class StoreSink(ViewsSink):
         kept = ("rows", "inputs", "logits", "transformed", "sums", "labels")
         chunks = [{key: records[index][key] for key in kept} for index in sorted(records)]
         self._manifest |= {"complete": True, "chunks": chunks}
+        if self._token is not None:
+            self._token.remove()
         self._held.check()
         self._write_manifest()
         self._journal.remove()
@@ -383,11 +346,7 @@ class StoreSink(ViewsSink):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._token is not None:
+            self._token.remove()
         self._journal.close()
         self._held.close()
-
-    def _cannot_write(self, error: OSError) -> FileError:
-        return FileError(
-            f"Cannot write {self.target}: {error.strerror or error}. What was finished is kept: "
-            "make room (or mend what is wrong) and run the same again to go on."
-        )

@@ -1,0 +1,155 @@
+"""A calibrator applied to inputs too many for one machine: a folder of tables, a part per batch, gathered nowhere."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from recal.calibrators.base import Calibrator
+from recal.collecting.apply import Calibrating, class_names, job_of
+from recal.collecting.inputs.sources import Source
+from recal.collecting.job import Block, Job, Preprocess
+from recal.collecting.local import choose_engine, open_source
+from recal.collecting.sinks.memory import Sink
+from recal.collecting.workers import as_indexed
+from recal.errors import RecalError
+from recal.files.prob_tables import write_prob_file
+from recal.preprocessing import Outputs
+from recal.transforms.parse import Own
+
+
+@dataclass(frozen=True)
+class AppliedParts:
+    """A folder of calibrated probabilities that holds every row; it may be passed wherever a path may.
+
+    Attributes
+    ----------
+    folder : Path
+    samples : int
+        How many rows its parts hold.
+    written : int
+        How many of them were computed by this call; the others were there.
+    passes : int
+        How many forward passes those took.
+    """
+
+    folder: Path
+    samples: int
+    written: int
+    passes: int
+
+    @property
+    def passes_per_answer(self) -> float | None:
+        """How many forward passes an answer took on average, among those that were computed."""
+        return self.passes / self.written if self.written else None
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.folder)
+
+
+@dataclass(frozen=True)
+class WrittenPart:
+    """A part that is in its folder."""
+
+    index: int
+    rows: int
+    passes: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """Calibrates a block and writes its table; an earlier attempt's is replaced."""
+
+    calibrating: Calibrating
+    folder: Path
+
+    def __call__(self, block: Block) -> WrittenPart:
+        found, calibrator = self.calibrating(block), self.calibrating.calibrator
+        names, rule = class_names(calibrator), getattr(calibrator, "decision_", None)
+        write_prob_file(
+            self.folder / part_name(block.index),
+            found.probs,
+            None,
+            None if names is None else np.asarray(names),
+            accepted=None if rule is None else rule.accept(found.probs),
+            passes=found.passes,
+        )
+        return WrittenPart(block.index, len(block), int(found.passes.sum()))
+
+
+class PartsSink(Sink):
+    """Counts what is written, by workers or here."""
+
+    doing: ClassVar[str] = "Applying"
+
+    def __init__(self, job: Job, source: Source, writer: PartWriter, done: frozenset[int]) -> None:
+        super().__init__(job, source, None)
+        self.writer, self.done = writer, done
+        self.written = self.passes = 0
+
+    def finisher(self) -> PartWriter:
+        return self.writer
+
+    def put(self, block: Block) -> None:
+        self.take(self.writer(block))
+
+    def take(self, finished: WrittenPart) -> None:
+        self.written += finished.rows
+        self.passes += finished.passes
+
+
+def part_name(index: int) -> str:
+    return f"part-{index:06d}.parquet"
+
+
+def apply_distributed(
+    calibrator: Calibrator,
+    model: Any,
+    inputs: Any,
+    out: str | os.PathLike[str],
+    *,
+    preprocess: Preprocess | None = None,
+    batch_size: int = 256,
+    engine: Any = "ray",
+    progress: bool = True,
+    outputs: Outputs | None = None,
+    device: Any = None,
+    transforms: Own = (),
+    **files: Any,
+) -> AppliedParts:
+    """Apply a calibrator to inputs too many for one machine: workers write the tables, and nothing is gathered.
+
+    Parameters
+    ----------
+    calibrator, model, inputs, preprocess, batch_size, progress, outputs, device, transforms, **files
+        As in `recal.collecting.apply`. Views are computed for the samples below the calibrator's gate alone.
+    out : path
+        A folder that all workers can reach. Each batch becomes ``part-000000.parquet`` and so on, in the order of the
+        inputs; parts that are there already are kept, so the same call goes on after an interruption. Beside what
+        `recal apply` writes, a part has a column `passes`: how many forward passes each answer took.
+    engine : {"ray", "local"} or RayEngine
+
+    Returns
+    -------
+    AppliedParts
+        The folder, when it holds every row, and what the work took.
+    """
+    source = as_indexed(open_source(inputs, None, files))
+    job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
+    folder = Path(out).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    there, every = set(os.listdir(folder)), range(-(-source.n_samples // batch_size))
+    done = frozenset(index for index in every if part_name(index) in there)
+    missing = sum(min(batch_size, source.n_samples - index * batch_size) for index in every if index not in done)
+    sink = PartsSink(job, source, PartWriter(Calibrating(calibrator, job.transforms), folder), done)
+    choose_engine(engine)(job, source, batch_size, sink, progress)
+    if sink.written != missing:
+        raise RecalError(f"{missing} rows were to be written to {folder}, and {sink.written} were.")
+    return AppliedParts(folder, source.n_samples, sink.written, sink.passes)
