@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,13 +11,16 @@ from recal.cli import model_options as options
 from recal.cli.output import AsJson, print_json, say, working
 from recal.cli.sources import check_views_held, load_calibration, open_views
 
+if TYPE_CHECKING:
+    from recal.collecting.parts import AppliedParts
+
 # Whether the model was asked here, or the views were there already.
 _TAKES = {False: "took", True: "takes"}
 
 
 def apply(
     calibration: Annotated[Path, typer.Argument(help="What `recal fit` wrote.")],
-    out: Annotated[Path, typer.Option("--out", help="Where to write the probabilities: .npz or .parquet.")],
+    out: Annotated[Path, typer.Option("--out", help="Where to write the probabilities: .npz, .parquet, or a folder.")],
     views: Annotated[
         Path | None, typer.Argument(help="Views of the inputs to judge: an .npz file or a .zarr folder.")
     ] = None,
@@ -53,20 +56,30 @@ def apply(
     prepared as they were for its views: [bold]recal plan[/bold] shows how. An .npz file holds
     `probs` (n_samples, n_classes) and, where they are known, `labels` and `classes`; a .parquet table has a row per
     sample: prediction, confidence, label, a column per class and, where the calibration holds a rule of
-    [bold]recal decide[/bold], whether the answer is accepted.
+    [bold]recal decide[/bold], whether the answer is accepted. A name without an ending is a folder of such tables, one
+    per batch, for inputs without number: with --engine ray the workers write it, and the same command goes on with it.
 
     Example: [bold]recal apply calibration.recal new.npz --out probs.npz[/bold]
 
     Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out probs.parquet[/bold]
+
+    Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out probs --engine ray[/bold]
     """
     from recal import Plan
     from recal.collecting.apply import Applied, passes_of
     from recal.collecting.apply import apply as run
+    from recal.collecting.parts import apply_distributed
     from recal.errors import InputError
     from recal.files.prob_tables import check_prob_name, write_prob_file
     from recal.runtime.numpy import calibrated_probs
 
-    check_prob_name(out)
+    in_parts = not out.suffix
+    check_prob_name(out / "part.parquet" if in_parts else out)
+    if in_parts and (views is not None or labels is not None):
+        raise InputError(
+            f"{out} has no ending, so it would be a folder of tables, which hold no labels and are made from --model "
+            "and --data; for one file give a name that ends in .npz or .parquet."
+        )
     calibrator = load_calibration(calibration)
     skipped: tuple[str, ...] = ()
     if views is not None and model is None and data is None:
@@ -89,12 +102,17 @@ def apply(
         others |= {"text_column": text_column, "stored": stored}
         source = options.open_data(data, **options.reading(opened, data, **images, **others))
         skipped = source.skipped
-        between = options.preprocessing(preprocess, mean, std, divide, channels, stored)
-        how = options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine)
+        how: dict[str, Any] = options.given(batch_size=batch_size, outputs=outputs, device=device)
+        how["preprocess"] = options.preprocessing(preprocess, mean, std, divide, channels, stored)
+        how |= {"engine": engine or "local", "progress": not as_json}
         try:
-            applied = run(calibrator, opened, source, progress=not as_json, preprocess=between, **how)
+            if in_parts:
+                _tell_parts(apply_distributed(calibrator, opened, source, out, **how), skipped, as_json)
+                return
+            applied = run(calibrator, opened, source, **options.given(labels=labels), **how)
         except KeyboardInterrupt as stop:
-            stop.add_note("Nothing was written. What must survive this is collected: recal collect --out NAME.zarr")
+            lost = "Nothing was written. What must survive this is collected: recal collect --out NAME.zarr"
+            stop.add_note(f"Parts that are done are kept in {out}: run the same again." if in_parts else lost)
             raise
         except InputError as error:
             raise error if "fitted on" not in str(error) else InputError(f"{calibration}: {error}") from None
@@ -122,3 +140,16 @@ def apply(
     each = applied.passes_per_answer
     cost = "" if each is None or each == 1 else f" An answer {_TAKES[model is None]} {each:.2f} forward passes."
     say(f"Probabilities of {n_samples:,} samples written to {out}.{cost}{following}")
+
+
+def _tell_parts(parts: AppliedParts, skipped: tuple[str, ...], as_json: bool) -> None:
+    if as_json:
+        counts = {"samples": parts.samples, "written": parts.written, "passes_per_answer": parts.passes_per_answer}
+        print_json({**counts, "skipped": skipped, "file": parts.folder})
+        return
+    if skipped:
+        say(f"{len(skipped)} files could not be read and were skipped, such as {skipped[0]}.")
+    kept, each = parts.samples - parts.written, parts.passes_per_answer
+    there = f", {kept:,} of which were there already" if kept else ""
+    cost = "" if each is None or each == 1 else f" An answer took {each:.2f} forward passes."
+    say(f"Tables with {parts.samples:,} samples are in {parts.folder}{there}.{cost}")

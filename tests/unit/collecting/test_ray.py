@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +16,11 @@ import ray
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from recal import InputError, TemperatureScaling, collect
+from recal import Blend, InputError, Plan, ViewStacking, collect, save
+from recal.cli.app import run
 from recal.collecting import RayEngine, apply, apply_distributed
+from recal.collecting.sinks.blocks import Token
+from recal.collecting.sinks.store import StoreSink
 from recal.errors import RecalError
 
 ENGINE = RayEngine(workers=2)
@@ -52,24 +58,91 @@ def job(images, **options):
     return collect(make_model(), images, "zoom:0.5-0.9:3", **options)
 
 
-@pytest.mark.slow
-def test_the_store_has_the_bytes_of_a_local_run(tmp_path, images):
-    job(images, out=tmp_path / "local.zarr")
-    job(images, out=tmp_path / "ray.zarr", engine=ENGINE)
+@pytest.fixture
+def kept(monkeypatch):
+    """Which blocks the driver wrote itself, and which it only wrote a line on."""
+    found = {"put": [], "take": []}
+    for name in found:
+        whole = getattr(StoreSink, name)
+
+        def noting(sink, block, name=name, whole=whole):
+            found[name].append(block.index)
+            whole(sink, block)
+
+        monkeypatch.setattr(StoreSink, name, noting)
+    return found
+
+
+def test_workers_write_the_bytes_of_a_local_run(tmp_path, images, kept):
+    job(images, out=tmp_path / "ray.zarr", engine=ENGINE, batch_size=4)
+    assert len(kept["take"]) >= 15 - 4 - 4, (
+        "of 15 blocks the driver gets those that were handed out before the first came"
+    )
+    assert sorted(kept["put"] + kept["take"]) == list(range(15))
+    job(images, out=tmp_path / "local.zarr", batch_size=4)
     assert contents(tmp_path / "ray.zarr") == contents(tmp_path / "local.zarr")
 
 
+def test_workers_that_do_not_reach_the_store_send_their_blocks(tmp_path, images, kept, monkeypatch):
+    made = Token.__init__
+
+    def elsewhere(token, folder):
+        made(token, folder)
+        token.path = tmp_path / "of another machine"
+
+    monkeypatch.setattr(Token, "__init__", elsewhere)
+    job(images, out=tmp_path / "ray.zarr", engine=ENGINE)
+    assert not kept["take"]
+    job(images, out=tmp_path / "local.zarr")
+    assert {name for name in contents(tmp_path / "ray.zarr") if ".writers" not in name} == set(
+        contents(tmp_path / "local.zarr")
+    )
+
+
 @pytest.mark.slow
-def test_memory_and_probabilities_are_those_of_a_local_run(images):
+def test_memory_is_that_of_a_local_run(images):
     local, spread = job(images), job(images, engine=ENGINE)
     np.testing.assert_array_equal(spread.logits, local.logits)
     np.testing.assert_array_equal(spread.labels, local.labels)
     for transform in local.transforms:
         np.testing.assert_array_equal(spread.transformed(transform), local.transformed(transform))
-    calibrator = TemperatureScaling().fit(local)
-    applied = apply(calibrator, make_model(), images, labels=np.arange(60) % 3, batch_size=8, engine=ENGINE)
-    np.testing.assert_array_equal(applied.probs, calibrator.predict_proba(local))
-    assert applied.labels.tolist() == (np.arange(60) % 3).tolist()
+
+
+PLAN = Plan(start=0.6, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.6, gated_own=1.2))
+
+
+def counting_model(folder):
+    """A model that writes down how many rows it was shown, wherever it runs."""
+    model = make_model()
+
+    def counting(batch):
+        with open(os.path.join(folder, str(os.getpid())), "a") as file:
+            file.write(f"{len(batch)}\n")
+        return model(batch)
+
+    return counting
+
+
+def rows_shown(folder):
+    return sum(int(line) for path in Path(folder).iterdir() for line in path.read_text().split())
+
+
+def test_the_gate_spares_views_on_ray_too(tmp_path, images):
+    calibrator = ViewStacking().set_state({"plan_": PLAN, "classes_": np.arange(3)})
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    labels = np.arange(60) % 3
+    local = apply(calibrator, counting_model(str(tmp_path / "here")), images, labels=labels, batch_size=8)
+    spread = apply(
+        calibrator, counting_model(str(tmp_path / "there")), images, labels=labels, batch_size=8, engine=ENGINE
+    )
+    needed = PLAN.needs_views(make_model()(images))
+    assert 0 < needed.sum() < 60
+    assert rows_shown(tmp_path / "here") == rows_shown(tmp_path / "there") == 60 + 2 * needed.sum()
+    np.testing.assert_array_equal(spread.passes, 1 + 2 * needed)
+    np.testing.assert_array_equal(spread.passes, local.passes)
+    np.testing.assert_array_equal(spread.probs, local.probs)
+    assert spread.labels.tolist() == labels.tolist()
 
 
 @pytest.mark.slow
@@ -125,6 +198,51 @@ def test_a_killed_worker_costs_a_retry_and_no_row(tmp_path, images):
     assert contents(tmp_path / "ray.zarr") == contents(tmp_path / "local.zarr")
 
 
+DRIVER = """
+import os, sys, time
+import numpy as np
+from recal import collect
+from recal.collecting import RayEngine
+
+out, held = sys.argv[1:]
+
+def written():
+    blocks = out + "/logits/c"
+    return len(os.listdir(blocks)) if os.path.exists(blocks) else 0
+
+def make_model():
+    def model(batch):
+        while written() > 3 and not os.path.exists(held + "/go on"):
+            time.sleep(0.05)
+        values = np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)
+        return values @ np.sin(np.arange(64 * 3, dtype=np.float32)).reshape(64, 3) / 50
+    return model
+
+images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+how = {"labels": np.arange(60) % 3, "batch_size": 4, "out": out, "engine": RayEngine(workers=1)}
+collect(make_model(), images, "zoom:0.5-0.9:3", **how)
+"""
+
+
+def test_a_killed_driver_costs_the_blocks_without_a_line(tmp_path, images, kept):
+    out, address = tmp_path / "v.zarr", ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-c", DRIVER, str(out), str(tmp_path)]
+    with subprocess.Popen(command, env={**os.environ, "RAY_ADDRESS": address, "RAY_AUTH_MODE": "token"}) as driver:
+        journal = out / "journal.jsonl"
+        while driver.poll() is None and not (journal.exists() and len(journal.read_text().splitlines()) >= 3):
+            time.sleep(0.05)
+        assert driver.poll() is None, "it waits for a word that does not come"
+        driver.kill()
+    stray = next(out.glob(".writers-*"))
+    lines = len(journal.read_text().splitlines())
+    (tmp_path / "go on").touch()  # a worker that was left behind may write now
+    job(images, out=out, batch_size=4)
+    assert not stray.exists()
+    assert len(kept["put"]) == 15 - lines + 1, "one more, which is computed again and compared"
+    job(images, out=tmp_path / "whole.zarr", batch_size=4)
+    assert contents(out) == contents(tmp_path / "whole.zarr")
+
+
 def test_what_a_worker_refuses_arrives_in_recals_words(images):
     def broken(batch):
         return np.full((len(batch), 3), np.nan, dtype=np.float32)
@@ -142,22 +260,55 @@ def test_a_loader_is_refused_with_the_remedy(images):
 def test_tables_are_written_by_the_workers(tmp_path, images):
     import pyarrow.parquet
 
-    calibrator = TemperatureScaling().fit(job(images))
-    folder = apply_distributed(calibrator, make_model(), images, tmp_path / "probs", batch_size=16, engine=ENGINE)
-    assert sorted(path.name for path in folder.iterdir()) == [f"part-{index:06d}.parquet" for index in range(4)]
-    expected = calibrator.predict_proba(collect(make_model(), images, None, batch_size=16))
-    table = pyarrow.parquet.read_table(folder).to_pydict()
-    np.testing.assert_array_equal(np.stack([table[f"p_{k}"] for k in range(3)], axis=1), expected)
-    (folder / "part-000002.parquet").unlink()
-    before = (folder / "part-000001.parquet").stat().st_mtime_ns
-    apply_distributed(calibrator, make_model(), images, folder, batch_size=16, engine=ENGINE)
-    assert (folder / "part-000001.parquet").stat().st_mtime_ns == before
-    assert pyarrow.parquet.read_table(folder).num_rows == 60
+    calibrator = ViewStacking().set_state({"plan_": PLAN, "classes_": np.arange(3)})
+    how = {"batch_size": 16, "progress": False}
+    parts = apply_distributed(calibrator, make_model(), images, tmp_path / "probs", engine=ENGINE, **how)
+    assert sorted(os.listdir(parts)) == [f"part-{index:06d}.parquet" for index in range(4)]
+    expected = apply(calibrator, make_model(), images, **how)
+    table = pyarrow.parquet.read_table(parts).to_pydict()
+    np.testing.assert_array_equal(np.stack([table[f"p_{k}"] for k in range(3)], axis=1), expected.probs)
+    assert table["passes"] == expected.passes.tolist()
+    assert (parts.samples, parts.written, parts.passes) == (60, 60, expected.passes.sum())
+    assert parts.passes_per_answer == expected.passes_per_answer > 1
+    here = apply_distributed(calibrator, make_model(), images, tmp_path / "here", engine="local", **how)
+    assert contents(here.folder) == contents(parts.folder)
+    (parts.folder / "part-000002.parquet").unlink()
+    before = (parts.folder / "part-000001.parquet").stat().st_mtime_ns
+    again = apply_distributed(calibrator, make_model(), images, parts, engine="local", **how)
+    assert (parts.folder / "part-000001.parquet").stat().st_mtime_ns == before
+    assert (again.samples, again.written) == (60, 16)
+    assert contents(here.folder) == contents(parts.folder)
+
+
+def test_apply_on_the_command_line(tmp_path, images, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save(ViewStacking().set_state({"plan_": PLAN, "classes_": np.arange(3)}), "c.recal")
+    np.save("images.npy", images)
+    Path("linear.py").write_text(
+        "import numpy as np\n\ndef model(batch):\n"
+        "    values = np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)\n"
+        "    return values @ np.sin(np.arange(64 * 3, dtype=np.float32)).reshape(64, 3) / 50\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    # The cluster of these tests was started elsewhere; one that is started by the command knows where to look.
+    import linear
+
+    ray.cloudpickle.register_pickle_by_value(linear)
+    typed = ["apply", "c.recal", "--model", "linear:model", "--data", "images.npy", "--batch-size", "16"]
+    assert run([*typed, "--engine", "ray", "--out", "spread"]) == 0
+    assert "Tables with 60 samples are in" in (said := " ".join(capsys.readouterr().out.split()))
+    assert "forward passes" in said
+    assert run([*typed, "--out", "here"]) == 0
+    assert contents(Path("spread")) == contents(Path("here"))
+    assert run([*typed, "--labels", "y.npy", "--out", "labelled"]) != 0
+    assert "labelled has no ending" in " ".join(capsys.readouterr().err.split())
 
 
 def test_bad_engines_are_refused():
     with pytest.raises(InputError, match="`workers` must be at least 1, got 0"):
         RayEngine(workers=0)
+    with pytest.raises(InputError, match="`threads` must be at least 1, got 0"):
+        RayEngine(threads=0)
     with pytest.raises(InputError, match="must not be negative"):
         RayEngine(gpus=-1)
 
@@ -210,6 +361,7 @@ def test_a_start_that_takes_too_long_is_told_with_its_remedy(monkeypatch):
         pass
 
 
+@pytest.mark.slow
 def test_a_local_cluster_is_started_and_shut_down(images):
     ray.shutdown()
     views = job(images, engine="ray")
