@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from recal.collecting.models.multiple_choice import language_model, multiple_choice
     from recal.collecting.models.onnx import OnnxModel
     from recal.collecting.models.torch import TorchModel
+    from recal.collecting.parts import AppliedParts, apply_distributed
     from recal.collecting.pilot import Pilot, run_pilot
-    from recal.collecting.ray import RayEngine, apply_distributed
+    from recal.collecting.ray import RayEngine
 
 # These need Pillow, a calibrator, or a package that is not always installed.
 _LATER = {
@@ -41,6 +42,7 @@ _LATER = {
 
 __all__ = [
     "PROBABILITY_FLOOR",
+    "AppliedParts",
     "ByteFolder",
     "HuggingFaceModel",
     "ImageFolder",
