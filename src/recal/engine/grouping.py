@@ -15,6 +15,8 @@ from recal.engine.scaled import Columns, ScaledLogits, Vector
 from recal.errors import InputError
 from recal.plan import ConfidenceAt, Rule, Ties
 
+# How many exponentials the rule for ties holds at a time.
+_PIECE = 1_000_000
 # Groups counted from 0, as betas are stored.
 GroupIndex = NDArray[np.int8]
 
@@ -92,18 +94,17 @@ def confidence_fell(
     rule: Rule,
     slack: Vector | float = 0.0,
 ) -> NDArray[np.bool_]:
-    """Say of the samples `chosen` whether the confidence fell or stayed; `view_log_confidence` is of these alone.
+    """Say of the samples `chosen` whether the confidence fell or stayed, from both confidences of these samples.
 
     Logarithms are compared first. Only where they are too close to call does the rule for ties matter, and only
     there is it computed. `slack` is how far `log_confidence` can be off.
     """
     exact = rule.ties == "exact"
-    own = log_confidence[chosen]
-    margin = own - view_log_confidence
+    margin = log_confidence - view_log_confidence
     fell: NDArray[np.bool_] = margin > 0.0
-    close = np.abs(margin) <= CLOSE + np.broadcast_to(slack, log_confidence.shape)[chosen]
+    close = np.abs(margin) <= CLOSE + slack
     if exact:  # a saturated pair differs by nothing in logarithms and by much in log-odds
-        close |= own > -CLOSE
+        close |= log_confidence > -CLOSE
     ties = np.flatnonzero(close)
     if len(ties):
         who, where = chosen[ties], view.where[ties]
@@ -118,8 +119,13 @@ def _comparable(
     """Return what the rule for ties compares, of the samples `who`, whose logits stand in rows `where`."""
     n_classes = logits.shape[1]
     out = np.empty(len(who))
-    over_rows(
-        all_log_odds if exact else all_confidence32, where, logits, maxima[who], scales[who], columns[who],
-        sum_order(n_classes), out, size=len(who) * n_classes,
-    )  # fmt: skip
+    step = max(1, _PIECE // n_classes)
+    buffers = np.empty((min(step, len(who)), n_classes), dtype=np.float32)
+    for begin in range(0, len(who), step):
+        part = who[begin : begin + step]
+        over_rows(
+            all_log_odds if exact else all_confidence32, where[begin : begin + step], logits, maxima[part],
+            scales[part], columns[part], sum_order(n_classes), buffers, out[begin : begin + step],
+            size=len(part) * n_classes,
+        )  # fmt: skip
     return out

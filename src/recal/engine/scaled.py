@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.engine.kernels import fast, rows, table
+from recal.engine.kernels import fast, rows
 from recal.engine.kernels.threads import over_rows
 
 Vector = NDArray[np.float64]
@@ -64,13 +64,6 @@ class ScaledLogits:
         over_rows(kernel, self.logits, self.maxima, self.scales * factors, out)
         return out[1], out[2]
 
-    def error_bound(self, log_partition: Vector) -> Vector | float:
-        """Return how far such a log-partition can lie from the exact one; here it is exact."""
-        return 0.0
-
-    def sharpen(self, log_partition: Vector, chosen: NDArray[np.bool_]) -> None:
-        """Replace an approximate log-partition by the exact one in some rows."""
-
     def drop_at(self, columns: Columns) -> Vector:
         """Return how far the logit at each row's column lies below the row's largest, unscaled; at most 0."""
         picked = self.logits[np.arange(len(columns)), columns]
@@ -79,7 +72,7 @@ class ScaledLogits:
     def runner_up_drop(self) -> Vector:
         """Return how far each row's second logit lies below its largest, unscaled; at most 0."""
         second = np.empty(len(self.scales))
-        over_rows(table.rivals, self.logits, self.columns, second)
+        over_rows(rows.runners_up, self.logits, self.columns, second)
         return second - self.maxima.astype(np.float64)
 
     def probs(self) -> NDArray[np.float64]:

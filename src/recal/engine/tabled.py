@@ -1,4 +1,4 @@
-"""Scaled logits with a table of their log-partition, for fits with many classes."""
+"""Scaled logits with a table of their log-partition, for fits of many iterations."""
 
 from __future__ import annotations
 
@@ -10,84 +10,143 @@ from recal.engine.kernels import rows, table
 from recal.engine.kernels.threads import over_rows
 from recal.engine.scaled import ScaledLogits, Vector
 
-# From how many classes on a table is cheaper than passes over the logits.
-FEWEST_CLASSES = 48
+Groups = NDArray[np.int8]
 _LOWEST, _HIGHEST = float(np.log(0.02)), float(np.log(20.0))
 _NODES = int((_HIGHEST - _LOWEST) / table.SPACING) + 2
-# A node is worth a pass over all logits when this share of the rows needs it; fewer rows get a pass of their own.
-_WORTH_A_NODE = 0.02
+# A node is worth a pass over all logits when it was asked for by this share of the rows, all questions together; until
+# then rows get a pass of their own.
+_WORTH_A_NODE = 0.1
 
 
 class TabledLogits(ScaledLogits):
-    """The same as `ScaledLogits` within a known bound; nodes of the table are filled when first needed."""
+    """The same as `ScaledLogits` within a known bound; nodes of the table are filled when first needed.
 
-    def __init__(self, logits: Floats, scales: Vector | None = None) -> None:
+    Parameters
+    ----------
+    logits, scales
+        As for `ScaledLogits`.
+    n_bins : int
+        Confidences so close to the edge of one of as many bins that the table cannot tell the bin are computed in full;
+        with 0 none is.
+    """
+
+    def __init__(self, logits: Floats, scales: Vector | None = None, n_bins: int = 0) -> None:
         super().__init__(logits, scales)
-        n_samples = len(self.scales)
+        n_samples, n_classes = self.logits.shape
+        self._n_bins = n_bins
         self._rivals = np.empty(n_samples)
-        over_rows(table.rivals, self.logits, self.columns, self._rivals)
+        over_rows(rows.runners_up, self.logits, self.columns, self._rivals)
         self._gaps = self._rivals - self.maxima
-        self._error_bound = table.error_bound(self.logits.shape[1])
+        # The effect of an error on a confidence is within a per cent of the error.
+        self.error = 1.01 * table.error_bound(n_classes)
         self._node_scales = np.exp(_LOWEST + table.SPACING * np.arange(_NODES))
         self._filled = np.zeros(_NODES, dtype=bool)
+        self._asked = np.zeros(_NODES)
         # Untouched pages of this array cost no memory.
         self._table = np.empty((_NODES, n_samples, 3))
-        self._pieces = np.full((n_samples, 8), np.inf)  # a lower end of infinity: none loaded
+        self._everyone = np.zeros(n_samples, dtype=np.int8)
+        self.n_blocks = -(-n_samples // table.LANES)
+        self._pieces = np.zeros((self.n_blocks, table.PIECE, table.LANES))
+        self._pieces[:, table.LOW] = np.inf  # none loaded
+        self._pieces[:, table.GAP].flat[:n_samples] = self._gaps
+        # What is known at the present scales, and at others that are only asked about.
+        self._known, self._others = np.zeros((2, self.n_blocks, table.KNOWN, table.LANES))
+        self._is_known = False
 
-    def log_partition_at(self, factors: Vector | float) -> Vector:
-        scales = self.scales * factors
-        missing = self._load(scales)
-        out = np.empty(len(scales))
-        over_rows(table.log_partition, scales, self._gaps, self._pieces, out)
-        if missing.any():
-            out[missing] = self._dense(scales, missing)[0]
+    @property
+    def known(self) -> Vector:
+        """What `kernels.table.evaluate` knows of each row at its present scale, (n_blocks, KNOWN, LANES)."""
+        if not self._is_known:
+            self._evaluate(self._everyone, np.ones(1), self._n_bins, self._known)
+            self._is_known = True
+        return self._known
+
+    def at(self, groups: Groups, betas: Vector, near_edges: bool = False) -> Vector:
+        """Return the same as it would be after `rescale(betas[groups])`, until asked again.
+
+        Nothing is known of groups of beta 0. Only with `near_edges` is every confidence sure to be in its bin.
+        """
+        self._evaluate(groups, betas, self._n_bins if near_edges else 0, self._others)
+        return self._others
+
+    def field(self, known: Vector, field: int) -> Vector:
+        """Return one field of what is known, (n_samples,)."""
+        return known[:, field].reshape(-1)[: len(self.scales)]
+
+    def _evaluate(self, groups: Groups, betas: Vector, n_bins: int, known: Vector) -> None:
+        for may_fill in (True, False):
+            over_rows(
+                table.evaluate, known, self.scales, groups, betas, self._pieces.reshape(-1), known.reshape(-1),
+                self._table, _LOWEST, self._node_scales, self._filled, self.error, n_bins, size=len(self.scales),
+            )  # fmt: skip
+            to_read = self.field(known, table.TO_READ)
+            chosen = np.flatnonzero(to_read)
+            if not len(chosen):
+                return
+            scales = self.scales[chosen] * betas[groups[chosen]]
+            if not (may_fill and self._fill(scales[to_read[chosen] == table.MISSING])):
+                break
+        block, lane = np.divmod(chosen, table.LANES)
+        for field, values in enumerate(self._read(chosen, scales)):
+            known[block, field, lane] = values
+
+    def rescale(self, factors: Vector | float) -> None:
+        super().rescale(factors)
+        self._is_known = False
+
+    def log_partition(self) -> Vector:
+        return self.field(self.known, table.VALUE)
+
+    def sums(self, groups: Groups, n_groups: int, known: Vector, drops: Vector) -> Vector:
+        """Return (n_groups, 7) sums over each group's samples; see `kernels.table.sum_groups`."""
+        chunks = np.empty((-(-self.n_blocks // table.CHUNK), n_groups, table.N_SUMS))
+        over_rows(table.sum_groups, chunks, groups, known.reshape(-1), self.scales, drops, size=len(groups))
+        out: Vector = chunks.sum(axis=0)
         return out
 
-    def slopes(self, factors: Vector, quick: bool = False) -> tuple[Vector, Vector]:
-        scales = self.scales * factors
-        missing = self._load(scales)
-        out = np.zeros((2, len(scales)))
-        over_rows(table.slopes, scales, self._gaps, self._pieces, out[0], out[1])
-        if missing.any():
-            out[:, missing] = self._dense(scales, missing)[1:]
-        return out[0], out[1]
-
-    def error_bound(self, log_partition: Vector) -> Vector:
-        # F = log(1 + e**x) passes an error in x on times 1 - p; the error's effect on p itself is within a per cent.
-        return 1.01 * self._error_bound * -np.expm1(-log_partition)
-
-    def sharpen(self, log_partition: Vector, chosen: NDArray[np.bool_]) -> None:
-        if chosen.any():
-            log_partition[chosen] = self._dense(self.scales, chosen)[0]
-
-    def _load(self, scales: Vector) -> NDArray[np.bool_]:
-        """Load the polynomials around these scales; return which rows have none, being too few to fill nodes for."""
-        for may_fill in (True, False):
-            missing = np.zeros(len(scales), dtype=bool)
-            over_rows(
-                table.load_pieces, scales, self._table, _LOWEST, self._node_scales, self._filled, self._pieces, missing
-            )
-            if not (may_fill and missing.any() and self._fill(scales[missing])):
-                break
-        return missing
+    def runner_up_drop(self) -> Vector:
+        return self._gaps
 
     def _fill(self, scales: Vector) -> bool:
         """Fill the nodes that enough of these scales need; say whether there were any."""
-        counts = np.zeros(_NODES, dtype=np.intp)
-        table.count_nodes(scales, _LOWEST, counts)
-        needed = counts >= max(1.0, _WORTH_A_NODE * len(self.scales))
+        below = np.floor((np.log(scales) - _LOWEST) / table.SPACING).clip(0, _NODES - 2).astype(np.intp)
+        self._asked += np.bincount(below, minlength=_NODES)
+        needed = self._asked >= max(1.0, _WORTH_A_NODE * len(self.scales))
         needed[1:] |= needed[:-1].copy()
         empty = np.flatnonzero(needed & ~self._filled)
+        everyone = np.arange(len(self.scales))
         for node in empty:
+            scales = np.full(len(everyone), self._node_scales[node])
             over_rows(
-                table.fill_node, self.logits, self.columns, self._rivals, self._node_scales[node], node, self._table
-            )
+                table.read_rows, everyone, self.logits, self.columns, self._rivals, scales, self._table[node],
+                size=self.logits.size,
+            )  # fmt: skip
             self._filled[node] = True
         return len(empty) > 0
 
-    def _dense(self, scales: Vector, chosen: NDArray[np.bool_]) -> Vector:
-        """Return F and its derivatives of some rows from a pass over their logits."""
-        picked = np.ascontiguousarray(self.logits[chosen])
-        out = np.empty((3, len(picked)))
-        over_rows(rows.log_partition_and_slopes, picked, self.maxima[chosen], scales[chosen], out)
-        return out
+    def _read(self, chosen: NDArray[np.intp], scales: Vector) -> Vector:
+        """Return what is known of some rows from a pass over their logits."""
+        out = np.empty((len(chosen), 5))
+        over_rows(
+            table.read_rows, chosen, self.logits, self.columns, self._rivals, scales, out,
+            size=len(chosen) * self.logits.shape[1],
+        )  # fmt: skip
+        apart = scales * self._gaps[chosen]
+        x, x1, x2, x3, x4 = (out * scales[:, None] ** np.arange(5)).T
+        x, x1 = x + apart, x1 + apart
+        small = np.exp(-np.abs(x))
+        against = np.where(x < 0.0, small, 1.0) / (1.0 + small)
+        bend = small / (1.0 + small) ** 2
+        turn = bend * (1.0 - 2.0 * against)
+        return np.array(
+            [
+                np.maximum(x, 0.0) + np.log1p(small),
+                against * x1,
+                against * x2 + bend * x1**2,
+                against * x3 + 3.0 * bend * x1 * x2 + turn * x1**3,
+                against * x4
+                + bend * (4.0 * x1 * x3 + 3.0 * x2**2 + (1.0 - 6.0 * bend) * x1**4)
+                + 6.0 * turn * x1**2 * x2,
+                against,
+            ]
+        )

@@ -12,6 +12,7 @@ the last digit), keeps 1. What a fit makes of such answers is decided in `calibr
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ Derivatives = Callable[[Vector], tuple[Vector, Vector]]
 
 LEAST_BETA, LARGEST_BETA = 1e-3, 100.0
 # A Newton step this small leaves an error of about its square: far below the promised 1e-8.
-_LAST_STEP = 1e-6
+_LAST_STEP = 1e-5
 # Rounding can keep a slope from ever being small; a bracket this narrow says as much.
 _NARROW = 1e-9
 _MOST_PASSES = 100
@@ -49,6 +50,10 @@ class Betas:
         values = tuple(new if other else old for old, new, other in zip(self.values, by.values, chosen))
         bounds = tuple(new if other else old for old, new, other in zip(self.at_bound, by.at_bound, chosen))
         return Betas(values, self.converged and by.converged, self.passes + by.passes, bounds)
+
+    def with_values(self, chosen: NDArray[np.bool_], values: Vector) -> Betas:
+        """Return these betas with the values of the chosen groups taken from elsewhere."""
+        return replace(self, values=tuple(float(new) if c else old for old, new, c in zip(self.values, values, chosen)))
 
     def limited(self, chosen: NDArray[np.bool_], least: float, largest: float) -> Betas:
         """Return these betas with those of the chosen groups drawn into a range."""
@@ -74,63 +79,76 @@ def solve_betas(
     is. Groups that are not `chosen` keep 1.
     """
     if bounds is None:
-        log_beta = np.zeros(n_groups) if start is None else np.log(np.clip(start, *_SENSIBLE_START))
-        least, largest = np.full(n_groups, LEAST_BETA), np.full(n_groups, LARGEST_BETA)
+        given = [1.0] * n_groups if start is None else np.clip(start, *_SENSIBLE_START).tolist()
+        floor, ceiling = [math.log(LEAST_BETA)] * n_groups, [math.log(LARGEST_BETA)] * n_groups
     else:
-        least, largest = bounds
-        log_beta = np.log(np.clip(np.ones(n_groups) if start is None else start, least, largest))
-    origin = np.zeros(n_groups) if bounds is None else log_beta.copy()
-    floor, ceiling = np.log(least), np.log(largest)
-    lower, upper = floor.copy(), ceiling.copy()
-    last = np.full(n_groups, np.inf)
-    at_bound = np.zeros(n_groups, dtype=bool)
-    open_groups = np.ones(n_groups, dtype=bool) if chosen is None else chosen.copy()
+        given = np.clip(np.ones(n_groups) if start is None else start, *bounds).tolist()
+        floor, ceiling = np.log(bounds[0]).tolist(), np.log(bounds[1]).tolist()
+    log_beta = [math.log(beta) for beta in given]
+    origin = [0.0] * n_groups if bounds is None else list(log_beta)
+    searches = [_Search(*ends) for ends in zip(log_beta, origin, floor, ceiling)]
+    wanted = [True] * n_groups if chosen is None else chosen.tolist()
+    open_groups = [k for k in range(n_groups) if wanted[k]]
     passes = 0
-    while open_groups.any() and passes < _MOST_PASSES:
-        slope, curvature = derivatives(np.where(open_groups, np.exp(log_beta), 0.0))
+    while open_groups and passes < _MOST_PASSES:
+        asked = np.zeros(n_groups)
+        for k in open_groups:
+            asked[k] = math.exp(searches[k].log_beta)
+        slopes, curvatures = (values.tolist() for values in derivatives(asked))
         passes += 1
-        for k in np.flatnonzero(open_groups):
-            if slope[k] == 0.0:
-                if curvature[k] == 0.0 and lower[k] > floor[k]:  # it fell, until all rows were right to the last digit
-                    log_beta[k], at_bound[k], open_groups[k] = ceiling[k], True, False
-                elif curvature[k] == 0.0 and log_beta[k] != origin[k]:  # a guess too far out to learn from
-                    log_beta[k] = origin[k]
-                else:  # the minimum, or a loss that is flat: nothing to learn
-                    open_groups[k] = False
-                continue
-            if slope[k] < 0.0:
-                lower[k] = log_beta[k]
-            else:
-                upper[k] = log_beta[k]
-            if lower[k] >= ceiling[k] or upper[k] <= floor[k]:
-                at_bound[k], open_groups[k] = True, False
-                continue
-            step = (
-                -slope[k] / (np.exp(log_beta[k]) * curvature[k])
-                if curvature[k] > 0.0
-                else np.copysign(np.inf, -slope[k])
-            )
-            target = log_beta[k] + step
-            if abs(step) < _LAST_STEP or upper[k] - lower[k] < _NARROW:
-                open_groups[k] = False
-            elif not lower[k] < target < upper[k]:
-                # Beyond a bound that was never tried: try the bound. Beyond one that was: halve the bracket.
-                untried = ceiling[k] if step > 0.0 else floor[k]
-                target = untried if untried in (lower[k], upper[k]) else 0.5 * (lower[k] + upper[k])
-            elif abs(step) > 0.5 * last[k]:
-                target = 0.5 * (lower[k] + upper[k])
-            last[k] = abs(target - log_beta[k])
-            log_beta[k] = target
-            if not open_groups[k]:
-                log_beta[k] = min(max(target, lower[k]), upper[k])
-    if open_groups.any():
+        open_groups = [k for k in open_groups if not searches[k].ends(slopes[k], curvatures[k])]
+    if open_groups:
+        width = max(searches[k].upper - searches[k].lower for k in open_groups)
         warnings.warn(
             f"A temperature was not found to 1e-8 within {_MOST_PASSES} passes; it lies in a bracket of width "
-            f"{float((upper - lower)[open_groups].max()):.1e} in log beta.",
+            f"{width:.1e} in log beta.",
             ConvergenceWarning,
             stacklevel=2,
         )
-    betas = np.clip(np.exp(log_beta), least, largest)
-    if chosen is not None:
-        betas = np.where(chosen, betas, 1.0)
-    return Betas(tuple(map(float, betas)), not open_groups.any(), passes, tuple(map(bool, at_bound)))
+    least, largest = (LEAST_BETA, LARGEST_BETA) if bounds is None else bounds
+    betas = np.clip(np.exp([search.log_beta for search in searches]), least, largest).tolist()
+    values = tuple(beta if asked_for else 1.0 for beta, asked_for in zip(betas, wanted))
+    return Betas(values, not open_groups, passes, tuple(search.at_bound for search in searches))
+
+
+class _Search:
+    """One group's bracket in log beta. Plain numbers: there are a handful, and arrays would take most of the time."""
+
+    def __init__(self, log_beta: float, origin: float, floor: float, ceiling: float) -> None:
+        self.log_beta, self.origin = log_beta, origin
+        self.floor = self.lower = floor
+        self.ceiling = self.upper = ceiling
+        self.last = math.inf
+        self.at_bound = False
+
+    def ends(self, slope: float, curvature: float) -> bool:
+        """Take a step by the derivatives at the present place; say whether it was the last."""
+        if slope == 0.0:
+            if curvature == 0.0 and self.lower > self.floor:  # it fell, until all rows were right to the last digit
+                self.log_beta, self.at_bound = self.ceiling, True
+            elif curvature == 0.0 and self.log_beta != self.origin:  # a guess too far out to learn from
+                self.log_beta = self.origin
+                return False
+            return True  # the minimum, or a loss that is flat: nothing to learn
+        if slope < 0.0:
+            self.lower = self.log_beta
+        else:
+            self.upper = self.log_beta
+        if self.lower >= self.ceiling or self.upper <= self.floor:
+            self.at_bound = True
+            return True
+        steepness = math.exp(self.log_beta) * curvature
+        step = -slope / steepness if steepness > 0.0 else math.copysign(math.inf, -slope)
+        target = self.log_beta + step
+        if abs(step) < _LAST_STEP or self.upper - self.lower < _NARROW:
+            self.log_beta = min(max(target, self.lower), self.upper)
+            return True
+        if not self.lower < target < self.upper:
+            # Beyond a bound that was never tried: try the bound. Beyond one that was: halve the bracket.
+            untried = self.ceiling if step > 0.0 else self.floor
+            target = untried if untried in (self.lower, self.upper) else 0.5 * (self.lower + self.upper)
+        elif abs(step) > 0.5 * self.last:
+            target = 0.5 * (self.lower + self.upper)
+        self.last = abs(target - self.log_beta)
+        self.log_beta = target
+        return False

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
+from recal.engine.losses import Losses, ReadLosses
 from recal.engine.scaled import ScaledLogits, Vector
 from recal.engine.temperature import LARGEST_BETA, LEAST_BETA, Betas, solve_betas
 
@@ -49,52 +50,51 @@ def fit_betas(
     """
     members = np.zeros(len(labels), dtype=np.intp) if groups is None else groups.astype(np.intp)
     drops = state.drop_at(labels) if drops is None else drops
-    counts = np.ones(len(labels)) if weights is None else weights
-    pull = state.scales * drops
-    squares = state.scales**2
+    return fit_losses(ReadLosses(state, drops, members, n_groups, quick, weights), start, separable)
 
-    def by_group(values: Vector) -> Vector:
-        counted = values if weights is None else values * weights
-        return np.bincount(members, weights=counted, minlength=n_groups).astype(np.float64)
+
+def fit_losses(losses: Losses, start: Vector | None = None, separable: Separable = "laplace") -> Betas:
+    """Return the same from what is known of the groups' losses."""
+    n_groups = len(losses.sizes)
+    start, known = losses.guess(start)
 
     def derivatives(betas: Vector) -> tuple[Vector, Vector]:
-        first, second = state.slopes(betas[members], quick)
-        return by_group(state.scales * first - pull), by_group(squares * second)
+        first, second = losses.sums(betas)
+        return first - losses.pull, second
 
+    wanted = np.ones(n_groups, dtype=bool) if separable == "bound" else losses.mistaken
+    answer = solve_betas(derivatives, n_groups, start, chosen=wanted & ~known)
+    if start is not None and known.any():
+        answer = answer.with_values(wanted & known, start)
     if separable == "bound":
-        return solve_betas(derivatives, n_groups, start)
-    counted = counts > 0.0
-    present = np.bincount(members[counted], minlength=n_groups) > 0
-    mistaken = np.bincount(members[counted & (drops < 0.0)], minlength=n_groups) > 0
-    answer = solve_betas(derivatives, n_groups, start, chosen=mistaken)
-    beyond = np.array(answer.at_bound) & mistaken
-    certain = present & ~mistaken
+        return answer
+    beyond = np.array(answer.at_bound) & losses.mistaken
+    certain = losses.occupied & ~losses.mistaken
     everyone = 1.0
     if certain.any() and separable == "pooled":
-        pooled = fit_betas(state, labels, drops=drops, weights=weights, quick=quick)
+        pooled = fit_losses(losses.pooled())
         answer = answer.replaced(certain, pooled.repeated(n_groups))
         everyone = pooled.values[0]
         certain &= everyone > 1.0
     if not (beyond.any() or certain.any()):
         return answer
-    gaps = -state.scales * state.runner_up_drop()
-    n_right = np.where(certain, np.maximum(by_group(np.ones(len(labels))), 1e-300), np.inf)
-    doubt = by_group(-gaps) / n_right
+    margins = losses.margins()
+    n_right = np.where(certain, np.maximum(losses.sizes, 1e-300), np.inf)
+    doubt = losses.by_group(-margins) / n_right
 
     def derivatives_with_doubt(betas: Vector) -> tuple[Vector, Vector]:
         """One more sample, spread evenly over those of its group, has the same slopes and the truth at the second."""
-        first, second = state.slopes(betas[members], quick)
-        slope = (1.0 + 1.0 / n_right) * by_group(state.scales * first) - by_group(pull) - doubt
-        return slope, (1.0 + 1.0 / n_right) * by_group(squares * second)
+        first, second = losses.sums(betas)
+        return (1.0 + 1.0 / n_right) * first - losses.pull - doubt, (1.0 + 1.0 / n_right) * second
 
-    least, largest, middle = _bracket(gaps, members, n_groups)
+    least, largest, middle = _bracket(margins, losses.members, n_groups)
     again = solve_betas(derivatives_with_doubt, n_groups, middle, bounds=(least, largest), chosen=beyond | certain)
     if separable == "pooled":
         again = again.limited(certain, 1.0, everyone)
     return answer.replaced(beyond | certain, again)
 
 
-def _bracket(gaps: Vector, members: NDArray[np.intp], n_groups: int) -> tuple[Vector, Vector, Vector]:
+def _bracket(gaps: Vector, members: NDArray[np.integer], n_groups: int) -> tuple[Vector, Vector, Vector]:
     """Return a least, a largest and a middling beta for each group, by how far its samples' first two logits lie apart.
 
     At the least beta a usual sample is at chance; at the largest even the closest pair of logits is settled.

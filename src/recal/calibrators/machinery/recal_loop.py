@@ -10,14 +10,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.machinery.common_scale import Separable, fit_betas
+from recal.calibrators.machinery.common_scale import Separable, fit_losses
 from recal.calibrators.machinery.parameters import check_count, check_flag, check_number
 from recal.calibrators.machinery.suspicions import FEWEST_MISTAKES
 from recal.checks import Labels
 from recal.engine.grouping import GroupIndex, group_indices
+from recal.engine.kernels.table import VALUE, sum_bins
+from recal.engine.losses import Losses, ReadLosses, TabledLosses
 from recal.engine.scaled import FlooredLogits, ScaledLogits, Vector
 from recal.engine.screened import ScreenedView
-from recal.engine.tabled import FEWEST_CLASSES, TabledLogits
+from recal.engine.tabled import TabledLogits
 from recal.errors import InputError
 from recal.plan import NEUTRAL, Plan, Rule, Step
 from recal.transforms import Transform, as_transform
@@ -120,13 +122,14 @@ class _Fit:
         self.views, self.labels, self.reading = views, labels, reading
         if reading.rule.floor is not None:
             self.original: ScaledLogits = FlooredLogits(views.logits, reading.rule.floor)
-        elif reading.exact or views.n_classes < FEWEST_CLASSES:
+        elif reading.exact:
             self.original = ScaledLogits(views.logits)
         else:
-            self.original = TabledLogits(views.logits)
+            self.original = TabledLogits(views.logits, n_bins=reading.n_bins)
         self.correct = (self.original.columns == labels).astype(np.float64)
         # A floor moves logits, which nothing else does.
         self.drops = self.original.drop_at(labels) if reading.rule.floor is None else None
+        self.edges = np.arange(reading.n_bins + 1) / reading.n_bins
         self.thin = ThinEvidence()
         self.tracks: dict[Transform, Any] = {}
         # Where the solver ended when a transformation was last drawn: a good place to begin the next time.
@@ -140,26 +143,34 @@ class _Fit:
         self._refresh()
 
     def _refresh(self) -> None:
-        log_partition = self.original.log_partition()
-        # An approximation must not move a sample across the edge of a bin.
-        place = np.exp(-log_partition) * self.reading.n_bins
-        error = self.original.error_bound(log_partition)
-        self.original.sharpen(log_partition, np.abs(place - np.rint(place)) < 1.01 * place * error)
-        self.slack = np.broadcast_to(error, log_partition.shape)
-        self.log_confidence = -log_partition
-        self.ece = _ece(np.exp(self.log_confidence), self.correct, self.reading.n_bins)
+        self.log_partition = self.original.log_partition()
+        self.ece = self._ece(self.log_partition)
+
+    def _ece(self, log_partition: Vector, members: NDArray[np.bool_] | slice = slice(None)) -> float:
+        """Return the calibration error of the samples that are members."""
+        gaps = np.zeros(self.reading.n_bins)
+        correct = self.correct[members]
+        sum_bins(log_partition[members], correct, self.edges, gaps)
+        return float(np.abs(gaps).sum() / len(correct))
+
+    def _losses(self, groups: GroupIndex, n_groups: int) -> Losses:
+        if isinstance(self.original, TabledLogits):
+            assert self.drops is not None
+            return TabledLosses(self.original, self.drops, groups, n_groups)
+        drops = self.original.drop_at(self.labels) if self.drops is None else self.drops
+        return ReadLosses(self.original, drops, groups.astype(np.intp), n_groups)
 
     def closing_beta(self) -> float:
         separable: Separable = "bound" if self.reading.separable == "bound" else "laplace"
-        return fit_betas(self.original, self.labels, drops=self.drops, separable=separable).values[0]
+        return fit_losses(self._losses(np.zeros(len(self.labels), dtype=np.int8), 1), separable=separable).values[0]
 
     def iterate(self, transform: Transform) -> Iteration:
         if transform in self.rejected:
             return self.rejected[transform]
         groups = self._group(transform)
-        sizes = np.bincount(groups, minlength=4)
-        guess, separable = self.last_betas.get(transform), self.reading.separable
-        answer = fit_betas(self.original, self.labels, groups, 4, guess, drops=self.drops, separable=separable)
+        losses = self._losses(groups, 4)
+        sizes = losses.sizes
+        answer = fit_losses(losses, self.last_betas.get(transform), self.reading.separable)
         raw: Vector = np.array(answer.values)
         self.last_betas[transform] = raw.copy()
         raw[sizes == 0] = 1.0
@@ -174,7 +185,7 @@ class _Fit:
             self.tracks[transform].rescale(factors)
             self._refresh()
             self.rejected.clear()
-            self.thin.add(betas, sizes, sizes - np.bincount(groups[self.correct > 0.0], minlength=4))
+            self.thin.add(betas, sizes, sizes - losses.by_group(self.correct))
         iteration = Iteration(
             transform, _four(sizes, int), _four(raw, float), _four(betas, float), ece_before, self.ece, accepted
         )
@@ -189,30 +200,32 @@ class _Fit:
             if track is None:
                 track = self.tracks[transform] = FlooredLogits(self.views.transformed(transform), rule.floor)
                 track.rescale(self.start)
-            return group_indices(self.original, self.log_confidence, track, rule)
+            return group_indices(self.original, -self.log_partition, track, rule)
         if track is None:
             track = self.tracks[transform] = ScreenedView(self.start, len(self.labels))
-        if self.reading.exact:
+        if not isinstance(self.original, TabledLogits):
             view = ScaledLogits(self.views.transformed(transform), track.scales)
-            return group_indices(self.original, self.log_confidence, view, rule)
+            return group_indices(self.original, -self.log_partition, view, rule)
         read = partial(self.views.rows_of, transform)
-        return track.groups(self.original, self.log_confidence, self.slack, read, rule)
+        groups: GroupIndex = track.groups(self.original, read, rule)
+        return groups
 
     def _guarded(self, betas: Vector, groups: GroupIndex) -> tuple[Vector, bool]:
         """Undo what would raise the calibration error: all of it, or one group's part."""
-        bins = self.reading.n_bins
-        before = np.exp(self.log_confidence)
-        after = np.exp(-self.original.log_partition_at(betas[groups]))
-        if _ece(after, self.correct, bins) > self.ece:
+        after = self._log_partition_at(groups, betas)
+        if self._ece(after) > self.ece:
             return np.array(NEUTRAL), False
         kept = betas.copy()
         for k in range(4):
             members = groups == k
-            if members.any() and _ece(after[members], self.correct[members], bins) > _ece(
-                before[members], self.correct[members], bins
-            ):
+            if members.any() and self._ece(after, members) > self._ece(self.log_partition, members):
                 kept[k] = 1.0
         return kept, True
+
+    def _log_partition_at(self, groups: GroupIndex, betas: Vector) -> Vector:
+        if isinstance(self.original, TabledLogits):
+            return self.original.field(self.original.at(groups, betas, near_edges=True), VALUE)
+        return self.original.log_partition_at(betas[groups])
 
 
 def _shrunk(raw: Vector, shares: Vector, shrink: str) -> Vector:
@@ -224,12 +237,3 @@ def _shrunk(raw: Vector, shares: Vector, shrink: str) -> Vector:
 
 def _four(values: NDArray[Any], kind: type) -> Any:
     return tuple(kind(value) for value in values)
-
-
-def _ece(confidence: Vector, correct: Vector, n_bins: int) -> float:
-    edges = np.arange(n_bins + 1) / n_bins
-    bins = np.clip(np.ceil(confidence * n_bins).astype(np.intp) - 1, 0, n_bins - 1)
-    # The product may be rounded across an edge: the edges themselves decide.
-    bins -= (confidence <= edges[bins]) & (bins > 0)
-    bins += confidence > edges[bins + 1]
-    return float(np.abs(np.bincount(bins, weights=correct - confidence)).sum() / len(confidence))

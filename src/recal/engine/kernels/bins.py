@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from recal.engine.kernels.compiled import kernel, part_of_kernel
 
 Array = NDArray[Any]
 
@@ -17,7 +18,7 @@ Array = NDArray[Any]
 SUM_TOLERANCE = 1e-3
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@part_of_kernel(inline="always")
 def find_bin(value: float, edges: Array) -> int:
     """The b with edges[b] < value <= edges[b + 1]; what lies outside belongs to the first or last bin."""
     n_bins = len(edges) - 1
@@ -30,7 +31,7 @@ def find_bin(value: float, edges: Array) -> int:
     return b
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def bin_top_label(probs: Array, y: Array, edges: Array, counts: Array, confidences: Array, correct: Array) -> int:
     """Add every row's confidence and correctness to its bin."""
     n, k = probs.shape
@@ -56,7 +57,7 @@ def bin_top_label(probs: Array, y: Array, edges: Array, counts: Array, confidenc
     return -1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def score_rows(probs: Array, y: Array, confidence: Array, correct: Array, brier: Array, nll: Array) -> int:
     """Write each row's confidence, correctness, squared error and negative log-likelihood."""
     n, k = probs.shape
@@ -83,7 +84,7 @@ def score_rows(probs: Array, y: Array, confidence: Array, correct: Array, brier:
     return -1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def bin_classwise(probs: Array, y: Array, edges: Array, block: Array, gaps: Array) -> int:
     """Add probability minus outcome to gaps[block[i], class, bin] for each row and class."""
     n, k = probs.shape
@@ -101,7 +102,7 @@ def bin_classwise(probs: Array, y: Array, edges: Array, block: Array, gaps: Arra
     return -1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def assign_bins(values: Array, edges: Array, bins: Array) -> None:
     """Write the bin of each value."""
     for i in range(len(values)):
@@ -111,7 +112,7 @@ def assign_bins(values: Array, edges: Array, bins: Array) -> None:
         bins[i] = b
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def spread_on_grid(positions: Array, weights: Array, grid: Array) -> None:
     """Share each weight between the two grid points around its position in [0, 1], nearer gets more."""
     last = len(grid) - 1
@@ -123,7 +124,7 @@ def spread_on_grid(positions: Array, weights: Array, grid: Array) -> None:
         grid[left + 1] += weights[i] * right_share
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def risk_coverage_area(sizes: Array, correct: Array, harmonic: Array) -> float:
     """Mean risk over all coverages, from runs of equal confidence, least confident first.
 

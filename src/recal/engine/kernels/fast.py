@@ -6,16 +6,15 @@ For large problems only, and only where an answer is then confirmed or corrected
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from recal.engine.kernels.compiled import FAST, kernel, part_of_kernel
 from recal.engine.kernels.exponential import exp32
 
-_FAST = {"reassoc", "contract", "nsz"}
 # float32 sums over more columns than this would lose digits that matter.
 _BLOCK = 4096
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+@part_of_kernel(fastmath=FAST)
 def _sums(row, top, scale):  # type: ignore[no-untyped-def]
     total = np.float32(0.0)
     first = np.float32(0.0)
@@ -30,7 +29,7 @@ def _sums(row, top, scale):  # type: ignore[no-untyped-def]
     return np.float64(total), np.float64(first), np.float64(second)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@part_of_kernel()
 def row_slopes(row, top, scale):  # type: ignore[no-untyped-def]
     """Return F(s) = log sum_j exp(s * (z_j - max z)) of one row and its first two derivatives in s."""
     total, first, second = 0.0, 0.0, 0.0
@@ -41,7 +40,7 @@ def row_slopes(row, top, scale):  # type: ignore[no-untyped-def]
     return np.log(total), mean, max(second / total - mean * mean, 0.0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def log_partition_and_slopes(logits, start, stop, maxima, scales, out):  # type: ignore[no-untyped-def]
     """Fill F(s) and its first two derivatives in s into out[0], out[1], out[2]. Rows of scale 0 are left out."""
     for i in range(start, stop):

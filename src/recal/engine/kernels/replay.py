@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from recal.engine.kernels.compiled import CONTRACT, FAST, kernel, part_of_kernel
 from recal.engine.kernels.exponential import exp32
 from recal.engine.kernels.fast import row_slopes
-from recal.engine.kernels.grouping import CLOSE, WORK, confidence32, log_odds
-from recal.engine.kernels.screening import AT, CURVATURE, SLOPE, VALUE, extremes, lower_bound_of_row, upper_bound_of_row
+from recal.engine.kernels.grouping import CLOSE, confidence32, log_odds
+from recal.engine.kernels.screening import AT, CURVATURE, GAP, RANGE, SLOPE, VALUE, lower_bound, upper_bound
 
 _ROSE, _FELL, _UNDECIDED = 0, 1, -1
-# What is known of a row besides its last look: how far its smallest logit lies below the largest, its present scale,
-# and how far the logit whose confidence is read lies below the largest.
-RANGE, SCALE, GAP = 4, 5, 6
-_FIELDS = 7
+# What is known of a row besides its last look, range and gap: its present scale.
+SCALE, _FIELDS = 6, 7
 # Rows that are first looked at together, one in each lane of the processor's vectors, where classes are few.
 _LANES = 16
 _FEW_CLASSES = 64
@@ -22,7 +20,21 @@ _FEW_CLASSES = 64
 _FEW_ROWS = 4
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@part_of_kernel()
+def _extremes(row):  # type: ignore[no-untyped-def]
+    """Return the largest value, its column and the range of a row."""
+    best = row[0]
+    worst = row[0]
+    column = 0
+    for j in range(1, len(row)):
+        if row[j] > best:
+            best = row[j]
+            column = j
+        worst = min(worst, row[j])
+    return best, column, np.float64(best) - np.float64(worst)
+
+
+@part_of_kernel()
 def _look(row, top, known, lane):  # type: ignore[no-untyped-def]
     """Remember F(s) and its derivatives at the present scale."""
     scale = known[SCALE, lane]
@@ -30,7 +42,7 @@ def _look(row, top, known, lane):  # type: ignore[no-untyped-def]
     known[AT, lane], known[VALUE, lane], known[SLOPE, lane], known[CURVATURE, lane] = scale, value, slope, curvature
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@part_of_kernel()
 def _lane_extremes(values, tops, bottoms, columns):  # type: ignore[no-untyped-def]
     """Fill the largest value, its first column and the smallest value of each lane."""
     for lane in range(_LANES):
@@ -45,7 +57,7 @@ def _lane_extremes(values, tops, bottoms, columns):  # type: ignore[no-untyped-d
             bottoms[lane] = value if value < bottoms[lane] else bottoms[lane]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@part_of_kernel(fastmath=FAST)
 def _lane_sums(values, tops, scale, sums):  # type: ignore[no-untyped-def]
     """Fill sum w, sum w d and sum w d**2 of each lane, w = exp(s d), d the distance from the largest value."""
     for lane in range(_LANES):
@@ -62,13 +74,13 @@ def _lane_sums(values, tops, scale, sums):  # type: ignore[no-untyped-def]
             sums[2, lane] += pull * drop
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@part_of_kernel()
 def _first_look(block, values, bottoms, sums, tops, columns, known):  # type: ignore[no-untyped-def]
     """Look at up to _LANES rows of one view at once."""
     count, n_classes = block.shape
     if n_classes > _FEW_CLASSES or count < _FEW_ROWS:
         for lane in range(count):
-            tops[lane], columns[lane], known[RANGE, lane] = extremes(block[lane])
+            tops[lane], columns[lane], known[RANGE, lane] = _extremes(block[lane])
             _look(block[lane], tops[lane], known, lane)
         return
     for lane in range(count):
@@ -86,7 +98,7 @@ def _first_look(block, values, bottoms, sums, tops, columns, known):  # type: ig
         known[CURVATURE, lane] = max(np.float64(sums[2, lane]) / total - mean * mean, 0.0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@part_of_kernel(fastmath=CONTRACT)
 def _compare(own, view, log_classes, saturated, verdicts):  # type: ignore[no-untyped-def]
     """Say in each lane how the original's confidence compares to the view's, where the last looks' bounds decide it.
 
@@ -95,18 +107,18 @@ def _compare(own, view, log_classes, saturated, verdicts):  # type: ignore[no-un
     for lane in range(_LANES):
         at, value, slope, curvature = own[AT, lane], own[VALUE, lane], own[SLOPE, lane], own[CURVATURE, lane]
         scale, reach = own[SCALE, lane], own[RANGE, lane]
-        own_upper = upper_bound_of_row(at, value, slope, 0.0, scale)
-        own_lower = lower_bound_of_row(at, value, slope, curvature, 0.0, reach, log_classes, scale)
+        own_upper = upper_bound(at, value, slope, 0.0, scale)
+        own_lower = lower_bound(at, value, slope, curvature, 0.0, reach, log_classes, scale)
         at, value, slope, curvature = view[AT, lane], view[VALUE, lane], view[SLOPE, lane], view[CURVATURE, lane]
         scale, reach, gap = view[SCALE, lane], view[RANGE, lane], view[GAP, lane]
-        upper = upper_bound_of_row(at, value, slope, gap, scale)
-        lower = lower_bound_of_row(at, value, slope, curvature, gap, reach, log_classes, scale)
+        upper = upper_bound(at, value, slope, gap, scale)
+        lower = lower_bound(at, value, slope, curvature, gap, reach, log_classes, scale)
         verdict = _ROSE if lower > own_upper + CLOSE else _UNDECIDED
         verdict = _FELL if own_lower > upper + CLOSE else verdict
         verdicts[lane] = verdict if own_upper <= saturated else _UNDECIDED
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@part_of_kernel()
 def _decide(own_row, row, lane, own_top, top, own_at, at, own, view, exact, order, buffer):  # type: ignore[no-untyped-def]
     """Say how two confidences compare from a new look at both rows, or by the rule for ties."""
     _look(own_row, own_top, own, lane)
@@ -121,7 +133,7 @@ def _decide(own_row, row, lane, own_top, top, own_at, at, own, view, exact, orde
     return _ROSE if own_value < confidence32(row, np.float64(top), scale, at, order, buffer) else _FELL
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def replay_rows(  # type: ignore[no-untyped-def]
     out, start, stop, views, step_views, betas, begin, at_own_prediction, exact, order, least, largest
 ):
@@ -137,7 +149,7 @@ def replay_rows(  # type: ignore[no-untyped-def]
     log_classes = np.log(n_classes)
     # In log-odds a saturated pair may differ although its logarithms do not.
     saturated = -CLOSE if exact else np.inf
-    buffer = np.empty(WORK + n_classes, dtype=np.float32)
+    buffer = np.empty(n_classes, dtype=np.float32)
     values = np.empty((n_classes if n_classes <= _FEW_CLASSES else 1, _LANES), dtype=views.dtype)
     bottoms = np.empty(_LANES, dtype=views.dtype)
     sums = np.empty((3, _LANES), dtype=np.float32)

@@ -8,19 +8,16 @@ because recent numba turns `for value in row` into code without vector instructi
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from recal.engine.kernels.compiled import FAST, kernel
 from recal.engine.kernels.exponential import exp
-
-# Sums may be reordered to use vector instructions; the order depends on the number of classes alone.
-_FAST = {"reassoc", "contract", "nsz"}
 
 # A probability of exactly 0 at the truth is an infinite loss, and nothing is certain: answers stay within these.
 ABOVE_ZERO = 1e-300
 BELOW_ONE = 1.0 - 2.0**-53
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def row_maxima(logits, start, stop, maxima, columns):  # type: ignore[no-untyped-def]
     """Fill each row's largest value and its column, the first one where several are equal."""
     for i in range(start, stop):
@@ -34,7 +31,18 @@ def row_maxima(logits, start, stop, maxima, columns):  # type: ignore[no-untyped
         columns[i] = column
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+@kernel()
+def runners_up(logits, start, stop, columns, out):  # type: ignore[no-untyped-def]
+    """Fill each row's largest value apart from the one at its column."""
+    for i in range(start, stop):
+        best = -np.inf
+        for j in range(logits.shape[1]):
+            if j != columns[i]:
+                best = max(best, np.float64(logits[i, j]))
+        out[i] = best
+
+
+@kernel(fastmath=FAST)
 def log_partition(logits, start, stop, maxima, scales, out):  # type: ignore[no-untyped-def]
     """Fill F(s) = log sum_j exp(s * (z_j - max z)) into out[0]: minus the log of the confidence."""
     for i in range(start, stop):
@@ -47,7 +55,7 @@ def log_partition(logits, start, stop, maxima, scales, out):  # type: ignore[no-
         out[0, i] = np.log(total)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+@kernel(fastmath=FAST)
 def log_partition_and_slopes(logits, start, stop, maxima, scales, out):  # type: ignore[no-untyped-def]
     """Fill F(s) and its first two derivatives in s into out[0], out[1], out[2], in one pass over the row.
 
@@ -75,7 +83,7 @@ def log_partition_and_slopes(logits, start, stop, maxima, scales, out):  # type:
         out[2, i] = max(second / total - mean * mean, 0.0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def softmax(logits, start, stop, maxima, scales, probs):  # type: ignore[no-untyped-def]
     """Fill softmax(s * z), never exactly 0 or 1.
 
@@ -96,7 +104,7 @@ def softmax(logits, start, stop, maxima, scales, probs):  # type: ignore[no-unty
             probs[i, j] = min(max(probs[i, j] / total, ABOVE_ZERO), BELOW_ONE)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def floored_log_softmax(logits, start, stop, maxima, scales, floor, out):  # type: ignore[no-untyped-def]
     """Fill log(max(softmax(s * z), floor))."""
     for i in range(start, stop):

@@ -8,73 +8,108 @@ row in float32, and those still too close to call are decided by the rule for ti
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 
-from recal.engine.kernels.fast import row_slopes
+from recal.engine.kernels.compiled import CONTRACT, FAST, kernel, part_of_kernel
+from recal.engine.kernels.exponential import exp32
+from recal.engine.kernels.grouping import CLOSE
+from recal.engine.kernels.table import AGAINST, KNOWN, LANES
+from recal.engine.kernels.table import VALUE as F
 
-# What is remembered of a row: its last look.
-AT, VALUE, SLOPE, CURVATURE = 0, 1, 2, 3
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def extremes(row):  # type: ignore[no-untyped-def]
-    """Return the largest value, its column and the range of a row."""
-    best = row[0]
-    worst = row[0]
-    column = 0
-    for j in range(1, len(row)):
-        if row[j] > best:
-            best = row[j]
-            column = j
-        worst = min(worst, row[j])
-    return best, column, np.float64(best) - np.float64(worst)
+# What is remembered of a row: its last look, how far its smallest logit lies below the largest, how far the one whose
+# confidence is read does, and 2 where its prediction is the original's, else 0.
+AT, VALUE, SLOPE, CURVATURE, RANGE, GAP, KEPT, LOOK = range(8)
+UNDECIDED = -1.0
+# float32 sums over more columns than this would lose digits that matter.
+_BLOCK = 4096
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def look(index, start, stop, logits, maxima, columns, ranges):  # type: ignore[no-untyped-def]
-    """Fill each row's largest logit, its column and how far the smallest lies below it."""
-    for i in range(start, stop):
-        maxima[i], columns[i], ranges[i] = extremes(logits[index[i]])
-
-
-def upper_bound(at: Any, value: Any, slope: Any, gap: Any, s: Any) -> Any:
+@part_of_kernel(inline="always")
+def upper_bound(at, value, slope, gap, s):  # type: ignore[no-untyped-def]
     """Return an upper bound of b(s) from the last look at the row: the tangent."""
     return at * gap - value + (gap - slope) * (s - at)
 
 
-def lower_bound(
-    at: Any, value: Any, slope: Any, curvature: Any, gap: Any, reach: Any, log_classes: float, s: Any
-) -> Any:
+@part_of_kernel(inline="always")
+def lower_bound(at, value, slope, curvature, gap, reach, log_classes, s):  # type: ignore[no-untyped-def]
     """Return a lower bound of b(s) from the last look at the row."""
-    tangent = at * gap - value + (gap - slope) * (s - at)
+    step = s - at
+    tangent = at * gap - value + (gap - slope) * step
     # Below the last look a chord to b(0) = -log K; above it, F only falls.
-    below = np.minimum(s / at, 1.0)
+    below = min(s / at, 1.0)
     chord = s * gap - below * value - (1.0 - below) * log_classes
     # The curvature at s is at most e**x of that at the last look, x = reach * |step|; and e**y <= 1 + y + 0.72 y**2
     # up to y = 1, beyond which nothing is known. What is added to the curvature outweighs its rounding in float32.
-    step = s - at
-    y = 0.125 * reach * np.abs(step)
-    root = 1.0 + y + 0.72 * y * y + 1e30 * np.maximum(y - 1.0, 0.0)
+    y = 0.125 * reach * abs(step)
+    root = 1.0 + y + 0.72 * y * y + 1e30 * max(y - 1.0, 0.0)
     growth = root * root * root * root
     bend = 0.5 * step * step * (curvature + 1e-6 * slope * slope + 1e-30) * growth * growth
-    return np.minimum(np.maximum(tangent - bend, chord), tangent)
+    return min(max(tangent - bend, chord), tangent)
 
 
-# The same for one row, in compiled code. A fit, which asks for all rows at once, is as fast without, and compiles less.
-upper_bound_of_row = njit(cache=True, nogil=True, error_model="numpy", inline="always")(upper_bound)
-lower_bound_of_row = njit(cache=True, nogil=True, error_model="numpy")(lower_bound)
+@kernel(fastmath=CONTRACT)
+def screen(blocks, start, stop, groups, own, error, looks, scales, log_classes, saturated):  # type: ignore[no-untyped-def]
+    """Fill the groups that the last look's bounds decide for certain, and UNDECIDED elsewhere.
 
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def look_again(chosen, start, stop, view, view_index, maxima, scales, last):  # type: ignore[no-untyped-def]
-    """Remember the log-partition of the rows `chosen` and its derivatives at their present scales.
-
-    Row chosen[k] of the view stands in view[view_index[k]].
+    `own` is what `kernels.table` knows of the originals; `error` is how far its log-partition can be off. Above a
+    confidence of `saturated`, in logarithms, nothing is decided.
     """
+    for block in range(start, stop):
+        known = own[block * KNOWN * LANES : (block + 1) * KNOWN * LANES]
+        last = looks[block * LOOK * LANES : (block + 1) * LOOK * LANES]
+        present = scales[block * LANES : (block + 1) * LANES]
+        out = groups[block * LANES : (block + 1) * LANES]
+        for lane in range(LANES):
+            confidence = -known[F * LANES + lane]
+            close = CLOSE + error * known[AGAINST * LANES + lane]
+            at, value, slope = last[AT * LANES + lane], last[VALUE * LANES + lane], last[SLOPE * LANES + lane]
+            curvature, gap, reach = last[CURVATURE * LANES + lane], last[GAP * LANES + lane], last[RANGE * LANES + lane]
+            s = present[lane]
+            upper = upper_bound(at, value, slope, gap, s)
+            lower = lower_bound(at, value, slope, curvature, gap, reach, log_classes, s)
+            kept = last[KEPT * LANES + lane]
+            group = kept if confidence < lower - close else UNDECIDED
+            group = kept + 1.0 if confidence > upper + close else group
+            out[lane] = group if confidence <= saturated else UNDECIDED
+
+
+@kernel(fastmath=FAST)
+def look(chosen, start, stop, view, where, scales, maxima, columns, looks, is_first):  # type: ignore[no-untyped-def]
+    """Remember the log-partition of the rows `chosen` and its derivatives at their present scales, in float32.
+
+    Row chosen[k] of the view stands in view[where[k]]. A first look also finds its largest logit, the column of that,
+    and how far the smallest lies below.
+    """
+    n_classes = view.shape[1]
     for k in range(start, stop):
-        i = chosen[k]
-        value, slope, curvature = row_slopes(view[view_index[k]], maxima[i], np.float32(scales[i]))
-        last[AT, i], last[VALUE, i], last[SLOPE, i], last[CURVATURE, i] = scales[i], value, slope, curvature
+        i, r = chosen[k], where[k]
+        place = (i // LANES) * LOOK * LANES + i % LANES
+        if is_first:
+            best = worst = view[r, 0]
+            column = 0
+            for j in range(1, n_classes):
+                value = view[r, j]
+                if value > best:
+                    best = value
+                    column = j
+                if value < worst:
+                    worst = value
+            maxima[i], columns[i] = best, column
+            looks[place + RANGE * LANES] = np.float64(best) - np.float64(worst)
+        top, scale = maxima[i], np.float32(scales[i])
+        total = first = second = 0.0
+        for begin in range(0, n_classes, _BLOCK):
+            t = f = q = np.float32(0.0)
+            for j in range(begin, min(begin + _BLOCK, n_classes)):
+                drop = np.float32(view[r, j] - top)
+                weight = exp32(scale * drop)
+                pull = weight * drop
+                t += weight
+                f += pull
+                q += pull * drop
+            total, first, second = total + t, first + f, second + q
+        mean = first / total
+        looks[place + AT * LANES] = scales[i]
+        looks[place + VALUE * LANES] = np.log(total)
+        looks[place + SLOPE * LANES] = mean
+        looks[place + CURVATURE * LANES] = max(second / total - mean * mean, 0.0)

@@ -7,15 +7,14 @@ and added up by the caller, so that they do not depend on the number of threads.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from recal.engine.kernels.compiled import FAST, kernel
 from recal.engine.kernels.exponential import exp
 
 CHUNK = 1024
-_FAST = {"reassoc", "contract", "nsz"}
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+@kernel(fastmath=FAST)
 def stacked_probs(probs, start, stop, features, used, weights, offsets, labels, losses):  # type: ignore[no-untyped-def]
     """Fill softmax(sum of weight * feature + offsets) and each row's loss, minus the log of the truth's probability."""
     n_classes = probs.shape[1]
@@ -43,7 +42,7 @@ def stacked_probs(probs, start, stop, features, used, weights, offsets, labels, 
             probs[i, j] = scores[j] * scale
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+@kernel(fastmath=FAST)
 def moments(by_views, start, stop, by_classes, probs, features, used, labels, rows):  # type: ignore[no-untyped-def]
     """Fill each chunk's sums of the gradient and of the Hessian's blocks; `rows` are the samples' weights.
 
@@ -84,7 +83,7 @@ def moments(by_views, start, stop, by_classes, probs, features, used, labels, ro
             by_classes[chunk, 0, j] += by_classes[chunk, 1, j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+@kernel(fastmath=FAST)
 def first_order(out, start, stop, probs, features, candidates, used, labels, rows):  # type: ignore[no-untyped-def]
     """Fill what each candidate's weight, still 0, would meet: slope, curvature, and the coupling with those in use.
 

@@ -12,15 +12,25 @@ classes; on rows of real networks it is off by 1e-8.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from recal.engine.kernels.exponential import exp
+from recal.engine.kernels.compiled import CONTRACT, FAST, kernel
+from recal.engine.kernels.exponential import exp, log1p
 
-_FAST = {"reassoc", "contract", "nsz"}
 # Twelve nodes for each factor of e in the scale.
 SPACING = 1.0 / 12.0
-# The first two values of a piece; six coefficients follow.
-LOW, PER_WIDTH = 0, 1
+# Rows stand in blocks of as many, all fields of a block side by side in one array: offsets that a compiler knows are
+# what lets it use vector instructions on this many fields.
+LANES = 64
+# A row's piece: its lower end, one over its width, six coefficients; then rival - top, at most 0, and a scale.
+LOW, PER_WIDTH, C0, C1, C2, C3, C4, C5, GAP, SCALE, PIECE = range(11)
+# What is known of a row at a scale s: F, then s F', s**2 F'' and so on, 1 - p, and whether it must be read instead.
+VALUE, FIRST, SECOND, THIRD, FOURTH, AGAINST, TO_READ, KNOWN = range(8)
+# Why a row must be read: no node near its scale is filled, or it lies too close to the edge of a bin.
+MISSING, NEAR_AN_EDGE = 1.0, 2.0
+# Blocks whose sums are taken together, so that they do not depend on the number of threads.
+CHUNK = 64
+# Per group: samples, mistakes, the sum of s * d at the truth, and those of the first four derivatives.
+COUNT, MISTAKES, PULL, N_SUMS = 0, 1, 2, 7
 
 
 def error_bound(n_classes: int) -> float:
@@ -39,116 +49,136 @@ def error_bound(n_classes: int) -> float:
     return float(1.01 * 31.0 * 2.0 * moment.max() * width**6 / 46080.0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def rivals(logits, start, stop, columns, out):  # type: ignore[no-untyped-def]
-    """Fill each row's largest logit apart from the one at its column."""
-    for i in range(start, stop):
-        best = -np.inf
-        for j in range(logits.shape[1]):
-            if j != columns[i]:
-                best = max(best, np.float64(logits[i, j]))
-        out[i] = best
+@kernel(fastmath=FAST)
+def read_rows(index, start, stop, logits, columns, rivals, scales, out):  # type: ignore[no-untyped-def]
+    """Fill out[k] with g of row index[k] at scales[k], and as many of its derivatives as there is room for, up to four.
 
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
-def _sums(row, rival, scale):  # type: ignore[no-untyped-def]
-    total = 0.0
-    first = 0.0
-    second = 0.0
-    for j in range(len(row)):
-        drop = np.float64(row[j]) - rival
-        weight = exp(scale * drop)
-        pull = weight * drop
-        total += weight
-        first += pull
-        second += pull * drop
-    return total, first, second
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def fill_node(logits, start, stop, columns, rival, scale, node, table):  # type: ignore[no-untyped-def]
-    """Fill table[node, i] with g and its first two derivatives at `scale`."""
-    for i in range(start, stop):
-        column = columns[i]
-        left = _sums(logits[i, :column], rival[i], scale)
-        right = _sums(logits[i, column + 1 :], rival[i], scale)
-        total = left[0] + right[0]
-        mean = (left[1] + right[1]) / total
-        table[node, i, 0] = np.log(total)
-        table[node, i, 1] = mean
-        table[node, i, 2] = (left[2] + right[2]) / total - mean * mean
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def node_below(scale, lowest):  # type: ignore[no-untyped-def]
-    """Return the index of the node at or below a scale."""
-    return int(np.floor((np.log(scale) - lowest) / SPACING))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def count_nodes(scales, lowest, counts):  # type: ignore[no-untyped-def]
-    """Count how many scales lie between each node and the next; those beyond the ends count in the outermost."""
-    for i in range(len(scales)):
-        counts[min(max(node_below(scales[i], lowest), 0), len(counts) - 2)] += 1
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def load_pieces(scales, start, stop, table, lowest, node_scales, filled, pieces, missing):  # type: ignore[no-untyped-def]
-    """Fill each row's polynomial around its scale, unless it is there already; mark rows whose nodes are not filled.
-
-    A piece holds its lower end, one over its width, and six coefficients. Scales move little from one iteration to
-    the next, so most rows keep theirs. Rows of scale 0 are left out.
+    The largest logit is left out by a weight of 0, not by a loop of two parts: short loops have no vectors.
     """
-    for i in range(start, stop):
-        s = scales[i]
-        piece = pieces[i]
-        if s == 0.0 or 0.0 <= (s - piece[LOW]) * piece[PER_WIDTH] < 1.0:
-            continue
-        k = node_below(s, lowest)
-        if k < 0 or k + 1 >= len(filled) or not (filled[k] and filled[k + 1]):
-            missing[i] = True
-            continue
-        h = node_scales[k + 1] - node_scales[k]
-        f0, d0, c0 = table[k, i, 0], table[k, i, 1] * h, table[k, i, 2] * (h * h)
-        f1, d1, c1 = table[k + 1, i, 0], table[k + 1, i, 1] * h, table[k + 1, i, 2] * (h * h)
-        rise = f1 - f0
-        piece[LOW] = node_scales[k]
-        piece[PER_WIDTH] = 1.0 / h
-        piece[2], piece[3], piece[4] = f0, d0, 0.5 * c0
-        piece[5] = 10.0 * rise - 6.0 * d0 - 4.0 * d1 - 1.5 * c0 + 0.5 * c1
-        piece[6] = -15.0 * rise + 8.0 * d0 + 7.0 * d1 + 1.5 * c0 - c1
-        piece[7] = 6.0 * rise - 3.0 * (d0 + d1) - 0.5 * (c0 - c1)
+    room = out.shape[1]
+    for k in range(start, stop):
+        i = index[k]
+        column, rival, scale = columns[i], rivals[i], scales[k]
+        total = first = second = third = fourth = 0.0
+        for j in range(logits.shape[1]):
+            drop = min(np.float64(logits[i, j]) - rival, 0.0)
+            weight = 0.0 if j == column else exp(scale * drop)
+            pull = weight * drop
+            total += weight
+            first += pull
+            pull *= drop
+            second += pull
+            pull *= drop
+            third += pull
+            fourth += pull * drop
+        per = 1.0 / total
+        mean, square = first * per, second * per
+        out[k, 0] = np.log(total)
+        out[k, 1] = mean
+        out[k, 2] = square - mean * mean
+        if room > 3:
+            cube, fourth = third * per, fourth * per
+            out[k, 3] = cube - 3.0 * mean * square + 2.0 * mean * mean * mean
+            out[k, 4] = fourth - 4.0 * mean * cube - 3.0 * square * square + 12.0 * mean * mean * square
+            out[k, 4] -= 6.0 * mean * mean * mean * mean
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def log_partition(scales, start, stop, gaps, pieces, out):  # type: ignore[no-untyped-def]
-    """Fill F(s) of rows whose pieces are loaded; `gaps` is rival - top, at most 0."""
-    for i in range(start, stop):
-        s = scales[i]
-        piece = pieces[i]
-        t = (s - piece[LOW]) * piece[PER_WIDTH]
-        g = piece[2] + t * (piece[3] + t * (piece[4] + t * (piece[5] + t * (piece[6] + t * piece[7]))))
-        x = s * gaps[i] + g  # log of the odds against the prediction
-        out[i] = max(x, 0.0) + np.log1p(exp(-abs(x)))
+@kernel(fastmath=CONTRACT)
+def evaluate(  # type: ignore[no-untyped-def]
+    blocks, start, stop, scales, groups, betas, pieces, known, table, lowest, node_scales, filled, error, n_bins
+):
+    """Fill what is known of each row at scale * beta of its group; rows of beta 0 are left out.
+
+    A row keeps its piece while its scale stays within: scales move little from one iteration to the next.
+    """
+    for block in range(start, stop):
+        own = pieces[block * PIECE * LANES : (block + 1) * PIECE * LANES]
+        out = known[block * KNOWN * LANES : (block + 1) * KNOWN * LANES]
+        for lane in range(min(LANES, len(scales) - block * LANES)):
+            i = block * LANES + lane
+            s = scales[i] * betas[groups[i]]
+            out[TO_READ * LANES + lane] = 0.0
+            if s == 0.0 or 0.0 <= (s - own[LOW * LANES + lane]) * own[PER_WIDTH * LANES + lane] < 1.0:
+                own[SCALE * LANES + lane] = s
+                continue
+            k = int(np.floor((np.log(s) - lowest) / SPACING))
+            if k < 0 or k + 1 >= len(filled) or not (filled[k] and filled[k + 1]):
+                out[TO_READ * LANES + lane] = MISSING
+                continue
+            h = node_scales[k + 1] - node_scales[k]
+            f0, d0, c0 = table[k, i, 0], table[k, i, 1] * h, table[k, i, 2] * (h * h)
+            rise, d1, c1 = table[k + 1, i, 0] - f0, table[k + 1, i, 1] * h, table[k + 1, i, 2] * (h * h)
+            own[LOW * LANES + lane] = node_scales[k]
+            own[PER_WIDTH * LANES + lane] = 1.0 / h
+            own[C0 * LANES + lane] = f0
+            own[C1 * LANES + lane] = d0
+            own[C2 * LANES + lane] = 0.5 * c0
+            own[C3 * LANES + lane] = 10.0 * rise - 6.0 * d0 - 4.0 * d1 - 1.5 * c0 + 0.5 * c1
+            own[C4 * LANES + lane] = -15.0 * rise + 8.0 * d0 + 7.0 * d1 + 1.5 * c0 - c1
+            own[C5 * LANES + lane] = 6.0 * rise - 3.0 * (d0 + d1) - 0.5 * (c0 - c1)
+            own[SCALE * LANES + lane] = s
+        for lane in range(LANES):
+            s, per_width = own[SCALE * LANES + lane], own[PER_WIDTH * LANES + lane]
+            t = (s - own[LOW * LANES + lane]) * per_width
+            per = s * per_width
+            a1, a2, a3 = own[C1 * LANES + lane], own[C2 * LANES + lane], own[C3 * LANES + lane]
+            a4, a5 = own[C4 * LANES + lane], own[C5 * LANES + lane]
+            apart = s * own[GAP * LANES + lane]
+            # The log of the odds against the prediction, then s times its derivative, s**2 times the second and so on.
+            x = apart + own[C0 * LANES + lane] + t * (a1 + t * (a2 + t * (a3 + t * (a4 + t * a5))))
+            x1 = apart + per * (a1 + t * (2.0 * a2 + t * (3.0 * a3 + t * (4.0 * a4 + t * (5.0 * a5)))))
+            square = per * per
+            x2 = square * (2.0 * a2 + t * (6.0 * a3 + t * (12.0 * a4 + t * (20.0 * a5))))
+            x3 = square * per * (6.0 * a3 + t * (24.0 * a4 + t * (60.0 * a5)))
+            x4 = square * square * (24.0 * a4 + t * (120.0 * a5))
+            small = exp(-abs(x))
+            larger = 1.0 / (1.0 + small)
+            against = small * larger if x < 0.0 else larger
+            bend = small * larger * larger  # against * (1 - against); its derivatives in x follow
+            turn = bend * (1.0 - 2.0 * against)
+            steep = x1 * x1
+            out[VALUE * LANES + lane] = max(x, 0.0) + log1p(small)
+            out[FIRST * LANES + lane] = against * x1
+            out[SECOND * LANES + lane] = against * x2 + bend * steep
+            out[THIRD * LANES + lane] = against * x3 + x1 * (3.0 * bend * x2 + turn * steep)
+            last = bend * (4.0 * x1 * x3 + 3.0 * x2 * x2 + (1.0 - 6.0 * bend) * steep * steep)
+            out[FOURTH * LANES + lane] = against * x4 + 6.0 * turn * steep * x2 + last
+            out[AGAINST * LANES + lane] = against
+            place = (1.0 - against) * n_bins
+            off = abs(place - np.floor(place + 0.5))
+            near = NEAR_AN_EDGE if off < 1.01 * place * error * against else 0.0
+            out[TO_READ * LANES + lane] = max(out[TO_READ * LANES + lane], near)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def slopes(scales, start, stop, gaps, pieces, first, second):  # type: ignore[no-untyped-def]
-    """Fill the first two derivatives of F in s of rows whose pieces are loaded; rows of scale 0 are left out."""
-    for i in range(start, stop):
-        s = scales[i]
-        if s == 0.0:
-            continue
-        piece = pieces[i]
-        per_h = piece[PER_WIDTH]
-        t = (s - piece[LOW]) * per_h
-        a1, a2, a3, a4, a5 = piece[3], piece[4], piece[5], piece[6], piece[7]
-        g = piece[2] + t * (a1 + t * (a2 + t * (a3 + t * (a4 + t * a5))))
-        dg = (a1 + t * (2.0 * a2 + t * (3.0 * a3 + t * (4.0 * a4 + t * 5.0 * a5)))) * per_h
-        ddg = (2.0 * a2 + t * (6.0 * a3 + t * (12.0 * a4 + t * 20.0 * a5))) * (per_h * per_h)
-        x = s * gaps[i] + g
-        small = exp(-abs(x))
-        against = (small if x < 0.0 else 1.0) / (1.0 + small)
-        slope = gaps[i] + dg
-        first[i] = against * slope
-        second[i] = against * (ddg + (1.0 - against) * slope * slope)
+@kernel(fastmath=CONTRACT)
+def sum_groups(sums, start, stop, groups, known, scales, drops):  # type: ignore[no-untyped-def]
+    """Fill sums[chunk, group] with what a fit of one beta per group needs to know; see `N_SUMS`."""
+    n_samples, rows = len(scales), CHUNK * LANES
+    for chunk in range(start, stop):
+        part = sums[chunk]
+        for g in range(len(part)):
+            for field in range(N_SUMS):
+                part[g, field] = 0.0
+        for i in range(chunk * rows, min((chunk + 1) * rows, n_samples)):
+            g = groups[i]
+            place = (i // LANES) * KNOWN * LANES + i % LANES
+            part[g, COUNT] += 1.0
+            part[g, MISTAKES] += 1.0 if drops[i] < 0.0 else 0.0
+            part[g, PULL] += scales[i] * drops[i]
+            for order in range(FIRST, AGAINST):
+                part[g, PULL + order] += known[place + order * LANES]
+
+
+@kernel()
+def sum_bins(log_partition, correct, edges, gaps):  # type: ignore[no-untyped-def]
+    """Add correctness minus confidence to each sample's bin: (lo, hi], with 0 in the first."""
+    n_bins = len(gaps)
+    for i in range(len(correct)):
+        confidence = exp(-log_partition[i])
+        b = min(max(int(np.ceil(confidence * n_bins)) - 1, 0), n_bins - 1)
+        # The product may be rounded across an edge: the edges themselves decide.
+        if b > 0 and confidence <= edges[b]:
+            b -= 1
+        elif confidence > edges[b + 1]:
+            b += 1
+        gaps[b] += correct[i] - confidence
