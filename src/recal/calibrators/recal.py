@@ -65,7 +65,7 @@ class ReCal(Calibrator):
         Seeds the draws.
     exact : bool
         Compute every step from the logits in float64, instead of taking shortcuts that give the same groups and betas
-        within 1e-6. For checking; many times slower where there are many classes.
+        within 1e-8. For checking; many times slower where there are many classes.
 
     Attributes
     ----------

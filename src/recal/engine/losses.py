@@ -7,7 +7,7 @@ below the largest logit.
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ class Losses(Protocol):
     pull : (n_groups,) sum of s d
     """
 
-    members: NDArray[np.integer]
+    members: NDArray[Any]
     sizes: Vector
     occupied: NDArray[np.bool_]
     mistaken: NDArray[np.bool_]
@@ -65,7 +65,8 @@ class ReadLosses:
         weights: Vector | None = None,
     ) -> None:  # fmt: skip
         self._state, self._drops, self._quick, self._weights = state, drops, quick, weights
-        self.members, self._n_groups = members, n_groups
+        self._n_groups = n_groups
+        self.members: NDArray[Any] = members
         self.sizes = self.by_group(np.ones(len(members)))
         counted = slice(None) if weights is None else weights > 0.0
         self.occupied = np.bincount(members[counted], minlength=n_groups) > 0
@@ -87,7 +88,7 @@ class ReadLosses:
     def guess(self, start: Vector | None) -> tuple[Vector | None, NDArray[np.bool_]]:
         return start, np.zeros(self._n_groups, dtype=bool)
 
-    def pooled(self) -> ReadLosses:
+    def pooled(self) -> Losses:
         everyone = np.zeros(len(self.members), dtype=np.intp)
         return ReadLosses(self._state, self._drops, everyone, 1, self._quick, self._weights)
 
@@ -100,7 +101,8 @@ class TabledLosses:
     """
 
     def __init__(self, state: TabledLogits, drops: Vector, groups: Groups, n_groups: int) -> None:
-        self._state, self._drops, self.members, self._n_groups = state, drops, groups, n_groups
+        self._state, self._drops, self._n_groups = state, drops, n_groups
+        self.members: NDArray[Any] = groups
         self._known = state.sums(groups, n_groups, state.known, drops)
         self.sizes = self._known[:, table.COUNT]
         self.occupied = self.sizes > 0.0
@@ -141,7 +143,7 @@ class TabledLosses:
             sums = self._sums_at(np.array([0.0 if done else beta for beta, done in zip(betas, sure)])).tolist()
         return np.array(betas), np.array(sure) & self.mistaken
 
-    def pooled(self) -> TabledLosses:
+    def pooled(self) -> Losses:
         return TabledLosses(self._state, self._drops, np.zeros(len(self.members), dtype=np.int8), 1)
 
 

@@ -7,7 +7,7 @@ finite, does not depend on the logits' scale, and grows surer only as samples wi
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,7 @@ def fit_losses(losses: Losses, start: Vector | None = None, separable: Separable
     return answer.replaced(beyond | certain, again)
 
 
-def _bracket(gaps: Vector, members: NDArray[np.integer], n_groups: int) -> tuple[Vector, Vector, Vector]:
+def _bracket(gaps: Vector, members: NDArray[Any], n_groups: int) -> tuple[Vector, Vector, Vector]:
     """Return a least, a largest and a middling beta for each group, by how far its samples' first two logits lie apart.
 
     At the least beta a usual sample is at chance; at the largest even the closest pair of logits is settled.

@@ -105,7 +105,7 @@ class ThinEvidence:
     size: int = 0
     mistakes: int = 0
 
-    def add(self, betas: Vector, sizes: NDArray[np.intp], mistakes: NDArray[np.intp]) -> None:
+    def add(self, betas: Vector, sizes: Vector, mistakes: Vector) -> None:
         # What holds less than a hundredth of the samples is shrunk to next to nothing and moves nobody.
         grown = (100 * sizes >= sizes.sum()) & (mistakes < FEWEST_MISTAKES) & (betas > 1.0)
         if grown.any():

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from recal.engine.kernels.compiled import CONTRACT, FAST, kernel, part_of_kernel
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from recal.engine.kernels.compiled import FAST, kernel, part_of_kernel
 from recal.engine.kernels.exponential import exp32
 from recal.engine.kernels.fast import row_slopes
 from recal.engine.kernels.grouping import CLOSE, confidence32, log_odds
+from recal.engine.kernels.instructions import Lane, Number, is_fields
 from recal.engine.kernels.screening import AT, CURVATURE, GAP, RANGE, SLOPE, VALUE, lower_bound, upper_bound
 
-_ROSE, _FELL, _UNDECIDED = 0, 1, -1
+_ROSE, _FELL, _UNDECIDED = 0.0, 1.0, -1.0
 # What is known of a row besides its last look, range and gap: its present scale.
 SCALE, _FIELDS = 6, 7
 # Rows that are first looked at together, one in each lane of the processor's vectors, where classes are few.
@@ -98,24 +103,32 @@ def _first_look(block, values, bottoms, sums, tops, columns, known):  # type: ig
         known[CURVATURE, lane] = max(np.float64(sums[2, lane]) / total - mean * mean, 0.0)
 
 
-@part_of_kernel(fastmath=CONTRACT)
-def _compare(own, view, log_classes, saturated, verdicts):  # type: ignore[no-untyped-def]
-    """Say in each lane how the original's confidence compares to the view's, where the last looks' bounds decide it.
+@intrinsic
+def _verdict(typing_context: Any, own: Any, view: Any, lane: Any, log_classes: Any, saturated: Any) -> Any:
+    """Say how the original's confidence compares to the view's, where the last looks' bounds decide it.
 
     Above `saturated` they are not asked.
     """
-    for lane in range(_LANES):
-        at, value, slope, curvature = own[AT, lane], own[VALUE, lane], own[SLOPE, lane], own[CURVATURE, lane]
-        scale, reach = own[SCALE, lane], own[RANGE, lane]
-        own_upper = upper_bound(at, value, slope, 0.0, scale)
-        own_lower = lower_bound(at, value, slope, curvature, 0.0, reach, log_classes, scale)
-        at, value, slope, curvature = view[AT, lane], view[VALUE, lane], view[SLOPE, lane], view[CURVATURE, lane]
-        scale, reach, gap = view[SCALE, lane], view[RANGE, lane], view[GAP, lane]
-        upper = upper_bound(at, value, slope, gap, scale)
-        lower = lower_bound(at, value, slope, curvature, gap, reach, log_classes, scale)
-        verdict = _ROSE if lower > own_upper + CLOSE else _UNDECIDED
-        verdict = _FELL if own_lower > upper + CLOSE else verdict
-        verdicts[lane] = verdict if own_upper <= saturated else _UNDECIDED
+    if not is_fields(own, view):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes = (Lane(context, builder, signature.args[k], arguments[k], arguments[2], _LANES) for k in range(2))
+        log_classes, saturated = (Number(builder, value) for value in arguments[3:])
+        (own_lower, own_upper), (lower, upper) = (_bounds(*of) for of in zip(lanes, (True, False), [log_classes] * 2))
+        undecided = lower * 0.0 + _UNDECIDED
+        verdict = (undecided * 0.0 + _ROSE).where(own_upper + CLOSE < lower, undecided)
+        verdict = (undecided * 0.0 + _FELL).where(upper + CLOSE < own_lower, verdict)
+        return verdict.where(own_upper <= saturated, undecided).value
+
+    return types.float64(own, view, types.intp, types.float64, types.float64), generate
+
+
+def _bounds(known: Lane, is_own: bool, log_classes: Number) -> tuple[Number, Number]:
+    at, value, slope, curvature, reach, gap, scale = (known[field] for field in range(_FIELDS))
+    at_prediction: Number | float = 0.0 if is_own else gap
+    lower = lower_bound(at, value, slope, curvature, at_prediction, reach, log_classes, scale)
+    return lower, upper_bound(at, value, slope, at_prediction, scale)
 
 
 @part_of_kernel()
@@ -153,7 +166,7 @@ def replay_rows(  # type: ignore[no-untyped-def]
     values = np.empty((n_classes if n_classes <= _FEW_CLASSES else 1, _LANES), dtype=views.dtype)
     bottoms = np.empty(_LANES, dtype=views.dtype)
     sums = np.empty((3, _LANES), dtype=np.float32)
-    verdicts = np.empty(_LANES, dtype=np.int64)
+    verdicts = np.empty(_LANES)
     # Of each view and lane: what is known, the largest value, its column, and the column at which confidence is read.
     known = np.empty((n_views, _FIELDS, _LANES))
     tops = np.empty((n_views, _LANES), dtype=views.dtype)
@@ -172,15 +185,17 @@ def replay_rows(  # type: ignore[no-untyped-def]
                 known[v, GAP, lane] = np.float64(views[v, tile + lane, at]) - np.float64(tops[v, lane])
         for step in range(len(step_views)):
             v = step_views[step]
-            _compare(known[own], known[v], log_classes, saturated, verdicts)
+            present, other = known[own], known[v]
+            for lane in range(_LANES):
+                verdicts[lane] = _verdict(present, other, lane, log_classes, saturated)
             for lane in range(count):
                 if verdicts[lane] == _UNDECIDED:
                     i = tile + lane
                     verdicts[lane] = _decide(
                         views[own, i], views[v, i], lane, tops[own, lane], tops[v, lane], read_at[own, lane],
-                        read_at[v, lane], known[own], known[v], exact, order, buffer,
+                        read_at[v, lane], present, other, exact, order, buffer,
                     )  # fmt: skip
-                beta = betas[step, 2 * (columns[v, lane] == columns[own, lane]) + verdicts[lane]]
+                beta = betas[step, 2 * (columns[v, lane] == columns[own, lane]) + int(verdicts[lane])]
                 known[own, SCALE, lane] = min(max(known[own, SCALE, lane] * beta, least), largest)
                 known[v, SCALE, lane] = min(max(known[v, SCALE, lane] * beta, least), largest)
         for lane in range(count):

@@ -8,11 +8,16 @@ row in float32, and those still too close to call are decided by the rule for ti
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from recal.engine.kernels.compiled import CONTRACT, FAST, kernel, part_of_kernel
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from recal.engine.kernels.compiled import CONTRACT, FAST, kernel
 from recal.engine.kernels.exponential import exp32
 from recal.engine.kernels.grouping import CLOSE
+from recal.engine.kernels.instructions import Lane, Number, is_fields, maximum, minimum
 from recal.engine.kernels.table import AGAINST, KNOWN, LANES
 from recal.engine.kernels.table import VALUE as F
 
@@ -20,31 +25,58 @@ from recal.engine.kernels.table import VALUE as F
 # confidence is read does, and 2 where its prediction is the original's, else 0.
 AT, VALUE, SLOPE, CURVATURE, RANGE, GAP, KEPT, LOOK = range(8)
 UNDECIDED = -1.0
+# Where those fields begin in a block.
+_AT, _VALUE, _SLOPE, _CURVATURE, _RANGE = range(0, 5 * LANES, LANES)
+_KNOWN, _LOOK = KNOWN * LANES, LOOK * LANES
 # float32 sums over more columns than this would lose digits that matter.
 _BLOCK = 4096
 
 
-@part_of_kernel(inline="always")
-def upper_bound(at, value, slope, gap, s):  # type: ignore[no-untyped-def]
+def upper_bound(at: Number, value: Number, slope: Number, gap: Number | float, s: Number) -> Number:
     """Return an upper bound of b(s) from the last look at the row: the tangent."""
     return at * gap - value + (gap - slope) * (s - at)
 
 
-@part_of_kernel(inline="always")
-def lower_bound(at, value, slope, curvature, gap, reach, log_classes, s):  # type: ignore[no-untyped-def]
+def lower_bound(
+    at: Number, value: Number, slope: Number, curvature: Number, gap: Number | float, reach: Number,
+    log_classes: Number, s: Number,
+) -> Number:  # fmt: skip
     """Return a lower bound of b(s) from the last look at the row."""
     step = s - at
     tangent = at * gap - value + (gap - slope) * step
     # Below the last look a chord to b(0) = -log K; above it, F only falls.
-    below = min(s / at, 1.0)
+    below = minimum(s / at, 1.0)
     chord = s * gap - below * value - (1.0 - below) * log_classes
     # The curvature at s is at most e**x of that at the last look, x = reach * |step|; and e**y <= 1 + y + 0.72 y**2
     # up to y = 1, beyond which nothing is known. What is added to the curvature outweighs its rounding in float32.
-    y = 0.125 * reach * abs(step)
-    root = 1.0 + y + 0.72 * y * y + 1e30 * max(y - 1.0, 0.0)
+    y = 0.125 * reach * step.call("fabs")
+    root = 1.0 + y + 0.72 * y * y + 1e30 * maximum(y - 1.0, 0.0)
     growth = root * root * root * root
     bend = 0.5 * step * step * (curvature + 1e-6 * slope * slope + 1e-30) * growth * growth
-    return min(max(tangent - bend, chord), tangent)
+    return minimum(maximum(tangent - bend, chord), tangent)
+
+
+@intrinsic
+def _screened(
+    typing_context: Any, known: Any, last: Any, lane: Any, scale: Any, error: Any, log_classes: Any, saturated: Any
+) -> Any:
+    """Return the group of the row in one lane, or UNDECIDED."""
+    if not is_fields(known, last):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        own, view = (Lane(context, builder, signature.args[k], arguments[k], arguments[2], LANES) for k in range(2))
+        s, error, log_classes, saturated = (Number(builder, value) for value in arguments[3:])
+        confidence, close = 0.0 - own[F], CLOSE + error * own[AGAINST]
+        at, value, slope, curvature, reach, gap, kept = (view[field] for field in range(LOOK))
+        lower = lower_bound(at, value, slope, curvature, gap, reach, log_classes, s)
+        upper = upper_bound(at, value, slope, gap, s)
+        undecided = kept * 0.0 + UNDECIDED
+        group = kept.where(confidence < lower - close, undecided)
+        group = (kept + 1.0).where(upper + close < confidence, group)
+        return group.where(confidence <= saturated, undecided).value
+
+    return types.float64(known, last, types.intp, *[types.float64] * 4), generate
 
 
 @kernel(fastmath=CONTRACT)
@@ -55,22 +87,12 @@ def screen(blocks, start, stop, groups, own, error, looks, scales, log_classes, 
     confidence of `saturated`, in logarithms, nothing is decided.
     """
     for block in range(start, stop):
-        known = own[block * KNOWN * LANES : (block + 1) * KNOWN * LANES]
-        last = looks[block * LOOK * LANES : (block + 1) * LOOK * LANES]
+        known = own[block * _KNOWN : (block + 1) * _KNOWN]
+        last = looks[block * _LOOK : (block + 1) * _LOOK]
         present = scales[block * LANES : (block + 1) * LANES]
         out = groups[block * LANES : (block + 1) * LANES]
         for lane in range(LANES):
-            confidence = -known[F * LANES + lane]
-            close = CLOSE + error * known[AGAINST * LANES + lane]
-            at, value, slope = last[AT * LANES + lane], last[VALUE * LANES + lane], last[SLOPE * LANES + lane]
-            curvature, gap, reach = last[CURVATURE * LANES + lane], last[GAP * LANES + lane], last[RANGE * LANES + lane]
-            s = present[lane]
-            upper = upper_bound(at, value, slope, gap, s)
-            lower = lower_bound(at, value, slope, curvature, gap, reach, log_classes, s)
-            kept = last[KEPT * LANES + lane]
-            group = kept if confidence < lower - close else UNDECIDED
-            group = kept + 1.0 if confidence > upper + close else group
-            out[lane] = group if confidence <= saturated else UNDECIDED
+            out[lane] = _screened(known, last, lane, present[lane], error, log_classes, saturated)
 
 
 @kernel(fastmath=FAST)
@@ -83,7 +105,7 @@ def look(chosen, start, stop, view, where, scales, maxima, columns, looks, is_fi
     n_classes = view.shape[1]
     for k in range(start, stop):
         i, r = chosen[k], where[k]
-        place = (i // LANES) * LOOK * LANES + i % LANES
+        place = (i // LANES) * _LOOK + i % LANES
         if is_first:
             best = worst = view[r, 0]
             column = 0
@@ -95,21 +117,23 @@ def look(chosen, start, stop, view, where, scales, maxima, columns, looks, is_fi
                 if value < worst:
                     worst = value
             maxima[i], columns[i] = best, column
-            looks[place + RANGE * LANES] = np.float64(best) - np.float64(worst)
+            looks[place + _RANGE] = np.float64(best) - np.float64(worst)
         top, scale = maxima[i], np.float32(scales[i])
         total = first = second = 0.0
         for begin in range(0, n_classes, _BLOCK):
-            t = f = q = np.float32(0.0)
+            weights = pulls = squares = np.float32(0.0)
             for j in range(begin, min(begin + _BLOCK, n_classes)):
                 drop = np.float32(view[r, j] - top)
                 weight = exp32(scale * drop)
                 pull = weight * drop
-                t += weight
-                f += pull
-                q += pull * drop
-            total, first, second = total + t, first + f, second + q
+                weights += weight
+                pulls += pull
+                squares += pull * drop
+            total += np.float64(weights)
+            first += np.float64(pulls)
+            second += np.float64(squares)
         mean = first / total
-        looks[place + AT * LANES] = scales[i]
-        looks[place + VALUE * LANES] = np.log(total)
-        looks[place + SLOPE * LANES] = mean
-        looks[place + CURVATURE * LANES] = max(second / total - mean * mean, 0.0)
+        looks[place + _AT] = scales[i]
+        looks[place + _VALUE] = np.log(total)
+        looks[place + _SLOPE] = mean
+        looks[place + _CURVATURE] = max(second / total - mean * mean, 0.0)

@@ -11,10 +11,16 @@ classes; on rows of real networks it is off by 1e-8.
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from recal.engine.kernels import instructions
 from recal.engine.kernels.compiled import CONTRACT, FAST, kernel
-from recal.engine.kernels.exponential import exp, log1p
+from recal.engine.kernels.exponential import exp
+from recal.engine.kernels.instructions import Lane, Number, is_fields, maximum
 
 # Twelve nodes for each factor of e in the scale.
 SPACING = 1.0 / 12.0
@@ -25,6 +31,10 @@ LANES = 64
 LOW, PER_WIDTH, C0, C1, C2, C3, C4, C5, GAP, SCALE, PIECE = range(11)
 # What is known of a row at a scale s: F, then s F', s**2 F'' and so on, 1 - p, and whether it must be read instead.
 VALUE, FIRST, SECOND, THIRD, FOURTH, AGAINST, TO_READ, KNOWN = range(8)
+# Where those fields begin in a block that a loop writes to.
+_LOW, _PER_WIDTH, _C0, _C1, _C2, _C3, _C4, _C5, _GAP, _SCALE = range(0, PIECE * LANES, LANES)
+_TO_READ = TO_READ * LANES
+_PIECE_SIZE, _KNOWN_SIZE = PIECE * LANES, KNOWN * LANES
 # Why a row must be read: no node near its scale is filled, or it lies too close to the edge of a bin.
 MISSING, NEAR_AN_EDGE = 1.0, 2.0
 # Blocks whose sums are taken together, so that they do not depend on the number of threads.
@@ -83,6 +93,52 @@ def read_rows(index, start, stop, logits, columns, rivals, scales, out):  # type
             out[k, 4] -= 6.0 * mean * mean * mean * mean
 
 
+@intrinsic
+def _from_piece(typing_context: Any, own: Any, out: Any, lane: Any, error: Any, n_bins: Any) -> Any:
+    """Fill what is known of the row in one lane from its piece and scale."""
+    if not is_fields(own, out):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        own, out = (Lane(context, builder, signature.args[k], arguments[k], arguments[2], LANES) for k in range(2))
+        _write_from_piece(own, out, Number(builder, arguments[3]), Number(builder, arguments[4]))
+        return context.get_dummy_value()
+
+    return types.none(own, out, types.intp, types.float64, types.float64), generate
+
+
+def _write_from_piece(own: Lane, out: Lane, error: Number, n_bins: Number) -> None:
+    s, per_width = own[SCALE], own[PER_WIDTH]
+    t, per = (s - own[LOW]) * per_width, s * per_width
+    a1, a2, a3, a4, a5 = (own[field] for field in range(C1, C5 + 1))
+    apart = s * own[GAP]
+    # The log of the odds against the prediction, then s times its derivative, s**2 times the second and so on.
+    x = apart + own[C0] + t * (a1 + t * (a2 + t * (a3 + t * (a4 + t * a5))))
+    x1 = apart + per * (a1 + t * (2.0 * a2 + t * (3.0 * a3 + t * (4.0 * a4 + t * (5.0 * a5)))))
+    square = per * per
+    x2 = square * (2.0 * a2 + t * (6.0 * a3 + t * (12.0 * a4 + t * (20.0 * a5))))
+    x3 = square * per * (6.0 * a3 + t * (24.0 * a4 + t * (60.0 * a5)))
+    x4 = square * square * (24.0 * a4 + t * (120.0 * a5))
+    small = instructions.exp(0.0 - x.call("fabs"))
+    larger = 1.0 / (1.0 + small)
+    against = (small * larger).where(x < 0.0, larger)
+    bend = small * larger * larger  # against * (1 - against); its derivatives in x follow
+    turn = bend * (1.0 - 2.0 * against)
+    steep = x1 * x1
+    out[VALUE] = maximum(x, 0.0) + instructions.log1p(small)
+    out[FIRST] = against * x1
+    out[SECOND] = against * x2 + bend * steep
+    out[THIRD] = against * x3 + x1 * (3.0 * bend * x2 + turn * steep)
+    last = bend * (4.0 * x1 * x3 + 3.0 * x2 * x2 + (1.0 - 6.0 * bend) * steep * steep)
+    out[FOURTH] = against * x4 + 6.0 * turn * steep * x2 + last
+    out[AGAINST] = against
+    place = (1.0 - against) * n_bins
+    off = (place - (place + 0.5).call("floor")).call("fabs")
+    near = off < 1.01 * place * error * against
+    to_read = out[TO_READ]
+    out[TO_READ] = maximum(to_read, NEAR_AN_EDGE).where(near, to_read)
+
+
 @kernel(fastmath=CONTRACT)
 def evaluate(  # type: ignore[no-untyped-def]
     blocks, start, stop, scales, groups, betas, pieces, known, table, lowest, node_scales, filled, error, n_bins
@@ -92,62 +148,33 @@ def evaluate(  # type: ignore[no-untyped-def]
     A row keeps its piece while its scale stays within: scales move little from one iteration to the next.
     """
     for block in range(start, stop):
-        own = pieces[block * PIECE * LANES : (block + 1) * PIECE * LANES]
-        out = known[block * KNOWN * LANES : (block + 1) * KNOWN * LANES]
+        own = pieces[block * _PIECE_SIZE : (block + 1) * _PIECE_SIZE]
+        out = known[block * _KNOWN_SIZE : (block + 1) * _KNOWN_SIZE]
         for lane in range(min(LANES, len(scales) - block * LANES)):
             i = block * LANES + lane
             s = scales[i] * betas[groups[i]]
-            out[TO_READ * LANES + lane] = 0.0
-            if s == 0.0 or 0.0 <= (s - own[LOW * LANES + lane]) * own[PER_WIDTH * LANES + lane] < 1.0:
-                own[SCALE * LANES + lane] = s
+            out[_TO_READ + lane] = 0.0
+            if s == 0.0 or 0.0 <= (s - own[_LOW + lane]) * own[_PER_WIDTH + lane] < 1.0:
+                own[_SCALE + lane] = s
                 continue
             k = int(np.floor((np.log(s) - lowest) / SPACING))
             if k < 0 or k + 1 >= len(filled) or not (filled[k] and filled[k + 1]):
-                out[TO_READ * LANES + lane] = MISSING
+                out[_TO_READ + lane] = MISSING
                 continue
             h = node_scales[k + 1] - node_scales[k]
             f0, d0, c0 = table[k, i, 0], table[k, i, 1] * h, table[k, i, 2] * (h * h)
             rise, d1, c1 = table[k + 1, i, 0] - f0, table[k + 1, i, 1] * h, table[k + 1, i, 2] * (h * h)
-            own[LOW * LANES + lane] = node_scales[k]
-            own[PER_WIDTH * LANES + lane] = 1.0 / h
-            own[C0 * LANES + lane] = f0
-            own[C1 * LANES + lane] = d0
-            own[C2 * LANES + lane] = 0.5 * c0
-            own[C3 * LANES + lane] = 10.0 * rise - 6.0 * d0 - 4.0 * d1 - 1.5 * c0 + 0.5 * c1
-            own[C4 * LANES + lane] = -15.0 * rise + 8.0 * d0 + 7.0 * d1 + 1.5 * c0 - c1
-            own[C5 * LANES + lane] = 6.0 * rise - 3.0 * (d0 + d1) - 0.5 * (c0 - c1)
-            own[SCALE * LANES + lane] = s
+            own[_LOW + lane] = node_scales[k]
+            own[_PER_WIDTH + lane] = 1.0 / h
+            own[_C0 + lane] = f0
+            own[_C1 + lane] = d0
+            own[_C2 + lane] = 0.5 * c0
+            own[_C3 + lane] = 10.0 * rise - 6.0 * d0 - 4.0 * d1 - 1.5 * c0 + 0.5 * c1
+            own[_C4 + lane] = -15.0 * rise + 8.0 * d0 + 7.0 * d1 + 1.5 * c0 - c1
+            own[_C5 + lane] = 6.0 * rise - 3.0 * (d0 + d1) - 0.5 * (c0 - c1)
+            own[_SCALE + lane] = s
         for lane in range(LANES):
-            s, per_width = own[SCALE * LANES + lane], own[PER_WIDTH * LANES + lane]
-            t = (s - own[LOW * LANES + lane]) * per_width
-            per = s * per_width
-            a1, a2, a3 = own[C1 * LANES + lane], own[C2 * LANES + lane], own[C3 * LANES + lane]
-            a4, a5 = own[C4 * LANES + lane], own[C5 * LANES + lane]
-            apart = s * own[GAP * LANES + lane]
-            # The log of the odds against the prediction, then s times its derivative, s**2 times the second and so on.
-            x = apart + own[C0 * LANES + lane] + t * (a1 + t * (a2 + t * (a3 + t * (a4 + t * a5))))
-            x1 = apart + per * (a1 + t * (2.0 * a2 + t * (3.0 * a3 + t * (4.0 * a4 + t * (5.0 * a5)))))
-            square = per * per
-            x2 = square * (2.0 * a2 + t * (6.0 * a3 + t * (12.0 * a4 + t * (20.0 * a5))))
-            x3 = square * per * (6.0 * a3 + t * (24.0 * a4 + t * (60.0 * a5)))
-            x4 = square * square * (24.0 * a4 + t * (120.0 * a5))
-            small = exp(-abs(x))
-            larger = 1.0 / (1.0 + small)
-            against = small * larger if x < 0.0 else larger
-            bend = small * larger * larger  # against * (1 - against); its derivatives in x follow
-            turn = bend * (1.0 - 2.0 * against)
-            steep = x1 * x1
-            out[VALUE * LANES + lane] = max(x, 0.0) + log1p(small)
-            out[FIRST * LANES + lane] = against * x1
-            out[SECOND * LANES + lane] = against * x2 + bend * steep
-            out[THIRD * LANES + lane] = against * x3 + x1 * (3.0 * bend * x2 + turn * steep)
-            last = bend * (4.0 * x1 * x3 + 3.0 * x2 * x2 + (1.0 - 6.0 * bend) * steep * steep)
-            out[FOURTH * LANES + lane] = against * x4 + 6.0 * turn * steep * x2 + last
-            out[AGAINST * LANES + lane] = against
-            place = (1.0 - against) * n_bins
-            off = abs(place - np.floor(place + 0.5))
-            near = NEAR_AN_EDGE if off < 1.01 * place * error * against else 0.0
-            out[TO_READ * LANES + lane] = max(out[TO_READ * LANES + lane], near)
+            _from_piece(own, out, lane, error, n_bins)
 
 
 @kernel(fastmath=CONTRACT)
@@ -161,7 +188,7 @@ def sum_groups(sums, start, stop, groups, known, scales, drops):  # type: ignore
                 part[g, field] = 0.0
         for i in range(chunk * rows, min((chunk + 1) * rows, n_samples)):
             g = groups[i]
-            place = (i // LANES) * KNOWN * LANES + i % LANES
+            place = (i // LANES) * _KNOWN_SIZE + i % LANES
             part[g, COUNT] += 1.0
             part[g, MISTAKES] += 1.0 if drops[i] < 0.0 else 0.0
             part[g, PULL] += scales[i] * drops[i]
