@@ -123,7 +123,8 @@ def reading(
 
     if gray and pixels not in (None, "gray"):
         raise InputError(f"--gray and --pixels {pixels} contradict each other.")
-    typed = given(pixels="gray" if gray else pixels, resize=resize, crop=crop, seconds=seconds)
+    square = None if crop is None else (crop, crop)  # as views tell it
+    typed = given(pixels="gray" if gray else pixels, resize=resize, crop=square, seconds=seconds)
     wanted: str | None = getattr(model, "pixels", None)
     found: dict[str, Any] = {"pixels": wanted} if data.is_dir() and wanted != "rgb" and stored is None else {}
     if stored is not None and data.is_dir():

@@ -71,7 +71,8 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
             )
         for source in inputs:
             _check_apart(target, source, option)
-        _check_place(target, option, folder=command in FOLDERS or target.suffix == ".zarr")
+        in_parts = command == "apply" and not target.suffix  # tables by batch
+        _check_place(target, option, folder=command in FOLDERS or in_parts or target.suffix == ".zarr")
         _check_origin(target, values.get("again", False), force)
 
 

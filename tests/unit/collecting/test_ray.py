@@ -300,6 +300,9 @@ def test_apply_on_the_command_line(tmp_path, images, monkeypatch, capsys):
     assert "forward passes" in said
     assert run([*typed, "--out", "here"]) == 0
     assert contents(Path("spread")) == contents(Path("here"))
+    capsys.readouterr()
+    assert run([*typed, "--out", "here"]) == 0
+    assert "60 of which were there already" in " ".join(capsys.readouterr().out.split())
     assert run([*typed, "--labels", "y.npy", "--out", "labelled"]) != 0
     assert "labelled has no ending" in " ".join(capsys.readouterr().err.split())
 
