@@ -4,7 +4,8 @@
 
 Start-up is told by itself: Ray, the workers' processes, their imports, the model. Steady time runs from the moment at
 which a tenth of the samples are done, and stands for all of them. Locally the network computes with as many threads as
-there are cores; on Ray there are as many workers with one thread each. Runs take turns and the least time counts.
+there are cores; on Ray there are as many workers with one thread each. Runs take turns and the least time counts. CPU
+seconds, of this process and of all that Ray started, are told beside walls: they say what was spent on a busy machine.
 """
 
 from __future__ import annotations
@@ -30,25 +31,51 @@ from recal.collecting.sinks.store import StoreSink
 CORES = os.cpu_count() or 1
 
 
+def cpu_seconds() -> float:
+    """CPU time of this process and of all that it started and that still runs, Ray's included."""
+    parents, spent, tick = {}, {}, os.sysconf("SC_CLK_TCK")
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has just ended
+                continue
+            parents[int(folder.name)], spent[int(folder.name)] = int(fields[1]), int(fields[11]) + int(fields[12])
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(spent.get(pid, 0) for pid in ours) / tick
+
+
 class Clock:
-    """Notes when samples were done."""
+    """Notes when samples were done, and what had been spent by then."""
 
     def __init__(self, n_samples: int) -> None:
-        self.n_samples, self.done, self.moments = n_samples, 0, [(0, time.perf_counter())]
+        self.n_samples, self.done = n_samples, 0
+        self.started = time.perf_counter()
+        self.moments: list[tuple[int, float, float]] = []
 
     def note(self, count: int) -> None:
-        self.done += count
-        self.moments.append((self.done, time.perf_counter()))
+        before, self.done = self.done, self.done + count
+        tenth = before < self.n_samples / 10 <= self.done
+        if tenth or self.done == self.n_samples or not self.moments:
+            self.moments.append((self.done, time.perf_counter(), cpu_seconds()))
 
     @property
     def first(self) -> float:
-        return self.moments[1][1] - self.moments[0][1]
+        return self.moments[0][1] - self.started
 
     @property
     def steady(self) -> float:
-        rows, begun = next(moment for moment in self.moments if moment[0] >= self.n_samples / 10)
-        end, ended = self.moments[-1]
-        return (ended - begun) * self.n_samples / (end - rows)
+        return self._since_a_tenth(1)
+
+    @property
+    def cpu(self) -> float:
+        return self._since_a_tenth(2)
+
+    def _since_a_tenth(self, what: int) -> float:
+        begun, ended = self.moments[-2:]
+        return (ended[what] - begun[what]) * self.n_samples / (ended[0] - begun[0])
 
 
 def clocked(kind: type, clock: Clock) -> type:
@@ -115,30 +142,34 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--views", type=int, default=3)
+    parser.add_argument("--threads", action="store_true", help="also with as many threads in each worker as cores")
     arguments = parser.parse_args()
     from recal.collecting import RayEngine
 
     start_ray()
     images = np.random.default_rng(0).integers(0, 256, (arguments.images, 3, 32, 32), dtype=np.uint8)
     job = Job(as_model(network()), pool(f"zoom:0.5-0.9:{arguments.views}"), PREPROCESS)
-    on_ray = RayEngine(workers=CORES).run
-    best: dict[str, Clock] = {}
+    runs = {"local": run_local, "Ray": RayEngine(workers=CORES).run}
+    if arguments.threads:
+        runs[f"Ray, {CORES} threads each"] = RayEngine(workers=CORES, threads=CORES).run
+    best: dict[tuple[str, bool], Clock] = {}
     for _ in range(arguments.repeats):
         for stored in (False, True):
-            for name, run in (("local", run_local), ("Ray", on_ray)):
+            for name, run in runs.items():
                 torch.set_num_threads(CORES)
                 clock = time_run(job, images, arguments.batch_size, run, stored)
-                name = f"{name}, {'store' if stored else 'memory'}"
-                if name not in best or clock.steady < best[name].steady:
-                    best[name] = clock
+                if (name, stored) not in best or clock.steady < best[name, stored].steady:
+                    best[name, stored] = clock
     print(f"{arguments.images:,} images, {arguments.views} views, batches of {arguments.batch_size}, {CORES} cores")
-    for name, clock in best.items():
-        ratio = clock.steady / best[name.replace("Ray", "local")].steady
+    for (name, stored), clock in best.items():
+        base = best["local", stored]
         print(
-            f"{name:<14} first answer after {clock.first:>5.2f} s, steady {clock.steady:>6.2f} s, {ratio:.2f} of local"
+            f"{name + (', store' if stored else ', memory'):<24} first answer {clock.first:>6.2f} s, steady "
+            f"{clock.steady:>6.2f} s ({clock.steady / base.steady:.2f} of local), "
+            f"{clock.cpu:>6.2f} s CPU ({clock.cpu / base.cpu:.2f} of local)"
         )
     nothing = Job(as_model(empty))
-    for name, run in (("local", run_local), ("Ray", on_ray)):
+    for name, run in list(runs.items())[:2]:
         clock = time_run(nothing, images, arguments.batch_size, run, False)
         batches = -(-arguments.images // arguments.batch_size)
         print(f"{name}: a batch of a model that does nothing takes {1000 * clock.steady / batches:.2f} ms")

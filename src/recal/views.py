@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_labels, check_logits, check_matrix
 from recal.errors import InputError
+from recal.mapped import MappedRows
 from recal.preprocessing import Preprocessing
 from recal.transforms import Transform, as_transform
 
@@ -187,6 +188,11 @@ class Views:
         stored = self._logits if key is None else self._transformed[key]
         whole = isinstance(self._rows, range) and self._rows == range(stored.shape[0])
         array: Floats = stored if whole and isinstance(stored, np.ndarray) else stored[_index(self._rows)]
+        if isinstance(array, MappedRows):  # checked piece by piece as it was made; its beginning stands for the rest
+            if key not in self._checked:
+                check_logits(array[:4096], "logits" if key is None else f"transformed[{str(key)!r}]")
+                self._checked.add(key)
+            return array
         if key not in self._checked:
             # Part of the rows may look like probabilities by chance; all of them may not.
             check = check_logits if whole else check_matrix

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from recal.checks import Floats
 from recal.engine.kernels import fast, rows
 from recal.engine.kernels.threads import over_rows
+from recal.mapped import PIECE_VALUES, MappedRows
 
 Vector = NDArray[np.float64]
 Columns = NDArray[np.intp]
@@ -15,6 +16,8 @@ Columns = NDArray[np.intp]
 
 def as_rows(logits: Floats) -> Floats:
     """Return logits as the kernels read them: row by row in memory, float32 or float64."""
+    if isinstance(logits, MappedRows):
+        return logits
     dtype = np.float32 if logits.dtype == np.float16 else logits.dtype
     return np.ascontiguousarray(logits, dtype=dtype)
 
@@ -66,7 +69,10 @@ class ScaledLogits:
 
     def drop_at(self, columns: Columns) -> Vector:
         """Return how far the logit at each row's column lies below the row's largest, unscaled; at most 0."""
-        picked = self.logits[np.arange(len(columns)), columns]
+        step = max(1, PIECE_VALUES // self.logits.shape[1])  # of what is mapped, no more is held at a time
+        parts = [slice(first, first + step) for first in range(0, len(columns), step)]
+        rows = np.arange(len(columns))
+        picked = np.concatenate([self.logits[rows[part], columns[part]] for part in parts])
         return picked.astype(np.float64) - self.maxima.astype(np.float64)
 
     def runner_up_drop(self) -> Vector:

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import check_classes, check_labels
+from recal.checks import check_classes, check_labels, check_matrix
 from recal.errors import FileError, InputError
 from recal.files.atomic import exchange, partial_name, sync_folder
 from recal.files.checksums import Checksums, Pinned, checksum, describe, read_checksums
 from recal.files.locks import FolderLock
 from recal.files.plain_chunks import check_regular, plain_chunks
 from recal.files.views import check_layout, row_parts, specs, transformed_dtype
+from recal.mapped import PIECE_VALUES, map_rows
 from recal.preprocessing import Preprocessing
 from recal.transforms import as_transform
 from recal.views import Views
@@ -26,6 +27,8 @@ VERSION = 1
 # A folder that `collect` is still writing holds this file.
 JOURNAL = "journal.jsonl"
 _FLOATS = ("float16", "float32", "float64")
+# Larger arrays are not read into memory whole but mapped.
+_MOST_BYTES = 1_000_000_000
 # Plain bytes and ways to pack them. A codec that is not listed might run something; pickle is one.
 _CODECS = frozenset(["bytes", "zstd", "blosc", "gzip", "crc32c", "transpose", "sharding_indexed"])
 
@@ -222,6 +225,7 @@ class _Rows:
         self.shape: tuple[int, ...] = stored.shape if layer is None else stored.shape[1:]
         self._step = stored.chunks[0 if layer is None else 1]
         self._plain = plain_chunks(stored, layer) if len(self.shape) == 2 else None
+        self._scratch: NDArray[Any] | None = None
 
     def __getitem__(self, rows: slice | NDArray[np.intp]) -> NDArray[Any]:
         self._pinned.check_unchanged()
@@ -230,16 +234,37 @@ class _Rows:
                 self._compare_blocks(rows)
                 return self._pick(rows)
             run = range(*rows.indices(self.shape[0]))
+            if len(self.shape) == 2 and len(run) == self.shape[0] and run.step == 1 and self._is_large:
+                return self._mapped()
             if run.step > 0:
                 return self._compared(rows, run)
             return self._compared(slice(run[-1], run[0] + 1, -run.step), run[::-1])[::-1]  # zarr reads forwards only
-        except FileError:
+        except (FileError, InputError):
             raise
         except MemoryError as error:
             raise FileError(f"{self._path} does not fit in memory; select fewer rows at a time.") from error
         except Exception as error:
             self._pinned.check_unchanged()  # perhaps it was removed just now
             raise FileError(f"{self._path} is damaged: {error}.") from error
+
+    @property
+    def _is_large(self) -> bool:
+        return self.shape[0] * self.shape[1] * self._stored.dtype.itemsize > _MOST_BYTES
+
+    def _mapped(self) -> NDArray[Any]:
+        """Return all rows as an array that is mapped from a scratch file, so that they need not fit in memory."""
+        if self._scratch is None:
+            step = max(1, PIECE_VALUES // self.shape[1])
+            step = max(step - step % self._step, self._step)  # whole blocks, which are compared as they are read
+            parts = (range(first, min(first + step, self.shape[0])) for first in range(0, self.shape[0], step))
+            pieces = (self._compared(slice(part.start, part.stop), part) for part in parts)
+            dtype = np.float32 if self._stored.dtype == np.float16 else self._stored.dtype
+            checked = (check_matrix(piece, "logits") for piece in pieces)
+            mapped = map_rows(checked, (self.shape[0], self.shape[1]), dtype, self._path.parent)
+            if self._layer is not None:
+                return mapped
+            self._scratch = mapped  # the originals are asked for again and again
+        return self._scratch
 
     def _compared(self, rows: slice, run: range) -> NDArray[Any]:
         """Read a run of rows; a block that lies in it whole is compared as it is read, and no block is read twice."""

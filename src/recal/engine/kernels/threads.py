@@ -13,6 +13,10 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
+from recal.mapped import PIECE_VALUES, MappedRows
+
 # Below this many values a second thread costs more than it gives.
 _WORTH_A_THREAD = 60_000
 
@@ -39,13 +43,27 @@ def over_rows(kernel: Callable[..., None], rows: Any, *arguments: Any, size: int
     """
     count = len(rows)
     work = rows.size if size is None else size
-    threads = 1 if work < 2 * _WORTH_A_THREAD else min(thread_count(), work // _WORTH_A_THREAD, count)
-    if threads <= 1:
-        kernel(rows, 0, count, *arguments)
+    mapped = [value for value in (rows, *arguments) if isinstance(value, MappedRows)]
+    if not mapped:
+        _over_part(kernel, (rows, *arguments), 0, count, work)
         return
-    edges = [count * part // threads for part in range(threads + 1)]
+    plain = tuple(value.view(np.ndarray) if isinstance(value, MappedRows) else value for value in (rows, *arguments))
+    pieces = max(1, min(count, -(-work // PIECE_VALUES)))
+    for start, stop in pairwise([count * piece // pieces for piece in range(pieces + 1)]):
+        _over_part(kernel, plain, start, stop, work // pieces)
+        for value in mapped:
+            value.release()
+
+
+def _over_part(kernel: Callable[..., None], arguments: tuple[Any, ...], first: int, last: int, work: int) -> None:
+    rows, *others = arguments
+    threads = 1 if work < 2 * _WORTH_A_THREAD else min(thread_count(), work // _WORTH_A_THREAD, last - first)
+    if threads <= 1:
+        kernel(rows, first, last, *others)
+        return
+    edges = [first + (last - first) * part // threads for part in range(threads + 1)]
     pool = _workers(os.getpid(), thread_count())
-    jobs = [pool.submit(kernel, rows, start, stop, *arguments) for start, stop in pairwise(edges[1:])]
-    kernel(rows, edges[0], edges[1], *arguments)
+    jobs = [pool.submit(kernel, rows, start, stop, *others) for start, stop in pairwise(edges[1:])]
+    kernel(rows, edges[0], edges[1], *others)
     for job in jobs:
         job.result()

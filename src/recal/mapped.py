@@ -1,0 +1,54 @@
+"""Logits larger than memory as one array: mapped from a scratch file, with memory given back as passes go over them.
+
+A pass over a mapped array makes all of it resident, and the system takes it back only when memory runs short. The
+kernels' `over_rows` therefore goes over such arrays piece by piece and gives each back: a fit holds some megabytes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# How many values are gone over before their memory is given back: 128 MB of float32.
+PIECE_VALUES = 32_000_000
+
+
+class MappedRows(np.ndarray):
+    """Read-only rows in a scratch file that has no name, and so ends with its last user, also after a kill."""
+
+    _map: mmap.mmap | None = None
+
+    def __array_finalize__(self, other: Any) -> None:
+        self._map = getattr(other, "_map", None)
+
+    def __getitem__(self, rows: Any) -> Any:
+        picked = super().__getitem__(rows)
+        if not isinstance(picked, MappedRows) or np.may_share_memory(picked, self):
+            return picked
+        self.release()  # it was copied out
+        return picked.view(np.ndarray)
+
+    def release(self) -> None:
+        """Give the memory back; what is read again comes from the file, or from the system's cache of it."""
+        if self._map is not None and hasattr(self._map, "madvise"):  # not on Windows
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def map_rows(pieces: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: Any, beside: Path) -> MappedRows:
+    """Return rows that come in pieces as one array, in a file beside a path, or where temporary files go."""
+    folder = str(beside) if os.access(beside, os.W_OK) else None
+    with tempfile.TemporaryFile(dir=folder, prefix=".recal-scratch-") as file:
+        for piece in pieces:
+            np.ascontiguousarray(piece, dtype=dtype).tofile(file)
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    array = np.frombuffer(mapped, dtype=dtype).reshape(shape).view(MappedRows)
+    array._map = mapped
+    return array
