@@ -26,7 +26,7 @@ TYPES = {
     ".npz": "npz", ".whl": "zip", ".exe": "pebin", ".tex": "latex", ".diff": "diff", ".sql": "sql", ".pdf": "pdf",
     ".proto": "proto", ".cmake": "cmake", ".el": "lisp", ".ipynb": "ipynb", ".wav": "wav", ".bat": "batch",
 }  # fmt: skip
-MOST = 60  # files of each type
+MOST = 40  # files of each type
 ENDS, PADDING = 1024, 256
 
 
@@ -74,7 +74,7 @@ def features(body: bytes) -> list[int]:
 
 
 def read_files(types: list[str]) -> tuple[list[bytes], list[str]]:
-    """Return up to 60 files of each type, cut to 64 kB, and the types that their names tell."""
+    """Return up to 40 files of each type, cut to 64 kB, and the types that their names tell."""
     found: dict[str, set[Path]] = {}
     for root in {Path(np.__file__).parents[1], Path(json.__file__).parents[1]}:
         for path in root.rglob("*"):

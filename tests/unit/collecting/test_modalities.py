@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -255,6 +256,30 @@ def test_a_model_of_skops_and_a_table_by_the_command_line(tmp_path, monkeypatch,
     (tmp_path / "net.skops").write_bytes(b"PK no zip")
     assert run(typed) == 2
     assert "net.skops cannot be read as a skops file" in capsys.readouterr().err
+
+
+def test_inputs_that_a_model_of_scikit_learn_was_not_fitted_on_are_named_with_the_remedy(tmp_path, capsys, monkeypatch):
+    import skops.io
+
+    frame, y = table()
+    numbers = frame[["age", "height"]]
+    skops.io.dump(LogisticRegression().fit(numbers, y), tmp_path / "net.skops")
+    numbers.assign(sick=y).to_csv(tmp_path / "data.csv", index=False)
+    texts = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, [0, 1, 1, 0, 1])
+    skops.io.dump(texts, tmp_path / "texts.skops")
+    pd.DataFrame({"said": TEXTS, "by": [0, 1, 1, 0, 1]}).to_csv(tmp_path / "texts.csv", index=False)
+    grey = LogisticRegression().fit(RNG.random((20, 64)), [0, 1] * 10)
+    skops.io.dump(grey, tmp_path / "grey.skops")
+    folder_of_images(tmp_path, "RGB")
+    monkeypatch.chdir(tmp_path)
+    for model, data, said in [
+        ("net.skops", "data.csv", "was not fitted on the column sick. .*--label-column sick"),
+        ("texts.skops", "texts.csv", "columns said, by. .*--text-column said"),
+        ("grey.skops", "RGB", r"rows of 64 numbers, and an input of the shape \(8, 8, 3\) has 192. .*--pixels gray"),
+    ]:
+        assert run(["collect", "--model", model, "--data", data, "--out", "views.npz"]) == 2
+        assert re.search(said, " ".join(capsys.readouterr().err.split()))
+    assert collect(LogisticRegression().fit(numbers.to_numpy(), y), numbers, None).n_samples == 300
 
 
 class Doubling(StandardScaler):

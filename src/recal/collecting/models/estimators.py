@@ -61,6 +61,8 @@ class EstimatorModel(Model):
         return np.column_stack([np.zeros_like(values), values]) if values.ndim == 1 else values
 
     def _rows(self, batch: Any) -> Any:
+        if hasattr(batch, "columns"):
+            self._check_columns(batch)
         if isinstance(batch, list) or (hasattr(batch, "columns") and hasattr(self.estimator, "feature_names_in_")):
             return batch  # texts, and frames for a model that knows its columns by name
         batch = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch)
@@ -68,6 +70,34 @@ class EstimatorModel(Model):
             expected = self.estimator.n_features_in_
         except AttributeError:  # a pipeline whose first step takes what it is given
             return batch
-        if batch.ndim <= 2 or expected != int(np.prod(batch.shape[1:])):
+        found = int(np.prod(batch.shape[1:]))
+        if batch.ndim > 2 and batch.shape[-1] in (3, 4) and expected * batch.shape[-1] == found:
+            raise InputError(
+                f"{self.name} was fitted on rows of {expected} numbers, and an input of the shape {batch.shape[1:]} "
+                f"has {found}. In grey it would fit: pixels='gray'."
+            )
+        if batch.ndim <= 2 or expected != found:
             return batch
         return batch.reshape(len(batch), -1)
+
+    def _check_columns(self, frame: Any) -> None:
+        """Refuse a table with columns that the model was not fitted on, or with words where it takes texts."""
+        known = getattr(self.estimator, "feature_names_in_", None)
+        if known is not None:
+            strangers = [str(name) for name in frame.columns if name not in set(known)]
+            if strangers and set(known) <= set(frame.columns):
+                raise InputError(
+                    f"{self.name} was not fitted on the column{'s' * (len(strangers) > 1)} {', '.join(strangers)}. The "
+                    f"one that holds the labels is named so: label_column='{strangers[-1]}'; take others out."
+                )
+            return
+        words = [str(name) for name in frame.columns if not _is_number(frame[name].dtype)]
+        if words and not hasattr(self.estimator, "n_features_in_"):
+            raise InputError(
+                f"{self.name} knows no columns by name and was given the columns {', '.join(map(str, frame.columns))}. "
+                f"If it takes texts, say which column holds them: text_column='{words[0]}'."
+            )
+
+
+def _is_number(dtype: Any) -> bool:
+    return getattr(dtype, "kind", "O") in "biuf"
