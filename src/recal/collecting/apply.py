@@ -167,7 +167,7 @@ class ProbabilitySink(Sink):
     doing: ClassVar[str] = "Applying"
 
     def __init__(self, job: Job, source: Source, calibrator: Calibrator) -> None:
-        super().__init__(job, source, None)
+        super().__init__(job, source, class_names(calibrator))
         self.calibrator = calibrator
         self._blocks: dict[int, CalibratedBlock] = {}
 
@@ -186,7 +186,6 @@ class ProbabilitySink(Sink):
     def result(self) -> Applied:
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         probs = np.concatenate([block.probs for block in blocks])
-        self.asked_classes = class_names(self.calibrator)
         labels, classes = self.labels(*probs.shape)
         return Applied(probs, labels, classes, np.concatenate([block.passes for block in blocks]))
 

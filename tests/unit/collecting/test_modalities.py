@@ -21,7 +21,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from recal import CalibratedClassifier, InputError, TemperatureScaling, collect
 from recal.cli.app import run
-from recal.collecting import language_model, multiple_choice
+from recal.collecting import apply, language_model, multiple_choice
 from recal.collecting.inputs.sources import as_source
 from recal.collecting.models.base import as_model, import_model
 from recal.errors import FileError
@@ -192,8 +192,13 @@ def test_files_as_bytes(tmp_path):
     for name in ("a/x.dat", "b/y.dat"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(bytes(range(1, 60)))
-    with pytest.raises(InputError, match=r"holds 2 files, none of which.*read='bytes'"):
+    with pytest.raises(InputError, match=r"holds 2 files, none of them images, sounds or texts.*read='bytes'"):
         as_source(tmp_path)
+    (tmp_path / "a" / "notes.txt").write_text("one text among others")
+    with pytest.raises(InputError, match=r"holds 3 files, only 1 of them texts.*read='texts'"):
+        as_source(tmp_path)
+    assert as_source(tmp_path, read="texts").n_samples == 1
+    (tmp_path / "a" / "notes.txt").unlink()
     views = collect(
         lambda files: np.array([[len(body), sum(body) / 99] for body in files]),
         tmp_path,
@@ -202,6 +207,19 @@ def test_files_as_bytes(tmp_path):
     )
     assert views.logits[:, 0].tolist() == [59, 59]
     assert views.transformed(views.transforms[0])[:, 0].tolist() == [29, 29]
+
+
+def test_new_files_may_lack_a_class_that_the_calibration_knows(tmp_path):
+    for part, kinds in (("held-out", "abc"), ("new", "ac")):
+        for row in range(60):
+            path = tmp_path / part / kinds[row % len(kinds)] / f"{row}.dat"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(bytes([97 + (row % 3 if row % 7 else 1)]) * 9)
+    model = lambda files: np.array([[body.count(letter) for letter in b"abc"] for body in files], dtype=float)  # noqa: E731
+    views = collect(model, tmp_path / "held-out", None, read="bytes")
+    applied = apply(TemperatureScaling().fit(views), model, tmp_path / "new", read="bytes")
+    assert applied.classes.tolist() == ["a", "b", "c"]
+    assert sorted(set(applied.labels.tolist())) == [0, 2]
 
 
 def table(n=300):

@@ -216,7 +216,7 @@ def test_images_alone_have_no_labels(folder, model):
 
 def test_a_folder_without_images_is_refused(tmp_path):
     (tmp_path / "note.dat").write_text("none")
-    with pytest.raises(InputError, match="none of which is known as an image"):
+    with pytest.raises(InputError, match="none of them images, sounds or texts"):
         as_source(tmp_path)
 
 

@@ -121,7 +121,7 @@ def open_folder(path: Path, read: ReadAs | None = None, **options: Any) -> FileF
 
 
 def _most(path: Path) -> str:
-    """What most files in a folder are, by their names; images where none is known, whose error names what is read."""
+    """What most files in a folder are, by their names; asks where most are unknown, rather than leave those out."""
     ends = {"images": SUFFIXES, "texts": TextFolder.suffixes, "sounds": SoundFolder.suffixes}
     counts = dict.fromkeys(ends, 0)
     other = 0
@@ -131,9 +131,12 @@ def _most(path: Path) -> str:
             counts[kind] += 1
         else:
             other += file.is_file() and not file.name.startswith(".")
-    if not any(counts.values()) and other:
+    chosen = max(counts, key=lambda kind: counts[kind])
+    if other > counts[chosen]:
+        known = f"only {counts[chosen]} of them {chosen}" if counts[chosen] else "none of them images, sounds or texts"
         raise InputError(
-            f"{path} holds {other} files, none of which is known as an image, a sound (.wav, .flac) or a text (.txt). "
-            "To read them as bytes say read='bytes'; as texts, read='texts' needs names that end in .txt."
+            f"{path} holds {other + sum(counts.values())} files, {known} by their names (.png, .wav, .txt, ...). "
+            "To read all as bytes say read='bytes'; to read those of one kind alone, read='images', read='sounds' or "
+            "read='texts'."
         )
-    return max(counts, key=lambda kind: counts[kind])
+    return chosen
