@@ -14,6 +14,7 @@ from recal import Blend, Plan, Step, Views
 from recal.plan import Rule
 from recal.runtime.numpy import calibrated_probs
 from recal.runtime.onnx.heads import Head, head_model
+from recal.runtime.onnx.replay import is_parallel
 from recal.runtime.torch.replay import Replay
 
 Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
@@ -184,3 +185,20 @@ def test_betas_beyond_all_reason_are_bounded_as_in_the_reference() -> None:
     plan = Plan(steps)
     expected = calibrated_probs(plan, Views(logits, {"zoom:0.5": view}))
     np.testing.assert_allclose(by_onnx(plan, logits, view[None]), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_classes", [10, 100])
+@pytest.mark.parametrize("spread", [0.02, 0.1, 1.0], ids=["calm", "lively", "wild"])
+@pytest.mark.parametrize("near", [False, True], ids=["views apart", "views that nearly tie"])
+def test_long_plans_agree_whichever_way_they_are_replayed(n_classes: int, spread: float, near: bool) -> None:
+    """In rounds, in rounds that are given up because too much is too close to call, and step by step."""
+    rng = np.random.default_rng(n_classes)
+    specs = [f"zoom:0.{digit}" for digit in range(1, 8)]
+    steps = tuple(Step(str(rng.choice(specs)), tuple(np.exp(rng.normal(0, spread, 4)))) for _ in range(80))  # type: ignore[arg-type]
+    plan = Plan(steps)
+    logits = (rng.normal(size=(12, n_classes)) * rng.choice([1, 6], (12, 1))).astype(np.float32)
+    noise = rng.normal(size=(len(plan.transforms), *logits.shape)) * (1e-6 if near else 1.0)
+    transformed = (logits + noise).astype(np.float32)
+    assert is_parallel(plan, n_classes) == (spread < 1.0 or n_classes == 10)
+    views = Views(logits, dict(zip(plan.transforms, transformed)))
+    np.testing.assert_allclose(by_onnx(plan, logits, transformed), calibrated_probs(plan, views), rtol=0, atol=1e-6)

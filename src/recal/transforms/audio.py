@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
 from recal.transforms.series import SeriesTransform
 
 _STEEPNESS = 12
+# Up to this length a traced filter is a matrix, of at most a megabyte in float32.
+_LONGEST_MATRIX = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +38,23 @@ class LowPass(SeriesTransform):
     axis: int = -1
 
     def _series(self, x: Array, dtype: str) -> Array:
-        xp, length = arrays.namespace(x), x.shape[1]
+        xp, length = arrays.namespace(x), int(x.shape[1])
+        if arrays.is_tensor(x) and length <= _LONGEST_MATRIX:
+            # What is traced becomes a graph, and graph runtimes differ in what their Fourier transforms are worth.
+            filtered = x.swapaxes(1, -1) @ arrays.constant(_filter_matrix(self, length).T, x)
+            return filtered.swapaxes(1, -1)
         mirrored = xp.concatenate([x, xp.flip(x, (1,))], 1)
         spectrum = xp.fft.rfft(mirrored, 2 * length, 1)
         gain = 1 / (1 + (np.linspace(0, 1, length + 1) / self.cutoff) ** _STEEPNESS)
         shaped = spectrum * arrays.constant(gain.reshape((1, -1) + (1,) * (x.ndim - 2)), x)
         return xp.fft.irfft(shaped, 2 * length, 1)[:, :length]
+
+
+@lru_cache(maxsize=32)
+def _filter_matrix(lowpass: LowPass, length: int) -> NDArray[np.float64]:
+    """Return the filter along a series of this length as a matrix, (length, length)."""
+    matrix: NDArray[np.float64] = lowpass._series(np.eye(length)[None], "float64")[0]
+    return matrix
 
 
 @dataclass(frozen=True, slots=True)

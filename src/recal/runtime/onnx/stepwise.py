@@ -1,8 +1,9 @@
-"""The replay one step after the other, as an ONNX loop: for plans with a floor, or with betas beyond all reason.
+"""The replay one step after the other, as an ONNX loop: where steps cannot be done at once, or had better not be.
 
 A floor breaks the proportion between a row's logits, so every step writes them anew and no step can be done before the
-last. As in the torch runtime, arithmetic is float64, and the float32 confidences that decide ties are summed in numpy's
-order.
+last. Betas beyond all reason are bounded as in the reference. And a plan of many classes whose rounds do not settle
+costs less this way. As in the torch runtime, arithmetic is float64, and the float32 confidences that decide ties are
+summed in numpy's order.
 """
 
 from __future__ import annotations
@@ -12,26 +13,36 @@ import math
 import numpy as np
 
 from recal.plan import Plan
-from recal.runtime.onnx.nodes import BOOL, DOUBLE, INT64, Nodes, tensor
-from recal.runtime.onnx.ties import comparable, lay_out
+from recal.runtime.onnx.nodes import BOOL, DOUBLE, INT64, Nodes, onnx, tensor
+from recal.runtime.onnx.ties import comparable, lay_out, lay_out_views
 
 _LEAST_SCALE, _LARGEST_SCALE = 1e-100, 1e100
 
 
 def add_stepwise(g: Nodes, drops: str, columns: str, plan: Plan, n_classes: int) -> str:
-    """Return the originals' logits after the plan, (n, K) float64; `drops` and `columns` as in `onnx_replay`."""
-    floored = plan.rule.floor is not None
-    state = _floored(g, drops, plan) if floored else _scaled(g, drops, plan)
+    """Return the originals' logits after the plan, (n, K) float64; `drops` and `columns` as in `replay`."""
+    if plan.rule.floor is None:
+        scale = g.op("Transpose", stepwise_scale(g, drops, columns, plan, n_classes), perm=[1, 0])
+        return g.op("Mul", _clip(g, g.op("Mul", scale, g.const(plan.finish))), g.row(drops, 0))
+    state = _looped(g, _floored(g, drops, plan), drops, columns, plan, n_classes)
+    return _rescale_floored(g, g.row(state, 0), g.const(plan.finish), plan, axis=1)
+
+
+def stepwise_scale(g: Nodes, drops: str, columns: str, plan: Plan, n_classes: int) -> str:
+    """Return the originals' scales, (1, n), after the steps; for plans without a floor."""
+    state = _looped(g, _scaled(g, drops, plan), drops, columns, plan, n_classes)
+    return g.op("Transpose", g.row(state, 0), perm=[1, 0])
+
+
+def _looped(g: Nodes, state: str, drops: str, columns: str, plan: Plan, n_classes: int) -> str:
     views, betas = plan.program
-    if len(views):
-        places = g.const(np.asarray(views + 1, np.int64))
-        body = _body(g, plan, n_classes, drops, columns, places, g.const(betas))
-        state = g.op("Loop", g.const(np.int64(len(views))), "", state, body=body)
-    first = g.row(state, 0)
-    if floored:
-        return _rescale_floored(g, first, g.const(plan.finish), plan, axis=1)
-    scale = _clip(g, g.op("Mul", first, g.const(plan.finish)))
-    return g.op("Mul", scale, g.row(drops, 0))
+    if not len(views):
+        return state
+    pairs = g.const(np.stack([np.zeros_like(views), views + 1], axis=1).astype(np.int64))  # (steps, 2)
+    # Rows that are only ever scaled are laid out once; what a floor changes must be laid out anew.
+    laid = "" if plan.rule.floor is not None else lay_out_views(g, drops, columns, plan, n_classes)
+    body = _body(g, plan, n_classes, laid, columns, pairs, g.const(betas))
+    return g.op("Loop", g.const(np.int64(len(views))), "", state, body=body)
 
 
 def _scaled(g: Nodes, drops: str, plan: Plan) -> str:
@@ -57,35 +68,32 @@ def _clip(g: Nodes, scales: str) -> str:
     return g.op("Clip", scales, g.const(_LEAST_SCALE), g.const(_LARGEST_SCALE))
 
 
-def _body(parent: Nodes, plan: Plan, n_classes: int, drops: str, columns: str, views: str, betas: str):  # type: ignore[no-untyped-def]
-    """One step: group by the present logits of the original and of the step's view, and rescale both."""
+def _body(
+    parent: Nodes, plan: Plan, n_classes: int, laid: str, columns: str, pairs: str, betas: str
+) -> onnx.GraphProto:
+    """One step: group by the present logits of the original and of the step's view, and rescale both.
+
+    `laid` holds the rows that scales apply to, and is empty where the state is the rows themselves.
+    """
     g = Nodes(parent)
     floored = plan.rule.floor is not None
     iteration, condition, state = g.name(), g.name(), g.name()
-    first, view = g.const(np.int64(0)), g.op("Gather", views, iteration, axis=0)
-
-    def at_row(stacked: str, index: str) -> str:
-        return g.op("Gather", stacked, index, axis=0)
-
-    def confidence(index: str, column: str) -> str:
-        rows = at_row(state, index) if floored else g.op("Mul", at_row(state, index), at_row(drops, index))
-        read = g.op("Unsqueeze", column, g.const([0]))
-        laid, place = lay_out(g, g.op("Transpose", rows, perm=[1, 0]), read, n_classes)
-        return comparable(g, laid, place, n_classes, plan.rule)  # (1, n)
-
-    column, view_column = at_row(columns, first), at_row(columns, view)  # (n,)
-    read = view_column if plan.rule.confidence_at == "own" else column
-    fell = g.op("GreaterOrEqual", confidence(first, column), confidence(view, read))
-    kept = g.op("Equal", column, view_column)
-    doubled = g.op("Mul", g.cast(kept, INT64), g.const(np.int64(2)))
-    group = g.op("Transpose", g.op("Add", doubled, g.cast(fell, INT64)), perm=[1, 0])  # (n, 1)
-    factors = g.op("Gather", at_row(betas, iteration), group, axis=0)
-    places = g.const(np.arange(1 + len(plan.transforms)).reshape(-1, 1, 1))
-    touched = g.op("Or", g.op("Equal", places, first), g.op("Equal", places, view))
+    pair = g.op("Gather", pairs, iteration, axis=0)  # the original's place, 0, and the view's
+    now, at = (g.op("Gather", stacked, pair, axis=0) for stacked in (state, columns))  # (2, n, ...), (2, n)
+    column, seen = g.split(at, [1, 1], axis=0)  # (1, n)
     if floored:
-        after = g.op("Where", touched, _rescale_floored(g, state, factors, plan, axis=2), state)
+        read = at if plan.rule.confidence_at == "own" else g.op("Concat", column, column, axis=0)
+        rows = lay_out(g, now, g.op("Unsqueeze", read, g.const([2])), n_classes, plan.rule, axis=2)
     else:
-        after = _clip(g, g.op("Mul", state, g.op("Where", touched, factors, g.const(1.0))))
+        rows = g.op("Mul", now, g.op("Gather", laid, pair, axis=0))
+    by_class = g.op("Transpose", rows, perm=[2, 0, 1])  # (K, 2, n)
+    own, other = g.split(comparable(g, by_class, n_classes, plan.rule), [1, 1], axis=1)
+    fell = g.op("Squeeze", g.op("GreaterOrEqual", own, other), g.const([0]))  # (1, n)
+    doubled = g.op("Mul", g.cast(g.op("Equal", column, seen), INT64), g.const(np.int64(2)))
+    group = g.op("Unsqueeze", g.op("Add", doubled, g.cast(fell, INT64)), g.const([2]))  # (1, n, 1)
+    factors = g.op("Gather", g.op("Gather", betas, iteration, axis=0), group, axis=0)
+    rescaled = _rescale_floored(g, now, factors, plan, 2) if floored else _clip(g, g.op("Mul", now, factors))
+    after = g.op("ScatterND", state, g.op("Unsqueeze", pair, g.const([1])), rescaled)
     goes_on = g.op("Identity", condition)
     shape = [1 + len(plan.transforms), None, n_classes if floored else 1]
     return g.as_graph(

@@ -20,11 +20,14 @@ from recal.runtime.onnx.ties import comparable, lay_out
 # Twice as far apart as in a fit, for which a table pays off over many more passes.
 _SPACING = 2 * SPACING
 _MOST_NODES = 40
+REACH = _MOST_NODES * _SPACING  # of log scales
 # How far float32 sums and moments can take the polynomial from that of exact ones.
 _ROUNDING = 2e-4
 # Below these log-odds against it, a prediction's float32 confidence is 1 in any order of summation (2**-24).
 _SATURATED = -16.8
 _FAR = -1e4
+# How many full comparisons rounds may cost before one step after the other is tried instead, in replays of all steps.
+MOST_SPENT = 1.0
 
 
 class Table:
@@ -108,8 +111,12 @@ class Table:
         )
         self.pieces = g.op("Reshape", g.op("MatMul", terms, g.const(matrix.T)), g.const([-1, 6]))
 
-    def fell(self, g: Nodes, log_scales: str, at: str, rule: Rule) -> str:
-        """Whether the confidence fell or stayed, (1, steps, n), at these scales, (1, 2 * steps, n)."""
+    def fell(self, g: Nodes, log_scales: str, at: str, rule: Rule, spent: str) -> tuple[str, str]:
+        """Whether the confidence fell or stayed, (1, steps, n), at these scales, (1, 2 * steps, n).
+
+        `spent` tells how many comparisons were made in full so far, counted in replays of all steps; what comes to it
+        is returned with the outcome. Once more than one is spent, no more are made.
+        """
         scales = g.op("Exp", log_scales)
         against, outside = self._log_odds_against(g, log_scales, scales)
         partition = g.op("Softplus", against)
@@ -131,7 +138,9 @@ class Table:
         outcome = g.op("GreaterOrEqual", margin, g.const(0.0))
         if rule.ties != "exact":
             outcome = g.op("Or", outcome, saturated)
-        return self._mended(g, outcome, close, scales, at, rule)
+        now = g.op("Add", spent, g.op("ReduceMean", g.cast(close, FLOAT), keepdims=0))
+        some = g.op("And", g.op("Greater", now, spent), g.op("LessOrEqual", now, g.const(np.float32(MOST_SPENT))))
+        return self._mended(g, outcome, close, some, scales, at, rule), now
 
     def _log_odds_against(self, g: Nodes, log_scales: str, scales: str) -> tuple[str, str]:
         """Return log of the odds against each row's prediction, and where the scale lies beyond the table."""
@@ -151,9 +160,8 @@ class Table:
         outside = g.op("Greater", g.op("Abs", g.op("Sub", t, g.const(0.5))), g.const(0.501))
         return g.op("Add", g.op("Mul", scales, self.gaps), value), outside
 
-    def _mended(self, g: Nodes, outcome: str, close: str, scales: str, at: str, rule: Rule) -> str:
-        """Return the outcomes with those that are too close to call decided in full."""
-        some = g.op("ReduceMax", g.cast(close, FLOAT), keepdims=0)
+    def _mended(self, g: Nodes, outcome: str, close: str, some: str, scales: str, at: str, rule: Rule) -> str:
+        """Return the outcomes with those that are too close to call decided in full, where there are `some`."""
         then, otherwise = Nodes(g), Nodes(g)
         where = then.op("Transpose", then.op("NonZero", close), perm=[1, 0])  # (ties, 3)
         first = then.op("Slice", where, then.const([1]), then.const([3]), then.const([1]))  # step, sample
@@ -168,10 +176,10 @@ class Table:
         scaled = then.op("Mul", rows, then.op("Unsqueeze", picked(flat), then.const([1])))
         by_class = then.op("Transpose", scaled, perm=[1, 0])  # (K, 2 * ties)
         columns = then.op("Unsqueeze", picked(then.op("Squeeze", at, then.const([0]))), then.const([0]))
-        values = comparable(then, *lay_out(then, by_class, columns, self.n_classes), self.n_classes, rule)
+        laid = lay_out(then, by_class, columns, self.n_classes, rule)
+        values = comparable(then, laid, self.n_classes, rule)
         own, seen = then.ops("Split", values, outputs=2, axis=1, num_outputs=2)
         decided = then.op("Squeeze", then.op("GreaterOrEqual", own, seen), then.const([0]))
         mended = then.op("ScatterND", outcome, where, decided)
         as_it_is = otherwise.op("Identity", outcome)
-        condition = g.op("Greater", some, g.const(np.float32(0)))
-        return g.choose(condition, then, otherwise, [(mended, as_it_is, BOOL)])[0]
+        return g.choose(some, then, otherwise, [(mended, as_it_is, BOOL)])[0]
