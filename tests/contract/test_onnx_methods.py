@@ -10,15 +10,17 @@ import onnx
 import onnxruntime
 import pytest
 
-from recal import GaussianProcessCalibration, OrderPreserving, TemperatureScaling
+from recal import AutoCalibration, EnsembleTemperatureScaling, OrderPreserving, TemperatureScaling, VectorScaling, Views
 from recal.calibrators import CALIBRATORS, Calibrator
 from recal.errors import InputError
+from recal.runtime.onnx.aggregations import AGGREGATIONS
 from recal.runtime.onnx.heads import Head, head_model, head_of
 from recal.runtime.onnx.methods import METHODS
 
-NOT_YET = {"OrderPreserving", "GaussianProcessCalibration"}
 SETTINGS: dict[str, dict[str, Any]] = {name: {"lambdas": (1.0, 10.0), "mus": 1.0, "random_state": 0} for name in
                                        ("MatrixScaling", "DirichletCalibration")}  # fmt: skip
+SETTINGS["GaussianProcessCalibration"] = {"n_points": 6, "n_draws": 4, "max_search": 500, "random_state": 0}
+SETTINGS["OrderPreserving"] = {"max_iter": 30, "random_state": 0}
 
 
 def problem(n_classes: int, n: int = 600) -> tuple[np.ndarray, np.ndarray]:
@@ -51,19 +53,58 @@ def test_agrees_with_numpy(method: type[Any], n_classes: int) -> None:
         assert (found.argmax(1) == expected.argmax(1))[clear].all()
 
 
-def test_every_method_is_written_has_a_plan_or_is_listed_as_missing() -> None:
-    """A new method that maps logits alone must be written for ONNX, or be named here."""
-    alone = {c.__name__ for c in CALIBRATORS if not (c.needs_views or getattr(c, "reads_views", False))}
-    with_plan = {"TemperatureScaling", "AutoCalibration"}
-    assert alone - with_plan - NOT_YET <= {method.__name__ for method in METHODS}
+@pytest.mark.parametrize("n_classes", [2, 10])
+@pytest.mark.parametrize("method", AGGREGATIONS, ids=lambda method: method.__name__)
+def test_aggregations_of_views_agree_with_numpy(method: type[Any], n_classes: int) -> None:
+    logits, labels = problem(n_classes, 300)
+    noise = np.random.default_rng(0).normal(size=(2, *logits.shape)).astype(np.float32)
+    views = Views(logits, dict(zip(("flip", "zoom:0.5"), logits + noise)), labels)
+    for answers in ("free", "kept") if "answers" in method().get_params() else (None,):
+        options = {} if answers is None else {"answers": answers}
+        options |= {"epochs": 3} if "epochs" in method().get_params() else {}
+        options |= {"draws": 20} if "draws" in method().get_params() else {}
+        options |= {"temperature": True} if "temperature" in method().get_params() else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            calibrator = method(**options).fit(views)
+        model = head_model(head_of(calibrator), n_classes)
+        onnx.checker.check_model(model, full_check=True)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        transformed = np.stack([views.transformed(t) for t in calibrator.needed_transforms()])
+        found = session.run(["probs"], {"logits": logits, "transformed": transformed})[0]
+        np.testing.assert_allclose(found, calibrator.predict_proba(views), rtol=0, atol=1e-6)
+
+
+def test_the_curve_of_order_preserving_functions_too() -> None:
+    logits, labels = problem(10)
+    calibrator = OrderPreserving("diagonal", random_state=0).fit(logits[:400], labels[:400])
+    np.testing.assert_allclose(by_onnx(calibrator, logits), calibrator.predict_proba(logits), rtol=0, atol=1e-6)
+    few = OrderPreserving(n_ranks=3, max_iter=20, random_state=0).fit(logits[:400], labels[:400])
+    np.testing.assert_allclose(by_onnx(few, logits), few.predict_proba(logits), rtol=0, atol=1e-6)
+
+
+def test_every_method_is_written_or_makes_a_plan() -> None:
+    """A new method must be written for ONNX, or make a plan, or choose one that does."""
+    with_plan = {"TemperatureScaling", "AutoCalibration", "ReCal", "ViewStacking"}
+    assert {c.__name__ for c in CALIBRATORS} - with_plan == {method.__name__ for method in (*METHODS, *AGGREGATIONS)}
+
+
+def test_of_a_choice_what_was_chosen_is_written() -> None:
+    logits, labels = problem(3)
+    auto = AutoCalibration(random_state=0).fit(logits, labels)
+    for chosen in (EnsembleTemperatureScaling(), VectorScaling(), TemperatureScaling()):
+        auto.calibrator_, auto.choice_ = chosen.fit(logits, labels), chosen.short_name
+        auto.__dict__.pop("plan_", None)
+        np.testing.assert_allclose(by_onnx(auto, logits), chosen.predict_proba(logits), rtol=0, atol=1e-6)
 
 
 def test_what_cannot_be_written_is_refused_by_name() -> None:
+    class Mine(VectorScaling):
+        """Somebody's own."""
+
     logits, labels = problem(3, 60)
-    for method in (GaussianProcessCalibration, OrderPreserving):
-        fitted = method().set_state({"classes_": np.arange(3)})
-        with pytest.raises(InputError, match=f"{method.__name__} cannot be written"):
-            head_of(fitted)
+    with pytest.raises(InputError, match="Mine is not one of recal's own methods"):
+        head_of(Mine().fit(logits, labels))
     with pytest.raises(InputError, match="fitted on 3 classes, got 4"):
         head_model(Head(None, next(iter(METHODS))().fit(logits, labels)), 4)
     assert head_of(TemperatureScaling().fit(logits, labels)).plan is not None

@@ -18,11 +18,11 @@ from recal.checks import Labels
 from recal.views import Views
 
 Array = NDArray[np.float64]
-_STEP = 0.01
+STEP = 0.01
 _DECAY = 1e-5
-_TINY = 1e-30
+TINY = 1e-30
 # Scores beyond this are as good as certain; a product of two such numbers still is one.
-_LARGEST_SCORE = 1e4
+LARGEST_SCORE = 1e4
 
 
 class Mixture(NamedTuple):
@@ -57,7 +57,7 @@ class Adam:
 
 def tame(logits: NDArray[Any]) -> Array:
     """Return logits as float64 whose weighted sums stay finite."""
-    return np.clip(np.asarray(logits, dtype=np.float64), -_LARGEST_SCORE, _LARGEST_SCORE)
+    return np.clip(np.asarray(logits, dtype=np.float64), -LARGEST_SCORE, LARGEST_SCORE)
 
 
 def allowed_share(own: Array, other: Array, top: Labels, share: float) -> Array:
@@ -66,9 +66,9 @@ def allowed_share(own: Array, other: Array, top: Labels, share: float) -> Array:
     lead = own[rows, top][:, None] - own
     lag = other - other[rows, top][:, None]
     # Class j passes the answer where the share exceeds lead / (lead + lag).
-    limit = np.where(lag > 0, lead / np.maximum(lead + lag, _TINY), np.inf).min(axis=1)
-    steps = np.ceil(np.maximum(share - limit, 0.0) / _STEP - 1e-9)
-    return np.clip(share - _STEP * steps, 0.0, 1.0)
+    limit = np.where(lag > 0, lead / np.maximum(lead + lag, TINY), np.inf).min(axis=1)
+    steps = np.ceil(np.maximum(share - limit, 0.0) / STEP - 1e-9)
+    return np.clip(share - STEP * steps, 0.0, 1.0)
 
 
 def mixed_probs(views: Views, specs: list[str], mixture: Mixture) -> Array:
@@ -112,7 +112,7 @@ def _gradients(stack: Array, own: Array, top: Labels, labels: Labels, weights: A
     other = softmax(np.einsum("bmk,mk->bk", stack, np.broadcast_to(weights, stack.shape[1:])))
     mixed = allowed_share(own, other, top, min(max(share, 0.0), 1.0))
     p_own, p_other = own[rows, labels], other[rows, labels]
-    likelihood = np.maximum((1.0 - mixed) * p_own + mixed * p_other, _TINY)
+    likelihood = np.maximum((1.0 - mixed) * p_own + mixed * p_other, TINY)
     part = mixed * p_other / likelihood / len(labels)
     slopes = part[:, None] * other
     slopes[rows, labels] -= part

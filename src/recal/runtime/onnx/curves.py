@@ -103,6 +103,12 @@ def log1p(g: Nodes, x: str) -> str:
     return g.op("Add", g.op("Log", one), g.op("Div", lost, one))
 
 
+def softplus(g: Nodes, x: str) -> str:
+    """Return log(1 + e**x) without overflow."""
+    small = log1p(g, g.op("Exp", g.op("Neg", g.op("Abs", x))))
+    return g.op("Add", g.op("Max", x, g.const(0.0)), small)
+
+
 def normalise(g: Nodes, scores: str, n_classes: int) -> str:
     """Divide rows of scores >= 0 by their sums; a row of zeros becomes uniform."""
     total = g.reduce("ReduceSum", scores, 1)

@@ -67,7 +67,7 @@ def export_onnx(
         knows what its views were collected from needs none, and an ONNX model with a fixed input shape neither.
     path : where to write
     plan : Plan, or a fitted calibrator
-        All that make a plan, and most that map logits alone (`recal.runtime.onnx.methods`).
+        Any of recal's methods.
     preprocess : callable, optional
         Runs after the transformations and before the model; must consist of torch operations. By default, and for
         `outputs` too, what the calibrator's views were collected with; a contradiction is refused.

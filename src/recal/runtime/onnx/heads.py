@@ -23,7 +23,9 @@ class Head:
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
-        return () if self.plan is None else self.plan.transforms
+        if self.plan is not None:
+            return self.plan.transforms
+        return () if self.calibrator is None else self.calibrator.needed_transforms()
 
     @property
     def gated(self) -> Plan | None:
@@ -50,7 +52,7 @@ class Head:
         if self.plan is not None:
             return plan_probs(g, logits, transformed, self.plan, n_classes)
         assert self.calibrator is not None
-        return method_probs(g, logits, self.calibrator, n_classes)
+        return method_probs(g, logits, transformed, self.calibrator, n_classes)
 
 
 def head_of(source: Any) -> Head:

@@ -15,17 +15,23 @@ from recal.calibrators.imax import CERTAIN
 from recal.calibrators.spline import HALVINGS, LOWEST
 from recal.errors import InputError
 from recal.runtime.onnx import curves
+from recal.runtime.onnx.aggregations import AGGREGATIONS
 from recal.runtime.onnx.blend import keep_answers
+from recal.runtime.onnx.functions import gaussian_process, order_preserving
 from recal.runtime.onnx.nodes import BOOL, DOUBLE, INT64, Nodes, tensor
 
 # Adds the method's map and returns probabilities; arguments: graph, float64 logits, calibrator, number of classes.
 Method = Callable[[Nodes, str, Any, int], str]
 
 
-def method_probs(g: Nodes, logits: str, calibrator: Calibrator, n_classes: int) -> str:
-    """Return what `calibrator.predict_proba` gives, of logits alone."""
+def method_probs(g: Nodes, logits: str, transformed: str, calibrator: Calibrator, n_classes: int) -> str:
+    """Return what `calibrator.predict_proba` gives, of logits (n, K), and those of its views, (m, n, K)."""
     wide = g.cast(logits, DOUBLE)
-    probs = METHODS[type(calibrator)](g, wide, calibrator, n_classes)
+    if type(calibrator) in AGGREGATIONS:
+        seen = g.cast(transformed, DOUBLE)
+        probs = AGGREGATIONS[type(calibrator)](g, wide, seen, calibrator, n_classes)
+    else:
+        probs = METHODS[type(calibrator)](g, wide, calibrator, n_classes)
     if calibrator.keeps_accuracy and hasattr(calibrator, "answers"):
         return keep_answers(g, probs, wide, n_classes)
     return probs
@@ -33,11 +39,10 @@ def method_probs(g: Nodes, logits: str, calibrator: Calibrator, n_classes: int) 
 
 def check_exportable(calibrator: Any) -> None:
     """Refuse a method that cannot be written as ONNX operations."""
-    if type(calibrator) not in METHODS:
-        known = ", ".join(sorted(method.__name__ for method in METHODS))
+    if type(calibrator) not in METHODS and type(calibrator) not in AGGREGATIONS:
         raise InputError(
-            f"{type(calibrator).__name__} cannot be written as ONNX operations. What makes a plan can (ViewStacking, "
-            f"ReCal, TemperatureScaling), and: {known}."
+            f"{type(calibrator).__name__} is not one of recal's own methods, and only those can be written as ONNX "
+            "operations. Export another, or apply yours in Python."
         )
 
 
@@ -143,13 +148,7 @@ def _information(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> str:
 
 def _logistic(g: Nodes, scores: str) -> str:
     """Softmax of the logarithms of sigmoids."""
-    return _softmax(g, g.op("Neg", _softplus(g, g.op("Neg", scores))))
-
-
-def _softplus(g: Nodes, x: str) -> str:
-    """Return log(1 + e**x) without overflow."""
-    small = curves.log1p(g, g.op("Exp", g.op("Neg", g.op("Abs", x))))
-    return g.op("Add", g.op("Max", x, g.const(0.0)), small)
+    return _softmax(g, g.op("Neg", curves.softplus(g, g.op("Neg", scores))))
 
 
 def _platt(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> str:
@@ -162,7 +161,7 @@ def _platt(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> str:
 def _beta(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> str:
     limit = float(calibrator.limit_)
     scores = curves.class_scores(g, logits, n_classes)
-    log_p = g.op("Neg", _softplus(g, g.op("Neg", scores)))
+    log_p = g.op("Neg", curves.softplus(g, g.op("Neg", scores)))
     rest = g.op("Min", g.op("Sub", scores, log_p), g.const(limit))
     a, b, c = (_per_class(g, row) for row in calibrator.coefficients_)
     first = g.op("Mul", g.op("Max", log_p, g.const(-limit)), a)
@@ -228,4 +227,6 @@ METHODS: dict[type[Calibrator], Method] = {
     family.PlattScaling: _platt,
     family.BetaCalibration: _beta,
     family.SplineCalibration: _spline,
+    family.OrderPreserving: order_preserving,
+    family.GaussianProcessCalibration: gaussian_process,
 }
