@@ -148,9 +148,8 @@ def check_labels(
             f"Labels must be integers 0..{n_classes - 1} (column indices), got dtype {labels.dtype}. "
             + _remedy_for_kind(labels)
         )
-    outside = (labels < 0) | (labels >= n_classes)
-    if outside.any():
-        row = int(np.argmax(outside))
+    if len(labels) and not 0 <= labels.min() <= labels.max() < n_classes:
+        row = int(np.argmax((labels < 0) | (labels >= n_classes)))
         raise InputError(
             f"Labels must lie in 0..{n_classes - 1}, one for each column; row {row} has {labels[row]}. "
             + _remedy_for_range(labels, n_classes)

@@ -19,8 +19,10 @@ import scipy
 
 from recal.checks import Labels
 
-# Rows are taken in parts so that phi, (rows * n_classes, n_points), stays near 64 MB.
+# Rows are taken in parts, so that what a part needs stays in a processor's cache or near it.
 _PART = 500_000
+# Up to so many values, 160 MB, phi is kept between passes, of which there are a hundred; making it is most of a pass.
+_MOST_KEPT = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ class LatentProcess:
         self.log_probs, self.labels, self.points, self.length = log_probs, labels, points, length
         step = max(1, _PART // (log_probs.shape[1] * len(points)))
         self._parts = [slice(first, first + step) for first in range(0, len(labels), step)]
-        self._kept = basis(log_probs, points, length) if len(self._parts) == 1 else None
+        self._kept = None
+        if log_probs.size * len(points) <= _MOST_KEPT:
+            self._kept = [basis(log_probs[part], points, length) for part in self._parts]
 
     def fit(self, variance: float, start: Posterior | None = None, max_iter: int = 50) -> Posterior:
         """Climb the bound: S by its closed form, m by Newton steps that are halved until the bound rises."""
@@ -79,7 +83,7 @@ class LatentProcess:
         """Return the bound and its gradient in `mean` for a fixed covariance."""
         value, slope = 0.0, np.zeros(len(mean))
         root = np.linalg.cholesky(covariance)
-        for part in self._parts:
+        for part in range(len(self._parts)):
             phi, probs, at_truth, labels = self._at(part, mean)
             spread = (phi.reshape(-1, len(mean)) @ root).reshape(phi.shape)
             by_class = np.square(spread).sum(axis=2)
@@ -98,16 +102,16 @@ class LatentProcess:
     def curvature(self, mean: np.ndarray) -> np.ndarray:
         """Return G, the negative Hessian of the log-likelihood in w at `mean`."""
         total = np.zeros((len(mean), len(mean)))
-        for part in self._parts:
+        for part in range(len(self._parts)):
             phi, probs, _, _ = self._at(part, mean)
             flat = (phi * np.sqrt(probs)[:, :, None]).reshape(-1, len(mean))
             centre = np.einsum("nk,nkm->nm", probs, phi)
             total += flat.T @ flat - centre.T @ centre
         return total
 
-    def _at(self, part: slice, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Labels]:
-        logs, labels = self.log_probs[part], self.labels[part]
-        phi = basis(logs, self.points, self.length) if self._kept is None else self._kept
+    def _at(self, part: int, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Labels]:
+        logs, labels = self.log_probs[self._parts[part]], self.labels[self._parts[part]]
+        phi = basis(logs, self.points, self.length) if self._kept is None else self._kept[part]
         scores = logs + phi @ mean
         scores -= scores.max(axis=1, keepdims=True)
         at_truth = scores[np.arange(len(labels)), labels]
