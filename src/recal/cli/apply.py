@@ -9,6 +9,7 @@ import typer
 
 from recal.cli import model_options as options
 from recal.cli.output import AsJson, print_json, say, working
+from recal.cli.recognise import check_kind
 from recal.cli.sources import check_views_held, load_calibration, open_views
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ def apply(
 
     Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out probs --engine ray[/bold]
     """
+    if model is not None and data is not None:
+        options.check_there(model, data)
+    elif views is not None:
+        check_kind(views, "views")
+    calibrator = load_calibration(calibration)
     from recal import Plan
     from recal.collecting.apply import Applied, passes_of
     from recal.collecting.apply import apply as run
@@ -80,7 +86,6 @@ def apply(
             f"{out} has no ending, so it would be a folder of tables, which hold no labels and are made from --model "
             "and --data; for one file give a name that ends in .npz or .parquet."
         )
-    calibrator = load_calibration(calibration)
     skipped: tuple[str, ...] = ()
     if views is not None and model is None and data is None:
         found = open_views(views, labels)

@@ -67,9 +67,6 @@ def collect(
     Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide 255 --mean
     0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10 --out views.zarr[/bold]
     """
-    from recal.collecting import collect as run
-    from recal.collecting import run_pilot
-    from recal.collecting.local import needs_pilot
     from recal.errors import InputError
 
     if model is None or data is None:
@@ -77,6 +74,10 @@ def collect(
         raise InputError(f"recal collect needs --model and --data; {absent} was not given.")
     if pilot is not None and pool == "none":
         raise InputError("--pilot finds out which transformations pay: name them with --pool, such as --pool auto.")
+    options.check_there(model, data)
+    from recal.collecting import collect as run
+    from recal.collecting.local import needs_pilot
+
     between = options.preprocessing(preprocess, mean, std, divide, channels)
     opened = options.open_model(model, weights, trust, outputs, device)
     images: dict[str, Any] = {"pixels": pixels, "gray": gray, "resize": resize, "crop": crop, "on_error": on_error}
@@ -94,6 +95,8 @@ def collect(
     transforms, found = options.transforms_for(pool, source, opened, seed), None
     try:
         if pilot is not None and transforms is not None and needs_pilot(source, pilot):
+            from recal.collecting import run_pilot
+
             found = run_pilot(opened, source, transforms, pilot, **how)
             if not as_json:
                 say(f"{found}.")

@@ -48,6 +48,8 @@ def compare(
     Example: [bold]recal compare views.npz --methods ts,vs,ms-odir,dir-odir,recal --splits 10 --out results[/bold]
     """
     from recal.cli.sources import open_views
+
+    fit, test = open_views(fit_views), None if test_views is None else open_views(test_views)
     from recal.comparison import compare as run
     from recal.comparison import recommend
     from recal.comparison.run import usual_methods
@@ -57,7 +59,6 @@ def compare(
     from recal.report.data.verdict import advice
     from recal.report.files import write_results
 
-    fit, test = open_views(fit_views), None if test_views is None else open_views(test_views)
     if test is not None and test.n_classes != fit.n_classes:
         raise InputError(
             f"{fit_views} has {fit.n_classes} classes and {test_views} has {test.n_classes}: both must be views of one "

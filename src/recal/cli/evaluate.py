@@ -31,11 +31,11 @@ def evaluate(
 
     Example: [bold]recal evaluate probs.csv --label-column truth --report report.html[/bold]
     """
+    found = labelled_probs(source, label_column, labels=labels)
+    assert found.labels is not None
     from recal import evaluate as measure
     from recal.metrics import LABELS, calibration_test
 
-    found = labelled_probs(source, label_column, labels=labels)
-    assert found.labels is not None
     with working("Measuring"):
         result = measure(found.probs, found.labels, bootstrap, n_bins=bins, random_state=seed)
         tested = calibration_test(found.probs, found.labels, bins, random_state=seed)

@@ -47,12 +47,13 @@ def export(
     Example: [bold]recal export calibration.recal --model model.onnx --out calibrated.onnx[/bold]
     """
     from recal.cli.sources import load_calibration
+
+    source = load_calibration(calibration)
     from recal.errors import InputError
     from recal.runtime.onnx import export_onnx, export_replay
     from recal.runtime.onnx.cost import measure
     from recal.runtime.onnx.heads import head_of
 
-    source = load_calibration(calibration)
     head = head_of(source)
     between = {"shape": shape, "dtype": dtype, "preprocess": preprocess, "mean": mean, "std": std, "divide": divide}
     between |= {"channels": channels, "outputs": outputs, "accept": accept}

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from recal.cli.output import AsJson, print_json, say, working
+from recal.cli.recognise import check_kind
 from recal.cli.sources import open_views
 
 _DEFAULT_METHOD = "auto"
@@ -66,6 +67,9 @@ def fit(
 def build(argv: Sequence[str]) -> Callable[..., None]:
     """Return `fit` with the options of the method that was typed, read from its signature."""
     from recal.cli.methods import methods, option_parameters
+
+    if argv and not argv[0].startswith("-"):  # a wrong file is refused before every method is loaded
+        check_kind(Path(argv[0]), "views")
 
     def command(**values: Any) -> None:
         fit(**values)

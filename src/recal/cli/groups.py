@@ -34,11 +34,12 @@ def groups(
     Example: [bold]recal groups held-out.npz --scaled --confidence-at own[/bold]
     """
     from recal.cli.sources import open_views
+
+    source = open_views(views)
     from recal.errors import InputError
     from recal.plan import ConfidenceAt, Rule, Ties
     from recal.report.data.groups import FEWEST_RANKED, GROUP_LABELS, group_study
 
-    source = open_views(views)
     if not source.transforms:
         raise InputError(f"{views} holds no transformations, so there is nothing to group.")
     rule = Rule(confidence_at=cast(ConfidenceAt, confidence_at), ties=cast(Ties, ties))  # refuses other words

@@ -76,6 +76,16 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def check_there(model: str, data: Path) -> None:
+    """Refuse files that are not there, before anything is imported that would open them."""
+    from recal.errors import FileError
+
+    for path in (Path(model), data):
+        named = path is data or path.suffix.lower() in (".onnx", ".pt2", ".skops")
+        if named and not path.exists():
+            raise FileError(missing(path))
+
+
 def open_model(
     spec: str, weights: Path | None, trust: str | None, outputs: str | None = None, device: str | None = None
 ) -> Any:
@@ -83,9 +93,6 @@ def open_model(
     from recal.collecting.models.base import as_model, import_model
     from recal.errors import InputError
 
-    path = Path(spec)
-    if path.suffix.lower() in (".onnx", ".pt2", ".skops") and not path.exists():
-        raise InputError(missing(path))
     model = import_model(spec, weights=weights, trusted=() if trust is None else trust.split(","))
     try:
         opened = as_model(model, **given(outputs=outputs, device=device))
@@ -101,10 +108,7 @@ def open_model(
 def open_data(data: Path, **how: Any) -> Any:
     """Return the source of the inputs that were typed."""
     from recal.collecting.inputs.sources import as_source
-    from recal.errors import InputError
 
-    if not data.exists():
-        raise InputError(missing(data))
     return as_source(data, **given(**how))
 
 

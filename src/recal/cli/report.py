@@ -47,6 +47,7 @@ def report(
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
+    held = check_kind(source, "probabilities", "views")
     from recal.comparison import compare, compare_probs, recommend
     from recal.comparison.run import usual_methods
     from recal.errors import InputError
@@ -54,7 +55,7 @@ def report(
     from recal.report.data.verdict import advice, shown_first, verdict
 
     with working("Writing the report"):
-        if check_kind(source, "probabilities", "views") == "views":
+        if held == "views":
             if before is not None:
                 raise InputError("--before goes with probabilities; views begin with the uncalibrated model.")
             test = None if test_views is None else open_views(test_views)

@@ -39,6 +39,10 @@ def reproduce(
 
     Example: [bold]recal reproduce all --data-dir data --dataset cifar10 --networks lenet5 --out results[/bold]
     """
+    if not data_dir.is_dir():
+        from recal.errors import InputError
+
+        raise InputError(f"There is no folder {data_dir}. Nothing is downloaded: put the data set's files there first.")
     from recal.experiments.options import parse_models, parse_recipes
     from recal.experiments.reproduce import Settings
     from recal.experiments.reproduce import reproduce as run

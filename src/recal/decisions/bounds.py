@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainc, betaincinv
 
 Interval = tuple[float, float]
 Vector = NDArray[np.float64]
@@ -15,6 +14,8 @@ def chance_of_so_few(errors: ArrayLike, counts: ArrayLike, risk: float) -> Vecto
 
     It is the exact p-value of "the true share of mistakes is at least `risk`"; 1 where there are no answers.
     """
+    from scipy.special import betainc  # half of what a command costs that never comes here
+
     count, wrong = np.asarray(counts, dtype=np.float64), np.asarray(errors, dtype=np.float64)
     right = np.maximum(count - wrong, 0.0)
     # All wrong, or no answers: as many or fewer is certain, where the beta function has no value.
@@ -31,6 +32,8 @@ def share_interval(hits: int, count: int, confidence: float) -> Interval:
     >>> low, round(high, 4)
     (0.0, 0.0362)
     """
+    from scipy.special import betaincinv
+
     if count == 0:
         return 0.0, 1.0
     tail = (1.0 - confidence) / 2

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_labels, check_probs
-from recal.engine.replay import calibrated_probs
 from recal.errors import InputError
 from recal.files.npz import names_in, read_npz, write_npz
 from recal.files.views import read_views
@@ -89,5 +88,7 @@ def probs_of_file(path: str | os.PathLike[str]) -> Probabilities:
     source = Path(path)
     if source.is_file() and "logits" not in names_in(source):
         return read_probs(source)
+    from recal.engine.replay import calibrated_probs  # compiled code, which a file of probabilities does without
+
     views = read_views(source)
     return Probabilities(calibrated_probs(Plan(), views), views.labels, views.classes)

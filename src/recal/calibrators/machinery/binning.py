@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.special
+import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.machinery.parameters import check_number

@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 
 from recal.checks import Labels
-from recal.engine.kernels.stacking import CHUNK, first_order, moments, stacked_probs
+from recal.engine.kernels import stacking
 from recal.engine.kernels.threads import over_rows
 
 Vector = NDArray[np.float64]
@@ -70,7 +70,7 @@ class StackMap:
         self.features, self.labels, self.rows = features, labels, rows
         self.offset_ridge, self.view_ridge, self.with_offsets = offset_ridge, view_ridge, with_offsets
         _, self.n_samples, self.n_classes = features.shape
-        self._n_chunks = -(-self.n_samples // CHUNK)
+        self._n_chunks = -(-self.n_samples // stacking.CHUNK)
         self.probs = np.empty((self.n_samples, self.n_classes), dtype=np.float32)
         self.losses = np.empty(self.n_samples)
         self._at: Stack | None = None
@@ -82,8 +82,8 @@ class StackMap:
             return self._loss
         used = np.array(stack.used, dtype=np.intp)
         over_rows(
-            stacked_probs, self.probs, self.features, used, stack.weights, stack.offsets, self.labels, self.losses,
-            size=self.probs.size * len(used),
+            stacking.stacked_probs, self.probs, self.features, used, stack.weights, stack.offsets, self.labels,
+            self.losses, size=self.probs.size * len(used),
         )  # fmt: skip
         ridge = self._view_ridges(stack.used)
         penalty = self.offset_ridge * float(stack.offsets @ stack.offsets) + float(ridge @ stack.weights**2)
@@ -123,7 +123,7 @@ class StackMap:
         both = np.array([*candidates, *used], dtype=np.intp)
         sums = np.empty((self._n_chunks, len(both), 2 + len(used)))
         over_rows(
-            first_order, sums, self.probs, self.features, both, used, self.labels, self.rows,
+            stacking.first_order, sums, self.probs, self.features, both, used, self.labels, self.rows,
             size=self.probs.size * len(both),
         )  # fmt: skip
         total = sums.sum(axis=0)
@@ -144,7 +144,7 @@ class StackMap:
         by_views = np.empty((self._n_chunks, m, m + 1))
         by_classes = np.empty((self._n_chunks, m + 2, self.n_classes))
         over_rows(
-            moments, by_views, by_classes, self.probs, self.features, used, self.labels, self.rows,
+            stacking.moments, by_views, by_classes, self.probs, self.features, used, self.labels, self.rows,
             size=self.probs.size * m,
         )  # fmt: skip
         views, classes = by_views.sum(axis=0), by_classes.sum(axis=0)
@@ -172,7 +172,7 @@ class StackMap:
             return right / diagonal
         weighted = self.probs * np.sqrt(self.rows).astype(np.float32)[:, None]
         block = np.diag(diagonal + 1e-9) - (weighted.T @ weighted).astype(np.float64)
-        solved: Vector = cho_solve(cho_factor(block), right.T).T
+        solved: Vector = scipy.linalg.cho_solve(scipy.linalg.cho_factor(block), right.T).T
         return solved
 
     def _line_search(

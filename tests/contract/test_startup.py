@@ -1,0 +1,91 @@
+"""What a command imports: a refusal, a list or a look at a file must not wait for compilers and frameworks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import recal
+from recal.files.probs import write_probs
+
+# Whose import takes longer than all the rest of such a command.
+HEAVY = ("numba", "scipy", "sklearn", "torch", "onnx", "onnxruntime", "zarr", "matplotlib", "pandas", "pyarrow", "ray")
+SCRIPT = """
+import contextlib, io, json, shlex, sys
+from recal.cli.app import run
+
+codes = []
+for line in sys.argv[2:]:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        codes.append(run(shlex.split(line)))
+print(json.dumps([codes, [name for name in json.loads(sys.argv[1]) if name in sys.modules]]))
+"""
+REFUSED = (
+    "fit none.npz --out c.recal",
+    "apply none.recal views.npz --out p.npz",
+    "apply ts.recal none.npz --out p.npz",
+    "apply ts.recal --model none.onnx --data views.npz --out p.npz",
+    "collect --model none.onnx --data views.npz --out v.npz",
+    "evaluate none.npz",
+    "decide none.npz",
+    "compare none.npz",
+    "report none.npz",
+    "watch none.recal views.npz",
+    "groups none.npz",
+    "export none.recal --out m.onnx",
+    "plan views.npz",
+    "reproduce all --data-dir none --dataset cifar10 --networks lenet5 --out r",
+    "demo --out ts.recal",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("startup")
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 60)
+    logits = np.eye(2)[y] * 2 + rng.normal(size=(60, 2))
+    recal.Views(logits, labels=y).write(place / "views.npz")
+    recal.save(recal.TemperatureScaling().fit(logits, y), place / "ts.recal")
+    odds = np.exp(logits)
+    write_probs(place / "probs.npz", odds / odds.sum(1, keepdims=True), y)
+    return place
+
+
+def loaded(folder, heavy, *lines):
+    command = [sys.executable, "-c", SCRIPT, json.dumps(heavy), *lines]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_what_is_refused_loads_nothing_heavy(folder):
+    codes, found = loaded(folder, HEAVY, *REFUSED)
+    assert dict(zip(REFUSED, codes)) == dict.fromkeys(REFUSED, 2)
+    assert found == []
+
+
+def test_help_and_lists_load_nothing_heavy(folder):
+    lines = ("--help", "transforms", "transforms zoom", "collect --help", "apply --help", "decide --help")
+    codes, found = loaded(folder, HEAVY, *lines)
+    assert codes == [0] * len(lines)
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "needed"),
+    [
+        ("decide probs.npz --risk 0.3", {"scipy"}),  # exact bounds are beta functions
+        ("apply ts.recal views.npz --out p.npz", {"numba", "scipy"}),  # numba itself looks for scipy
+        ("evaluate probs.npz", {"numba", "scipy"}),
+        ("plan ts.recal", {"numba", "scipy"}),
+    ],
+)
+def test_what_needs_no_fit_loads_what_it_needs_alone(folder, line, needed):
+    heavy = (*HEAVY, "scipy.stats", "scipy.optimize")
+    codes, found = loaded(folder, heavy, line)
+    assert codes == [0]
+    assert set(found) <= needed
