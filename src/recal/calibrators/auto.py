@@ -22,6 +22,7 @@ from recal.calibrators.view_stacking import ViewStacking
 from recal.checks import Labels
 from recal.errors import FewSamplesWarning
 from recal.plan import Answers
+from recal.progress import track
 from recal.transforms import Transform
 from recal.views import Views
 
@@ -150,14 +151,14 @@ def _try_all(methods: list[Calibrator], views: Views, labels: Labels, rng: np.ra
         rows = np.sort(rng.choice(len(labels), _MOST_SAMPLES, replace=False))
         views, labels = views[rows], labels[rows]
     folds = stratified_folds(labels, _N_FOLDS, rng)
-    trials = [_try(method, views, labels, folds) for method in methods]
+    trials = [_try(method, views, labels, folds) for method in track(methods, "trying methods")]
     return sorted(trials, key=lambda trial: (round(trial.passes, 2), trial.parameters))
 
 
 def _try(method: Calibrator, views: Views, labels: Labels, folds: NDArray[np.intp]) -> _Trial:
     """Return the losses of samples left out. What is wrong with the samples is said once, by the fit to all of them."""
     losses, passes, parameters = np.empty(len(labels)), 0.0, 0
-    for fold in range(_N_FOLDS):
+    for fold in track(range(_N_FOLDS), f"{method.short_name}, fold"):
         rest, left_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FewSamplesWarning)

@@ -13,9 +13,9 @@ from recal.calibrators.machinery.latent_process import LatentProcess, Posterior,
 from recal.calibrators.machinery.linear_map import linear_scores
 from recal.calibrators.machinery.parameters import check_count, check_random_state
 from recal.calibrators.machinery.probabilities import log_softmax, softmax
-from recal.calibrators.machinery.progress import track
 from recal.checks import Labels
 from recal.plan import Answers
+from recal.progress import track
 from recal.views import Views
 
 # Below e^-12 a class hardly weighs in the softmax, and there is nothing to learn about g.
@@ -129,7 +129,7 @@ class GaussianProcessCalibration(Calibrator):
 def _best_kernel(log_probs: np.ndarray, labels: Labels, points: np.ndarray) -> Posterior:
     """Return the posterior of the length scale and variance with the highest bound."""
     tried = []
-    for length in track(_LENGTHS, "Choosing the kernel"):
+    for length in track(_LENGTHS, "choosing the kernel"):
         process = LatentProcess(log_probs, labels, points, length)
         found = None
         for variance in _VARIANCES:

@@ -17,6 +17,7 @@ from recal.checks import Labels
 from recal.engine.replay import calibrated_probs
 from recal.errors import FewSamplesWarning, InputError
 from recal.plan import ConfidenceAt, Rule, Ties
+from recal.progress import track
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 
@@ -143,7 +144,9 @@ class ReCal(Calibrator):
             separable=self.separable,
             exact=self.exact,
         )
-        self.plan_, self.history_, thin = compile_plan(views, labels, reading, self._draws(views))
+        self.plan_, self.history_, thin = compile_plan(
+            views, labels, reading, track(self._draws(views), "iteration", self.max_iter)
+        )
         self.n_iter_ = len(self.history_)
         if thin.growth > _HARMLESS:
             _warn_of_thin_evidence(views.n_samples, thin, self.separable)

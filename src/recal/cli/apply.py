@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recal.cli import model_options as options
-from recal.cli.output import AsJson, print_json, say, working
+from recal.cli.output import AsJson, print_json, say, shows_progress, working
 from recal.cli.recognise import check_kind
 from recal.cli.sources import check_views_held, load_calibration, open_views
 
@@ -109,7 +109,7 @@ def apply(
         skipped = source.skipped
         how: dict[str, Any] = options.given(batch_size=batch_size, outputs=outputs, device=device)
         how["preprocess"] = options.preprocessing(preprocess, mean, std, divide, channels, stored)
-        how |= {"engine": engine or "local", "progress": not as_json}
+        how |= {"engine": engine or "local", "progress": shows_progress() and not as_json}
         try:
             if in_parts:
                 _tell_parts(apply_distributed(calibrator, opened, source, out, **how), skipped, as_json)

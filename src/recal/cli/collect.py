@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from recal.cli import model_options as options
-from recal.cli.output import AsJson, print_json, say
+from recal.cli.output import AsJson, print_json, say, shows_progress
 
 
 def collect(
@@ -91,7 +91,13 @@ def collect(
     source = options.open_data(data, **options.reading(opened, data, **images, **others))
     how = options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine, seed=seed)
     names = None if classes is None else classes.split(",")
-    how |= {"out": out, "resume": not again, "progress": not as_json, "preprocess": between, "classes": names}
+    how |= {
+        "out": out,
+        "resume": not again,
+        "progress": shows_progress() and not as_json,
+        "preprocess": between,
+        "classes": names,
+    }
     transforms, found = options.transforms_for(pool, source, opened, seed), None
     try:
         if pilot is not None and transforms is not None and needs_pilot(source, pilot):

@@ -17,10 +17,13 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from recal.progress import Watched
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value for machines and nothing else.")]
 
 # Nothing is shown for what is over sooner than this.
 _PATIENCE_SECONDS = 2.0
+_quiet = False
 
 
 def print_json(value: Any) -> None:
@@ -103,27 +106,73 @@ def say(sentence: str, *, quiet: bool = False) -> None:
         print(sentence)
 
 
+def be_quiet(quiet: bool) -> None:
+    """Show no progress from here on, or show it again."""
+    global _quiet
+    _quiet = quiet
+
+
+def shows_progress() -> bool:
+    """Whether somebody watches: a terminal, and no --quiet."""
+    return sys.stderr.isatty() and not _quiet
+
+
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show on a terminal, after two seconds, that `what` is still going on and since when."""
-    if not sys.stderr.isatty():
+    """Show on a terminal, after two seconds, what is going on, how far it is and how long it will still take.
+
+    The work itself notes its loops with `recal.progress.track`; where it has none, the time since the start is shown.
+    """
+    if not shows_progress():
         yield
         return
     from rich.console import Console
+    from rich.text import Text
+
+    from recal.progress import watching
 
     started, done = time.monotonic(), threading.Event()
 
     def show() -> None:
         if done.wait(_PATIENCE_SECONDS):
             return
-        with Console(stderr=True).status(what) as status:
-            while not done.wait(0.5):
-                status.update(f"{what} ... {time.monotonic() - started:.0f} s")
+        with Console(stderr=True, highlight=False).status(what) as status:
+            while not done.wait(0.25):
+                line = Text(_so_far(what, time.monotonic() - started, seen), no_wrap=True, overflow="ellipsis")
+                status.update(line)
 
-    thread = threading.Thread(target=show, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    with watching() as seen:
+        thread = threading.Thread(target=show, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+def _so_far(what: str, seconds: float, seen: Watched) -> str:
+    """Return one line: what, how much of it is done, the time left, and the loops under way.
+
+    Examples
+    --------
+    >>> from recal.cli.output import _so_far
+    >>> from recal.progress import Stage, Watched
+    >>> _so_far("Fitting gp", 3.2, Watched(0))
+    'Fitting gp, 3 s'
+    >>> _so_far("Fitting auto", 12.0, Watched(0, [Stage("trying methods", 4, 1)]))
+    'Fitting auto: 25 % in 12 s, about 0 s left; trying methods 2 of 4'
+    """
+    stages, left = tuple(seen.stages), seen.seconds_left()
+    if not stages:
+        return f"{what}, {_duration(seconds)}"
+    share = f"{100 * seen.share():.0f} % in {_duration(seconds)}"
+    rest = "" if left is None else f", about {_duration(left)} left"
+    loops = ", ".join(f"{stage.what} {min(stage.done + 1, stage.total)} of {stage.total}" for stage in stages[:2])
+    return f"{what}: {share}{rest}; {loops}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from recal.cli.output import be_quiet
 from recal.errors import InputError
 
 # The options that name what is written, and by command the endings that the name may have; none for a folder.
@@ -33,26 +34,29 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
 }
 # Commands whose --out is a folder for several files.
 FOLDERS = ("compare", "demo", "reproduce")
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress; without a terminal none is shown anyway.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that recal did not make.")]
 
 
 def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with its outputs checked before it begins."""
+    """Return the command with its outputs checked before it begins, and with --quiet."""
     signature = inspect.signature(function, eval_str=True)
-    if not set(OUTPUTS) & set(signature.parameters):
-        return function
+    writes = bool(set(OUTPUTS) & set(signature.parameters))
 
     @functools.wraps(function)
-    def checked(*, force: bool = False, **values: Any) -> None:
-        check_outputs(command, values, force=force)
+    def checked(*, force: bool = False, quiet: bool = False, **values: Any) -> None:
+        be_quiet(quiet)
+        if writes:
+            check_outputs(command, values, force=force)
         function(**values)
 
-    # `**options` is where a command takes what it builds its options from later; it is none itself.
-    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    own = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in named]
-    asked = inspect.Parameter("force", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Force)
-    checked.__signature__ = signature.replace(parameters=[*own, asked])  # type: ignore[attr-defined]
-    checked.__annotations__ = {**{parameter.name: parameter.annotation for parameter in own}, "force": Force}
+    parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in signature.parameters.values()]
+    for name, annotation in (("force", Force), ("quiet", Quiet)):
+        if writes or name != "force":
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, kind, default=False, annotation=annotation))
+    checked.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    checked.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return checked
 
 

@@ -25,6 +25,7 @@ from recal.errors import InputError, RecalError
 from recal.metrics import LABELS, evaluate
 from recal.metrics.paired import paired_draws
 from recal.metrics.rows import RowScores, score
+from recal.progress import track
 from recal.views import Views
 
 Methods = Sequence[Calibrator | str] | Mapping[str, Calibrator | str]
@@ -87,8 +88,8 @@ def compare(
     seconds = np.zeros((n_splits, len(names)))
     first: dict[str, _Fitted] = {}
     failures: dict[str, str] = {}
-    for split, (fit_views, test_views, _) in enumerate(cuts):
-        for index, name in enumerate(names):
+    for split, (fit_views, test_views, _) in enumerate(track(cuts, "split")):
+        for index, name in track(tuple(enumerate(names)), "method"):
             if name in failures:
                 continue
             if progress is not None:

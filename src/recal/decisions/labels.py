@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from recal.checks import check_labels, check_probs
 from recal.decisions.bounds import Interval
 from recal.decisions.decide import Decision, decide
+from recal.progress import track
 
 _TIMES = (1.0, 2.0, 4.0)
 
@@ -54,10 +55,10 @@ def more_labels(
     rng = np.random.default_rng(random_state)
     costs = (None, None) if like.costs is None else (like.costs.error, like.costs.review)
     found = []
-    for factor in times:
+    for factor in track(times, "sizes"):
         n = round(factor * len(array))
         shares = []
-        for _ in range(draws):
+        for _ in track(range(draws), "draw"):
             rows = rng.integers(len(array), size=n)
             one = decide(
                 array[rows],

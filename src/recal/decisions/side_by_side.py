@@ -16,6 +16,7 @@ from recal.decisions.rule import check_share
 from recal.decisions.search import certified, ranked
 from recal.errors import InputError
 from recal.metrics.rows import Classes
+from recal.progress import track
 
 # From one mistake in a thousand to one in five.
 RISKS = tuple(float(f"{risk:.3g}") for risk in np.geomspace(0.001, 0.2, 24))
@@ -137,7 +138,7 @@ def _resampled_shares(
     rng, n_groups = np.random.default_rng(random_state), len(like.parts)
     level = (1.0 - like.confidence) / n_groups
     found = np.empty((len(read), draws))
-    for draw in range(draws):
+    for draw in track(range(draws), "draw"):
         rows = np.asarray(rng.integers(n, size=n))
         for index, (answers, sure, wrong) in enumerate(read):
             accepted = 0

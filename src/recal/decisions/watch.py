@@ -15,6 +15,7 @@ from recal.decisions.bounds import Interval
 from recal.decisions.profile import Profile, Reactions, Vector, all_log_probs, features, reactions, sigmoid
 from recal.decisions.rule import check_share
 from recal.errors import InputError
+from recal.progress import track
 from recal.views import Views
 
 # Of a normal variable, below which 97.5 % lie.
@@ -251,7 +252,7 @@ def _max_t(
     n_fit, n_today = len(fit.answers), len(today.answers)
     total = n_fit + n_today
     found = np.empty((permutations + 1, len(statistics)))
-    for draw in range(permutations + 1):
+    for draw in track(range(permutations + 1), "shuffle"):
         mine = np.zeros(total, np.bool_)
         rows = np.arange(n_fit, total) if draw == 0 else rng.permutation(total)[:n_today]
         mine[rows] = True

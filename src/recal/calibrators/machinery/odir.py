@@ -17,9 +17,9 @@ from recal.calibrators.machinery.diagonal_map import DiagonalMap
 from recal.calibrators.machinery.folds import stratified_folds
 from recal.calibrators.machinery.linear_map import LinearMap, linear_scores
 from recal.calibrators.machinery.probabilities import log_softmax
-from recal.calibrators.machinery.progress import track
 from recal.checks import Labels
 from recal.errors import InputError
+from recal.progress import track
 
 # The free diagonal is given a trace of ridge, else it would run away wherever the classes can be told apart.
 _TRACE = 1e-9
@@ -70,11 +70,11 @@ def search(
 ) -> Search:
     """Score every pair by the held-out NLL over the folds, following each path from strong to weak lambda."""
     totals = np.zeros((len(lambdas), len(mus)))
-    for held in track(range(int(fold.max()) + 1), "Searching lambda and mu"):
+    for held in track(range(int(fold.max()) + 1), "searching lambda and mu, fold"):
         rows = fold != held
         problem = LinearMap(features[rows], labels[rows], features.shape[1])
         outside, truth = features[~rows], labels[~rows]
-        for column, mu in enumerate(mus):
+        for column, mu in track(tuple(enumerate(mus)), "mu"):
             theta, least = starting_point(problem.features, problem.labels, beta, mu), np.inf
             for row, lam in enumerate(lambdas):
                 penalise(problem, lam, mu, beta)

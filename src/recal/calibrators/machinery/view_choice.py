@@ -29,6 +29,7 @@ from recal.calibrators.machinery.folds import stratified_folds
 from recal.calibrators.machinery.stack_map import Stack, StackMap, Vector
 from recal.checks import Labels
 from recal.engine.guard import keep_answers
+from recal.progress import track
 
 # Few samples are cut into more folds: each fit then sees nearly all of them.
 N_FOLDS, _MANY_FOLDS, _FEW_SAMPLES = 5, 10, 3000
@@ -184,7 +185,7 @@ class CrossFit:
         self.paths = [(Path(self.material, folds != f), np.flatnonzero(folds == f)) for f in range(count)]
 
     def extend(self) -> None:
-        for path, _ in self.paths:
+        for path, _ in track(self.paths, "on samples left out, fold"):
             path.extend()
 
     def losses(self) -> Vector:
@@ -223,7 +224,7 @@ def choose_views(
     gains: list[Gain] = []
     order: list[int] = []
     losses, chosen, gate_used = base_losses, 0, gate if isinstance(gate, float) else None
-    for length in range(1, min(max_views, len(candidates)) + 1):
+    for length in track(range(1, min(max_views, len(candidates)) + 1), "choosing view"):
         crossed.extend()
         whole.extend()
         if whole.ended:

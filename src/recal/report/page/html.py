@@ -18,6 +18,7 @@ from recal.comparison import Comparison, compare_probs, recommend
 from recal.errors import InputError
 from recal.files.atomic import replacing
 from recal.metrics.rows import Classes
+from recal.progress import track
 from recal.report.data.thresholds import THRESHOLDS, threshold_table
 from recal.report.data.verdict import advice, shown_first, verdict
 from recal.report.page.automation_section import how_much_can_be_automated
@@ -93,22 +94,22 @@ def page(
     shown = shown_first(comparison, found)
     chosen = {name: _test_values(comparison, name, values) for name, values in (columns or {}).items()}
     view = Page(comparison, shown, before, told, tables, verdicts, title, command, inputs, chosen)
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        _verdict(view),
-        slider_card(view),
-        how_much_can_be_automated(view),
-        method_table(view),
-        figures(view),
-        column_sections(view),
-        class_section(view),
-        look_at_these(view),
-        how_many_labels(view),
-        recal_figures(view),
-        groups(view),
-        all_metrics(view),
-        how_it_was_made(view),
-    ]
+    sections = (
+        _verdict,
+        slider_card,
+        how_much_can_be_automated,
+        method_table,
+        figures,
+        column_sections,
+        class_section,
+        look_at_these,
+        how_many_labels,
+        recal_figures,
+        groups,
+        all_metrics,
+        how_it_was_made,
+    )
+    body = [f"<h1>{escape(title)}</h1>", *(section(view) for section in track(sections, "section"))]
     parts = {
         "title": escape(title),
         "css": _template("page.css"),

@@ -1,0 +1,91 @@
+"""How far long work is: noted for whoever watches, and for nobody by default.
+
+Loops that may take seconds go through `track`. The command line watches (`cli/output.py`) and shows one line with the
+time left; a library call shows nothing and pays nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+@dataclass
+class Stage:
+    """A loop under way: what it does, how many rounds it has, how many are done."""
+
+    what: str
+    total: int
+    done: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class Watched:
+    """The loops under way, the outermost first."""
+
+    thread: int
+    stages: list[Stage] = field(default_factory=list)
+
+    def share(self) -> float:
+        """Return how much of the outermost loop is done, the inner ones' parts included."""
+        share = 0.0
+        for stage in reversed(tuple(self.stages)):
+            share = min(1.0, (stage.done + share) / max(1, stage.total))
+        return share
+
+    def seconds_left(self) -> float | None:
+        """Return how long the outermost loop will still take at its pace so far; None where that is not known yet."""
+        stages, share = tuple(self.stages), self.share()
+        if not stages or share <= 0.0:
+            return None
+        return (time.monotonic() - stages[0].began) * (1.0 - share) / share
+
+
+_watched: Watched | None = None
+
+
+@contextmanager
+def watching() -> Iterator[Watched]:
+    """Note the loops of this thread while the block runs.
+
+    Examples
+    --------
+    >>> from recal.progress import track, watching
+    >>> with watching() as seen:
+    ...     for number in track(range(4), "counting"):
+    ...         if number == 2:
+    ...             print(seen.stages[0].what, seen.share())
+    counting 0.5
+    """
+    global _watched
+    before, _watched = _watched, Watched(threading.get_ident())
+    try:
+        yield _watched
+    finally:
+        _watched = before
+
+
+def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
+    """Yield `items`; while somebody watches this thread, note what is done and how far it is.
+
+    `total` is for items whose number cannot be asked, or that may end earlier.
+    """
+    seen = _watched
+    if seen is None or seen.thread != threading.get_ident():
+        yield from items
+        return
+    stage = Stage(what, total if total is not None else len(items) if isinstance(items, Sized) else 1)
+    seen.stages.append(stage)
+    try:
+        for item in items:
+            yield item
+            stage.done += 1
+    finally:
+        seen.stages.remove(stage)

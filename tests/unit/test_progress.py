@@ -1,0 +1,103 @@
+"""How far long work is: counted across nested loops, for whoever watches, and shown on terminals alone."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from recal import Views, ViewStacking
+from recal.cli import output
+from recal.cli.app import run
+from recal.progress import Stage, Watched, track, watching
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(output, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    return shown
+
+
+def test_inner_loops_are_parts_of_the_outer_one():
+    shares = []
+    with watching() as seen:
+        for _ in track(range(2), "outer"):
+            for _ in track([1, 2, 3, 4], "inner"):
+                shares.append(seen.share())
+        assert seen.stages == []
+    assert shares == [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875]
+
+
+def test_time_left_is_that_of_the_outermost_loop(monkeypatch):
+    monkeypatch.setattr("time.monotonic", lambda: 30.0)
+    seen = Watched(0, [Stage("outer", 4, 1, began=10.0), Stage("inner", 2, 1, began=25.0)])
+    assert seen.share() == 0.375
+    assert seen.seconds_left() == pytest.approx(20.0 * 0.625 / 0.375)
+    assert Watched(0, [Stage("outer", 4, 0, began=10.0)]).seconds_left() is None
+
+
+def test_a_loop_that_ends_early_leaves_no_trace():
+    with watching() as seen:
+        for number in track(iter(range(100)), "until", total=100):
+            if number == 3:
+                break
+        assert seen.stages == []
+
+
+def test_loops_of_other_threads_are_left_alone():
+    with watching() as seen:
+        counts = []
+        thread = threading.Thread(target=lambda: counts.extend(len(seen.stages) for _ in track(range(3), "elsewhere")))
+        thread.start()
+        thread.join()
+        assert counts == [0, 0, 0]
+
+
+def test_a_library_call_shows_nothing_on_a_terminal(terminal):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 200)
+    logits = 2 * np.eye(3)[y] + rng.normal(size=(200, 3))
+    ViewStacking(random_state=0).fit(Views(logits, {"zoom:0.5": logits + rng.normal(size=(200, 3))}, y))
+    assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("more", [[], ["--quiet"]])
+def test_a_fit_shows_how_far_it_is_unless_asked_not_to(terminal, tmp_path, monkeypatch, more):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 200)
+    views = Views(2 * np.eye(3)[y] + rng.normal(size=(200, 3)), labels=y).write(tmp_path / "v.npz")
+    shown = threading.Event()
+    real = output._so_far
+
+    def so_far(*arguments):
+        shown.set()
+        return real(*arguments)
+
+    monkeypatch.setattr(output, "_so_far", so_far)
+    if not more:  # the fit waits until a line was drawn
+        monkeypatch.setattr("recal.TemperatureScaling._fit", _waits_for(shown))
+    assert run(["fit", str(views), "--method", "ts", "--out", str(tmp_path / "c.recal"), *more]) == 0
+    assert ("Fitting ts" in terminal.getvalue()) is not bool(more)
+
+
+def _waits_for(shown):
+    from recal import TemperatureScaling
+
+    real = TemperatureScaling._fit
+
+    def fit(self, *arguments):
+        shown.wait(timeout=20)
+        return real(self, *arguments)
+
+    return fit
