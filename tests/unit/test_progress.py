@@ -20,8 +20,8 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch):
+def on_a_terminal(monkeypatch):
+    """In the test itself: pytest sets standard error anew after its fixtures."""
     shown = Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setattr(output, "_PATIENCE_SECONDS", 0.0)
@@ -64,7 +64,8 @@ def test_loops_of_other_threads_are_left_alone():
         assert counts == [0, 0, 0]
 
 
-def test_a_library_call_shows_nothing_on_a_terminal(terminal):
+def test_a_library_call_shows_nothing_on_a_terminal(monkeypatch):
+    terminal = on_a_terminal(monkeypatch)
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 200)
     logits = 2 * np.eye(3)[y] + rng.normal(size=(200, 3))
@@ -73,7 +74,8 @@ def test_a_library_call_shows_nothing_on_a_terminal(terminal):
 
 
 @pytest.mark.parametrize("more", [[], ["--quiet"]])
-def test_a_fit_shows_how_far_it_is_unless_asked_not_to(terminal, tmp_path, monkeypatch, more):
+def test_a_fit_shows_how_far_it_is_unless_asked_not_to(tmp_path, monkeypatch, more):
+    terminal = on_a_terminal(monkeypatch)
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 200)
     views = Views(2 * np.eye(3)[y] + rng.normal(size=(200, 3)), labels=y).write(tmp_path / "v.npz")
