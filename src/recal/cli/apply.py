@@ -66,6 +66,7 @@ def apply(
 
     Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out probs --engine ray[/bold]
     """
+    check_kind(calibration, "calibration")
     if model is not None and data is not None:
         options.check_there(model, data)
     elif views is not None:
