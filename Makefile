@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := $(wildcard src tests benchmarks examples)
 
-.PHONY: help venv demo test test-slow test-oldest test-newest test-extras check bench docs examples clean
+.PHONY: help venv demo test test-slow test-oldest test-newest test-core test-extras check bench docs examples clean
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:[^#]*##/\t/'
 
@@ -63,6 +63,7 @@ test-slow: $(FOR_TEST) ## what takes minutes
 
 # Environments of their own, made anew when pyproject.toml changes. torch comes first and alone: it is one version, which
 # pip would otherwise weigh against every other. What needs a package that is not there (aeon, for the oldest) is skipped.
+# TESTS='tests/unit/files tests/unit/cli' runs some of them.
 PYTEST_APART = -m pytest -p no:cacheprovider --skip-missing $(TESTS)
 TESTS ?=
 
@@ -81,6 +82,12 @@ test-newest: .venv-newest/.ready ## all quick tests with the newest versions the
 	.venv-$*/bin/python -m pip install --quiet --quiet --no-compile --upgrade --upgrade-strategy eager \
 		--constraint .venv-$*/constraints.txt '.[all]' --group runner polars
 	@touch $@
+
+test-core:       ## what needs no extra, with any Python: make test-core PYTHON=python3.13
+	$(PYTHON) -m venv --clear .venv-core
+	.venv-core/bin/python -m pip install --quiet --quiet --upgrade pip
+	.venv-core/bin/python -m pip install --quiet --quiet --no-compile . --group runner
+	PYTHONPATH=src .venv-core/bin/python $(PYTEST_APART)
 
 test-extras:     ## build wheel and sdist; in empty environments: types, the wheel alone, each extra alone
 	$(PYTHON) tests/install/extras.py $(EXTRAS)
