@@ -103,6 +103,8 @@ bench: $(FOR_BENCH) ## speed, beside the peers and the physical limit
 
 docs: $(FOR_DOCS) ## build the documentation site without network, and run every example in it
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
+	@! grep -rlE '<(script|link)[^>]*(src|href)="(https?:)?//' docs/_build/html --include='*.html' || \
+		{ echo "These pages load something from the network."; exit 1; }
 	$(BIN)/python -m pytest tests/docs
 	@echo "Open docs/_build/html/index.html"
 

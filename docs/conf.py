@@ -45,7 +45,8 @@ html_theme_options = {
 }
 html_sidebars = {"index": [], "tutorial": []}
 html_show_sourcelink = False
-templates_path = ["_templates"]
+html_static_path = ["_static"]
+html_css_files = ["recal.css"]
 
 # The reference is written from the one list of public names, by the room each comes from.
 ROOMS = {
