@@ -69,7 +69,7 @@ def test_noise_in_an_honest_models_error_does_not_hide_in_a_difference():
     """The error of an honest model is all noise, that of a dishonest one hardly: the difference is their truths'."""
     rng = np.random.default_rng(0)
     held = 0
-    for seed in range(20):
+    for seed in range(10):
         logits = rng.normal(size=(2000, 5)) * 1.5
         honest = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
         y = (honest.cumsum(1) > rng.random((2000, 1))).argmax(1)
@@ -79,7 +79,7 @@ def test_noise_in_an_honest_models_error_does_not_hide_in_a_difference():
         low, high = found.row("ece", "sharp").difference_interval
         assert low <= found.row("ece", "sharp").difference <= high
         held += low <= 0.0708 <= high  # measured on a million rows
-    assert held >= 14
+    assert held >= 7
 
 
 def test_names_do_not_break_a_table():

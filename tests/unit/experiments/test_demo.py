@@ -21,6 +21,8 @@ def hasty(monkeypatch):
     monkeypatch.setattr(demo, "_EPOCHS", 2)
     monkeypatch.setattr(demo, "_COPIES", 1)
     monkeypatch.setattr(demo, "_DRAWS", 50)
+    monkeypatch.setattr(demo, "_HIDDEN", 30)
+    monkeypatch.setattr(demo, "POOL", "zoom:0.5-0.9:6")
 
 
 def told(capsys, *arguments) -> dict:
