@@ -5,9 +5,11 @@
     python examples/serve.py calibrated.onnx --profile profile.recal
 
 POST /predict takes one input as the raw bytes of an array in the file's dtype and shape, or as JSON {"input": [...]},
-and answers {"prediction", "confidence", "accept", "passes"}. GET /health says whether the service answers, GET /metrics
-what it has seen (Prometheus text). Requests that come together are answered together; when the queue is full the
-answer is 503 at once, so that nobody waits for what will not come.
+and answers {"prediction", "confidence", "accept", "passes"}; `accept` is false where a person should look, and null
+where the file has no threshold. What is no input is answered by 400 or 413, what the calibration does not take (floats
+above white, for instance) by 422. GET /health says whether the service answers, GET /metrics what it has seen
+(Prometheus text). Requests that come together are answered together; when the queue is full the answer is 503 at once,
+so that nobody waits for what will not come.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class Seen:
     answered: int = 0
     refused: int = 0
     failed: int = 0
+    unfit: int = 0
     batches: int = 0
     accepted: int = 0
     passes: float = 0.0
@@ -50,6 +53,7 @@ class Seen:
             "recal_answers_total": self.answered,
             "recal_refused_total": self.refused,
             "recal_failed_total": self.failed,
+            "recal_unfit_inputs_total": self.unfit,
             "recal_batches_total": self.batches,
             "recal_accepted_share": self.accepted / count,
             "recal_passes_per_answer": self.passes / count,
@@ -86,7 +90,7 @@ class Service:
         if content_type.startswith("application/json"):
             try:
                 array = np.asarray(json.loads(body)["input"], dtype=self.dtype)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise HTTPException(400, f'JSON of the form {{"input": [...]}} is needed: {error}') from None
         else:
             if len(body) != self.dtype.itemsize * int(np.prod(self.shape)):
@@ -95,6 +99,11 @@ class Service:
         if array.shape != self.shape:
             raise HTTPException(400, f"an input has the shape {self.shape}, got {array.shape}")
         return array
+
+    @property
+    def largest(self) -> int:
+        """How many bytes a request may have: an input as text takes at most some 30 for each value."""
+        return 1024 + 30 * int(np.prod(self.shape))
 
     async def answer(self, array: np.ndarray) -> dict[str, Any]:
         """Queue one input and wait for its answer."""
@@ -122,21 +131,26 @@ class Service:
                         waiting.set_exception(HTTPException(500, f"the model failed: {error}"))
                 continue
             for (_, waiting), result in zip(items, results):
-                if not waiting.done():  # the client may have gone
+                if waiting.done():  # the client may have gone
+                    continue
+                if result["prediction"] < 0:
+                    waiting.set_exception(HTTPException(422, "the input lies beyond what the calibration takes"))
+                else:
                     waiting.set_result(result)
 
     def run(self, arrays: np.ndarray) -> list[dict[str, Any]]:
         """Return the answers to a batch, and take note of them."""
         found = dict(zip(self.outputs, self.session.run(self.outputs, {self.input: arrays})))
         seen, count = self.seen, len(arrays)
-        accept = found.get("accept")
-        seen.answered += count
+        accept, taken = found.get("accept"), found["prediction"] >= 0
+        seen.answered += int(taken.sum())
+        seen.unfit += int((~taken).sum())
         seen.batches += 1
-        seen.passes += float(found["passes"].sum()) if "passes" in found else count
-        seen.confidence += float(found["confidence"].sum())
-        seen.accepted += count if accept is None else int(accept.sum())
-        if seen.watch is not None:
-            self._look_at(found["probs"])
+        seen.passes += float(found["passes"][taken].sum()) if "passes" in found else int(taken.sum())
+        seen.confidence += float(found["confidence"][taken].sum())
+        seen.accepted += int(taken.sum()) if accept is None else int(accept[taken].sum())
+        if seen.watch is not None and taken.any():
+            self._look_at(found["probs"][taken])
         return [
             {
                 "prediction": int(found["prediction"][row]),
@@ -183,8 +197,12 @@ def make_app(service: Service) -> FastAPI:
 
     @app.post("/predict")
     async def predict(request: Request) -> dict[str, Any]:
-        array = service.read(await request.body(), request.headers.get("content-type", ""))
-        return await service.answer(array)
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > service.largest:
+                raise HTTPException(413, f"an input has at most {service.largest} bytes")
+        return await service.answer(service.read(bytes(body), request.headers.get("content-type", "")))
 
     return app
 

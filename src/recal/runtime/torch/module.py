@@ -34,8 +34,9 @@ class CalibratedModule(torch.nn.Module):
         Runs after the transformation and before the model, as in `collect`: normalisation, for instance. Where `plan`
         is a calibrator that knows the normalisation of its views, that one, and no other is taken.
     max_batch : int, optional
-        Views are joined to at most so many rows; where the caller passes more, each view is a batch of its own. By
-        default 256, and on a CPU 32, or fewer where inputs are large, since networks fall out of its caches.
+        No more rows than this go through the model at once: views are joined up to it, and a larger batch of the
+        caller's is cut. By default views are joined to 256 rows, and on a CPU to 32, or fewer where inputs are large,
+        since networks fall out of its caches; a larger batch goes through whole, one view at a time.
 
     Attributes
     ----------
@@ -139,7 +140,9 @@ class CalibratedModule(torch.nn.Module):
         parts = []
         for start in range(0, len(views), joined):
             rows = [_view(t, inputs) for t in views[start : start + joined]]
-            parts.append(self.logits_of(torch.cat(rows) if len(rows) > 1 else rows[0]))
+            together = torch.cat(rows) if len(rows) > 1 else rows[0]
+            cut = (together,) if tracing or self.max_batch is None else together.split(self.max_batch)
+            parts += [self.logits_of(some) for some in cut]
         logits = torch.cat(parts) if len(parts) > 1 else parts[0]
         return logits.reshape((len(views), inputs.shape[0], logits.shape[-1]))
 

@@ -1,0 +1,146 @@
+"""The example endpoint: one exported file behind HTTP, asked in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from recal import Blend, Plan
+from recal.decisions import profile
+from recal.runtime.onnx import export_onnx
+
+pytest.importorskip("fastapi")
+pytest.importorskip("httpx")
+EXAMPLE = Path(__file__).parents[3] / "examples" / "serve.py"
+PLAN = Plan(start=0.4, blend=Blend(1.0, (), (), 1e-4))
+
+
+@pytest.fixture(scope="module")
+def serve() -> Any:
+    spec = importlib.util.spec_from_file_location("serve_example", EXAMPLE)
+    assert spec is not None and spec.loader is not None  # noqa: PT018
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look up their own module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("endpoint")
+    weights = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32) * 4
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["scores"])],
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 6])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 3])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), folder / "net.onnx")
+    return export_onnx(folder / "net.onnx", path=folder / "calibrated.onnx", plan=PLAN, accept=0.7)
+
+
+@pytest.fixture
+def service(serve: Any, file: Path) -> Any:
+    logits = np.random.default_rng(1).normal(size=(200, 3))
+    return serve.Service(file, max_batch=8, queue_size=16, profile=profile(logits))
+
+
+@pytest.fixture
+def client(serve: Any, service: Any) -> Iterator[Any]:
+    from fastapi.testclient import TestClient
+
+    with TestClient(serve.make_app(service)) as opened:
+        yield opened
+
+
+def inputs(n: int = 1) -> np.ndarray:
+    return np.random.default_rng(2).random((n, 6), dtype=np.float32)
+
+
+def metrics(client: Any) -> dict[str, float]:
+    lines = client.get("/metrics").text.splitlines()
+    return {name: float(value) for name, value in (line.split() for line in lines)}
+
+
+def test_answers_are_those_of_the_file_and_metrics_count_them(client: Any, service: Any) -> None:
+    assert client.get("/health").json()["status"] == "ok"
+    rows = inputs(12)
+    names = ["prediction", "confidence", "accept", "passes"]
+    expected = [values.tolist() for values in service.session.run(names, {service.input: rows})]
+    answers = [client.post("/predict", content=row.tobytes()).json() for row in rows]
+    assert [[answer[name] for answer in answers] for name in names] == expected
+    assert {True, False} == set(expected[2]), "or accepting was never told from abstaining"
+    as_text = client.post("/predict", json={"input": rows[0].tolist()}).json()
+    assert as_text == answers[0]
+    told = metrics(client)
+    assert told["recal_answers_total"] == 13
+    assert told["recal_accepted_share"] == pytest.approx((sum(expected[2]) + as_text["accept"]) / 13, abs=1e-4)
+    assert told["recal_passes_per_answer"] == 1
+    assert told["recal_drift_evidence"] != 1.0, "or the watch saw nothing"
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "words"),
+    [
+        ({"content": b"123"}, 400, "got 3 bytes"),
+        ({"json": {"input": [1, 2]}}, 400, r"got \(2,\)"),
+        ({"json": {"inputs": []}}, 400, "is needed"),
+        ({"content": b"{", "headers": {"content-type": "application/json"}}, 400, "is needed"),
+        ({"content": bytes(100_000)}, 413, "at most"),
+        ({"content": np.full(6, np.nan, np.float32).tobytes()}, 422, "beyond what"),
+    ],
+)
+def test_what_is_no_input_is_refused_with_the_reason(client: Any, sent: dict[str, Any], code: int, words: str) -> None:
+    answer = client.post("/predict", **sent)
+    assert answer.status_code == code
+    assert re.search(words, answer.json()["detail"])
+    assert client.post("/predict", content=inputs()[0].tobytes()).status_code == 200
+
+
+def test_a_model_that_fails_is_told_and_the_service_goes_on(
+    client: Any, service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = inputs()[0].tobytes()
+    with monkeypatch.context() as broken:
+        broken.setattr(service, "run", lambda arrays: 1 / 0)
+        answer = client.post("/predict", content=body)
+    assert answer.status_code == 500
+    assert "division by zero" in answer.json()["detail"]
+    assert client.post("/predict", content=body).status_code == 200
+
+
+def test_requests_that_wait_are_answered_together_and_a_full_queue_says_so(serve: Any, service: Any) -> None:
+    """Without a client: what waits before the worker begins is one batch, and the seventeenth is refused."""
+    sizes: list[int] = []
+    run = service.run
+
+    def counted(arrays: np.ndarray) -> Any:
+        sizes.append(len(arrays))
+        return run(arrays)
+
+    service.run = counted
+
+    async def crowd() -> list[Any]:
+        waiting = [asyncio.create_task(service.answer(row)) for row in inputs(20)]
+        await asyncio.sleep(0)
+        worker = asyncio.create_task(service.work())
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        worker.cancel()
+        return answers
+
+    answers = asyncio.run(crowd())
+    assert sizes == [8, 8]
+    refused = [answer for answer in answers if isinstance(answer, serve.HTTPException)]
+    assert [(error.status_code, error.headers) for error in refused] == [(503, {"Retry-After": "1"})] * 4
+    assert service.seen.refused == 4
