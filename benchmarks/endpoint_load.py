@@ -105,7 +105,7 @@ class Asked:
 
 async def ask(url: str, count: int, clients: int, asked: Asked) -> None:
     """Send `count` requests from `clients` at once."""
-    bodies, left = [row.tobytes() for row in inputs(64, seed=1)], iter(range(count))
+    bodies, left = [row.tobytes() for row in inputs(512, seed=1)], iter(range(count))
 
     async def client(session: httpx.AsyncClient) -> None:
         for number in left:
