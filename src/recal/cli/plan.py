@@ -38,6 +38,9 @@ def plan(
         if not steps and "\n" in text:
             say("(--steps shows them all)")
     pool = "+".join(facts["views"])
+    if facts["inputs"] is not None:
+        say(f"Next: recal apply {file} --model MODEL --data NEW --out probs.npz")
+        return
     need = f"recal collect --model MODEL --data NEW --pool {pool} --out new.zarr" if pool else f"recal apply {file} NEW"
     say(f"Next: {need}" if pool else f"Next: {need} --out probs.npz")
 

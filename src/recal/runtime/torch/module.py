@@ -141,8 +141,12 @@ class CalibratedModule(torch.nn.Module):
         for start in range(0, len(views), joined):
             rows = [_view(t, inputs) for t in views[start : start + joined]]
             together = torch.cat(rows) if len(rows) > 1 else rows[0]
-            cut = (together,) if tracing or self.max_batch is None else together.split(self.max_batch)
-            parts += [self.logits_of(some) for some in cut]
+            count = together.shape[0]
+            most = count if tracing or self.max_batch is None else self.max_batch
+            if count <= most:
+                parts.append(self.logits_of(together))
+            else:
+                parts += [self.logits_of(together[begin : begin + most]) for begin in range(0, count, most)]
         logits = torch.cat(parts) if len(parts) > 1 else parts[0]
         return logits.reshape((len(views), inputs.shape[0], logits.shape[-1]))
 
