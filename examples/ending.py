@@ -14,6 +14,7 @@ The rule is the same for every example and was written before their results were
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import sys
 import time
@@ -66,6 +67,7 @@ def end_in_a_decision(views: Views, *, what: str = "answers", record: Path | Non
         print(f"{name:<14}{row['error']:>7.3f}{row['ece']:>8.4f}{row['nll']:>8.4f}{shares}{row['passes']:>8.2f}")
     decisions = [decide_each(probs, judge.labels, risk, CONFIDENCE, draws=DRAWS) for risk in RISKS]
     verdict = _verdict(pair, decisions, found[pair[1]]["passes"], what)
+    verdict["said"] += _only_those_that_occur(fit, judge)
     seconds = time.perf_counter() - STARTED
     print("\n" + "\n".join([*verdict["said"], f"Time: {seconds:.0f} s, of which {collected:.0f} s asked the model."]))
     if record is not None:
@@ -79,6 +81,8 @@ def _fit(name: str, inner: Views, left_out: Views, fit: Views, judge: Views) -> 
     """Return a method's NLL where it is chosen, its probabilities where it is judged, and passes per answer."""
     began = time.perf_counter()
     method, options = find_method(name)
+    if "random_state" in inspect.signature(method).parameters:
+        options["random_state"] = 0
     if name in PLAIN:  # what can be had without a single further pass
         inner, left_out, fit, judge = (Views(part.logits, labels=part.labels) for part in (inner, left_out, fit, judge))
     try:
@@ -128,6 +132,33 @@ def _verdict(pair: list[str], decisions: list[Decisions], passes: float, what: s
         "plain": plain, "with_views": best, "worth": worth, "passes": passes, "winner": winner, "automated": shares,
         "gains": [gain.difference for gain in gains], "intervals": intervals, "said": said,
     }  # fmt: skip
+
+
+def _only_those_that_occur(fit: Views, judge: Views) -> list[str]:
+    """Say what is gained where the model knows more classes than occur, and the columns of the others are left out."""
+    here = np.unique(fit.labels)
+    if len(here) == fit.n_classes:
+        return []
+    found = []
+    fit, judge = (_columns(part[np.flatnonzero(np.isin(part.labels, here))], here) for part in (fit, judge))
+    for name in ("ts", "svs (kept)", "stack"):
+        method, options = find_method(name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = method(**options).fit(fit)
+        probs, used = fitted.predict_proba(judge), ", ".join(map(str, fitted.needed_transforms()))
+        views = f" with the views {used}" if used else " without views" if name == "stack" else ""
+        found.append(f"{name}{views} NLL {metrics.nll(probs, judge.labels):.4f}")
+    error = float((judge.logits.argmax(1) != judge.labels).mean())
+    return [
+        f"{len(here)} classes occur among those that the model knows. With the columns of these alone, which no method "
+        f"above was told, the error is {error:.3f}: {'; '.join(found)}."
+    ]
+
+
+def _columns(views: Views, here: np.ndarray) -> Views:
+    transformed = {transform: views.transformed(transform)[:, here] for transform in views.transforms}
+    return Views(views.logits[:, here], transformed, np.searchsorted(here, views.labels))
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
