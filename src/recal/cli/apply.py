@@ -143,6 +143,8 @@ def apply(
     if accepted is not None:
         say(f"{accepted:,} answers ({accepted / n_samples:.1%}) are accepted by the calibration's rule.")
     following = f" Next: recal evaluate {out}" if applied.labels is not None else ""
+    if not following and rule is None:
+        following = f" Next: recal decide LABELLED_VIEWS --calibration {calibration} tells which of them to accept"
     each = applied.passes_per_answer
     cost = "" if each is None or each == 1 else f" An answer {_TAKES[model is None]} {each:.2f} forward passes."
     say(f"Probabilities of {n_samples:,} samples written to {out}.{cost}{following}")

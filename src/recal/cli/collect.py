@@ -122,4 +122,5 @@ def collect(
         return
     if source.skipped:
         say(f"{len(source.skipped)} files could not be read and were skipped, such as {source.skipped[0]}.")
-    say(f"{views}. Written to {out}. Next: recal fit {out} --out calibration.recal")
+    labelled = "" if views.labels is not None else " --labels FILE"
+    say(f"{views}. Written to {out}. Next: recal fit {out}{labelled} --out calibration.recal")

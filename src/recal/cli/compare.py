@@ -100,3 +100,5 @@ def compare(
         say(f"{name} was left out: {why}")
     if out is not None:
         say(f"Written: {', '.join(map(str, files))}")
+    if (best := recommend(found).method) in names:
+        say(f"Next: recal fit {fit_views} --method {best} --out calibration.recal")

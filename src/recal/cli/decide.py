@@ -101,6 +101,10 @@ def decide(
     _print_extra(extra)
     if out is not None:
         say(f"Written to {out}; recal.load({str(out)!r}).accept(...) says which answers to take.")
+        if calibration is not None:
+            say(f"Next: recal apply {out} NEW_VIEWS --out probs.parquet, whose column `accept` tells")
+    elif decision.possible and len(found) == 1:
+        say("Next: the same with --out rule.recal keeps the rule")
 
 
 def _methods(

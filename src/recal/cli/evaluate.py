@@ -59,3 +59,5 @@ def evaluate(
     )
     if report is not None:
         say(f"Written to {report}.")
+    more = "" if labels is None else f" --labels {labels}"
+    say(f"Next: recal decide {source}{more} --risk 0.01, or recal report {source}{more} --out report.html")

@@ -78,3 +78,5 @@ def groups(
         )
     if chart is not None:
         say(f"Written to {chart}.")
+    labelled = "" if source.labels is not None else " --labels FILE"
+    say(f"Next: recal fit {views}{labelled} --method recal --out calibration.recal")

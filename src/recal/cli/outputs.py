@@ -34,6 +34,19 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
 }
 # Commands whose --out is a folder for several files.
 FOLDERS = ("compare", "demo", "reproduce")
+# The names that they write there. `reproduce` keeps a record of each of its stages' files, and replaces no other.
+NAMES = {
+    "compare": ("comparison.md", "comparison.tex", "comparison.csv", "comparison.json", "report.html"),
+    "demo": (
+        "reliability.png",
+        "zoomed.png",
+        "confidence.png",
+        "report.html",
+        "calibration.recal",
+        "held-out.npz",
+        "new.npz",
+    ),
+}
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress; without a terminal none is shown anyway.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that recal did not make.")]
 
@@ -77,7 +90,8 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
             _check_apart(target, source, option)
         in_parts = command == "apply" and not target.suffix  # tables by batch
         _check_place(target, option, folder=command in FOLDERS or in_parts or target.suffix == ".zarr")
-        _check_origin(target, values.get("again", False), force)
+        for path in (target, *(target / inner for inner in NAMES.get(command, ()))):
+            _check_origin(path, values.get("again", False), force)
 
 
 def _paths(value: Any) -> list[Path]:

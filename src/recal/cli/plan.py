@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from recal.cli.output import AsJson, print_json, say
-from recal.cli.sources import load_calibration
+from recal.cli.sources import load_any
 
 
 def plan(
@@ -20,7 +20,11 @@ def plan(
 
     Example: [bold]recal plan calibration.recal[/bold]
     """
-    facts = describe(load_calibration(file))
+    loaded = load_any(file)
+    if not hasattr(loaded, "predict_proba") and not hasattr(loaded, "steps"):
+        _tell_record(file, loaded, as_json)
+        return
+    facts = describe(loaded)
     if as_json:
         print_json({"file": file, **facts})
         return
@@ -37,12 +41,10 @@ def plan(
         say("\n" + (text if steps else text.partition("\n")[0]))
         if not steps and "\n" in text:
             say("(--steps shows them all)")
-    pool = "+".join(facts["views"])
-    if facts["inputs"] is not None:
-        say(f"Next: recal apply {file} --model MODEL --data NEW --out probs.npz")
-        return
-    need = f"recal collect --model MODEL --data NEW --pool {pool} --out new.zarr" if pool else f"recal apply {file} NEW"
-    say(f"Next: {need}" if pool else f"Next: {need} --out probs.npz")
+    if facts["rule"] is not None:
+        say(f"Decides    {facts['rule']}")
+    new = "--model MODEL --data NEW" if facts["views"] else "NEW"
+    say(f"Next: recal apply {file} {new} --out probs.npz")
 
 
 def describe(loaded: Any) -> dict[str, Any]:
@@ -63,9 +65,40 @@ def describe(loaded: Any) -> dict[str, Any]:
         "views": [str(view) for view in views],
         "cost": _cost(len(views), getattr(getattr(found, "blend", None), "gate", None)),
         "plan": found,
+        "rule": _rule(getattr(loaded, "decision_", None)),
         "inputs": _inputs(getattr(holder, "preprocessing_", None)),
         "preprocessing": getattr(getattr(holder, "preprocessing_", None), "as_json", lambda: None)(),
     }
+
+
+def _tell_record(file: Path, loaded: Any, as_json: bool) -> None:
+    """Tell what a file is that is no calibration: a rule of `decide`, a profile of `watch`, prediction sets."""
+    kind, again = type(loaded).__name__, f"recal.load({str(file)!r})"
+    told = {
+        "DecisionRule": ("a rule of recal decide", f"{again}.accept(probs) says which answers to take"),
+        "Profile": ("a profile for recal watch", f"recal watch {file} NEW_VIEWS"),
+        "PredictionSets": ("prediction sets", f"{again}.predict(probs) says which classes stay in play"),
+    }
+    what, following = told.get(kind, (f"a {kind}", again))
+    if as_json:
+        print_json({"file": file, "class": kind, "what": what, "rule": _rule(loaded)})
+        return
+    say(f"{file}: {what}")
+    if kind == "DecisionRule":
+        say(f"Decides    {_rule(loaded)}")
+    elif kind == "Profile":
+        say(f"Taken from {len(loaded.answers):,} samples")
+    say(f"Next: {following}")
+
+
+def _rule(rule: Any) -> str | None:
+    """How a rule decides, in words; None where it is none."""
+    if not hasattr(rule, "thresholds"):
+        return None
+    promise = f"at most {rule.risk:.3g} of them wrong, at {rule.confidence:.0%} confidence"
+    if rule.per_class:
+        return f"accepts from a confidence on that each of {len(rule.thresholds)} classes has for itself; {promise}"
+    return f"accepts from a confidence of {rule.thresholds[0]:.6g} on; {promise}"
 
 
 def _inputs(stored: Any) -> str | None:

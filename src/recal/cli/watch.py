@@ -63,7 +63,8 @@ def watch(
     if views is None:
         if save_to is None:
             raise InputError("recal watch takes a profile and the views of new inputs, or --save to make a profile.")
-        say(f"A profile of {len(profile.answers):,} samples was written to {save_to}.", quiet=as_json)
+        written = f"A profile of {len(profile.answers):,} samples was written to {save_to}."
+        say(f"{written} Next: recal watch {save_to} NEW_VIEWS", quiet=as_json)
         if as_json:
             print_json({"profile": save_to, "samples": len(profile.answers)})
         return

@@ -2,7 +2,8 @@
 
 Each kind that recal writes carries its mark where the format has a place for one: the metadata of a calibration, the
 comment of an .npz archive, the metadata of a Parquet table, the generator of a page, the producer of an ONNX model, the
-software of a figure, the description of a folder of views. Comma-separated tables have no such place.
+software of a figure, the description of a folder of views, a comment in Markdown and TeX. A .csv table has no such place;
+one beside a .json file of the same name that recal made is recal's, too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ def made_by_recal(path: Path) -> bool:
             tail = file.read(_HEAD_BYTES)
     except (OSError, zipfile.BadZipFile, ValueError):
         return False
+    if path.suffix == ".csv":
+        return path.with_suffix(".json").is_file() and made_by_recal(path.with_suffix(".json"))
     marks = {
+        ".md": tail.rstrip().endswith(b"<!-- made by recal -->"),
+        ".tex": head.startswith(b"% made by recal"),
+        ".json": b'"made_by": "recal"' in head,
         ".recal": head[8:].startswith(b"{") and b'"recal"' in head,
         ".parquet": b"recal" in tail and tail.endswith(b"PAR1"),
         ".html": b'<meta name="generator" content="recal' in head,

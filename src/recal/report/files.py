@@ -14,11 +14,12 @@ from recal.report.page.html import write_comparison
 def write_results(comparison: Comparison, folder: str | PathLike[str], command: str = "") -> tuple[Path, ...]:
     """Write comparison.md, .tex, .csv, .json and report.html, each whole or not at all."""
     target = Path(folder)
+    marked = {"made_by": "recal", **comparison.to_dict()}
     texts = {
-        "comparison.md": comparison.to_markdown(),
-        "comparison.tex": comparison.to_latex(),
+        "comparison.md": f"{comparison.to_markdown()}\n<!-- made by recal -->\n",
+        "comparison.tex": f"% made by recal\n{comparison.to_latex()}",
         "comparison.csv": comparison.to_csv(),
-        "comparison.json": json.dumps(comparison.to_dict(), indent=2, allow_nan=False) + "\n",
+        "comparison.json": json.dumps(marked, indent=2, allow_nan=False) + "\n",
     }
     for name, text in texts.items():
         with replacing(target / name) as file:

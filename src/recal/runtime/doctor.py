@@ -15,8 +15,6 @@ from typing import Any
 _DISTRIBUTION = "recal-calibration"
 # Where the import's name is not the distribution's.
 _IMPORTS = {"scikit-learn": "sklearn", "pillow": "PIL"}
-# Not what users install to use recal.
-_FOR_DEVELOPERS = ("test", "peers", "all")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -68,7 +66,7 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
     for line in lines:
         name = re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0].lower()
         found = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
-        if name == _DISTRIBUTION or (found and found[1] in _FOR_DEVELOPERS):
+        if name == _DISTRIBUTION:  # the extra `all` names the others
             continue
         (extras.setdefault(found[1], []) if found else required).append(name)
     return required, extras

@@ -185,3 +185,20 @@ def test_an_npz_file_says_who_made_it_and_numpy_reads_it(place):
         assert archive.comment == b"recal"
     with np.load(place / "p.npz") as held:
         assert held["probs"].shape == (60, 3)
+
+
+def test_a_folder_of_results_replaces_its_own_files_alone(place, capsys):
+    from recal.cli.outputs import NAMES
+
+    compare = ["compare", "v.npz", "--methods", "ts", "--splits", "2", "--out", "results"]
+    assert run(compare) == 0
+    assert {path.name for path in (place / "results").iterdir()} == set(NAMES["compare"])
+    assert run(compare) == 0, capsys.readouterr().err
+    for name in NAMES["compare"]:
+        mine = place / "mine" / name
+        mine.parent.mkdir(exist_ok=True)
+        mine.write_text("mine")
+        assert run([*compare[:-1], "mine"]) == 2
+        assert f"mine/{name} is there already" in capsys.readouterr().err
+        assert mine.read_text() == "mine"
+        mine.unlink()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
-from recal import Plan, ReCal, Step, TemperatureScaling, Views, save
+from recal import Plan, ReCal, Step, TemperatureScaling, Views, decide, save
 from recal.cli.app import run
 from recal.transforms import TRANSFORMS
 
@@ -69,3 +70,22 @@ def test_the_list_fits_eighty_columns(capsys, monkeypatch):
 def test_an_unknown_kind_or_use_is_refused(arguments, said, capsys):
     assert run(["transforms", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_files_that_are_no_calibrations_are_told_of(tmp_path, capsys):
+    from recal.decisions import prediction_sets, profile
+
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 300)
+    views = Views(3 * np.eye(3)[y] + rng.normal(size=(300, 3)), labels=y)
+    probs = TemperatureScaling().fit(views).predict_proba(views)
+    for saved, words in (
+        (decide(probs, y, risk=0.3).rule, "accepts from a confidence of"),
+        (profile(views), "recal watch"),
+        (prediction_sets(probs, y), "which classes stay in play"),
+    ):
+        path = save(saved, tmp_path / "saved.recal")
+        assert run(["plan", str(path)]) == 0
+        assert words in capsys.readouterr().out
+        assert run(["apply", str(path), str(views.write(tmp_path / "v.npz")), "--out", str(tmp_path / "p.npz")]) == 2
+        assert f"holds a {type(saved).__name__}, not a calibration" in capsys.readouterr().err

@@ -42,7 +42,7 @@ def _plots() -> Any:
 
 def _save(figure: Any, path: Path) -> Path:
     drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=120, metadata={"Software": None})
+    figure.savefig(drawn, format="png", dpi=120, metadata={"Software": "recal"})
     with replacing(path) as file:
         file.write(drawn.getvalue())
     return path
