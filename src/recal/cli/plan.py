@@ -43,8 +43,11 @@ def plan(
             say("(--steps shows them all)")
     if facts["rule"] is not None:
         say(f"Decides    {facts['rule']}")
-    new = "--model MODEL --data NEW" if facts["views"] else "NEW"
-    say(f"Next: recal apply {file} {new} --out probs.npz")
+    asked = "--model MODEL --data NEW"
+    pool = "+".join(facts["views"])
+    say(f"Next: recal apply {file} {asked if pool else 'NEW'} --out probs.npz")
+    if pool:
+        say(f"Or keep the views: recal collect {asked} --pool {pool} --out new.zarr")
 
 
 def describe(loaded: Any) -> dict[str, Any]:

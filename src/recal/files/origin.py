@@ -2,8 +2,8 @@
 
 Each kind that recal writes carries its mark where the format has a place for one: the metadata of a calibration, the
 comment of an .npz archive, the metadata of a Parquet table, the generator of a page, the producer of an ONNX model, the
-software of a figure, the description of a folder of views, a comment in Markdown and TeX. A .csv table has no such place;
-one beside a .json file of the same name that recal made is recal's, too.
+software of a figure, the description of a folder of views, a comment in Markdown and TeX. A .csv table has no such
+place; one beside a .json file of the same name that recal made is recal's, too.
 """
 
 from __future__ import annotations
