@@ -45,7 +45,8 @@ def plan(
         say(f"Decides    {facts['rule']}")
     asked = "--model MODEL --data NEW"
     pool = "+".join(facts["views"])
-    say(f"Next: recal apply {file} {asked if pool else 'NEW'} --out probs.npz")
+    from_model = bool(pool) or facts["inputs"] is not None
+    say(f"Next: recal apply {file} {asked if from_model else 'NEW'} --out probs.npz")
     if pool:
         say(f"Or keep the views: recal collect {asked} --pool {pool} --out new.zarr")
 
