@@ -18,6 +18,7 @@ def write_page(results: dict[str, Any], folder: Path) -> Path:
         "Made by `make bench`. CPU seconds, the least of several turns; contestants took turns in one process. "
         f"Python {machine['python']}, numpy {machine['numpy']}, numba {machine['numba']}, {machine['cores']} cores.",
         "",
+        *([f"From an earlier run: {', '.join(results['earlier'])}.", ""] if results.get("earlier") else []),
         "## Targets",
         "",
         *markdown_table(["what", "figure", "target", "met"], targets(results)),
