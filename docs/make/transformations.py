@@ -58,7 +58,7 @@ def page() -> str:
     for modality in ORDER:
         parts.append(f"## {TITLES[modality]}\n\n{FIRST[modality]}\n")
         if modality in USUAL:
-            parts.append(f"Where no pool is named (`--pool auto`): `{USUAL[modality]}`\n")
+            parts.append(f"Where no pool is named (`--pool auto`):\n\n```text\n{USUAL[modality]}\n```\n")
         parts += [section(kind) for kind in TRANSFORMS if kind.modality == modality]
     return "\n".join(parts)
 
@@ -80,7 +80,7 @@ something about the task: read it before you choose.
 > | `zoom:0.5-0.9:10` | ten strengths drawn from a grid (step 0.01, upper end excluded); the same seed draws the same |
 > | `zoom` | ten strengths from its useful range; for `flip` and `shift` the one that is meant |
 > | `zoom:0.8:layout=NHWC` | options come last, as `name=value` |
-> | `zoom:0.5-0.9:5+brightness:0.1-0.9:5` | both |
+> | `zoom:0.8+flip` | both |
 >
 > The same words are typed after `--pool`, passed to `recal.pool(...)`, and stored as the names of views.
 """

@@ -71,8 +71,8 @@ def _cell(text: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a sentence as Markdown that shows its letters as they are."""
-    return text.replace("\\", "\\\\").replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;").replace("[", "\\[")
+    """Return a sentence as code, which a page shows letter by letter: two dashes stay two dashes."""
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
 def main() -> None:
