@@ -14,7 +14,8 @@ from recal.comparison.markdown import markdown_table
 EXPECTED = ("file_types", "hugging_face_images", "imagenet", "languages", "tables", "time_series")
 ABOUT = """# Examples with outside models
 
-Models that others trained, on inputs that anybody can install, each by one command. This page is written by `make
+Models that others trained (languages, file types, ImageNet) or that are trained on the spot, on inputs that anybody can
+install, each by one command. This page is written by `make
 examples` from what the examples found; nothing in it is typed by hand.
 
 Half of the samples fits, the other half judges. One method that needs no views and one that does are chosen by the NLL
