@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from recal.runtime.classifier import CalibratedClassifier
 
 # Code and machinery: given again by whoever loads.
-_GIVEN_AGAIN = ("model", "preprocess", "device", "calibrator")
+_GIVEN_AGAIN = ("model", "preprocess", "device", "calibrator", "engine")
 
 
 def encode_classifier(

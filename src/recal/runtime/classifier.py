@@ -51,6 +51,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     pilot : int, optional
         In `fit`, compute the whole pool for so many samples only, and for the others the views that pay, as in
         `recal.collect`.
+    engine : {"local", "ray"} or RayEngine
+        Where the model is asked. A file does not keep it.
 
     Attributes
     ----------
@@ -89,6 +91,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         seed: int = 0,
         progress: bool = False,
         pilot: int | None = None,
+        engine: Any = "local",
     ) -> None:
         self.model = model
         self.calibrator = calibrator
@@ -100,6 +103,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         self.seed = seed
         self.progress = progress
         self.pilot = pilot
+        self.engine = engine
 
     def __sklearn_clone__(self) -> CalibratedClassifier:
         # The model is given trained; scikit-learn's own way would hand back an untrained copy of it.
@@ -178,7 +182,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         return usual_pool(source, as_model(self.model, outputs=self.outputs, device=self.device), self.seed)
 
     def _how(self) -> dict[str, Any]:
-        names = ("batch_size", "outputs", "device", "progress")
+        names = ("batch_size", "outputs", "device", "progress", "engine")
         return {name: getattr(self, name) for name in names}
 
     def _check_fitted(self, inputs: Any = None) -> None:

@@ -16,7 +16,7 @@ import ray
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from recal import Blend, InputError, Plan, ViewStacking, collect, save
+from recal import Blend, CalibratedClassifier, InputError, Plan, ViewStacking, collect, save
 from recal.cli.app import run
 from recal.collecting import RayEngine, apply, apply_distributed
 from recal.collecting.sinks.blocks import Token
@@ -143,6 +143,10 @@ def test_the_gate_spares_views_on_ray_too(tmp_path, images):
     np.testing.assert_array_equal(spread.passes, local.passes)
     np.testing.assert_array_equal(spread.probs, local.probs)
     assert spread.labels.tolist() == labels.tolist()
+    classifier = CalibratedClassifier(make_model(), batch_size=8, engine=ENGINE)
+    classifier.calibrator_, classifier.classes_, classifier.pool_ = calibrator, np.arange(3), ()
+    np.testing.assert_array_equal(classifier.predict_proba(images), local.probs)
+    assert classifier.passes_per_answer_ == local.passes_per_answer
 
 
 @pytest.mark.slow
