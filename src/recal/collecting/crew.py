@@ -151,8 +151,9 @@ class Crew:
         there = ray.available_resources()  # type: ignore[no-untyped-call]
         free = " and ".join(f"{there.get(name, 0):g} {name}" for name, count in self._asked.items() if count)
         warnings.warn(
-            f"No worker has started yet. Each asks for {asked}; the cluster has {free} free, over all machines. Ray "
-            "goes on waiting; another RayEngine(cpus=..., gpus=...) asks for less.",
+            f"No worker has answered for a minute. Each asks for {asked}; the cluster has {free} free, in all. "
+            "They may still be importing, on a busy machine; if others hold what they ask for, Ray waits until it is "
+            "free, and RayEngine(cpus=..., gpus=...) can ask for less.",
             UserWarning,
             stacklevel=2,
         )

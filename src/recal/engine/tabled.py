@@ -16,6 +16,8 @@ _NODES = int((_HIGHEST - _LOWEST) / table.SPACING) + 2
 # A node is worth a pass over all logits when it was asked for by this share of the rows, all questions together; until
 # then rows get a pass of their own.
 _WORTH_A_NODE = 0.1
+# How many bytes all nodes may take, beyond which rows get a pass of their own: of a million samples, 33 nodes.
+_MOST_TABLE = 800_000_000
 
 
 class TabledLogits(ScaledLogits):
@@ -113,7 +115,8 @@ class TabledLogits(ScaledLogits):
         self._asked += np.bincount(below, minlength=_NODES)
         needed = self._asked >= max(1.0, _WORTH_A_NODE * len(self.scales))
         needed[1:] |= needed[:-1].copy()
-        empty = np.flatnonzero(needed & ~self._filled)
+        room = int(_MOST_TABLE / (24 * len(self.scales))) - int(self._filled.sum())
+        empty = np.flatnonzero(needed & ~self._filled)[: max(0, room)]
         everyone = np.arange(len(self.scales))
         for node in empty:
             scales = np.full(len(everyone), self._node_scales[node])
