@@ -63,7 +63,9 @@ def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
             check_outputs(command, values, force=force)
         function(**values)
 
-    parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in signature.parameters.values()]
+    # `**options` is where a command takes what it builds its options from later; it is none itself.
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in named]
     for name, annotation in (("force", Force), ("quiet", Quiet)):
         if writes or name != "force":
             kind = inspect.Parameter.KEYWORD_ONLY
