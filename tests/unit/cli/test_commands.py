@@ -144,7 +144,17 @@ def test_a_plan_can_be_applied(views, tmp_path, capsys):
     save(Plan((Step("zoom:0.5", (1, 0.9, 0.8, 1.1)),), start=0.5), tmp_path / "plan")
     answer(capsys, "apply", tmp_path / "plan", views, "--out", tmp_path / "p.npz")
     assert read_probs(tmp_path / "p.npz").labels.tolist() == read_views(views).labels.tolist()
-    with_model = ["apply", tmp_path / "plan", "--model", "m.onnx", "--data", tmp_path, "--out", tmp_path / "q.npz"]
+    (tmp_path / "m.onnx").write_bytes(b"")
+    with_model = [
+        "apply",
+        tmp_path / "plan",
+        "--model",
+        tmp_path / "m.onnx",
+        "--data",
+        tmp_path,
+        "--out",
+        tmp_path / "q.npz",
+    ]
     assert "holds a plan alone" in refusal(capsys, *with_model)
 
 
