@@ -51,6 +51,9 @@ def folder(tmp_path_factory):
     logits = np.eye(2)[y] * 2 + rng.normal(size=(60, 2))
     recal.Views(logits, labels=y).write(place / "views.npz")
     recal.save(recal.TemperatureScaling().fit(logits, y), place / "ts.recal")
+    views = recal.Views(logits, {"zoom:0.5": logits + rng.normal(size=(60, 2))}, y)
+    recal.save(recal.ReCal(max_iter=2, random_state=0).fit(views, y), place / "recal.recal")
+    recal.save(recal.ViewStacking().fit(views, y), place / "stack.recal")
     odds = np.exp(logits)
     write_probs(place / "probs.npz", odds / odds.sum(1, keepdims=True), y)
     return place
@@ -81,7 +84,9 @@ def test_help_and_lists_load_nothing_heavy(folder):
         ("decide probs.npz --risk 0.3", {"scipy"}),  # exact bounds are beta functions
         ("apply ts.recal views.npz --out p.npz", {"numba", "scipy"}),  # numba itself looks for scipy
         ("evaluate probs.npz", {"numba", "scipy"}),
-        ("plan ts.recal", {"numba", "scipy"}),
+        ("plan ts.recal", set()),
+        ("plan recal.recal", set()),
+        ("plan stack.recal", {"scipy"}),
     ],
 )
 def test_what_needs_no_fit_loads_what_it_needs_alone(folder, line, needed):

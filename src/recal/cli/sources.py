@@ -74,22 +74,16 @@ def _read_labels(path: Path) -> Any:
 
 def load_calibration(path: Path) -> Any:
     """Load what `recal fit` wrote; say so where the file is something else."""
+    from recal import load
     from recal.errors import InputError
 
-    found = load_any(path)
+    check_kind(path, "calibration")
+    found = load(path)
     if not hasattr(found, "predict_proba") and not hasattr(found, "steps"):
         raise InputError(
             f"{path} holds a {type(found).__name__}, not a calibration, which recal fit makes. See: recal plan {path}"
         )
     return found
-
-
-def load_any(path: Path) -> Any:
-    """Load whatever recal saved: a calibration, a plan, a rule, a profile, prediction sets."""
-    from recal import load
-
-    check_kind(path, "calibration")
-    return load(path)
 
 
 def check_views_held(calibrator: Any, calibration: Path, views: Views, source: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, check_logits
-from recal.engine.kernels.grouping import CLOSE, all_confidence32, all_log_odds, sum_order
+from recal.engine.kernels import grouping as comparing
 from recal.engine.kernels.threads import over_rows
 from recal.engine.scaled import Columns, ScaledLogits, Vector
 from recal.errors import InputError
@@ -102,9 +102,9 @@ def confidence_fell(
     exact = rule.ties == "exact"
     margin = log_confidence - view_log_confidence
     fell: NDArray[np.bool_] = margin > 0.0
-    close = np.abs(margin) <= CLOSE + slack
+    close = np.abs(margin) <= comparing.CLOSE + slack
     if exact:  # a saturated pair differs by nothing in logarithms and by much in log-odds
-        close |= log_confidence > -CLOSE
+        close |= log_confidence > -comparing.CLOSE
     ties = np.flatnonzero(close)
     if len(ties):
         who, where = chosen[ties], view.where[ties]
@@ -118,14 +118,15 @@ def _comparable(
 ) -> Vector:
     """Return what the rule for ties compares, of the samples `who`, whose logits stand in rows `where`."""
     n_classes = logits.shape[1]
+    kernel = comparing.all_log_odds if exact else comparing.all_confidence32
+    order = comparing.sum_order(n_classes)
     out = np.empty(len(who))
     step = max(1, _PIECE // n_classes)
     buffers = np.empty((min(step, len(who)), n_classes), dtype=np.float32)
     for begin in range(0, len(who), step):
         part = who[begin : begin + step]
         over_rows(
-            all_log_odds if exact else all_confidence32, where[begin : begin + step], logits, maxima[part],
-            scales[part], columns[part], sum_order(n_classes), buffers, out[begin : begin + step],
-            size=len(part) * n_classes,
+            kernel, where[begin : begin + step], logits, maxima[part], scales[part], columns[part], order, buffers,
+            out[begin : begin + step], size=len(part) * n_classes,
         )  # fmt: skip
     return out

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from recal.checks import Floats
 from recal.engine.blend import blend_arrays, blend_probs, check_held
 from recal.engine.grouping import group_indices
-from recal.engine.kernels.grouping import sum_order
-from recal.engine.kernels.replay import replay_rows
+from recal.engine.kernels import grouping as comparing
+from recal.engine.kernels import replay as replaying
 from recal.engine.kernels.threads import over_rows
 from recal.engine.scaled import FlooredLogits, ScaledLogits, Vector
 from recal.errors import InputError
@@ -90,8 +90,8 @@ def _scales(plan: Plan, stack: Floats) -> Vector:
     rule = plan.rule
     scales = np.empty(stack.shape[1])
     over_rows(
-        replay_rows, scales, stack, step_views, betas, plan.start, rule.confidence_at == "own", rule.ties == "exact",
-        sum_order(stack.shape[2]), *ScaledLogits.SCALE_RANGE, size=stack.size,
+        replaying.replay_rows, scales, stack, step_views, betas, plan.start, rule.confidence_at == "own",
+        rule.ties == "exact", comparing.sum_order(stack.shape[2]), *ScaledLogits.SCALE_RANGE, size=stack.size,
     )  # fmt: skip
     return scales
 

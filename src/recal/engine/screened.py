@@ -8,9 +8,8 @@ import numpy as np
 
 from recal.checks import Floats
 from recal.engine.grouping import GroupIndex, ViewRows, confidence_fell
+from recal.engine.kernels import grouping as comparing
 from recal.engine.kernels import screening, table
-from recal.engine.kernels.grouping import CLOSE
-from recal.engine.kernels.table import LANES
 from recal.engine.kernels.threads import over_rows
 from recal.engine.scaled import Columns, ScaledLogits, Vector
 from recal.engine.tabled import TabledLogits
@@ -26,7 +25,7 @@ class ScreenedView:
     """The scales of one view's rows and the last look at each; the logits themselves are not held."""
 
     def __init__(self, scale: float, n_samples: int) -> None:
-        self._scales = np.full(-(-n_samples // LANES) * LANES, scale)
+        self._scales = np.full(-(-n_samples // table.LANES) * table.LANES, scale)
         self.scales: Vector = self._scales[:n_samples]
         self._looked = False
 
@@ -51,7 +50,7 @@ class ScreenedView:
     def _screen(self, groups: GroupIndex, original: TabledLogits, rule: Rule) -> Columns:
         """Fill the groups that the bounds of the last look decide, and return the samples that they do not."""
         # In log-odds a saturated pair may differ although its logarithms do not.
-        saturated = -CLOSE if rule.ties == "exact" else np.inf
+        saturated = -comparing.CLOSE if rule.ties == "exact" else np.inf
         over_rows(
             screening.screen, self._looks, groups, original.known.reshape(-1), original.error, self._looks.reshape(-1),
             self._scales, self._log_classes, saturated, size=len(groups),
@@ -64,7 +63,7 @@ class ScreenedView:
         self._maxima = np.empty(n_samples, dtype=block.dtype)
         self._columns = np.empty(n_samples, dtype=np.intp)
         self._at = np.empty(n_samples, dtype=np.intp)
-        self._looks = np.ones((len(self._scales) // LANES, screening.LOOK, LANES))
+        self._looks = np.ones((len(self._scales) // table.LANES, screening.LOOK, table.LANES))
 
     def _look(self, part: Columns, original: TabledLogits, block: Floats, index: Columns, rule: Rule) -> GroupIndex:
         """Return the groups of these rows from a pass over their logits, and remember what it gave."""
@@ -72,7 +71,7 @@ class ScreenedView:
             screening.look, part, block, index, self.scales, self._maxima, self._columns, self._looks.reshape(-1),
             not self._looked, size=len(part) * block.shape[1],
         )  # fmt: skip
-        blocks, lanes = np.divmod(part, LANES)
+        blocks, lanes = np.divmod(part, table.LANES)
         if not self._looked:  # what never changes
             columns = self._columns[part]
             at = columns if rule.confidence_at == "own" else original.columns[part]

@@ -12,7 +12,6 @@ from recal.engine.scaled import ScaledLogits, Vector
 
 Groups = NDArray[np.int8]
 _LOWEST, _HIGHEST = float(np.log(0.02)), float(np.log(20.0))
-_NODES = int((_HIGHEST - _LOWEST) / table.SPACING) + 2
 # A node is worth a pass over all logits when it was asked for by this share of the rows, all questions together; until
 # then rows get a pass of their own.
 _WORTH_A_NODE = 0.1
@@ -41,11 +40,12 @@ class TabledLogits(ScaledLogits):
         self._gaps = self._rivals - self.maxima
         # The effect of an error on a confidence is within a per cent of the error.
         self.error = 1.01 * table.error_bound(n_classes)
-        self._node_scales = np.exp(_LOWEST + table.SPACING * np.arange(_NODES))
-        self._filled = np.zeros(_NODES, dtype=bool)
-        self._asked = np.zeros(_NODES)
+        nodes = int((_HIGHEST - _LOWEST) / table.SPACING) + 2
+        self._node_scales = np.exp(_LOWEST + table.SPACING * np.arange(nodes))
+        self._filled = np.zeros(nodes, dtype=bool)
+        self._asked = np.zeros(nodes)
         # Untouched pages of this array cost no memory.
-        self._table = np.empty((_NODES, n_samples, 3))
+        self._table = np.empty((nodes, n_samples, 3))
         self._everyone = np.zeros(n_samples, dtype=np.int8)
         self.n_blocks = -(-n_samples // table.LANES)
         self._pieces = np.zeros((self.n_blocks, table.PIECE, table.LANES))
@@ -111,8 +111,8 @@ class TabledLogits(ScaledLogits):
 
     def _fill(self, scales: Vector) -> bool:
         """Fill the nodes that enough of these scales need; say whether there were any."""
-        below = np.floor((np.log(scales) - _LOWEST) / table.SPACING).clip(0, _NODES - 2).astype(np.intp)
-        self._asked += np.bincount(below, minlength=_NODES)
+        below = np.floor((np.log(scales) - _LOWEST) / table.SPACING).clip(0, len(self._asked) - 2).astype(np.intp)
+        self._asked += np.bincount(below, minlength=len(self._asked))
         needed = self._asked >= max(1.0, _WORTH_A_NODE * len(self.scales))
         needed[1:] |= needed[:-1].copy()
         room = int(_MOST_TABLE / (24 * len(self.scales))) - int(self._filled.sum())

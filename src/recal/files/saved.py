@@ -121,11 +121,22 @@ def load(
     -------
     The calibrator, classifier, Plan or DecisionRule, equal to what was saved.
     """
-    source, given = Path(path), by_name(() if transforms is None else transforms)
+    return _load(Path(path), transforms, {"model": model, "preprocess": preprocess}, tried=True)
+
+
+def look(path: str | os.PathLike[str]) -> Any:
+    """Read what `save` wrote, to tell about it: all is checked but its answers, whose trial loads a compiler."""
+    return _load(Path(path), (), {"model": None, "preprocess": None}, tried=False)
+
+
+def _load(source: Path, transforms: Own, given_code: dict[str, Any], tried: bool) -> Any:
+    given = by_name(() if transforms is None else transforms)
     try:
         header, arrays = _read(source)
         decoder = Decoder(arrays, given)
         loaded = _restore(header, decoder)
+        if tried:
+            _try_answers(loaded)
         if unused := set(arrays) - decoder.used_arrays:
             raise FileError(f"it holds arrays that nothing refers to: {', '.join(sorted(unused)[:3])}")
     except OSError as error:
@@ -139,7 +150,6 @@ def load(
         raise InputError(
             f"{source} uses no transformation {sorted(strangers)[0]!r}; it uses: {', '.join(decoder.named) or 'none'}."
         )
-    given_code = {"model": model, "preprocess": preprocess}
     if header.get("kind") == "classifier":
         return give_code(loaded, given_code, source)
     if useless := [name for name, code in given_code.items() if code is not None]:
@@ -201,7 +211,7 @@ def _restore_state(key: str, value: Any, decoder: Decoder, nested: bool) -> Any:
 
 def _restore_calibrator(header: dict[str, Any], decoder: Decoder, nested: bool = False) -> Calibrator:
     from recal.files.contents import check_params, check_state
-    from recal.files.trial import check_answers, check_kinds
+    from recal.files.trial import check_kinds
 
     name, params, state = header.get("class"), header.get("params"), header.get("state")
     family = calibrator_named(name) if isinstance(name, str) else None
@@ -215,9 +225,18 @@ def _restore_calibrator(header: dict[str, Any], decoder: Decoder, nested: bool =
     check_params(family, params)
     check_state(family, state)
     check_kinds(family, state)
-    calibrator = family(**params).set_state(state)
-    check_answers(calibrator)
-    return calibrator
+    return family(**params).set_state(state)
+
+
+def _try_answers(loaded: Any) -> None:
+    """Refuse a calibrator that does not answer as its class does, or that holds such a one."""
+    from recal.calibrators.base import Calibrator
+    from recal.files.trial import check_answers
+
+    if (inner := getattr(loaded, "calibrator_", None)) is not None:
+        _try_answers(inner)
+    if isinstance(loaded, Calibrator):
+        check_answers(loaded)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -15,7 +15,7 @@ from recal.calibrators.machinery.parameters import check_count, check_flag, chec
 from recal.calibrators.machinery.suspicions import FEWEST_MISTAKES
 from recal.checks import Labels
 from recal.engine.grouping import GroupIndex, group_indices
-from recal.engine.kernels.table import VALUE, sum_bins
+from recal.engine.kernels import table
 from recal.engine.losses import Losses, ReadLosses, TabledLosses
 from recal.engine.scaled import FlooredLogits, ScaledLogits, Vector
 from recal.engine.screened import ScreenedView
@@ -150,7 +150,7 @@ class _Fit:
         """Return the calibration error of the samples that are members."""
         gaps = np.zeros(self.reading.n_bins)
         correct = self.correct[members]
-        sum_bins(log_partition[members], correct, self.edges, gaps)
+        table.sum_bins(log_partition[members], correct, self.edges, gaps)
         return float(np.abs(gaps).sum() / len(correct))
 
     def _losses(self, groups: GroupIndex, n_groups: int) -> Losses:
@@ -224,7 +224,7 @@ class _Fit:
 
     def _log_partition_at(self, groups: GroupIndex, betas: Vector) -> Vector:
         if isinstance(self.original, TabledLogits):
-            return self.original.field(self.original.at(groups, betas, near_edges=True), VALUE)
+            return self.original.field(self.original.at(groups, betas, near_edges=True), table.VALUE)
         return self.original.log_partition_at(betas[groups])
 
 
