@@ -16,6 +16,8 @@ from recal.errors import InputError
 class Estimator:
     """Parameters are the constructor's arguments, stored as they are under their own names."""
 
+    _estimator_type = "classifier"  # for scikit-learn before 1.6, which asks this instead of the tags below
+
     @classmethod
     def parameter_names(cls) -> list[str]:
         """Return the constructor's arguments in their order."""
