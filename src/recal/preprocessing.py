@@ -201,8 +201,9 @@ def record(
 
 
 def _name(function: Callable[[Any], Any]) -> str:
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}:{named.__qualname__}"
+    # Functions of numpy 2.0 have the shorter of the two names alone, and no module of their own.
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None) or type(function).__module__}:{name}"
 
 
 def settle(stored: Preprocessing | None, given: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:

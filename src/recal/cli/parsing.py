@@ -5,6 +5,7 @@ The parser's own sentences leave out what was typed. Its errors share no public 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,7 +48,7 @@ def refused(error: Any, arguments: Sequence[str]) -> str | None:
         message = _wrong(error, parameter, _typed(parameter, arguments))
     elif "unexpected extra argument" in message:
         taken = [_name(one) for one in options.values() if getattr(one, "param_type_name", "") == "argument"]
-        extra = message.partition("(")[2].partition("(")[2].rstrip(")")
+        extra = re.sub(r".*unexpected extra argument(s|\(s\))? \((.*)\)", r"\2", message)
         message = (
             f"{context.command_path} takes {' and '.join(dict.fromkeys(taken)) or 'options'} alone, got also {extra}"
         )

@@ -350,7 +350,10 @@ def test_a_cluster_that_cannot_be_joined_is_named(monkeypatch, kind):
     monkeypatch.setenv("RAY_ADDRESS", "10.1.2.3:6379")
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with (
-        pytest.raises(RecalError, match=r"cluster at 10\.1\.2\.3:6379: Failed to connect\..*set RAY_AUTH_MODE=token"),
+        pytest.raises(
+            RecalError,
+            match=r"10\.1\.2\.3:6379: (System error: )?Failed to connect\..*set RAY_AUTH_MODE=token",
+        ),
         ENGINE._cluster(),
     ):
         pass
