@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -20,6 +21,7 @@ def run(name, *arguments, cwd):
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=cwd, env=environment).stdout
 
 
+@pytest.mark.slow
 def test_an_example_ends_in_a_decision(tmp_path):
     shown = run("tables.py", "--record", "records/tables.json", cwd=tmp_path)
     assert "12 transformations, labelled" in shown
@@ -46,6 +48,7 @@ def test_what_an_example_lacks_is_said_kindly(tmp_path):
     assert "needs py3langid" in done.stderr or "apt install manpages-de" in done.stderr
 
 
+@pytest.mark.slow
 def test_fashion_mnist(tmp_path):
     rng = np.random.default_rng(0)
     for part, n in (("train", 256), ("t10k", 200)):

@@ -121,6 +121,7 @@ def test_another_seed_is_another_experiment(done, tmp_path):
     assert one["made_from"]["data"] != two["made_from"]["data"]
 
 
+@pytest.mark.slow
 def test_the_command_line_reproduces_cifar100(tmp_path, pictures, capsys):
     pictures.cifar100(tmp_path / "data")
     arguments = ["reproduce", "error", "--data-dir", str(tmp_path / "data"), "--dataset", "cifar100"]
@@ -162,6 +163,7 @@ def test_grey_pictures_are_reproduced(tmp_path, pictures):
     assert "fashion-mnist lenet5" in (tmp_path / "out/fashion-mnist/tables/ece.md").read_text()
 
 
+@pytest.mark.slow
 def test_imagenet_is_reproduced_with_a_network_from_a_file(tmp_path, pictures, monkeypatch):
     import torch
 
