@@ -22,7 +22,7 @@ from recal.comparison import Comparison, compare
 from recal.comparison.markdown import markdown_table
 from recal.comparison.tables import number, seconds, signed
 from recal.metrics import LABELS
-from recal.report.data.groups import GROUP_LABELS, group_study
+from recal.reporting.data.groups import GROUP_LABELS, group_study
 
 METRICS = ("ece", "brier", "error_rate", "nll", "aurc")
 # With so many classes a matrix of parameters is out of reach of a few thousand rows, and of patience.

@@ -38,7 +38,7 @@ from .calibrators.vector import VectorScaling as VectorScaling
 from .calibrators.view_averaging import ViewAveraging as ViewAveraging
 from .calibrators.view_stacking import ViewStacking as ViewStacking
 from .metrics.evaluation import evaluate as evaluate
-from .decisions.decide import Decision as Decision, decide as decide
+from .decisions.decision import Decision as Decision, decide as decide
 from .decisions.rule import DecisionRule as DecisionRule
 from .decisions.sets import PredictionSets as PredictionSets, prediction_sets as prediction_sets
 from .comparison.results import Comparison as Comparison

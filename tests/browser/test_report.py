@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from recal import Views, compare
-from recal.report import write_evaluation
-from recal.report.data.thresholds import THRESHOLDS
+from recal.reporting import write_evaluation
+from recal.reporting.data.thresholds import THRESHOLDS
 
 spec = importlib.util.spec_from_file_location("chromium", Path(__file__).with_name("chromium.py"))
 chromium = importlib.util.module_from_spec(spec)

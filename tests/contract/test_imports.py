@@ -31,7 +31,7 @@ ROOMS = (
     "files",
     "collecting runtime",
     "comparison",
-    "report experiments",
+    "reporting experiments",
     "cli __main__",
 )
 RANK = {room: rank for rank, line in enumerate(ROOMS) for room in line.split()}

@@ -73,8 +73,8 @@ def apply(
         check_kind(views, "views")
     calibrator = load_calibration(calibration)
     from recal import Plan
-    from recal.collecting.apply import Applied, passes_of
-    from recal.collecting.apply import apply as run
+    from recal.collecting.applying import Applied, passes_of
+    from recal.collecting.applying import apply as run
     from recal.collecting.parts import apply_distributed
     from recal.errors import InputError
     from recal.files.prob_tables import check_prob_name, write_prob_file

@@ -56,8 +56,8 @@ def compare(
     from recal.comparison.tables import number, passes, seconds, signed
     from recal.errors import InputError
     from recal.metrics import LABELS
-    from recal.report.data.verdict import advice
-    from recal.report.files import write_results
+    from recal.reporting.data.verdict import advice
+    from recal.reporting.files import write_results
 
     if test is not None and test.n_classes != fit.n_classes:
         raise InputError(

@@ -40,7 +40,7 @@ def evaluate(
         result = measure(found.probs, found.labels, bootstrap, n_bins=bins, random_state=seed)
         tested = calibration_test(found.probs, found.labels, bins, random_state=seed)
         if report is not None:
-            from recal.report import write_evaluation
+            from recal.reporting import write_evaluation
 
             write_evaluation(found.probs, found.named_labels, report, classes=found.classes, command=command_line())
     if as_json:

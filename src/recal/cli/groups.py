@@ -38,7 +38,7 @@ def groups(
     source = open_views(views)
     from recal.errors import InputError
     from recal.plan import ConfidenceAt, Rule, Ties
-    from recal.report.data.groups import FEWEST_RANKED, GROUP_LABELS, group_study
+    from recal.reporting.data.groups import FEWEST_RANKED, GROUP_LABELS, group_study
 
     if not source.transforms:
         raise InputError(f"{views} holds no transformations, so there is nothing to group.")
@@ -46,7 +46,7 @@ def groups(
     with working("Grouping"):
         study = group_study(source, confidence_at=rule.confidence_at, ties=rule.ties, scaled=scaled, n_bins=bins)
     if chart is not None:
-        from recal.report.drawing.figures import rank_figure, save_figure
+        from recal.reporting.drawing.figures import rank_figure, save_figure
 
         if source.labels is None:
             raise InputError(f"{views} holds no labels; without them groups have no error by which to rank them.")

@@ -51,8 +51,8 @@ def report(
     from recal.comparison import compare, compare_probs, recommend
     from recal.comparison.run import usual_methods
     from recal.errors import InputError
-    from recal.report import write_comparison
-    from recal.report.data.verdict import advice, shown_first, verdict
+    from recal.reporting import write_comparison
+    from recal.reporting.data.verdict import advice, shown_first, verdict
 
     with working("Writing the report"):
         if held == "views":

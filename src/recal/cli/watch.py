@@ -135,7 +135,7 @@ def _retemper(beta: float, logits: NDArray[Any], accuracy: float, out: Path) -> 
     import numpy as np
 
     from recal.decisions import retemper
-    from recal.decisions.profile import log_softmax
+    from recal.decisions.profiles import log_softmax
     from recal.errors import InputError
     from recal.files.probs import write_probs
 

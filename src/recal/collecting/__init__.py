@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from recal.collecting.apply import apply
+from recal.collecting.applying import apply
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.local import collect
 from recal.collecting.models.base import PROBABILITY_FLOOR, Model, as_model

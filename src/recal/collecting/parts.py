@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from recal.calibrators.base import Calibrator
-from recal.collecting.apply import Calibrating, class_names, job_of
+from recal.collecting.applying import Calibrating, class_names, job_of
 from recal.collecting.inputs.sources import Source
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import choose_engine, open_source

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from recal.checks import check_labels, check_probs
 from recal.decisions.bounds import Interval
-from recal.decisions.decide import Decision, decide
+from recal.decisions.decision import Decision, decide
 from recal.progress import track
 
 _TIMES = (1.0, 2.0, 4.0)

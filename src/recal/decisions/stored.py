@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recal.decisions.profile import Profile
+from recal.decisions.profiles import Profile
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets
 from recal.preprocessing import Normalize, Preprocessing

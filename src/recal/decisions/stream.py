@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right, insort
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.decisions.profile import Profile, Reactions, Vector, reactions
+from recal.decisions.profiles import Profile, Reactions, Vector, reactions
 from recal.decisions.rule import check_share
 from recal.errors import InputError
 from recal.views import Views

@@ -34,7 +34,7 @@ from recal.experiments.stages import Stages, digest_arrays, fingerprint, read_js
 from recal.experiments.training import data
 from recal.experiments.training.recipes import Recipe, recipe_for
 from recal.preprocessing import Normalize
-from recal.report import write_comparison
+from recal.reporting import write_comparison
 from recal.transforms import Transform
 from recal.views import Views
 

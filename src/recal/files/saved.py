@@ -27,7 +27,7 @@ from recal.transforms.parse import Own, by_name
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
-    from recal.decisions.profile import Profile
+    from recal.decisions.profiles import Profile
     from recal.decisions.rule import DecisionRule
     from recal.decisions.sets import PredictionSets
     from recal.runtime.classifier import CalibratedClassifier

@@ -13,7 +13,7 @@ from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.suspicions import refuse_codes
 from recal.collecting import collect
-from recal.collecting.apply import apply
+from recal.collecting.applying import apply
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.local import as_pool
 from recal.collecting.models.base import as_model

@@ -10,7 +10,7 @@ from recal.calibrators import CALIBRATORS
 from recal.cli.app import run
 from recal.errors import InputError
 from recal.files.probs import write_probs
-from recal.report import group_study
+from recal.reporting import group_study
 
 
 @pytest.fixture

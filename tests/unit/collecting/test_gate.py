@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recal import Blend, CalibratedClassifier, Plan, Views, ViewStacking
-from recal.collecting.apply import apply
+from recal.collecting.applying import apply
 from recal.runtime.numpy import calibrated_probs
 from recal.transforms import Named
 

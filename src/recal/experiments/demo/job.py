@@ -24,7 +24,7 @@ from recal.experiments.demo.figures import draw_confidence, draw_reliability, dr
 from recal.files.saved import load, save
 from recal.metrics import Evaluation, evaluate
 from recal.plan import Plan
-from recal.report import write_comparison
+from recal.reporting import write_comparison
 from recal.transforms import ZoomOut
 from recal.views import Views
 

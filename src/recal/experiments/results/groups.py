@@ -10,8 +10,8 @@ from recal.calibrators.temperature import TemperatureScaling
 from recal.engine.grouping import Group
 from recal.experiments.results.paper import GROUP_KINDS, GROUP_PARAMETERS
 from recal.metrics import ece
-from recal.report import group_study
-from recal.report.data.groups import places
+from recal.reporting import group_study
+from recal.reporting.data.groups import places
 from recal.transforms import Transform, as_transform, format_strength
 from recal.views import Views
 
@@ -48,7 +48,7 @@ def group_tables(fit: Views, test: Views) -> dict[str, Any]:
 def ranks(rows: Rows) -> dict[str, list[int]]:
     """Return, per group, how often it has the smallest, second, third and largest error over the strengths.
 
-    Empty groups and those of fewer than 20 samples are not ranked; see `recal.report.data.groups.places`.
+    Empty groups and those of fewer than 20 samples are not ranked; see `recal.reporting.data.groups.places`.
 
     Examples
     --------

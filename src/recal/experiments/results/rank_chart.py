@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from recal.report.drawing.group_charts import draw_ranks
+from recal.reporting.drawing.group_charts import draw_ranks
 
 _PLACES = ("least ECE", "second", "third", "largest")
 # The report's charts take their colours from its page; a file of its own brings them along.

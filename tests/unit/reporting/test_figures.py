@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from recal.errors import MissingExtraError
-from recal.report.data.dots import dots
-from recal.report.data.figures import progress, reliability, risk_coverage
-from recal.report.data.slices import slices_of
-from recal.report.drawing import figures
+from recal.reporting.data.dots import dots
+from recal.reporting.data.figures import progress, reliability, risk_coverage
+from recal.reporting.data.slices import slices_of
+from recal.reporting.drawing import figures
 
 
 def test_every_figure_of_a_comparison_is_written_the_same_twice(comparison, tmp_path):

@@ -8,8 +8,8 @@ from html import escape
 from typing import Any
 
 from recal.comparison import Comparison
-from recal.report.data.thresholds import Thresholds
-from recal.report.data.verdict import Verdict
+from recal.reporting.data.thresholds import Thresholds
+from recal.reporting.data.verdict import Verdict
 
 
 @dataclass(frozen=True)

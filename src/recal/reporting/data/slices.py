@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.errors import InputError
 from recal.metrics.rows import RowScores
-from recal.report.data.thresholds import Counts, Vector, chance_of, honest_range
+from recal.reporting.data.thresholds import Counts, Vector, chance_of, honest_range
 
 # Below so many answers in the usual part, no part can be judged by itself.
 FEW = 20
@@ -89,7 +89,7 @@ def slices_of(rows: RowScores, values: ArrayLike, by: str, names: Sequence[Any] 
     --------
     >>> import numpy as np
     >>> from recal.metrics.rows import score
-    >>> from recal.report.data.slices import slices_of
+    >>> from recal.reporting.data.slices import slices_of
     >>> probs, y = np.tile([0.9, 0.1], (200, 1)), (np.arange(200) < 60).astype(int)
     >>> found = slices_of(score(probs, y), np.where(y == 1, "night", "day"), "time of day")
     >>> found.names, found.made.tolist(), found.off.tolist()

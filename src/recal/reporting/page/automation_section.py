@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from recal.report.data.automation import CONFIDENCE, Automation, automation
-from recal.report.drawing.charts import percent
-from recal.report.drawing.part_charts import automation_chart
-from recal.report.page.parts import Page, figure, legend, section, table
+from recal.reporting.data.automation import CONFIDENCE, Automation, automation
+from recal.reporting.drawing.charts import percent
+from recal.reporting.drawing.part_charts import automation_chart
+from recal.reporting.page.parts import Page, figure, legend, section, table
 
 
 def how_much_can_be_automated(view: Page) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from recal.metrics.rows import RowScores
-from recal.report.data.figures import (
+from recal.reporting.data.figures import (
     crowd,
     group_flow,
     histogram,
@@ -13,8 +13,8 @@ from recal.report.data.figures import (
     reliability,
     risk_coverage,
 )
-from recal.report.data.thresholds import THRESHOLDS, threshold_table
-from recal.report.drawing.svg import ticks
+from recal.reporting.data.thresholds import THRESHOLDS, threshold_table
+from recal.reporting.drawing.svg import ticks
 
 
 def rows_of(confidence, correct):

@@ -6,11 +6,11 @@ from html import escape
 
 from recal.comparison.tables import number
 from recal.plan import ConfidenceAt
-from recal.report.data.figures import path_of, progress
-from recal.report.data.groups import FEWEST_RANKED, GROUP_LABELS, GroupStudy, group_study
-from recal.report.drawing import group_charts
-from recal.report.drawing.charts import percent
-from recal.report.page.parts import Page, figure, legend, section, table
+from recal.reporting.data.figures import path_of, progress
+from recal.reporting.data.groups import FEWEST_RANKED, GROUP_LABELS, GroupStudy, group_study
+from recal.reporting.drawing import group_charts
+from recal.reporting.drawing.charts import percent
+from recal.reporting.page.parts import Page, figure, legend, section, table
 
 # Beyond so many numbers a page about them would keep people waiting.
 _MOST_NUMBERS = 200_000_000

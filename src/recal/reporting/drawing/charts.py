@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from recal.comparison.tables import number, signed
-from recal.report.data.dots import Dots
-from recal.report.data.figures import Crowd, Curve, Histogram, Reliability
-from recal.report.data.thresholds import Thresholds
-from recal.report.drawing.svg import Chart, ticks, tip
+from recal.reporting.data.dots import Dots
+from recal.reporting.data.figures import Crowd, Curve, Histogram, Reliability
+from recal.reporting.data.thresholds import Thresholds
+from recal.reporting.drawing.svg import Chart, ticks, tip
 
 FIFTHS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 # Error rates are drawn on a square-root scale, on which one in a thousand can be seen beside one in two.

@@ -11,11 +11,17 @@ from recal.comparison.tables import describe, number, passes, seconds, signed
 from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.metrics.rows import RowScores
-from recal.report.data.dots import dots
-from recal.report.data.figures import crowd, histogram, reliability, risk_coverage
-from recal.report.drawing.charts import crowd_chart, dot_plot, histogram_chart, reliability_chart, risk_coverage_chart
-from recal.report.page import data_tables
-from recal.report.page.parts import Page, figure, legend, section, spoken, table
+from recal.reporting.data.dots import dots
+from recal.reporting.data.figures import crowd, histogram, reliability, risk_coverage
+from recal.reporting.drawing.charts import (
+    crowd_chart,
+    dot_plot,
+    histogram_chart,
+    reliability_chart,
+    risk_coverage_chart,
+)
+from recal.reporting.page import data_tables
+from recal.reporting.page.parts import Page, figure, legend, section, spoken, table
 
 
 def method_table(view: Page) -> str:

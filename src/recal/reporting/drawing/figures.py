@@ -16,11 +16,11 @@ import numpy as np
 from recal.comparison import Comparison, recommend
 from recal.errors import InputError, MissingExtraError
 from recal.plan import plan_of
-from recal.report.data import figures as data
-from recal.report.data.dots import Dots, dots
-from recal.report.data.groups import FEWEST_RANKED, GROUP_LABELS, GroupStudy, group_study
-from recal.report.data.slices import Slices, slices_of
-from recal.report.data.verdict import shown_first
+from recal.reporting.data import figures as data
+from recal.reporting.data.dots import Dots, dots
+from recal.reporting.data.groups import FEWEST_RANKED, GROUP_LABELS, GroupStudy, group_study
+from recal.reporting.data.slices import Slices, slices_of
+from recal.reporting.data.verdict import shown_first
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

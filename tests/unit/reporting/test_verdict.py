@@ -7,8 +7,8 @@ import pytest
 
 from recal.comparison import compare_probs, judge, recommend
 from recal.metrics import CalibrationTest, ece
-from recal.report.data.thresholds import honest_range, threshold_table
-from recal.report.data.verdict import advice, shown_first, verdict
+from recal.reporting.data.thresholds import honest_range, threshold_table
+from recal.reporting.data.verdict import advice, shown_first, verdict
 
 
 def soft(logits):

@@ -4,7 +4,7 @@ import pytest
 from recal import Views, group
 from recal.errors import InputError
 from recal.metrics import ece
-from recal.report import group_study
+from recal.reporting import group_study
 
 
 def test_a_study_that_can_be_counted_by_hand():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recal.report.data.groups import GroupStudy, group_study
-from recal.report.page.html import write_comparison, write_evaluation
+from recal.reporting.data.groups import GroupStudy, group_study
+from recal.reporting.page.html import write_comparison, write_evaluation
 
 __all__ = ["GroupStudy", "group_study", "write_comparison", "write_evaluation"]

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from recal.report.data.automation import Automation
-from recal.report.data.learning import LearningCurve
-from recal.report.data.slices import Slices
-from recal.report.drawing.charts import FIFTHS, percent_tick, shorten
-from recal.report.drawing.svg import Chart, ticks
+from recal.reporting.data.automation import Automation
+from recal.reporting.data.learning import LearningCurve
+from recal.reporting.data.slices import Slices
+from recal.reporting.drawing.charts import FIFTHS, percent_tick, shorten
+from recal.reporting.drawing.svg import Chart, ticks
 
 
 def _signed_tick(value: float) -> str:

@@ -8,13 +8,13 @@ from html import escape
 import numpy as np
 
 from recal.comparison.tables import number
-from recal.report.data.dots import Dots
-from recal.report.data.figures import Crowd, Curve, Histogram, Reliability
-from recal.report.data.learning import LearningCurve
-from recal.report.data.slices import Slices
-from recal.report.data.thresholds import Thresholds
-from recal.report.drawing.charts import percent
-from recal.report.page.parts import table
+from recal.reporting.data.dots import Dots
+from recal.reporting.data.figures import Crowd, Curve, Histogram, Reliability
+from recal.reporting.data.learning import LearningCurve
+from recal.reporting.data.slices import Slices
+from recal.reporting.data.thresholds import Thresholds
+from recal.reporting.drawing.charts import percent
+from recal.reporting.page.parts import table
 
 _STEPS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 0.9999)
 

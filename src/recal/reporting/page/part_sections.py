@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from html import escape
 
-from recal.report.data.examples import Example, Examples, examples
-from recal.report.data.learning import learning_curve
-from recal.report.data.slices import Slices, slices_of
-from recal.report.drawing.charts import percent
-from recal.report.drawing.part_charts import learning_chart, slice_chart
-from recal.report.page import data_tables
-from recal.report.page.parts import Page, figure, legend, section
-from recal.report.page.thumbnails import shown_input
+from recal.reporting.data.examples import Example, Examples, examples
+from recal.reporting.data.learning import learning_curve
+from recal.reporting.data.slices import Slices, slices_of
+from recal.reporting.drawing.charts import percent
+from recal.reporting.drawing.part_charts import learning_chart, slice_chart
+from recal.reporting.page import data_tables
+from recal.reporting.page.parts import Page, figure, legend, section
+from recal.reporting.page.thumbnails import shown_input
 
 # So many parts are shown, the worst; the others are counted.
 _MOST = 20

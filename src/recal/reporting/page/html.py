@@ -19,17 +19,17 @@ from recal.errors import InputError
 from recal.files.atomic import replacing
 from recal.metrics.rows import Classes
 from recal.progress import track
-from recal.report.data.thresholds import THRESHOLDS, threshold_table
-from recal.report.data.verdict import advice, shown_first, verdict
-from recal.report.page.automation_section import how_much_can_be_automated
-from recal.report.page.made import all_metrics, how_it_was_made
-from recal.report.page.part_sections import classes as class_section
-from recal.report.page.part_sections import columns as column_sections
-from recal.report.page.part_sections import how_many_labels, look_at_these
-from recal.report.page.parts import Page
-from recal.report.page.recal_sections import groups, recal_figures
-from recal.report.page.sections import figures, method_table
-from recal.report.page.slider import slider_card
+from recal.reporting.data.thresholds import THRESHOLDS, threshold_table
+from recal.reporting.data.verdict import advice, shown_first, verdict
+from recal.reporting.page.automation_section import how_much_can_be_automated
+from recal.reporting.page.made import all_metrics, how_it_was_made
+from recal.reporting.page.part_sections import classes as class_section
+from recal.reporting.page.part_sections import columns as column_sections
+from recal.reporting.page.part_sections import how_many_labels, look_at_these
+from recal.reporting.page.parts import Page
+from recal.reporting.page.recal_sections import groups, recal_figures
+from recal.reporting.page.sections import figures, method_table
+from recal.reporting.page.slider import slider_card
 
 
 def write_comparison(
@@ -183,4 +183,4 @@ def _data(view: Page) -> str:
 
 
 def _template(name: str) -> str:
-    return files("recal.report.page").joinpath("templates", name).read_text(encoding="utf-8")
+    return files("recal.reporting.page").joinpath("templates", name).read_text(encoding="utf-8")

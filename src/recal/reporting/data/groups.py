@@ -38,7 +38,7 @@ def places(errors: Sequence[float | None], sizes: Sequence[float | None]) -> dic
 
     Examples
     --------
-    >>> from recal.report.data.groups import places
+    >>> from recal.reporting.data.groups import places
     >>> places([0.3, 0.1, None, 0.2], [50, 60, 0, 70])
     {1: 0, 3: 1, 0: 3}
     """
@@ -144,7 +144,7 @@ def group_study(
     Examples
     --------
     >>> from recal import Views
-    >>> from recal.report.data.groups import group_study
+    >>> from recal.reporting.data.groups import group_study
     >>> views = Views([[2.0, 0.0], [2.0, 0.0]], {"zoom:0.5": [[3.0, 0.0], [0.0, 1.0]]}, labels=[0, 1])
     >>> group_study(views).sizes
     array([[0, 1, 1, 0]])

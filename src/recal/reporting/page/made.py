@@ -6,8 +6,8 @@ from html import escape
 
 from recal.comparison.tables import describe
 from recal.metrics import LABELS
-from recal.report.page.parts import Page, section, table
-from recal.report.page.sections import value_cell
+from recal.reporting.page.parts import Page, section, table
+from recal.reporting.page.sections import value_cell
 
 
 def all_metrics(view: Page) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_probs
 from recal.decisions.bounds import Interval
-from recal.decisions.profile import Profile, Reactions, Vector, all_log_probs, features, reactions, sigmoid
+from recal.decisions.profiles import Profile, Reactions, Vector, all_log_probs, features, reactions, sigmoid
 from recal.decisions.rule import check_share
 from recal.errors import InputError
 from recal.progress import track

@@ -10,7 +10,7 @@ from recal.comparison import Comparison, Judgement, Recommendation, judge
 from recal.comparison.judgement import cost
 from recal.comparison.tables import number, passes_words, signed
 from recal.metrics import CalibrationTest
-from recal.report.data.thresholds import Acceptance, threshold_table
+from recal.reporting.data.thresholds import Acceptance, threshold_table
 
 _LEVELS = (0.9, 0.8, 0.7, 0.6, 0.5)
 # A level is spoken of where at least this share of the answers lies above it.

@@ -7,10 +7,10 @@ from html import escape
 
 import numpy as np
 
-from recal.report.data.thresholds import THRESHOLDS, Thresholds
-from recal.report.drawing.charts import percent, threshold_chart
-from recal.report.page.data_tables import threshold_table_of
-from recal.report.page.parts import Page
+from recal.reporting.data.thresholds import THRESHOLDS, Thresholds
+from recal.reporting.drawing.charts import percent, threshold_chart
+from recal.reporting.page.data_tables import threshold_table_of
+from recal.reporting.page.parts import Page
 
 # Where the slider stands at first, and for readers without scripts.
 FIRST = 0.9

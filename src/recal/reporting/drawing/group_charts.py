@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recal.report.data.figures import Path, Progress, group_flow
-from recal.report.data.groups import GROUP_LABELS, GroupStudy
-from recal.report.drawing.charts import FIFTHS, percent_tick
-from recal.report.drawing.svg import Chart, ticks
+from recal.reporting.data.figures import Path, Progress, group_flow
+from recal.reporting.data.groups import GROUP_LABELS, GroupStudy
+from recal.reporting.drawing.charts import FIFTHS, percent_tick
+from recal.reporting.drawing.svg import Chart, ticks
 
 GROUP_CSS = ("g1", "g2", "g3", "g4")
 # Groups differ by shape as well as by lightness: disc, triangle, square, cross.

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from recal.comparison import compare_probs
-from recal.report.data.thresholds import THRESHOLDS
-from recal.report.data.verdict import verdict
-from recal.report.page.html import page, write_evaluation
+from recal.reporting.data.thresholds import THRESHOLDS
+from recal.reporting.data.verdict import verdict
+from recal.reporting.page.html import page, write_evaluation
 
 
 class Tags(HTMLParser):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from recal.comparison import Comparison
 from recal.files.atomic import replacing
-from recal.report.page.html import write_comparison
+from recal.reporting.page.html import write_comparison
 
 
 def write_results(comparison: Comparison, folder: str | PathLike[str], command: str = "") -> tuple[Path, ...]:

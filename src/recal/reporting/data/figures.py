@@ -15,8 +15,8 @@ from recal.metrics.binned import equal_mass_edges, table_of
 from recal.metrics.ranked import runs
 from recal.metrics.rows import RowScores, equal_width_edges
 from recal.plan import Plan
-from recal.report.data.groups import by_strength
-from recal.report.data.thresholds import honest_range
+from recal.reporting.data.groups import by_strength
+from recal.reporting.data.thresholds import honest_range
 from recal.views import Views
 
 Vector = NDArray[np.float64]

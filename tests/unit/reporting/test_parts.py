@@ -10,13 +10,13 @@ from recal.comparison import compare, compare_probs
 from recal.decisions import decide
 from recal.errors import InputError
 from recal.metrics.rows import RowScores
-from recal.report.data.automation import automation
-from recal.report.data.dots import dots
-from recal.report.data.examples import examples, view_doubt
-from recal.report.data.learning import LearningCurve, learning_curve
-from recal.report.data.slices import holm, slices_of
-from recal.report.page.html import page
-from recal.report.page.thumbnails import shown_input
+from recal.reporting.data.automation import automation
+from recal.reporting.data.dots import dots
+from recal.reporting.data.examples import examples, view_doubt
+from recal.reporting.data.learning import LearningCurve, learning_curve
+from recal.reporting.data.slices import holm, slices_of
+from recal.reporting.page.html import page
+from recal.reporting.page.thumbnails import shown_input
 
 
 def honest_rows(n, seed=0):
