@@ -69,10 +69,10 @@ def test_numbers_below_an_axis_do_not_run_into_each_other(comparison):
 
 
 def test_both_ways_of_drawing_compute_nothing():
-    """The page's SVG and matplotlib's figures show the same objects of report.data; what they import tells."""
+    """The page's SVG and matplotlib's figures show the same objects of reporting.data; what they import tells."""
     folder = Path(figures.__file__).parent
     for path in folder.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("recal."):
                 room = node.module.split(".")[1]
-                assert room in {"report", "comparison", "errors", "plan"}, f"{path.name} imports {node.module}"
+                assert room in {"reporting", "comparison", "errors", "plan"}, f"{path.name} imports {node.module}"
