@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from recal import StructuredMatrixScaling, TemperatureScaling, Views, ViewStacking, metrics, read_views
-from recal.calibrators import CALIBRATORS
+from recal import TemperatureScaling, Views, ViewStacking, metrics, read_views
+from recal.calibrators import CALIBRATORS, StructuredMatrixScaling
 from recal.calibrators.base import Calibrator
 from recal.calibrators.names import name_of
 

@@ -20,19 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal import (
+from recal import ReCal, TemperatureScaling, Views, ViewStacking, metrics, read_views
+from recal.calibrators import (
     MATTA,
     VATTA,
     ConsistencyCalibration,
     LearnedAggregation,
-    ReCal,
     StructuredMatrixScaling,
-    TemperatureScaling,
     ViewAveraging,
-    Views,
-    ViewStacking,
-    metrics,
-    read_views,
 )
 from recal.calibrators.base import Calibrator
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import recal
@@ -52,7 +51,7 @@ html_css_files = ["recal.css"]
 ROOMS = {
     "Views, plans and pools": ("views", "plan", "files", "transforms", "collecting", "engine"),
     "Calibrators": ("calibrators",),
-    "Judging and deciding": ("metrics", "comparison", "decisions"),
+    "Judging and deciding": ("metrics", "comparison", "decisions", "reporting"),
     "Running": ("runtime",),
     "Errors and warnings": ("errors",),
 }
@@ -60,13 +59,9 @@ ROOMS = {
 
 def write_reference() -> None:
     """Write reference.rst: a table of names for each group of rooms, and a page for each name."""
-    listed = ast.parse(Path(recal.__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
-    homes = {
-        alias.name: (node.module or alias.name).partition(".")[0]
-        for node in listed
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    homes = {name: home.partition(".")[0] for name, home in recal._HOMES.items()}
+    homes |= {f"calibrators.{name}": "calibrators" for name in recal.calibrators._HOMES if name not in homes}
+    homes |= {f"errors.{name}": "errors" for name, found in vars(recal.errors).items() if isinstance(found, type)}
     lines = ["Reference", "=========", "", "Every public name; each loads on first use.", ""]
     for title, rooms in ROOMS.items():
         names = [f"recal.{name}" for name, room in homes.items() if room in rooms and name not in rooms]

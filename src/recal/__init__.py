@@ -1,13 +1,83 @@
-"""Honest confidence for trained classifiers.
+"""Calibrated confidence for trained classifiers.
 
 Start with `Views` (what a fit reads), `ReCal` (the method) and `Plan` (what a fit produces).
-Every public name is listed once, in `__init__.pyi`, and loads on first use, so that `import recal` stays light.
+Every public name is listed here and loads on first use, so that `import recal` stays light.
+`__init__.pyi` says the same to type checkers; a test holds the two equal.
 """
 
 from __future__ import annotations
 
-import lazy_loader
+from importlib import import_module
+from typing import Any
+from warnings import warn
 
 __version__ = "1.0.0rc1"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+# Each public name with the module that defines it.
+_HOMES = {
+    "Views": "views",
+    "read_views": "files.views",
+    "pool": "transforms.pool",
+    "collect": "collecting.local",
+    "Group": "engine.grouping",
+    "group": "engine.grouping",
+    "Blend": "plan",
+    "Plan": "plan",
+    "Step": "plan",
+    "AutoCalibration": "calibrators.auto",
+    "ReCal": "calibrators.recal",
+    "TemperatureScaling": "calibrators.temperature",
+    "ViewStacking": "calibrators.view_stacking",
+    "evaluate": "metrics.evaluation",
+    "decide": "decisions.decision",
+    "DecisionRule": "decisions.rule",
+    "prediction_sets": "decisions.sets",
+    "profile": "decisions.profiles",
+    "watch": "decisions.watching",
+    "compare": "comparison.run",
+    "report": "reporting.page.html",
+    "reliability_diagram": "reporting.drawing.figures",
+    "CalibratedClassifier": "runtime.classifier",
+    "CalibratedModule": "runtime.torch.module",
+    "export_onnx": "runtime.onnx.export",
+    "load": "files.saved",
+    "save": "files.saved",
+}
+_MODULES = ("calibrators", "collecting", "decisions", "errors", "metrics", "transforms")
+__all__ = [*_HOMES, *_MODULES]
+
+# Public names of 1.0.0rc1 that are no longer here; they work until 1.1.
+_MOVED = {
+    "calibrators": "LearnedAggregation BayesianBinning BetaCalibration ConsistencyCalibration DirichletCalibration "
+    "EnsembleTemperatureScaling GaussianProcessCalibration HistogramBinning IsotonicCalibration IsotonicMulticlass "
+    "IsotonicOneVsAll MatrixScaling MutualInformationBinning MATTA OrderPreserving PlattScaling SplineCalibration "
+    "StructuredMatrixScaling StructuredVectorScaling VATTA VectorScaling ViewAveraging",
+    "comparison": "Comparison",
+    "decisions": "Decision PredictionSets",
+    "errors": "ConvergenceWarning DoubtfulLabelsWarning FewSamplesWarning FileError InputError MissingExtraError "
+    "NotFittedError RecalError",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in _MODULES:
+        found = import_module(f"{__name__}.{name}")
+    else:
+        return _moved(name)
+    globals()[name] = found
+    return found
+
+
+def _moved(name: str) -> Any:
+    for room, names in _MOVED.items():
+        if name in names.split():
+            told = f"recal.{name} has moved: write `from recal.{room} import {name}`. This name goes in version 1.1."
+            warn(told, DeprecationWarning, stacklevel=3)
+            return getattr(import_module(f"{__name__}.{room}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from recal import Views, compare
-from recal.reporting import write_evaluation
+from recal.reporting import report as write_report
 from recal.reporting.data.thresholds import THRESHOLDS
 
 spec = importlib.util.spec_from_file_location("chromium", Path(__file__).with_name("chromium.py"))
@@ -234,7 +234,7 @@ def test_probabilities_alone(browser, tmp_path):
     rng = np.random.default_rng(0)
     probs = rng.dirichlet([0.3] * 4, 800)
     y = (probs.cumsum(1) > rng.random((800, 1))).argmax(1)
-    browser.open(write_evaluation(probs, y, tmp_path / "alone.html", bootstrap=50))
+    browser.open(write_report(probs, tmp_path / "alone.html", y=y, bootstrap=50))
     move(browser, THRESHOLDS.index(0.7))
     above = probs.max(1) > 0.7
     assert browser.text("accuracy-after") == f"{100 * (probs.argmax(1) == y)[above].mean():.1f} %"

@@ -10,8 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from recal import AutoCalibration, EnsembleTemperatureScaling, OrderPreserving, TemperatureScaling, VectorScaling, Views
-from recal.calibrators import CALIBRATORS, Calibrator
+from recal import AutoCalibration, TemperatureScaling, Views
+from recal.calibrators import CALIBRATORS, Calibrator, EnsembleTemperatureScaling, OrderPreserving, VectorScaling
 from recal.errors import InputError
 from recal.runtime.onnx.aggregations import AGGREGATIONS
 from recal.runtime.onnx.heads import Head, head_model, head_of

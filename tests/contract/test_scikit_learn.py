@@ -20,8 +20,9 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
 import recal
-from recal import CalibratedClassifier, InputError, TemperatureScaling, VectorScaling
-from recal.calibrators import CALIBRATORS
+from recal import CalibratedClassifier, TemperatureScaling
+from recal.calibrators import CALIBRATORS, VectorScaling
+from recal.errors import InputError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning"),
@@ -87,7 +88,7 @@ def test_every_calibrator_is_a_classifier(method):
     assert is_classifier(method())
     with pytest.raises(NotFittedError) as caught:
         method().predict([[1.0, 0.0]])
-    assert isinstance(caught.value, recal.NotFittedError)
+    assert isinstance(caught.value, recal.errors.NotFittedError)
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), NotFittedError)
     assert not hasattr(method(), "n_features_in_")
 

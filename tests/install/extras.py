@@ -25,7 +25,7 @@ from oldest import PYPROJECT, tested_torch
 ROOT = PYPROJECT.parent
 FEATURES = Path(__file__).with_name("features.py")
 LARGEST_WHEEL = 1_000_000  # bytes; what is larger holds something that does not belong there
-WANTED = ("recal/py.typed", "recal/__init__.pyi", "recal/decisions/__init__.pyi", "recal/cli/app.py")
+WANTED = ("recal/py.typed", "recal/__init__.pyi", "recal/calibrators/__init__.pyi", "recal/cli/app.py")
 CODE = (".py", ".pyi", ".typed")
 
 

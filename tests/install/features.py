@@ -264,7 +264,7 @@ def outcome(extra: str, packages: tuple[str, ...], function: Feature, folder: Pa
     try:
         function(folder)
     except Exception as error:
-        from recal import MissingExtraError
+        from recal.errors import MissingExtraError
 
         told = isinstance(error, MissingExtraError | Refused) and f"recal-calibration[{extra}]" in str(error)
         if missing and told:

@@ -5,7 +5,8 @@ from math import ceil, exp, lgamma
 import numpy as np
 import pytest
 
-from recal import BayesianBinning, InputError
+from recal.calibrators import BayesianBinning
+from recal.errors import InputError
 
 SPREAD, PRIOR = 10.0, 2.0
 

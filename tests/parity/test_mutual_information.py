@@ -5,8 +5,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from recal import InputError, MutualInformationBinning
+from recal.calibrators import MutualInformationBinning
 from recal.calibrators.imax import _Sums, best_edges, climb, informative_edges
+from recal.errors import InputError
 
 
 def information_of(scores, bins):

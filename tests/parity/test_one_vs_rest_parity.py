@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression
 
-from recal import BetaCalibration, PlattScaling
+from recal.calibrators import BetaCalibration, PlattScaling
 
 
 @pytest.fixture(scope="module")

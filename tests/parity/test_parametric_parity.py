@@ -7,7 +7,13 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from recal import DirichletCalibration, MatrixScaling, StructuredMatrixScaling, StructuredVectorScaling, VectorScaling
+from recal.calibrators import (
+    DirichletCalibration,
+    MatrixScaling,
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
+    VectorScaling,
+)
 
 
 def problem(n: int = 300, k: int = 5) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy import optimize
 
-from recal import MATTA, VATTA, ConsistencyCalibration, LearnedAggregation, Views
+from recal import Views
+from recal.calibrators import MATTA, VATTA, ConsistencyCalibration, LearnedAggregation
 from recal.calibrators.machinery.adaptive_mixture import allowed_share
 from recal.calibrators.machinery.probabilities import softmax
 

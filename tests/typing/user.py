@@ -17,22 +17,12 @@ from recal import (
     Blend,
     CalibratedClassifier,
     CalibratedModule,
-    Comparison,
-    Decision,
     DecisionRule,
-    EnsembleTemperatureScaling,
     Group,
-    InputError,
-    IsotonicCalibration,
-    MissingExtraError,
     Plan,
-    PredictionSets,
     ReCal,
     Step,
-    StructuredMatrixScaling,
     TemperatureScaling,
-    VectorScaling,
-    ViewAveraging,
     Views,
     ViewStacking,
     collect,
@@ -47,9 +37,19 @@ from recal import (
     read_views,
     save,
 )
-from recal.calibrators import CALIBRATORS, Calibrator
+from recal.calibrators import (
+    CALIBRATORS,
+    Calibrator,
+    EnsembleTemperatureScaling,
+    IsotonicCalibration,
+    StructuredMatrixScaling,
+    VectorScaling,
+    ViewAveraging,
+)
 from recal.collecting import ImageFolder, Normalize, OnnxModel, RayEngine, apply_distributed, as_model
-from recal.decisions import Decisions, StreamWatch, decide_each, profile, watch
+from recal.comparison import Comparison
+from recal.decisions import Decision, Decisions, PredictionSets, StreamWatch, decide_each, profile, watch
+from recal.errors import InputError, MissingExtraError
 from recal.metrics import Evaluation, StreamingMetrics, calibration_test
 from recal.transforms import Transform, ZoomOut, as_transform
 
@@ -150,7 +150,7 @@ def refusals() -> str:
         ZoomOut(scale=2.0)
     except InputError as error:
         return str(error)
-    except (MissingExtraError, recal.FileError) as error:
+    except (MissingExtraError, recal.errors.FileError) as error:
         return str(error)
     assert_type(as_transform("zoom:0.5"), Transform)
     assert_type(recal.__version__, str)

@@ -8,7 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from recal import Blend, InputError, Plan, Step
+from recal import Blend, Plan, Step
+from recal.errors import InputError
 from recal.plan import Rule
 from recal.transforms import Named
 from recal.transforms.image import ZoomOut

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal import InputError, Views, read_views
+from recal import Views, read_views
+from recal.errors import InputError
 from recal.transforms.image import ZoomOut
 
 RNG = np.random.default_rng(0)

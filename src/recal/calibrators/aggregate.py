@@ -47,7 +47,8 @@ class LearnedAggregation(Calibrator):
 
     Examples
     --------
-    >>> from recal import LearnedAggregation, Views
+    >>> from recal import Views
+    >>> from recal.calibrators import LearnedAggregation
     >>> views = Views([[2.0, 0.0], [0.0, 1.0]] * 20, {"flip": [[3.0, 0.0], [0.0, 2.0]] * 20}, labels=[0, 1, 1, 1] * 10)
     >>> LearnedAggregation().fit(views).predict_proba(views[:2]).round(2)
     array([[0.73, 0.27],

@@ -55,7 +55,7 @@ class BayesianBinning(Calibrator):
     Examples
     --------
     >>> import numpy as np
-    >>> from recal import BayesianBinning
+    >>> from recal.calibrators import BayesianBinning
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(1000, 2))
     >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)

@@ -42,7 +42,7 @@ class BetaCalibration(Calibrator):
 
     Examples
     --------
-    >>> from recal import BetaCalibration
+    >>> from recal.calibrators import BetaCalibration
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> BetaCalibration().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
     array([[0.81, 0.19]])

@@ -54,7 +54,8 @@ class ConsistencyCalibration(Calibrator):
 
     Examples
     --------
-    >>> from recal import ConsistencyCalibration, Views
+    >>> from recal import Views
+    >>> from recal.calibrators import ConsistencyCalibration
     >>> views = Views([[2.0, 0.0], [0.0, 1.0]] * 20, {"flip": [[1.0, 0.0], [0.5, 0.0]] * 20}, labels=[0, 1, 1, 1] * 10)
     >>> ConsistencyCalibration(draws=50).fit(views).predict_proba(views[:2]).shape
     (2, 2)

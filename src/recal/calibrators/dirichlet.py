@@ -21,7 +21,7 @@ class DirichletCalibration(MatrixScaling):
     Examples
     --------
     >>> import numpy as np
-    >>> from recal import DirichletCalibration
+    >>> from recal.calibrators import DirichletCalibration
     >>> rng = np.random.default_rng(0)
     >>> honest = rng.normal(size=(300, 3))
     >>> y = (honest + rng.gumbel(size=(300, 3))).argmax(axis=1)

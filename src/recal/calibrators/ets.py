@@ -39,7 +39,7 @@ class EnsembleTemperatureScaling(Calibrator):
 
     Examples
     --------
-    >>> from recal import EnsembleTemperatureScaling
+    >>> from recal.calibrators import EnsembleTemperatureScaling
     >>> logits = [[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]]
     >>> EnsembleTemperatureScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[4.0, 0.0]]).round(3)
     array([[0.75, 0.25]])

@@ -66,7 +66,7 @@ class GaussianProcessCalibration(Calibrator):
     Examples
     --------
     >>> import numpy as np
-    >>> from recal import GaussianProcessCalibration
+    >>> from recal.calibrators import GaussianProcessCalibration
     >>> rng = np.random.default_rng(0)
     >>> honest = rng.normal(size=(300, 3))
     >>> y = (honest + rng.gumbel(size=(300, 3))).argmax(axis=1)

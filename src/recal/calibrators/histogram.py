@@ -46,7 +46,7 @@ class HistogramBinning(Calibrator):
 
     Examples
     --------
-    >>> from recal import HistogramBinning
+    >>> from recal.calibrators import HistogramBinning
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [2.5, 0.0], [0.0, 2.0]]
     >>> HistogramBinning(n_bins=2, strategy="width").fit(logits, [0, 1, 0, 1]).predict_proba([[2.2, 0.0]]).round(3)
     array([[0.625, 0.375]])

@@ -58,7 +58,7 @@ class MutualInformationBinning(Calibrator):
     Examples
     --------
     >>> import numpy as np
-    >>> from recal import MutualInformationBinning
+    >>> from recal.calibrators import MutualInformationBinning
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(1000, 3))
     >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)

@@ -36,7 +36,7 @@ class IsotonicMulticlass(Calibrator):
 
     Examples
     --------
-    >>> from recal import IsotonicMulticlass
+    >>> from recal.calibrators import IsotonicMulticlass
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> IsotonicMulticlass().fit(logits, [0, 1, 0, 1]).predict_proba([[2.5, 0.0]]).round(3)
     array([[0.767, 0.233]])

@@ -40,7 +40,7 @@ class IsotonicOneVsAll(IsotonicCalibration):
 
     Examples
     --------
-    >>> from recal import IsotonicOneVsAll
+    >>> from recal.calibrators import IsotonicOneVsAll
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> IsotonicOneVsAll().fit(logits, [0, 1, 0, 1]).predict_proba([[2.5, 0.0]]).round(3)
     array([[0.7, 0.3]])

@@ -40,7 +40,7 @@ class IsotonicCalibration(Calibrator):
 
     Examples
     --------
-    >>> from recal import IsotonicCalibration
+    >>> from recal.calibrators import IsotonicCalibration
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> IsotonicCalibration().fit(logits, [0, 1, 0, 1]).predict_proba([[2.5, 0.0]]).round(3)
     array([[0.7, 0.3]])

@@ -71,7 +71,7 @@ class MatrixScaling(Calibrator):
     Examples
     --------
     >>> import numpy as np
-    >>> from recal import MatrixScaling
+    >>> from recal.calibrators import MatrixScaling
     >>> rng = np.random.default_rng(0)
     >>> honest = rng.normal(size=(300, 3))
     >>> y = (honest + rng.gumbel(size=(300, 3))).argmax(axis=1)

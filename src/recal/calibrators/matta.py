@@ -36,7 +36,8 @@ class MATTA(VATTA):
     Examples
     --------
     >>> import numpy as np
-    >>> from recal import MATTA, Views
+    >>> from recal import Views
+    >>> from recal.calibrators import MATTA
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 3, 200)
     >>> logits = 4 * (np.eye(3)[y] + rng.normal(0, 0.6, (200, 3)))

@@ -58,7 +58,7 @@ def name_of(calibrator: Calibrator) -> str:
 
     Examples
     --------
-    >>> from recal import StructuredVectorScaling
+    >>> from recal.calibrators import StructuredVectorScaling
     >>> from recal.calibrators.names import name_of
     >>> name_of(StructuredVectorScaling(answers="kept"))
     'svs (kept)'

@@ -63,7 +63,7 @@ class OrderPreserving(Calibrator):
     Examples
     --------
     >>> import numpy as np
-    >>> from recal import OrderPreserving
+    >>> from recal.calibrators import OrderPreserving
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(500, 3))
     >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)

@@ -40,7 +40,7 @@ class PlattScaling(Calibrator):
 
     Examples
     --------
-    >>> from recal import PlattScaling
+    >>> from recal.calibrators import PlattScaling
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> PlattScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
     array([[0.78, 0.22]])

@@ -54,7 +54,7 @@ class SplineCalibration(Calibrator):
     Examples
     --------
     >>> import numpy as np
-    >>> from recal import SplineCalibration
+    >>> from recal.calibrators import SplineCalibration
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(1000, 3))
     >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)

@@ -48,7 +48,7 @@ class StructuredMatrixScaling(Calibrator):
 
     Examples
     --------
-    >>> from recal import StructuredMatrixScaling
+    >>> from recal.calibrators import StructuredMatrixScaling
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> StructuredMatrixScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
     array([[0.75, 0.25]])

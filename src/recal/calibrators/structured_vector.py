@@ -45,7 +45,7 @@ class StructuredVectorScaling(Calibrator):
 
     Examples
     --------
-    >>> from recal import StructuredVectorScaling
+    >>> from recal.calibrators import StructuredVectorScaling
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> StructuredVectorScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
     array([[0.76, 0.24]])

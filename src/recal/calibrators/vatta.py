@@ -43,7 +43,8 @@ class VATTA(Calibrator):
     Examples
     --------
     >>> import numpy as np
-    >>> from recal import VATTA, Views
+    >>> from recal import Views
+    >>> from recal.calibrators import VATTA
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 3, 200)
     >>> logits = 4 * (np.eye(3)[y] + rng.normal(0, 0.6, (200, 3)))

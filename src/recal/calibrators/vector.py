@@ -38,7 +38,7 @@ class VectorScaling(Calibrator):
 
     Examples
     --------
-    >>> from recal import VectorScaling
+    >>> from recal.calibrators import VectorScaling
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     >>> VectorScaling(ridge=0.1).fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
     array([[0.79, 0.21]])

@@ -38,7 +38,8 @@ class ViewAveraging(Calibrator):
 
     Examples
     --------
-    >>> from recal import ViewAveraging, Views
+    >>> from recal import Views
+    >>> from recal.calibrators import ViewAveraging
     >>> views = Views([[2.0, 0.0], [0.0, 1.0]], {"zoom:0.5": [[0.0, 0.0], [0.0, 3.0]]}, labels=[0, 1])
     >>> ViewAveraging().fit(views).predict_proba(views).round(3)
     array([[0.69 , 0.31 ],

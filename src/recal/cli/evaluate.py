@@ -40,9 +40,9 @@ def evaluate(
         result = measure(found.probs, found.labels, bootstrap, n_bins=bins, random_state=seed)
         tested = calibration_test(found.probs, found.labels, bins, random_state=seed)
         if report is not None:
-            from recal.reporting import write_evaluation
+            from recal.reporting import report as write_report
 
-            write_evaluation(found.probs, found.named_labels, report, classes=found.classes, command=command_line())
+            write_report(found.probs, report, y=found.named_labels, classes=found.classes, command=command_line())
     if as_json:
         print_json({"file": source, **result.to_dict(), "calibration_test": tested.to_dict(), "report": report})
         return

@@ -51,7 +51,7 @@ def report(
     from recal.comparison import compare, compare_probs, recommend
     from recal.comparison.run import usual_methods
     from recal.errors import InputError
-    from recal.reporting import write_comparison
+    from recal.reporting import report as write_report
     from recal.reporting.data.verdict import advice, shown_first, verdict
 
     with working("Writing the report"):
@@ -73,7 +73,7 @@ def report(
                     raise InputError(f"{before} does not go with {source}: {error}") from None
                 named = {"before": first.probs, "after": after.probs}
             result = compare_probs(named, after.named_labels, classes=after.classes, random_state=seed)
-        write_comparison(
+        write_report(
             result,
             out,
             title=title,

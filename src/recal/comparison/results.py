@@ -230,7 +230,7 @@ class Comparison:
     def report(self, path: str | PathLike[str]) -> Path:
         """Write the report: one HTML file that needs no network."""
         # By name, since the report reads comparisons and imports go one way.
-        written: Path = import_module("recal.reporting").write_comparison(self, path)
+        written: Path = import_module("recal.reporting").report(self, path)
         return written
 
 

@@ -34,7 +34,7 @@ from recal.experiments.stages import Stages, digest_arrays, fingerprint, read_js
 from recal.experiments.training import data
 from recal.experiments.training.recipes import Recipe, recipe_for
 from recal.preprocessing import Normalize
-from recal.reporting import write_comparison
+from recal.reporting import report
 from recal.transforms import Transform
 from recal.views import Views
 
@@ -300,7 +300,7 @@ def _report(settings: Settings, network: Network, views: _Collected, results: An
         assert protocol.test.labels is not None  # collected with them
         comparison = compare_probs(probs, protocol.test.labels, baseline="TS")
         title = f"{settings.dataset}, {network.name}: the methods that the ReCal paper compares"
-        write_comparison(comparison, path, title=title)
+        report(comparison, path, title=title)
 
     made_from = {"views": mark, "results": fingerprint(results[PAPER_SPLIT])}
     stages.run(f"tables/report-{network.name}.html", made_from, make)

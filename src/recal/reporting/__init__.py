@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from recal.reporting.data.groups import GroupStudy, group_study
-from recal.reporting.page.html import write_comparison, write_evaluation
+from recal.reporting.page.html import report
 
-__all__ = ["GroupStudy", "group_study", "write_comparison", "write_evaluation"]
+__all__ = ["GroupStudy", "group_study", "report"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from recal.comparison import Comparison
 from recal.files.atomic import replacing
-from recal.reporting.page.html import write_comparison
+from recal.reporting.page.html import report
 
 
 def write_results(comparison: Comparison, folder: str | PathLike[str], command: str = "") -> tuple[Path, ...]:
@@ -24,5 +24,5 @@ def write_results(comparison: Comparison, folder: str | PathLike[str], command: 
     for name, text in texts.items():
         with replacing(target / name) as file:
             file.write(text.encode("utf-8"))
-    report = write_comparison(comparison, target / "report.html", command=command)
-    return (*(target / name for name in texts), report)
+    written = report(comparison, target / "report.html", command=command)
+    return (*(target / name for name in texts), written)

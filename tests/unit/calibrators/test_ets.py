@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from recal import EnsembleTemperatureScaling, TemperatureScaling
+from recal import TemperatureScaling
+from recal.calibrators import EnsembleTemperatureScaling
 from recal.calibrators.ets import mixture_weights
 from recal.calibrators.machinery.probabilities import softmax
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from recal import GaussianProcessCalibration
+from recal.calibrators import GaussianProcessCalibration
 from recal.errors import InputError
 
 

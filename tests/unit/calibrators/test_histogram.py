@@ -3,9 +3,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from recal import HistogramBinning, InputError
+from recal.calibrators import HistogramBinning
 from recal.calibrators.machinery.binning import equal_mass_edges
 from recal.calibrators.machinery.probabilities import softmax
+from recal.errors import InputError
 
 
 def draw(n=300, k=3, seed=0):

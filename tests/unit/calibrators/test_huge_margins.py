@@ -10,12 +10,12 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import roc_auc_score
 
-import recal
+from recal import calibrators
 from recal.calibrators.machinery.probabilities import class_scores
 
 SORTED_BY_SCORES = (
-    recal.IsotonicCalibration, recal.IsotonicMulticlass, recal.IsotonicOneVsAll, recal.HistogramBinning,
-    recal.BayesianBinning, recal.PlattScaling, recal.BetaCalibration,
+    calibrators.IsotonicCalibration, calibrators.IsotonicMulticlass, calibrators.IsotonicOneVsAll,
+    calibrators.HistogramBinning, calibrators.BayesianBinning, calibrators.PlattScaling, calibrators.BetaCalibration,
 )  # fmt: skip
 
 

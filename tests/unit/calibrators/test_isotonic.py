@@ -5,10 +5,10 @@ import pytest
 import scipy.special
 from sklearn.isotonic import IsotonicRegression
 
-from recal import InputError, IsotonicCalibration, IsotonicMulticlass, IsotonicOneVsAll
+from recal.calibrators import IsotonicCalibration, IsotonicMulticlass, IsotonicOneVsAll
 from recal.calibrators.machinery.monotone import fit_increasing
 from recal.calibrators.machinery.probabilities import softmax
-from recal.errors import FewSamplesWarning
+from recal.errors import FewSamplesWarning, InputError
 
 
 def draw(n=400, k=4, seed=0, decimals=None):

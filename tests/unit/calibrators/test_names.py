@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from recal import InputError, StructuredVectorScaling, TemperatureScaling, ViewStacking
-from recal.calibrators import CALIBRATORS
+from recal import TemperatureScaling, ViewStacking
+from recal.calibrators import CALIBRATORS, StructuredVectorScaling
 from recal.calibrators.names import find_method, name_of
+from recal.errors import InputError
 
 
 @pytest.mark.parametrize("text", ["svs (kept)", "svs(kept)", "svs:kept", " svs  ( kept ) "])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from recal import DirichletCalibration, MatrixScaling
+from recal.calibrators import DirichletCalibration, MatrixScaling
 from recal.calibrators.machinery.folds import stratified_folds
 from recal.errors import FewSamplesWarning, InputError
 

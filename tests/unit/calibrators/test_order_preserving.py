@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
-from recal import InputError, OrderPreserving, TemperatureScaling
+from recal import TemperatureScaling
+from recal.calibrators import OrderPreserving
 from recal.calibrators.machinery.increasing_curve import IncreasingCurve
 from recal.calibrators.machinery.order_network import OrderNetwork
 from recal.calibrators.machinery.probabilities import log_softmax, softmax
+from recal.errors import InputError
 
 VARIANTS = ["order-invariant", "diagonal"]
 

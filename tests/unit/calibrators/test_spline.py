@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 from scipy.interpolate import CubicSpline
 
-from recal import InputError, SplineCalibration, TemperatureScaling
+from recal import TemperatureScaling
+from recal.calibrators import SplineCalibration
 from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.spline import spread_rest
+from recal.errors import InputError
 
 
 def draw(n=1500, k=4, seed=0, sharpness=3.0):

@@ -7,7 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
-from recal import TemperatureScaling, VectorScaling
+from recal import TemperatureScaling
+from recal.calibrators import VectorScaling
 from recal.calibrators.machinery.suspicions import warn_of_suspicions
 from recal.errors import DoubtfulLabelsWarning, FewSamplesWarning
 

@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from recal import InputError, ViewAveraging, Views
+from recal import Views
+from recal.calibrators import ViewAveraging
 from recal.calibrators.machinery.probabilities import softmax
+from recal.errors import InputError
 
 
 def test_the_answer_is_the_mean_over_the_original_and_the_views():

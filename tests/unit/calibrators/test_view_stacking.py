@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal import InputError, TemperatureScaling, Views, ViewStacking, load, metrics, save
+from recal import TemperatureScaling, Views, ViewStacking, load, metrics, save
 from recal.calibrators.machinery.probabilities import softmax
+from recal.errors import InputError
 from recal.transforms import Named
 
 

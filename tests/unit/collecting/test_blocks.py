@@ -7,12 +7,12 @@ import copy
 import numpy as np
 import pytest
 
-from recal import InputError, collect, read_views
+from recal import collect, read_views
 from recal.collecting import as_model, as_source
 from recal.collecting.job import Block, Job
 from recal.collecting.sinks.blocks import Written
 from recal.collecting.sinks.store import StoreSink
-from recal.errors import FileError
+from recal.errors import FileError, InputError
 
 INPUTS = np.random.default_rng(0).normal(size=(12, 3))
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import recal
-from recal import InputError, ViewAveraging, collect, read_views
+from recal import collect, read_views
+from recal.calibrators import ViewAveraging
 from recal.collecting import Normalize, apply
-from recal.errors import FileError
+from recal.errors import FileError, InputError
 from recal.transforms import Named, ZoomOut
 
 

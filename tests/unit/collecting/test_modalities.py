@@ -19,12 +19,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from recal import CalibratedClassifier, InputError, TemperatureScaling, collect
+from recal import CalibratedClassifier, TemperatureScaling, collect
 from recal.cli.app import run
 from recal.collecting import apply, language_model, multiple_choice
 from recal.collecting.inputs.sources import as_source
 from recal.collecting.models.base import as_model, import_model
-from recal.errors import FileError
+from recal.errors import FileError, InputError
 
 RNG = np.random.default_rng(0)
 TEXTS = ["the cat sat on the mat", "a dog", "rain and wind and rain", "cat", "the dog and the cat"]

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recal import InputError, Views
+from recal import Views
 from recal.collecting.inputs.sources import as_source
+from recal.errors import InputError
 
 
 @pytest.fixture

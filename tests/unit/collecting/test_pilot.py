@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from recal import CalibratedClassifier, InputError, ViewStacking, collect, read_views
+from recal import CalibratedClassifier, ViewStacking, collect, read_views
 from recal.cli.app import run
 from recal.collecting import run_pilot
+from recal.errors import InputError
 from recal.transforms import Flip, Named
 
 POOL = "flip+shift+brightness:0.5"

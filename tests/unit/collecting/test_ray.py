@@ -16,12 +16,12 @@ import ray
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from recal import Blend, CalibratedClassifier, InputError, Plan, ViewStacking, collect, save
+from recal import Blend, CalibratedClassifier, Plan, ViewStacking, collect, save
 from recal.cli.app import run
 from recal.collecting import RayEngine, apply, apply_distributed
 from recal.collecting.sinks.blocks import Token
 from recal.collecting.sinks.store import StoreSink
-from recal.errors import RecalError
+from recal.errors import InputError, RecalError
 
 ENGINE = RayEngine(workers=2)
 

@@ -18,8 +18,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.utils.data import DataLoader, TensorDataset
 
-from recal import InputError, collect, read_views
-from recal.errors import FileError
+from recal import collect, read_views
+from recal.errors import FileError, InputError
 
 POOL = "zoom:0.5-0.9:3"
 

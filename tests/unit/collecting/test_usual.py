@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from recal import InputError, collect
+from recal import collect
 from recal.collecting.inputs.sources import as_source
 from recal.collecting.models.base import CallableModel
 from recal.collecting.usual import USUAL, modality, usual_pool
+from recal.errors import InputError
 from recal.transforms import pool
 
 RNG = np.random.default_rng(0)

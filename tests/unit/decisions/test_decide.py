@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from recal import InputError, decide
+from recal import decide
 from recal.decisions.bounds import chance_of_so_few, share_interval
 from recal.decisions.search import _sequence, certified, ranked
+from recal.errors import InputError
 
 
 def model(n: int, seed: int, sharpness: float = 1.5, k: int = 3) -> tuple[np.ndarray, np.ndarray]:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from recal import CalibratedClassifier, DecisionRule, InputError, NotFittedError, TemperatureScaling, load, save
-from recal.errors import FileError
+from recal import CalibratedClassifier, DecisionRule, TemperatureScaling, load, save
+from recal.errors import FileError, InputError, NotFittedError
 
 PROBS = [[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]]
 

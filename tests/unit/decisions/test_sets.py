@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from recal import InputError, TemperatureScaling, load, prediction_sets, save
+from recal import TemperatureScaling, load, prediction_sets, save
 from recal.decisions.sets import PredictionSets, content_uniforms, evaluate_sets
+from recal.errors import InputError
 
 
 def problem(n: int, seed: int, k: int = 5, spoiled: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

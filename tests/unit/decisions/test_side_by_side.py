@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal import InputError, decide
+from recal import decide
 from recal.decisions import decide_each, risk_curve
+from recal.errors import InputError
 
 
 def columns(confidence):

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from recal import InputError, TemperatureScaling, Views, load, save
+from recal import TemperatureScaling, Views, load, save
 from recal.decisions import Profile, StreamWatch, estimate_accuracy, profile, retemper, watch
-from recal.errors import FileError
+from recal.errors import FileError, InputError
 
 
 def views(n: int, seed: int, strength: float = 3.0, classes: int = 4, mix: list[float] | None = None) -> Views:

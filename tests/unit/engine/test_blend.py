@@ -8,9 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from recal import Blend, InputError, Plan, Views
+from recal import Blend, Plan, Views
 from recal.engine.blend import blend_arrays, soft_log_probs
 from recal.engine.guard import keep_answers
+from recal.errors import InputError
 from recal.runtime.numpy import calibrate_arrays, calibrated_probs, calibrated_scales, replay
 
 

@@ -7,10 +7,10 @@ import warnings
 import numpy as np
 import pytest
 
-from recal import InputError, ReCal, TemperatureScaling, Views
+from recal import ReCal, TemperatureScaling, Views
 from recal.engine import temperature
 from recal.engine.temperature import LARGEST_BETA, LEAST_BETA, solve_betas
-from recal.errors import ConvergenceWarning, FewSamplesWarning
+from recal.errors import ConvergenceWarning, FewSamplesWarning, InputError
 
 
 def test_two_groups_are_solved_in_the_same_passes():

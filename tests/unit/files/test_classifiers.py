@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from recal import CalibratedClassifier, InputError, ReCal, TemperatureScaling, load, save
-from recal.errors import FileError, NotFittedError
+from recal import CalibratedClassifier, ReCal, TemperatureScaling, load, save
+from recal.errors import FileError, InputError, NotFittedError
 from recal.transforms import Named
 
 RNG = np.random.default_rng(0)

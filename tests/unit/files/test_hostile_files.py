@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from recal import Blend, InputError, Plan, Step, TemperatureScaling, load, save
-from recal.errors import FileError, RecalError
+from recal import Blend, Plan, Step, TemperatureScaling, load, save
+from recal.errors import FileError, InputError, RecalError
 
 _spec = importlib.util.spec_from_file_location("hostile_files", Path(__file__).with_name("hostile_files.py"))
 hostile = importlib.util.module_from_spec(_spec)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import zarr
 
-from recal import InputError, ReCal, TemperatureScaling, Views, ViewStacking, read_views
+from recal import ReCal, TemperatureScaling, Views, ViewStacking, read_views
 from recal.engine import scaled, tabled
 from recal.engine.kernels import threads
+from recal.errors import InputError
 from recal.files import view_folders
 from recal.mapped import MappedRows
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from recal import Blend, InputError, Plan, Step, load, save
+from recal import Blend, Plan, Step, load, save
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.probabilities import softmax
-from recal.errors import FileError, NotFittedError
+from recal.errors import FileError, InputError, NotFittedError
 from recal.files import saved
 from recal.plan import Rule
 from recal.transforms import Named

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recal import InputError, Views, read_views
-from recal.errors import FileError, RecalError
+from recal import Views, read_views
+from recal.errors import FileError, InputError, RecalError
 from recal.files import npz as npz_module
 
 RNG = np.random.default_rng(0)

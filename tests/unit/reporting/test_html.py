@@ -10,7 +10,7 @@ import pytest
 from recal.comparison import compare_probs
 from recal.reporting.data.thresholds import THRESHOLDS
 from recal.reporting.data.verdict import verdict
-from recal.reporting.page.html import page, write_evaluation
+from recal.reporting.page.html import page, report
 
 
 class Tags(HTMLParser):
@@ -145,5 +145,5 @@ def test_fifty_thousand_samples_stay_under_five_megabytes(tmp_path, before):
     probs = rng.dirichlet([0.2] * 10, 50_000)
     y = (probs.cumsum(1) > rng.random((50_000, 1))).argmax(1)
     other = rng.dirichlet([0.2] * 10, 50_000) if before else None
-    path = write_evaluation(probs, y, tmp_path / "r.html", before=other, bootstrap=20)
+    path = report(probs, tmp_path / "r.html", y=y, before=other, bootstrap=20)
     assert path.stat().st_size < 5_000_000

@@ -10,9 +10,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 from torch.utils.data import DataLoader, TensorDataset
 
-from recal import AutoCalibration, CalibratedClassifier, InputError, ReCal, TemperatureScaling, ViewAveraging, collect
+from recal import AutoCalibration, CalibratedClassifier, ReCal, TemperatureScaling, collect
+from recal.calibrators import ViewAveraging
 from recal.collecting import apply
-from recal.errors import NotFittedError
+from recal.errors import InputError, NotFittedError
 from recal.transforms import Named
 
 

@@ -9,8 +9,8 @@ import onnxruntime
 import pytest
 import torch
 
-from recal import InputError
 from recal.decisions import PredictionSets, prediction_sets
+from recal.errors import InputError
 from recal.runtime.onnx import export_sets
 from recal.runtime.torch import SetsModule
 

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recal import InputError, pool
+from recal import pool
+from recal.errors import InputError
 from recal.transforms import MedianFill, Missing
 
 FRAME = pd.DataFrame(

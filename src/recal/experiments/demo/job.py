@@ -24,7 +24,7 @@ from recal.experiments.demo.figures import draw_confidence, draw_reliability, dr
 from recal.files.saved import load, save
 from recal.metrics import Evaluation, evaluate
 from recal.plan import Plan
-from recal.reporting import write_comparison
+from recal.reporting import report
 from recal.transforms import ZoomOut
 from recal.views import Views
 
@@ -158,7 +158,7 @@ def _report(out: Path, views: Views, new: Views, images: Images, seed: int) -> P
         warnings.simplefilter("ignore", FewSamplesWarning)  # said already, when ReCal was fitted
         found = compare(["ts", "recal", "stack"], views, new, random_state=seed)
     command = "recal report held-out.npz new.npz --methods ts,recal,stack"
-    return write_comparison(found, out / "report.html", title="Digits: a small network", command=command, inputs=images)
+    return report(found, out / "report.html", title="Digits: a small network", command=command, inputs=images)
 
 
 def _write(

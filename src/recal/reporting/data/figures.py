@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.machinery.recal_loop import Iteration
 from recal.engine.replay import calibrated_probs
 from recal.metrics import evaluate
 from recal.metrics.binned import equal_mass_edges, table_of
 from recal.metrics.ranked import runs
-from recal.metrics.rows import RowScores, equal_width_edges
+from recal.metrics.rows import Classes, RowScores, equal_width_edges, score
 from recal.plan import Plan
 from recal.reporting.data.groups import by_strength
 from recal.reporting.data.thresholds import honest_range
@@ -33,6 +33,11 @@ class Reliability:
     accuracy: Vector
     band_low: Vector
     band_high: Vector
+
+
+def scored(probs: ArrayLike, y: ArrayLike, classes: Classes = None) -> RowScores:
+    """What the figures below read of probabilities and labels."""
+    return score(probs, y, classes)
 
 
 def reliability(rows: RowScores, n_bins: int = 15) -> Reliability:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from recal.comparison import Comparison, recommend
 from recal.errors import InputError, MissingExtraError
@@ -52,6 +53,48 @@ def _styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {name: {"color": AFTER} if index else {"color": BEFORE, "ls": "--"} for index, name in enumerate(names)}
 
 
+def reliability_diagram(
+    probs: ArrayLike, y: ArrayLike, ax: Axes | None = None, *, n_bins: int = 15, classes: Sequence[Any] | None = None
+) -> Axes:
+    """Draw accuracy against confidence, with a 95 % band for each bin. It needs matplotlib.
+
+    Parameters
+    ----------
+    probs : array-like of shape (n_samples, n_classes)
+    y : array-like of shape (n_samples,)
+    ax : the matplotlib axes to draw into; without it, those of a new figure
+    n_bins : number of bins of equal width
+    classes : the columns' names, where labels are not their indices
+
+    Returns
+    -------
+    The axes. `ax.figure.savefig("reliability.png")` writes them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import reliability_diagram
+    >>> ax = reliability_diagram(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), [0, 1, 1])
+    >>> ax.get_xlabel()
+    'confidence'
+    """
+    found = data.reliability(data.scored(probs, y, classes), n_bins)
+    if ax is None:
+        _, (ax,) = _figure(width=4.2)
+    _draw_reliability(ax, found, AFTER)
+    ax.set_xlabel("confidence")
+    return ax
+
+
+def _draw_reliability(ax: Axes, found: data.Reliability, colour: str) -> None:
+    middle, width = (found.low + found.high) / 2, (found.high - found.low) * 0.95
+    ax.plot([0, 1], [0, 1], color=SOFT, ls=":", lw=1)
+    ax.bar(middle, found.band_high - found.band_low, width, found.band_low, color=colour, alpha=0.3, lw=0)
+    ax.hlines(found.accuracy, found.low, found.high, color=colour, lw=2.5)
+    ax.plot(found.confidence, found.accuracy, "o", color=colour, ms=3.5)
+    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+
+
 def reliability_figure(methods: Mapping[str, data.Reliability]) -> Figure:
     """Accuracy against confidence, one panel for each method, with 95 % bands and bin counts."""
     figure, _ = _figure(0, 4.2 * len(methods), 4.6)
@@ -60,14 +103,10 @@ def reliability_figure(methods: Mapping[str, data.Reliability]) -> Figure:
         ax = figure.add_subplot(grid[0, column])
         counts = figure.add_subplot(grid[1, column], sharex=ax)
         colour = _styles(list(methods))[name]["color"]
-        middle, width = (found.low + found.high) / 2, (found.high - found.low) * 0.95
-        ax.plot([0, 1], [0, 1], color=SOFT, ls=":", lw=1)
-        ax.bar(middle, found.band_high - found.band_low, width, found.band_low, color=colour, alpha=0.3, lw=0)
-        ax.hlines(found.accuracy, found.low, found.high, color=colour, lw=2.5)
-        ax.plot(found.confidence, found.accuracy, "o", color=colour, ms=3.5)
-        counts.bar(middle, found.counts, width, color=colour)
+        _draw_reliability(ax, found, colour)
+        counts.bar((found.low + found.high) / 2, found.counts, (found.high - found.low) * 0.95, color=colour)
         counts.set(ylabel="samples", xlabel="confidence")
-        ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="share right", title=name)
+        ax.set_title(name)
         ax.tick_params(labelbottom=False)
         for part in (ax, counts):
             part.spines[["top", "right"]].set_visible(False)

@@ -32,49 +32,60 @@ from recal.reporting.page.sections import figures, method_table
 from recal.reporting.page.slider import slider_card
 
 
-def write_comparison(
-    comparison: Comparison,
+def report(
+    results: Comparison | ArrayLike,
     path: str | PathLike[str],
     *,
+    y: ArrayLike | None = None,
+    before: ArrayLike | None = None,
+    classes: Classes = None,
+    bootstrap: int = 500,
     title: str = "Calibration report",
     command: str = "",
     inputs: Any = None,
     columns: Mapping[str, ArrayLike] | None = None,
 ) -> Path:
-    """Write the report on a comparison.
+    """Write the report on a comparison, or on probabilities from anywhere: one HTML file that needs no network.
 
     Parameters
     ----------
-    comparison : what `recal.compare` or `recal.comparison.compare_probs` returned
+    results : what `recal.compare` returned, or probabilities of shape (n_samples, n_classes) together with `y`
     path : name of the file, ending in .html
+    y : labels of the probabilities
+    before : the probabilities before calibration, shown beside them, optional
+    classes : the columns' names, optional
+    bootstrap : how many resamplings the intervals of probabilities come from; a comparison brings its own
     title : shown above the verdict
     command : how the report can be made again, shown at its end
     inputs : indexable by the rows of the file that was tested on, optional
         Images as arrays, which are shown, or paths, which are linked, for those that a person should look at.
     columns : mapping of name to one value per row of that file, optional
         The answers are also judged by the values of each, such as ``{"camera": [...]}``.
+
+    Returns
+    -------
+    The path of the file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from recal import report
+    >>> probs = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]] * 20)
+    >>> report(probs, tempfile.mkdtemp() + "/report.html", y=[0, 1, 1] * 20, bootstrap=20).name
+    'report.html'
     """
+    if isinstance(results, Comparison):
+        comparison = results
+    elif y is None:
+        raise InputError("A report on probabilities needs their labels: pass them as `y`.")
+    else:
+        named = {"given": results} if before is None else {"before": before, "after": results}
+        comparison = compare_probs(named, y, classes=classes, bootstrap=bootstrap)
     text = page(comparison, title=title, command=command, inputs=inputs, columns=columns)
     with replacing(path) as file:
         file.write(text.encode("utf-8"))
     return Path(path)
-
-
-def write_evaluation(
-    probs: ArrayLike,
-    y: ArrayLike,
-    path: str | PathLike[str],
-    *,
-    before: ArrayLike | None = None,
-    classes: Classes = None,
-    title: str = "Calibration report",
-    command: str = "",
-    bootstrap: int = 500,
-) -> Path:
-    """Write the report on probabilities from anywhere, beside those before calibration where they are given."""
-    named = {"given": probs} if before is None else {"before": before, "after": probs}
-    comparison = compare_probs(named, y, classes=classes, bootstrap=bootstrap)
-    return write_comparison(comparison, path, title=title, command=command)
 
 
 def page(
