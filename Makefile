@@ -2,9 +2,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := $(wildcard src tests benchmarks examples)
+CODE := $(wildcard src tests benchmarks examples paper)
 
-.PHONY: help venv demo test test-slow test-oldest test-newest test-core test-extras check bench docs examples clean
+.PHONY: help venv demo paper test test-slow test-oldest test-newest test-core test-extras check bench docs examples clean
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:[^#]*##/\t/'
 
@@ -54,6 +54,12 @@ venv: $(FOR_TEST) ## set up .venv with all that the tests need
 
 demo: $(FOR_DEMO) ## the main job, end to end, on real images
 	$(BIN)/recal demo --out demo-output
+
+DATA ?= data
+DATASET ?= cifar10
+NETWORKS ?= lenet5
+paper: $(FOR_TEST) ## the paper's experiments: make paper DATA=folder DATASET=cifar10 NETWORKS=lenet5 (hours; see paper/README.md)
+	$(BIN)/python -m paper all --data-dir $(DATA) --dataset $(DATASET) --networks $(NETWORKS) --out paper/results
 
 test: check      ## lint, types and all quick tests
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile

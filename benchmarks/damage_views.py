@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from examples.fashion_mnist import find, train
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from examples.fashion_mnist import find, train
 from recal import collect
 from recal.collecting import Normalize
 from recal.collecting.inputs.files import read_idx

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.collect_rate import PREPROCESS, network
 
+from benchmarks.collect_rate import PREPROCESS, network
 from recal import pool
 from recal.collecting import as_model, as_source
 from recal.collecting.job import Block, Job

@@ -22,12 +22,12 @@ from typing import Any
 
 import numba
 import numpy as np
-from benchmarks.measuring import Timing, exponent, made_up, take_turns
-from benchmarks.page import write_page
 from numba import njit
 from scipy.optimize import brentq
 from scipy.special import softmax
 
+from benchmarks.measuring import Timing, exponent, made_up, take_turns
+from benchmarks.page import write_page
 from recal import ReCal, TemperatureScaling, Views, ViewStacking, metrics
 from recal.calibrators.machinery.common_scale import fit_betas
 from recal.engine.kernels.threads import over_rows

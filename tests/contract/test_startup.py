@@ -38,7 +38,6 @@ REFUSED = (
     "groups none.npz",
     "export none.recal --out m.onnx",
     "plan views.npz",
-    "reproduce all --data-dir none --dataset cifar10 --networks lenet5 --out r",
     "demo --out ts.recal",
 )
 

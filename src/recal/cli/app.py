@@ -41,7 +41,6 @@ COMMANDS: tuple[str, ...] = (
     "export",
     "plan",
     "transforms",
-    "reproduce",
     "doctor",
 )
 

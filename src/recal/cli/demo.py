@@ -25,7 +25,7 @@ def demo(
 
     Example: [bold]recal demo --out demo-output[/bold]
     """
-    from recal.experiments.demo.job import METRICS, run_demo
+    from recal.demo.job import METRICS, run_demo
     from recal.metrics import LABELS
 
     result = run_demo(out, seed, say=lambda line: say(line, quiet=as_json))

@@ -33,8 +33,8 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("watch", "retemper"): (".npz",),
 }
 # Commands whose --out is a folder for several files.
-FOLDERS = ("compare", "demo", "reproduce")
-# The names that they write there. `reproduce` keeps a record of each of its stages' files, and replaces no other.
+FOLDERS = ("compare", "demo")
+# The names that they write there.
 NAMES = {
     "compare": ("comparison.md", "comparison.tex", "comparison.csv", "comparison.json", "report.html"),
     "demo": (

@@ -10,7 +10,7 @@ import pytest
 
 from recal import load, read_views
 from recal.cli.app import run
-from recal.experiments.demo import job as demo
+from recal.demo import job as demo
 
 digits = cache(demo.load_digits)
 

@@ -7,13 +7,13 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
+from paper.results.claims import claims_table
+from paper.results.fits import METRICS
+from paper.results.groups import group_tables, group_transforms, ranks
+from paper.results.paper import COMPARED, numbers, printed
+from paper.results.rank_chart import rank_chart
+from paper.results.tables import group_table, halves_table, paper_table, rank_table
 from recal.engine.grouping import group
-from recal.experiments.results.claims import claims_table
-from recal.experiments.results.fits import METRICS
-from recal.experiments.results.groups import group_tables, group_transforms, ranks
-from recal.experiments.results.paper import COMPARED, numbers, printed
-from recal.experiments.results.rank_chart import rank_chart
-from recal.experiments.results.tables import group_table, halves_table, paper_table, rank_table
 from recal.metrics import ece
 from recal.views import Views
 

@@ -21,7 +21,7 @@ def fingerprint(value: Any) -> str:
 
     Examples
     --------
-    >>> from recal.experiments.stages import fingerprint
+    >>> from paper.stages import fingerprint
     >>> fingerprint({"a": 1, "b": [2.0]}) == fingerprint({"b": [2.0], "a": 1})
     True
     """

@@ -5,8 +5,8 @@ import tarfile
 import numpy as np
 import pytest
 
+from paper.training import data
 from recal.errors import FileError, InputError
-from recal.experiments.training import data
 
 
 def same(one: data.Dataset, other: data.Dataset) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from recal.experiments.results.groups import ranks
-from recal.experiments.results.paper import printed
-from recal.experiments.results.tables import PAPER_SPLIT, Results, Table
+from paper.results.groups import ranks
+from paper.results.paper import printed
+from paper.results.tables import PAPER_SPLIT, Results, Table
 
 ZOOM_WIDE, ZOOM_NARROW, BRIGHTNESS = "ReCal(z,.1-.9,20)", "ReCal(z,.5-.9,10)", "ReCal(b,.1-.9,20)"
 RECALS = (ZOOM_WIDE, ZOOM_NARROW, BRIGHTNESS)

@@ -63,7 +63,7 @@ class Recipe:
 
         Examples
         --------
-        >>> from recal.experiments.training.recipes import Recipe
+        >>> from paper.training.recipes import Recipe
         >>> [Recipe(epochs=4).rate_in(epoch) for epoch in range(4)]
         [0.1, 0.1, 0.01, 0.001]
         """

@@ -8,7 +8,7 @@ from typing import Any
 from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.temperature import TemperatureScaling
 from recal.engine.grouping import Group
-from recal.experiments.results.paper import GROUP_KINDS, GROUP_PARAMETERS
+from paper.results.paper import GROUP_KINDS, GROUP_PARAMETERS
 from recal.metrics import ece
 from recal.reporting import group_study
 from recal.reporting.data.groups import places
@@ -52,7 +52,7 @@ def ranks(rows: Rows) -> dict[str, list[int]]:
 
     Examples
     --------
-    >>> from recal.experiments.results.groups import ranks
+    >>> from paper.results.groups import ranks
     >>> ranks({"0.5": {"ece": {"1": 0.3, "2": 0.1, "3": None, "4": 0.2}, "count": {}}})
     {'1': [0, 0, 0, 1], '2': [1, 0, 0, 0], '3': [0, 0, 0, 0], '4': [0, 1, 0, 0]}
     """

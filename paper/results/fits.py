@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.probabilities import bounded_probs, softmax
 from recal.errors import ConvergenceWarning
-from recal.experiments.results.paper import COMPARED, Compared
+from paper.results.paper import COMPARED, Compared
 from recal.metrics import evaluate
 from recal.transforms import Transform, pool
 from recal.views import Views

@@ -8,10 +8,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from paper.training.data import normalisation
+from paper.training.recipes import RECIPES, Recipe, recipe_for
+from paper.training.train import augment, load_network, train
 from recal.errors import FileError, InputError
-from recal.experiments.training.data import normalisation
-from recal.experiments.training.recipes import RECIPES, Recipe, recipe_for
-from recal.experiments.training.train import augment, load_network, train
 
 QUICK = Recipe(epochs=3, batch_size=16, rate=0.02, crop=2)
 

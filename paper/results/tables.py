@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from recal.comparison.markdown import markdown_table
-from recal.experiments.results.groups import ranks
-from recal.experiments.results.paper import COMPARED, paper_groups, printed
+from paper.results.groups import ranks
+from paper.results.paper import COMPARED, paper_groups, printed
 
 # network -> protocol -> method -> what `fits.judge` returned
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]

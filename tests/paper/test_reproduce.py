@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paper import __main__ as command
+from paper import reproduce
+from paper.reproduce import Settings
+from paper.results import paper
+from paper.training import data
 from recal import load, read_views
-from recal.cli.app import run
 from recal.errors import InputError
-from recal.experiments import reproduce
-from recal.experiments.reproduce import Settings
-from recal.experiments.results import paper
-from recal.experiments.training import data
 
 TINY_POOLS = {
     "zoom:0.1-0.9:20": "zoom:0.1-0.9:3",
@@ -104,7 +104,7 @@ def test_a_killed_run_goes_on(done, monkeypatch):
     (folder / "results" / "half-0" / "uncal.json").unlink()
     (folder / "views" / "test-groups.zarr.made-from.json").unlink()
     (folder.parent / "tables" / "ece.md").unlink()
-    monkeypatch.setattr("recal.experiments.training.train.train", None)  # what is there is not trained again
+    monkeypatch.setattr("paper.training.train.train", None)  # what is there is not trained again
     said: list[str] = []
     reproduce.reproduce(settings, said.append)
     assert said[-1].startswith("3 stages done")
@@ -124,13 +124,12 @@ def test_another_seed_is_another_experiment(done, tmp_path):
 @pytest.mark.slow
 def test_the_command_line_reproduces_cifar100(tmp_path, pictures, capsys):
     pictures.cifar100(tmp_path / "data")
-    arguments = ["reproduce", "error", "--data-dir", str(tmp_path / "data"), "--dataset", "cifar100"]
+    arguments = ["error", "--data-dir", str(tmp_path / "data"), "--dataset", "cifar100"]
     arguments += ["--networks", "lenet5", "--out", str(tmp_path / "out"), "--halves", "0"]
     arguments += ["--recipe", "lenet5:epochs=1"]
-    assert run(arguments) == 2
+    assert command.main(arguments) == 2
     assert "MD5" in capsys.readouterr().err
-    assert run([*arguments, "--no-verify", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["files"][0].endswith("error.md")
+    assert command.main([*arguments, "--no-verify"]) == 0
     assert "paper: CIFAR100 LeNet5" in (tmp_path / "out/cifar100/tables/error.md").read_text()
 
 
@@ -143,13 +142,13 @@ def test_progress_reaches_a_log_file_at_once(tmp_path, monkeypatch):
         seen.append(log.read_text())
         return []
 
-    monkeypatch.setattr(reproduce, "reproduce", slow)
+    monkeypatch.setattr(command, "reproduce", slow)
     (tmp_path / "d").mkdir()
     monkeypatch.chdir(tmp_path)
-    arguments = ["reproduce", "ece", "--data-dir", "d", "--dataset", "cifar10", "--networks", "lenet5", "--out", "o"]
+    arguments = ["ece", "--data-dir", "d", "--dataset", "cifar10", "--networks", "lenet5", "--out", "o"]
     with log.open("w", buffering=8192) as file:
         monkeypatch.setattr("sys.stdout", file)
-        assert run(arguments) == 0
+        assert command.main(arguments) == 0
     assert seen == ["lenet5: epoch 1/164\n"]
 
 
@@ -169,8 +168,8 @@ def test_imagenet_is_reproduced_with_a_network_from_a_file(tmp_path, pictures, m
 
     tiny = tuple(paper.Compared(m.name, m.build, TINY_POOLS.get(m.pool) if m.pool else None) for m in paper.COMPARED)
     for module in ("results.fits", "results.tables", "reproduce"):
-        monkeypatch.setattr(f"recal.experiments.{module}.COMPARED", tiny)
-    monkeypatch.setattr("recal.experiments.results.fits.all_transforms.__defaults__", (tiny,))
+        monkeypatch.setattr(f"paper.{module}.COMPARED", tiny)
+    monkeypatch.setattr("paper.results.fits.all_transforms.__defaults__", (tiny,))
     pictures.imagenet(tmp_path / "data", n_classes=3, per_class=8)
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.AvgPool2d(32), torch.nn.Flatten(), torch.nn.Linear(147, 3)).eval()
@@ -201,7 +200,7 @@ def test_what_is_wrong_with_the_second_network_is_said_before_the_first_is_train
     tmp_path, pictures, monkeypatch, change, message
 ):
     pictures.cifar10(tmp_path / "data")
-    monkeypatch.setattr("recal.experiments.training.train.train", None)
+    monkeypatch.setattr("paper.training.train.train", None)
     given = {"what": "ece", "data_dir": tmp_path / "data", "dataset": "cifar10", "out": tmp_path / "out"}
     with pytest.raises(InputError, match=message):
         reproduce.reproduce(Settings(**given, **change, verify=False), lambda _: None)

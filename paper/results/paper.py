@@ -70,7 +70,7 @@ _RELATIVES = {"resnet8": "resnet110", "resnet14": "resnet110", "resnet20": "resn
 @lru_cache(maxsize=1)
 def numbers() -> dict[str, Any]:
     """Return the paper's tables as {table: {"CIFAR10/LeNet5": {method: value}}}, and its group tables."""
-    text = files("recal.experiments.results").joinpath("paper_numbers.json").read_text(encoding="utf-8")
+    text = files("paper.results").joinpath("paper_numbers.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
 
@@ -86,7 +86,7 @@ def printed(table: str, dataset: str, network: str) -> tuple[str, dict[str, floa
 
     Examples
     --------
-    >>> from recal.experiments.results.paper import printed
+    >>> from paper.results.paper import printed
     >>> name, row = printed("ece", "cifar10", "resnet20")
     >>> name, row["TS"]
     ('CIFAR10/ResNet110', 0.00877)

@@ -1,4 +1,4 @@
-"""`recal reproduce`: train, collect, fit, tabulate. Each stage is done once; a killed run goes on where it was."""
+"""`python -m paper`: train, collect, fit, tabulate. Each stage is done once; a killed run goes on where it was."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import recal
-from recal.calibrators.base import Calibrator
-from recal.collecting import collect
-from recal.comparison import compare_probs
-from recal.errors import InputError
-from recal.experiments.results.claims import claims_table
-from recal.experiments.results.fits import Protocol, all_transforms, judge, uncalibrated
-from recal.experiments.results.groups import group_tables, group_transforms, ranks
-from recal.experiments.results.paper import COMPARED, GROUP_KINDS, Compared, paper_groups
-from recal.experiments.results.rank_chart import rank_chart
-from recal.experiments.results.tables import (
+from paper.results.claims import claims_table
+from paper.results.fits import Protocol, all_transforms, judge, uncalibrated
+from paper.results.groups import group_tables, group_transforms, ranks
+from paper.results.paper import COMPARED, GROUP_KINDS, Compared, paper_groups
+from paper.results.rank_chart import rank_chart
+from paper.results.tables import (
     BEYOND,
     METRICS,
     PAPER_SPLIT,
@@ -30,9 +26,13 @@ from recal.experiments.results.tables import (
     paper_table,
     rank_table,
 )
-from recal.experiments.stages import Stages, digest_arrays, fingerprint, read_json, write_json, write_text
-from recal.experiments.training import data
-from recal.experiments.training.recipes import Recipe, recipe_for
+from paper.stages import Stages, digest_arrays, fingerprint, read_json, write_json, write_text
+from paper.training import data
+from paper.training.recipes import Recipe, recipe_for
+from recal.calibrators.base import Calibrator
+from recal.collecting import collect
+from recal.comparison import compare_probs
+from recal.errors import InputError
 from recal.preprocessing import Normalize
 from recal.reporting import report
 from recal.transforms import Transform
@@ -163,7 +163,7 @@ def _opened(settings: Settings, name: str, found: data.Dataset) -> Network:
 
 
 def _trained(settings: Settings, name: str, recipe: Recipe, found: data.Dataset, stages: Stages) -> Network:
-    from recal.experiments.training.train import load_network, train
+    from paper.training.train import load_network, train
 
     rows = data.split(found, seed=settings.seed).train
     images, labels = found.train_images[rows], found.train_labels[rows]

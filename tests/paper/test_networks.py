@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
+from paper.training.networks import NETWORKS, ResidualBlock, ResNet, build, count_parameters
 from recal.errors import InputError
-from recal.experiments.training.networks import NETWORKS, ResidualBlock, ResNet, build, count_parameters
 
 # Published, in millions, to the digits that the papers print; LeNet-5's follows from its layers.
 PUBLISHED = {

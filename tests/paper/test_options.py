@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from paper.options import parse_models, parse_recipes
 from recal.errors import InputError
-from recal.experiments.options import parse_models, parse_recipes
 
 
 def test_recipes_are_read_by_the_kind_of_each_value():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.experiments.stages import Stages, digest_arrays, fingerprint, read_json, write_json
+from paper.stages import Stages, digest_arrays, fingerprint, read_json, write_json
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from recal.calibrators.recal import ReCal
 from recal.calibrators.temperature import TemperatureScaling
 from recal.collecting import collect
 from recal.comparison import compare
+from recal.demo.figures import draw_confidence, draw_reliability, draw_zoomed
 from recal.engine.replay import calibrated_probs
 from recal.errors import FewSamplesWarning, InputError, MissingExtraError
-from recal.experiments.demo.figures import draw_confidence, draw_reliability, draw_zoomed
 from recal.files.saved import load, save
 from recal.metrics import Evaluation, evaluate
 from recal.plan import Plan

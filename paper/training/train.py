@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paper.stages import digest_arrays
+from paper.training.networks import build  # first: where torch is missing it says what to install
+from paper.training.recipes import Recipe
 from recal.errors import FileError, InputError
-from recal.experiments.stages import digest_arrays
-from recal.experiments.training.networks import build  # first: where torch is missing it says what to install
-from recal.experiments.training.recipes import Recipe
 from recal.files.atomic import replacing
 from recal.preprocessing import Normalize
 
@@ -245,7 +245,7 @@ def format_seconds(seconds: float) -> str:
 
     Examples
     --------
-    >>> from recal.experiments.training.train import format_seconds
+    >>> from paper.training.train import format_seconds
     >>> format_seconds(75), format_seconds(7300)
     ('1 min 15 s', '2 h 1 min')
     """

@@ -7,8 +7,8 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+from paper.training.recipes import Recipe
 from recal.errors import InputError
-from recal.experiments.training.recipes import Recipe
 
 
 def parse_recipes(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -18,7 +18,7 @@ def parse_recipes(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
 
     Examples
     --------
-    >>> from recal.experiments.options import parse_recipes
+    >>> from paper.options import parse_recipes
     >>> parse_recipes(["lenet5:epochs=30,flip=no,milestones=0.6/0.85"])
     {'lenet5': {'epochs': 30, 'flip': False, 'milestones': (0.6, 0.85)}}
     """

@@ -220,7 +220,7 @@ def build(name: str, n_classes: int, in_channels: int = 3, image_size: int = 32)
 
     Examples
     --------
-    >>> from recal.experiments.training.networks import build, count_parameters
+    >>> from paper.training.networks import build, count_parameters
     >>> count_parameters(build("resnet20", n_classes=10))
     269722
     """

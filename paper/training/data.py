@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from paper.stages import digest_arrays
+from paper.training.layouts import LAYOUTS, Images
 from recal.checks import Labels
 from recal.collecting.inputs.folder import ImageFolder
 from recal.errors import FileError, InputError
-from recal.experiments.stages import digest_arrays
-from recal.experiments.training.layouts import LAYOUTS, Images
 from recal.preprocessing import Normalize
 
 # Held-out training images that calibration is fitted on; the paper keeps 5,000 of CIFAR's 50,000.
@@ -66,7 +66,7 @@ def normalisation(images: NDArray[np.uint8]) -> Normalize:
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.experiments.training.data import normalisation
+    >>> from paper.training.data import normalisation
     >>> normalisation(np.array([0, 255], np.uint8).reshape(2, 1, 1, 1))
     Normalize(mean=(0.5,), std=(0.5,), divide=255.0, channels='first')
     """
