@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.errors import InputError
+from recal.errors import InputError, Remedy
 
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.intp]
@@ -17,39 +17,63 @@ _FLOATS = (np.float16, np.float32, np.float64)
 _SUM_TOLERANCE = 1e-3
 # A few rows of logits may sum to nearly 1 by chance; more rows than this may not.
 _FEW_ROWS = 8
+# scikit-learn's `check_estimator` looks for these words in an estimator's errors. They stand at the end of what Python
+# says, and no command prints them.
+ASIDES = {
+    "complex": "Complex data not supported",
+    "shape": "Reshape your data",
+    "columns": "{} feature(s) (shape={}) while a minimum of 2 is required",
+    "width": "X has {} features, but {} is expecting {} features as input",
+    "no y": "{} requires y to be passed, but the target y is None",
+    "continuous": "Unknown label type: continuous",
+}
+
+_SOFTMAX = Remedy(
+    "If these are logits, pass softmax(logits)",
+    typed="If these are logits, store their softmax; in an .npz file the name `logits` does instead",
+)
 
 
 def check_form(values: ArrayLike, name: str) -> Floats:
     """Return `values` as an (n_samples, n_classes) float array, without a copy where possible; values not yet read."""
     if isinstance(values, np.ma.MaskedArray):
-        raise InputError(f"`{name}` is a masked array; drop or fill the masked values, and pass a plain array.")
+        raise InputError("is a masked array; drop or fill the masked values, and pass a plain array", argument=name)
     if hasattr(values, "tocsr"):
-        raise InputError(f"Sparse data are not supported: `{name}` has a number for every class; pass .toarray().")
+        raise InputError("is sparse, and has a number for every class; pass .toarray()", argument=name)
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors that track gradients
-        raise InputError(f"`{name}` cannot be read as an array: {error}") from None
+        raise InputError(f"cannot be read as an array: {error}", argument=name) from None
     if array.dtype.kind in "iub":
         array = array.astype(np.float64)
     if not array.dtype.isnative:  # compiled code reads the machine's own byte order only
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind == "c":
-        raise InputError(f"Complex data not supported: `{name}` must hold floats, got dtype {array.dtype}.")
+        raise InputError("must hold floats", argument=name, came=f"got dtype {array.dtype}", aside=ASIDES["complex"])
     if array.dtype.type not in _FLOATS:
-        raise InputError(f"`{name}` must hold floats (float16, float32 or float64), got dtype {array.dtype}.")
+        raise InputError(
+            "must hold floats (float16, float32 or float64)", argument=name, came=f"got dtype {array.dtype}"
+        )
     if array.ndim != 2:
         raise InputError(
-            f"`{name}` must have the shape (n_samples, n_classes), got {array.shape}. "
-            "Reshape your data: for one sample pass a single row; for a binary score pass two columns."
+            "must have the shape (n_samples, n_classes)",
+            argument=name,
+            came=f"got {array.shape}",
+            remedy=Remedy(
+                "For one sample pass a single row; for a binary score s pass the two columns (0, s)",
+                typed="Store a row for each sample, and a binary score s as the two columns (0, s)",
+            ),
+            aside=ASIDES["shape"],
         )
     if array.shape[0] == 0:
-        raise InputError(f"`{name}` has no rows; at least one sample is needed.")
+        raise InputError("has no rows; at least one sample is needed", argument=name)
     if array.shape[1] < 2:
         count = array.shape[1]
         raise InputError(
-            f"`{name}` has {count} column; at least two classes are needed. It holds "
-            f"{count} feature(s) (shape={array.shape}) while a minimum of 2 is required. "
-            "For a binary score s pass the two columns (0, s)."
+            f"has {count} column; at least two classes are needed",
+            argument=name,
+            remedy="For a binary score s pass the two columns (0, s)",
+            aside=ASIDES["columns"].format(count, array.shape),
         )
     return array
 
@@ -61,8 +85,10 @@ def check_matrix(values: ArrayLike, name: str) -> Floats:
     if not (np.isfinite(array.min()) and np.isfinite(array.max())):
         row, column = np.argwhere(~np.isfinite(array))[0]
         raise InputError(
-            f"`{name}` must be finite; row {row}, column {column} is {array[row, column]}. "
-            "Remove rows with NaN or inf, or mend the model that gave them."
+            "must be finite",
+            argument=name,
+            came=f"row {row}, column {column} is {array[row, column]}",
+            remedy="Remove rows with NaN or inf, or mend the model that gave them",
         )
     return array
 
@@ -73,13 +99,19 @@ def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
     low, high = float(array.min()), float(array.max())
     if high - low == float("inf"):
         raise InputError(
-            f"`{name}` go from {low:.3g} to {high:.3g}, and their difference is more than a float can hold. "
-            "Scale them down: only differences within a row matter."
+            f"go from {low:.3g} to {high:.3g}, and their difference is more than a float can hold",
+            argument=name,
+            remedy="Scale them down: only differences within a row matter",
         )
     if looks_like_probabilities(array):
         raise InputError(
-            f"Every row of `{name}` lies in [0, 1] and sums to 1: these are probabilities, and logits are needed. "
-            f"Pass the model's outputs before the softmax, or np.log(np.clip({name}, 1e-12, None))."
+            "lies in [0, 1] and sums to 1: these are probabilities, and logits are needed",
+            argument=name,
+            subject=f"Every row of `{name}`",
+            remedy=Remedy(
+                f"Pass the model's outputs before the softmax, or np.log(np.clip({name}, 1e-12, None))",
+                typed=f"Store the model's outputs before the softmax, or np.log(np.clip({name}, 1e-12, None))",
+            ),
         )
     return array
 
@@ -99,19 +131,23 @@ def check_probs(values: ArrayLike, name: str = "probs") -> Floats:
         row = int(np.argwhere((array < 0) | (array > 1))[0][0])
         worst = array[row].min() if array[row].min() < 0 else array[row].max()
         raise InputError(
-            f"Values of `{name}` must lie in [0, 1]; row {row} holds {worst:.6g}. "
-            + (
-                "They sum to 100: divide percentages by 100."
-                if np.allclose(array.sum(axis=1), 100, atol=0.1)
-                else "If these are logits, pass softmax(logits)."
-            )
+            "must lie in [0, 1]",
+            argument=name,
+            subject=f"Values of `{name}`",
+            came=f"row {row} holds {worst:.6g}",
+            remedy="They sum to 100: divide percentages by 100"
+            if np.allclose(array.sum(axis=1), 100, atol=0.1)
+            else _SOFTMAX,
         )
     sums = array.sum(axis=1, dtype=np.float64)
     worst_row = int(np.argmax(np.abs(sums - 1)))
     if abs(sums[worst_row] - 1) > _SUM_TOLERANCE:
         raise InputError(
-            f"Rows of `{name}` must sum to 1; row {worst_row} sums to {sums[worst_row]:.4g}. "
-            "If these are logits, pass softmax(logits)."
+            "must sum to 1",
+            argument=name,
+            subject=f"Rows of `{name}`",
+            came=f"row {worst_row} sums to {sums[worst_row]:.4g}",
+            remedy=_SOFTMAX,
         )
     return array
 
@@ -125,34 +161,29 @@ def check_labels(
     is the order of the columns. A class that is missing from `y` therefore never shifts a column.
     """
     if isinstance(y, np.ma.MaskedArray):
-        raise InputError("Labels are a masked array; drop the samples whose labels are masked, and pass a plain array.")
+        raise label_error(
+            "are a masked array", remedy="Drop the samples whose labels are masked, and pass a plain array"
+        )
     try:
         labels = np.asarray(y)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"Labels cannot be read as an array: {error}") from None
+        raise label_error(f"cannot be read as an array: {error}") from None
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim != 1:
-        raise InputError(
-            f"Labels must be one per sample, got the shape {labels.shape}. For one-hot rows pass y.argmax(1)."
-        )
-    if len(labels) != n_samples:
-        raise InputError(f"There are {n_samples} samples but {len(labels)} labels.")
+    check_one_each(labels, n_samples)
     if classes is not None:
         names = check_classes(classes, n_classes)
         # Whole numbers beside classes that are words can only be column indices.
         if labels.dtype.kind not in "iu" or names.dtype.kind not in "US":
             return _look_up(labels, names)
     if labels.dtype.kind not in "iu":
-        raise InputError(
-            f"Labels must be integers 0..{n_classes - 1} (column indices), got dtype {labels.dtype}. "
-            + _remedy_for_kind(labels)
-        )
+        raise _of_another_kind(labels, n_classes)
     if len(labels) and not 0 <= labels.min() <= labels.max() < n_classes:
         row = int(np.argmax((labels < 0) | (labels >= n_classes)))
-        raise InputError(
-            f"Labels must lie in 0..{n_classes - 1}, one for each column; row {row} has {labels[row]}. "
-            + _remedy_for_range(labels, n_classes)
+        raise label_error(
+            f"must lie in 0..{n_classes - 1}, one for each column",
+            came=f"row {row} has {labels[row]}",
+            remedy=_remedy_for_range(labels, n_classes),
         )
     return labels.astype(np.intp)
 
@@ -162,30 +193,66 @@ def check_weights(values: ArrayLike, n_samples: int) -> NDArray[np.float64]:
     try:
         weights = np.asarray(values, dtype=np.float64)
     except (ValueError, TypeError) as error:
-        raise InputError(f"`sample_weight` cannot be read as numbers: {error}") from None
+        raise InputError(f"cannot be read as numbers: {error}", argument="sample_weight") from None
     if weights.shape != (n_samples,):
         raise InputError(
-            f"`sample_weight` must have one number per sample, {n_samples}, got the shape {weights.shape}."
+            f"must have one number per sample, {n_samples}",
+            argument="sample_weight",
+            came=f"got the shape {weights.shape}",
         )
     if not np.isfinite(weights).all() or weights.min() < 0.0 or not weights.any():
-        raise InputError("`sample_weight` must hold finite numbers of at least zero, and not all may be zero.")
+        raise InputError("must hold finite numbers of at least zero, and not all may be zero", argument="sample_weight")
     return weights
 
 
-def _remedy_for_kind(labels: NDArray[Any]) -> str:
+def check_one_each(labels: NDArray[Any], n_samples: int | None) -> None:
+    """Refuse labels that are not one per sample; of a stream the number of samples is not known."""
+    if labels.ndim != 1:
+        raise label_error(
+            "must be one per sample",
+            came=f"got the shape {labels.shape}",
+            remedy=Remedy("For one-hot rows pass y.argmax(1)", typed="For one-hot rows store the column of the 1"),
+        )
+    if n_samples is not None and len(labels) != n_samples:
+        raise label_error("must be one per sample", came=f"there are {n_samples} samples but {len(labels)} labels")
+
+
+def label_error(rule: str, *, came: str = "", remedy: str | Remedy = "", aside: str = "") -> InputError:
+    """Return an error about labels."""
+    return InputError(rule, argument="labels", subject="Labels", came=came, remedy=remedy, aside=aside)
+
+
+def _of_another_kind(labels: NDArray[Any], n_classes: int) -> InputError:
+    words, aside = f"dtype {labels.dtype}", ""
+    remedy: str | Remedy = _name_classes("For other labels")
     if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == np.rint(labels)).all():
-        return "They are whole numbers all the same: pass y.astype(int)."
-    if labels.dtype.kind == "b":
-        return "If True stands for the second column, pass y.astype(int); otherwise classes=[True, False]."
-    if labels.dtype.kind == "f":
-        return "Unknown label type: continuous. A classifier's labels are classes."
-    return "For other labels pass classes=[...], one per column, in the columns' order."
+        words = f"numbers such as {float(labels[0]) if len(labels) else 1.0} ({words})"
+        whole = "They are whole numbers all the same:"
+        remedy = Remedy(f"{whole} pass y.astype(int)", typed=f"{whole} store them as whole numbers")
+    elif labels.dtype.kind == "b":
+        true = "If True stands for the second column,"
+        remedy = Remedy(
+            f"{true} pass y.astype(int); otherwise classes=[True, False]",
+            typed=f"{true} store them as whole numbers; otherwise give --classes True,False",
+        )
+    elif labels.dtype.kind == "f":
+        remedy, aside = "A classifier's labels are classes", ASIDES["continuous"]
+    elif labels.dtype.kind in "UOST":
+        words = f"words ({words})"
+    rule = f"must be integers 0..{n_classes - 1} (column indices)"
+    return label_error(rule, came=f"got {words}", remedy=remedy, aside=aside)
 
 
-def _remedy_for_range(labels: NDArray[Any], n_classes: int) -> str:
+def _name_classes(when: str) -> Remedy:
+    order = "in the columns' order"
+    return Remedy(f"{when} pass classes=[...] {order}", typed=f"{when} give --classes A,B,C {order}")
+
+
+def _remedy_for_range(labels: NDArray[Any], n_classes: int) -> Remedy:
     if labels.min() == 1 and labels.max() == n_classes:
-        return f"They go from 1 to {n_classes}, and columns are counted from 0: pass y - 1."
-    return "If the labels are names that happen to be numbers, pass classes=[...] in the columns' order."
+        why = f"They go from 1 to {n_classes}, and columns are counted from 0:"
+        return Remedy(f"{why} pass y - 1", typed=f"{why} subtract 1 from each")
+    return _name_classes("If the labels are names that happen to be numbers,")
 
 
 def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDArray[Any]:
@@ -194,24 +261,27 @@ def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDAr
     if names.dtype.kind in "OT" and all(isinstance(name, str) for name in names.ravel().tolist()):
         names = names.astype(np.str_)  # words from pandas and the like, in the form that files can hold
     if names.dtype.kind not in "USiufb":
-        raise InputError(f"`classes` must be words or numbers, one for each column, got dtype {names.dtype}.")
+        raise InputError(
+            "must be words or numbers, one for each column", argument="classes", came=f"got dtype {names.dtype}"
+        )
     if names.ndim != 1 or len(names) != n_classes:
         came = f"{len(names)} names" if names.ndim == 1 else f"the shape {names.shape}"
-        raise InputError(f"`classes` must name each of the {n_classes} columns once, got {came}.")
+        raise InputError(f"must name each of the {n_classes} columns once", argument="classes", came=f"got {came}")
     if len(set(names.tolist())) != n_classes:
-        raise InputError("`classes` must not name a class twice.")
+        raise InputError("must not name a class twice", argument="classes")
     return names
 
 
 def _look_up(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
     index = {name: column for column, name in enumerate(names.tolist())}
     if labels.dtype.kind == "O" and any(isinstance(label, list | dict | set | np.ndarray) for label in labels):
-        raise InputError("Labels must be one word or number per sample, got a list or the like.")
+        raise label_error("must be one word or number per sample", came="got a list or the like")
     try:
         return np.array([index[label] for label in labels.tolist()], dtype=np.intp)
     except KeyError as missing:
         row = labels.tolist().index(missing.args[0])
         raise InputError(
-            f"Label {missing.args[0]!r} in row {row} is not in `classes`, which has {len(names)} values "
-            f"such as {', '.join(map(repr, names.tolist()[:3]))}."
+            f"must name every label; label {missing.args[0]!r} in row {row} is not among its {len(names)} values, "
+            f"such as {', '.join(map(repr, names.tolist()[:3]))}",
+            argument="classes",
         ) from None

@@ -44,11 +44,13 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.confidence_at not in ("original", "own"):
-            raise InputError(f"`confidence_at` must be 'original' or 'own', got {self.confidence_at!r}.")
+            raise InputError(
+                "must be 'original' or 'own'", argument="confidence_at", came=f"got {self.confidence_at!r}"
+            )
         if self.ties not in ("float32", "exact"):
-            raise InputError(f"`ties` must be 'float32' or 'exact', got {self.ties!r}.")
+            raise InputError("must be 'float32' or 'exact'", argument="ties", came=f"got {self.ties!r}")
         if self.floor is not None and not (_is_number(self.floor) and 0.0 < self.floor < 0.5):
-            raise InputError(f"`floor` must lie in (0, 0.5) or be None, got {self.floor!r}.")
+            raise InputError("must lie in (0, 0.5) or be None", argument="floor", came=f"got {self.floor!r}")
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Blend:
         if self.gate is not None and not (_is_number(self.gate) and 0.0 < self.gate <= 1.0):
             raise InputError(f"A blend's `gate` must lie in (0, 1] or be None, got {self.gate!r}.")
         if self.answers not in ("kept", "free"):
-            raise InputError(f"`answers` must be 'kept' or 'free', got {self.answers!r}.")
+            raise InputError("must be 'kept' or 'free'", argument="answers", came=f"got {self.answers!r}")
         object.__setattr__(self, "epsilon", float(self.epsilon))
         object.__setattr__(self, "gate", None if self.gate is None else float(self.gate))
         object.__setattr__(self, "weights", self._read_weights())

@@ -46,9 +46,9 @@ class Normalize:
 
     def __post_init__(self) -> None:
         if self.channels not in ("first", "last", "keep"):
-            raise InputError(f"`channels` must be 'first', 'last' or 'keep', got {self.channels!r}.")
+            raise InputError("must be 'first', 'last' or 'keep'", argument="channels", came=f"got {self.channels!r}")
         if self.divide == 0 or np.any(np.asarray(self.std) == 0):
-            raise InputError("`divide` and `std` must not be 0.")
+            raise InputError("must not be 0", argument=("divide", "std"))
 
     def plain(self) -> Normalize:
         """Return an equal one made of tuples and floats alone, as files hold it; equal ones compare as equal."""
@@ -85,7 +85,9 @@ class Normalize:
         constants = np.asarray(number, dtype=np.float32).reshape(-1)
         if len(constants) not in (1, values.shape[axis]):
             raise InputError(
-                f"mean and std need one value, or one for each of {values.shape[axis]} channels; got {len(constants)}."
+                f"need one value, or one for each of {values.shape[axis]} channels",
+                argument=("mean", "std"),
+                came=f"got {len(constants)}",
             )
         shape = [1] * len(values.shape)
         shape[axis] = len(constants)
@@ -139,7 +141,7 @@ class Preprocessing:
                 raise InputError("Preprocessing is a Normalize, or the name of a function, not both.")
             object.__setattr__(self, "normalize", self.normalize.plain())
         if self.outputs not in get_args(Outputs):
-            raise InputError(f"`outputs` must be 'logits' or 'probabilities', got {self.outputs!r}.")
+            raise InputError("must be 'logits' or 'probabilities'", argument="outputs", came=f"got {self.outputs!r}")
         for name in ("resize", "crop", "shape"):
             value = getattr(self, name)
             if isinstance(value, list | tuple):
@@ -147,10 +149,10 @@ class Preprocessing:
                 object.__setattr__(self, name, value)
             sides = value if isinstance(value, tuple) else () if value is None or name == "shape" else (value,)
             if any(type(side) is not int or side < 0 for side in sides):
-                raise InputError(f"`{name}` must be made of whole numbers, got {value!r}.")
+                raise InputError("must be made of whole numbers", argument=name, came=f"got {value!r}")
         for name in ("function", "pixels", "dtype"):
             if not isinstance(getattr(self, name), str | None):
-                raise InputError(f"`{name}` must be text, got {getattr(self, name)!r}.")
+                raise InputError("must be text", argument=name, came=f"got {getattr(self, name)!r}")
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON holds it; what says nothing is left out."""
@@ -241,7 +243,8 @@ def settle_outputs(stored: Preprocessing | None, given: Outputs | None) -> Outpu
         return given or "logits"
     if given not in (None, stored.outputs):
         raise InputError(
-            f"outputs={given!r} contradicts the calibration, whose views were collected with outputs="
-            f"{stored.outputs!r}; leave it out, or collect and fit again."
+            f"{given!r} contradicts the calibration, whose views were collected with {stored.outputs!r}",
+            argument="outputs",
+            remedy="Leave it out, or collect and fit again",
         )
     return stored.outputs

@@ -77,7 +77,9 @@ class Views:
         self.classes = None if classes is None else check_classes(classes, n_classes)
         self._labels = None if labels is None else check_labels(labels, n_samples, n_classes, self.classes)
         if not isinstance(preprocessing, Preprocessing | None):
-            raise InputError(f"`preprocessing` must be a Preprocessing, got a {type(preprocessing).__name__}.")
+            raise InputError(
+                "must be a Preprocessing", argument="preprocessing", came=f"got a {type(preprocessing).__name__}"
+            )
         self.preprocessing = preprocessing
         self._rows: Rows = range(n_samples)
         self._checked: set[Transform | None] = {None, *self._transformed}

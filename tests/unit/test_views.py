@@ -148,7 +148,7 @@ def test_labels_are_column_indices_or_names():
     assert by_number.labels.tolist() == [2, 0, 2]
     with pytest.raises(InputError, match="row 1 has 3"):
         Views(LOGITS[:2], labels=[0, 3], classes=names)
-    with pytest.raises(InputError, match=r"Label 2 in row 0 is not in `classes`"):
+    with pytest.raises(InputError, match="`classes` must name every label; label 2 in row 0"):
         Views(LOGITS[:1], labels=[2], classes=[10, 20, 30])
 
 

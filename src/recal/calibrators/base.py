@@ -27,15 +27,18 @@ from recal.calibrators.machinery.estimator import Estimator
 from recal.calibrators.machinery.parameters import check_choice
 from recal.calibrators.machinery.probabilities import bounded_probs
 from recal.calibrators.machinery.suspicions import refuse_codes, warn_of_suspicions
-from recal.checks import Labels, check_classes, check_labels, check_weights
+from recal.checks import ASIDES, Labels, check_classes, check_labels, check_weights
 from recal.engine.guard import keep_answers
-from recal.errors import InputError, NotFittedError
+from recal.errors import InputError, NotFittedError, Remedy
 from recal.plan import Answers, Plan
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 
 # What fitted state may be made of: it is all that a file can hold.
 State = dict[str, Any]
+
+
+_COLLECT = Remedy("Use `collect` with a pool", typed="Make them with recal collect --pool")
 
 
 class _Rule(Protocol):
@@ -126,8 +129,9 @@ class Calibrator(Estimator, ABC):
             labels = views.labels
         else:
             raise InputError(
-                "Labels are needed to fit: pass them as `y`, or use views that hold them. "
-                f"{type(self).__name__} requires y to be passed, but the target y is None."
+                "Labels are needed to fit",
+                remedy=Remedy("Pass them as `y`, or use views that hold them", typed="Add --labels FILE"),
+                aside=ASIDES["no y"].format(type(self).__name__),
             )
         columns = np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
         warn_of_suspicions(views.logits, labels)
@@ -244,8 +248,12 @@ class Calibrator(Estimator, ABC):
         shape = (X.n_samples, X.n_classes) if isinstance(X, Views) else np.shape(X) if hasattr(X, "shape") else ()
         if len(shape) == 2 and shape[1] != len(self.classes_):
             raise InputError(
-                f"X has {shape[1]} features, but {type(self).__name__} is expecting {len(self.classes_)} features as "
-                f"input: it was fitted on {len(self.classes_)} classes, got {shape[1]}."
+                f"was fitted on {len(self.classes_)} classes",
+                argument="X",
+                subject=f"This {type(self).__name__}",
+                came=f"got {shape[1]} columns",
+                remedy="Fit a calibration on logits of this model",
+                aside=ASIDES["width"].format(shape[1], type(self).__name__, len(self.classes_)),
             )
 
     def _check_fitted(self) -> None:
@@ -264,12 +272,10 @@ def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:
     """Return X as Views; plain logits become views without transformations."""
     if isinstance(X, Views):
         if needs_views and not X.transforms:
-            raise InputError(
-                f"{method} needs logits of transformed inputs; these views hold none. Use `collect` with a pool."
-            )
+            raise InputError(f"{method} needs logits of transformed inputs; these views hold none", remedy=_COLLECT)
         return X
     if needs_views:
         raise InputError(
-            f"{method} needs Views, with logits of transformed inputs; got an array. Use `collect` with a pool."
+            f"{method} needs Views, with logits of transformed inputs", came="got an array", remedy=_COLLECT
         )
     return Views(X)

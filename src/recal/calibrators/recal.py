@@ -157,7 +157,11 @@ class ReCal(Calibrator):
         candidates = views.transforms
         if self.sequence is not None:
             if isinstance(self.sequence, str) or not isinstance(self.sequence, Iterable):
-                raise InputError(f"`sequence` must be a list, one transformation per iteration, got {self.sequence!r}.")
+                raise InputError(
+                    "must be a list, one transformation per iteration",
+                    argument="sequence",
+                    came=f"got {self.sequence!r}",
+                )
             chosen = [_find(item, candidates) for item in self.sequence]
             return iter(chosen[:max_iter])
         # The method reads how a sample reacts to loss; a mirrored copy tells it something else.
@@ -191,9 +195,11 @@ def _find(item: Transform | str | int | np.integer[Any], candidates: tuple[Trans
     if isinstance(item, int | np.integer):
         if not 0 <= item < len(candidates):
             last = len(candidates) - 1
-            raise InputError(f"`sequence` holds the index {item}, but the views' transformations go from 0 to {last}.")
+            raise InputError(
+                f"holds the index {item}, but the views' transformations go from 0 to {last}", argument="sequence"
+            )
         return candidates[int(item)]
     transform = as_transform(item)
     if transform not in candidates:
-        raise InputError(f"`sequence` names {str(transform)!r}, which the views do not hold.")
+        raise InputError(f"names {str(transform)!r}, which the views do not hold", argument="sequence")
     return transform

@@ -148,7 +148,7 @@ def _check_gate(gate: Any) -> float | str | None:
     if gate is None or (isinstance(gate, str) and gate == "auto"):
         return gate
     if isinstance(gate, bool) or not isinstance(gate, int | float | np.number) or not 0.0 < gate <= 1.0:
-        raise InputError(f"`gate` must be a confidence in (0, 1], 'auto' or None, got {gate!r}.")
+        raise InputError("must be a confidence in (0, 1], 'auto' or None", argument="gate", came=f"got {gate!r}")
     return float(gate)
 
 

@@ -21,9 +21,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from recal.cli.output import printable
 from recal.cli.outputs import guarded
 from recal.cli.parsing import refused
-from recal.cli.wording import as_typed
+from recal.cli.refusals import as_typed
 from recal.errors import InputError, RecalError
 
 # In the order in which they are listed.
@@ -142,7 +143,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except RecalError as error:
         where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        return _say(as_typed(str(error), arguments) + where, BAD_INPUT)
+        return _say(as_typed(error, arguments) + where, BAD_INPUT)
     except Exception as error:
         return _refuse(error, arguments)
     return OK
@@ -182,7 +183,7 @@ class _Warnings:
         self.counts: dict[tuple[type[Warning], str], int] = {}
 
     def show(self, message: Warning | str, category: type[Warning], *_where: Any, **_more: Any) -> None:
-        text = " ".join(str(message).split())
+        text = printable(" ".join(str(message).split()))
         key = category, re.sub(r"\d[\d.,]*", "#", text)
         self.counts[key] = self.counts.get(key, 0) + 1
         if self.counts[key] == 1:
@@ -194,5 +195,5 @@ class _Warnings:
 
 
 def _say(sentence: str, code: int) -> int:
-    print(f"recal: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"recal: {printable(' '.join(sentence.split()))}", file=sys.stderr)
     return code

@@ -121,7 +121,9 @@ def apply(
             stop.add_note(f"Parts that are done are kept in {out}: run the same again." if in_parts else lost)
             raise
         except InputError as error:
-            raise error if "fitted on" not in str(error) else InputError(f"{calibration}: {error}") from None
+            if error.argument == "X":  # logits of another number of classes
+                error.at(calibration)
+            raise
     else:
         asked = {"--model": model, "--data": data}
         given = ", ".join(

@@ -113,7 +113,9 @@ def collect(
         stop.add_note(kept if resumable else "Nothing was written; with --out NAME.zarr a run can be resumed.")
         raise
     except InputError as error:
-        raise error if labels is None or "labels" not in str(error) else InputError(f"{labels}: {error}") from None
+        if labels is not None and error.argument == "labels":
+            error.at(labels)
+        raise
     if as_json:
         specs = [str(transform) for transform in views.transforms]
         shape = {"samples": views.n_samples, "classes": views.n_classes, "transforms": specs}

@@ -123,7 +123,7 @@ def _methods(
         try:
             found[name] = one.in_order_of(first).probs
         except InputError as error:
-            raise InputError(f"{path} does not go with {sources[0]}: {error}") from None
+            raise error.at(f"{path} does not go with {sources[0]}") from None
     return found, first
 
 

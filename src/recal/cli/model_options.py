@@ -97,9 +97,7 @@ def open_model(
     try:
         opened = as_model(model, **given(outputs=outputs, device=device))
     except InputError as error:
-        raise (
-            error if spec in str(error) or "outputs" in str(error) else InputError(f"--model {spec}: {error}")
-        ) from None
+        raise error if spec in str(error) or error.argument == "outputs" else error.at(f"--model {spec}") from None
     if device is not None and not hasattr(opened, "asked"):
         raise InputError(f"--device moves torch models, and {spec} is none: choose the device where it is made.")
     return opened

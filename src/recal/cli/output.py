@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import sys
 import threading
@@ -24,6 +25,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value for m
 # Nothing is shown for what is over sooner than this.
 _PATIENCE_SECONDS = 2.0
 _quiet = False
+# Control characters but for line ends and tabs, and marks that turn the direction of the text around them.
+_STEERING = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
 
 
 def print_json(value: Any) -> None:
@@ -44,6 +47,18 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     return str(value)
+
+
+def printable(text: str) -> str:
+    """Return the text with what would steer a terminal written out: names in a file may hold it.
+
+    Examples
+    --------
+    >>> from recal.cli.output import printable
+    >>> print(printable("a column \x1b[2J that clears the screen"))
+    a column \x1b[2J that clears the screen
+    """
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def command_line() -> str:
@@ -67,11 +82,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
     # A pipe has no width: give the table all it wants rather than cutting numbers off.
     console = Pipe(highlight=False, markup=False, width=None if sys.stdout.isatty() else 400)
-    console.print(title, style="bold")  # not the table's own title, which would be broken to the table's width
+    console.print(
+        printable(title), style="bold"
+    )  # not the table's own title, which would be broken to the table's width
     for chosen in _columns_that_fit(columns, rows, console.width):
         console.print(_table(columns, rows, chosen))
     if note:
-        console.print(note)
+        console.print(printable(note))
 
 
 def _columns_that_fit(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> list[list[int]]:
@@ -94,16 +111,16 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], chosen: Sequen
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index in chosen:
         # Words of the first column may be broken where nothing else helps; numbers never.
-        table.add_column(columns[index], justify="right" if index else "left", no_wrap=bool(index))
+        table.add_column(printable(columns[index]), justify="right" if index else "left", no_wrap=bool(index))
     for row in rows:
-        table.add_row(*(str(row[index]) for index in chosen))
+        table.add_row(*(printable(str(row[index])) for index in chosen))
     return table
 
 
 def say(sentence: str, *, quiet: bool = False) -> None:
     """Print one line for people; `quiet` where machines listen."""
     if not quiet:
-        print(sentence)
+        print(printable(sentence))
 
 
 def be_quiet(quiet: bool) -> None:

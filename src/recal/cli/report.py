@@ -70,7 +70,7 @@ def report(
                 try:
                     first = labelled_probs(before, label_column, by or (), labels).in_order_of(after)
                 except InputError as error:
-                    raise InputError(f"{before} does not go with {source}: {error}") from None
+                    raise error.at(f"{before} does not go with {source}") from None
                 named = {"before": first.probs, "after": after.probs}
             result = compare_probs(named, after.named_labels, classes=after.classes, random_state=seed)
         write_report(

@@ -37,7 +37,7 @@ def labelled_probs(
         try:
             truth = check_labels(_read_labels(labels), len(found.probs), found.probs.shape[1], found.classes)
         except InputError as error:
-            raise InputError(f"{labels}: {error}") from None
+            raise error.at(labels) from None
         return Probabilities(found.probs, truth, found.classes)
     if found.labels is None:
         column = f", or name the column that holds them with --label-column; it has no {label_column!r}"
@@ -59,8 +59,9 @@ def open_views(path: Path, labels: Path | None = None, classes: str | None = Non
     try:
         return read_views(path, labels=truth, classes=names)
     except InputError as error:
-        wrong = str(error).removeprefix(f"{path}: ")
-        raise InputError(f"{labels if labels is not None and 'abel' in wrong else path}: {wrong}") from None
+        if labels is not None and error.argument in ("labels", "classes"):
+            error.where = ""  # what is wrong was typed, and does not stand in the file of views
+        raise error.at(path if labels is None or error.argument != "labels" else labels) from None
 
 
 def _read_labels(path: Path) -> Any:

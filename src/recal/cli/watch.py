@@ -73,7 +73,7 @@ def watch(
         try:
             found = compare(profile, batch, alpha=alpha, permutations=max(999, math.ceil(1 / alpha)), random_state=seed)
         except InputError as error:
-            raise InputError(f"{views} does not go with {reference}: {error}") from None
+            raise error.at(f"{views} does not go with {reference}") from None
         followed = None
         if stream:
             held = profile.held_by(batch)

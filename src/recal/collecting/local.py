@@ -12,13 +12,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from recal.checks import check_one_each
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.job import Job, Preprocess
 from recal.collecting.models.base import as_model
 from recal.collecting.progress import progress_bar
 from recal.collecting.sinks.memory import FileSink, MemorySink, Sink, ViewsSink
 from recal.collecting.usual import AUTO, usual_pool
-from recal.errors import InputError
+from recal.errors import InputError, Remedy
 from recal.preprocessing import Outputs, record
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
@@ -106,7 +107,7 @@ def collect(
     Views: 6 samples, 2 classes, 3 transformations, labelled
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise InputError(f"`batch_size` must be a whole number from 1 on, got {batch_size!r}.")
+        raise InputError("must be a whole number from 1 on", argument="batch_size", came=f"got {batch_size!r}")
     answering = as_model(model, outputs=outputs, device=device)
     source = open_source(inputs, labels, files)
     transforms = usual_pool(source, answering, seed) if isinstance(pool, str) and pool == AUTO else as_pool(pool, seed)
@@ -161,12 +162,7 @@ def with_labels(source: Source, labels: Any) -> Source:
     array = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
-    if array.ndim != 1:
-        raise InputError(
-            f"Labels must be one per sample, got the shape {array.shape}. For one-hot rows pass y.argmax(1)."
-        )
-    if source.n_samples is not None and len(array) != source.n_samples:
-        raise InputError(f"There are {source.n_samples} samples but {len(array)} labels.")
+    check_one_each(array, source.n_samples)
     given = copy.copy(source)  # the caller's source stays as it was
     given.labels, given.classes = array, None
     return given
@@ -184,7 +180,9 @@ def _open_sink(
 
         return StoreSink(job, source, classes, target, batch_size=batch_size, resume=resume)
     raise InputError(
-        f"`out` must end in .zarr (written batch by batch) or .npz (written at the end), got {target.name!r}."
+        "must end in .zarr (written batch by batch) or .npz (written at the end)",
+        argument="out",
+        came=f"got {target.name!r}",
     )
 
 
@@ -199,7 +197,12 @@ def choose_engine(engine: Any) -> Runner:
     if hasattr(engine, "run"):
         run: Runner = engine.run
         return run
-    raise InputError(f"`engine` must be 'local', 'ray' or a RayEngine, got {engine!r}.")
+    raise InputError(
+        "must be 'local' or 'ray'",
+        argument="engine",
+        came=f"got {engine!r}",
+        remedy=Remedy("A RayEngine sets more", typed=""),
+    )
 
 
 def run_local(job: Job, source: Source, batch_size: int, sink: Sink, progress: bool) -> None:

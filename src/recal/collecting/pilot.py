@@ -15,7 +15,7 @@ from recal.collecting.fingerprint import digest
 from recal.collecting.inputs.loaders import join
 from recal.collecting.inputs.sources import FILE_OPTIONS, Batch, IndexedSource
 from recal.collecting.local import as_pool, collect, open_source
-from recal.errors import InputError
+from recal.errors import InputError, Remedy
 from recal.transforms import Transform
 
 
@@ -97,7 +97,7 @@ def run_pilot(
     A pilot of 2 views on 300 samples chose flip: 2,700 forward passes in all instead of 2,700
     """
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-        raise InputError(f"`pilot` must be a whole number of samples from 1 on, got {size!r}.")
+        raise InputError("must be a whole number of samples from 1 on", argument="pilot", came=f"got {size!r}")
     files: dict[str, Any] = {name: how.pop(name) for name in FILE_OPTIONS if name in how}
     source = open_source(inputs, labels, files)
     if not isinstance(source, IndexedSource):
@@ -106,7 +106,12 @@ def run_pilot(
             "file or a folder, not a loader or a generator, which give theirs one after the other."
         )
     if source.batch(0, 1).labels is None:
-        raise InputError("A pilot learns which views pay from labels: pass `labels`, or inputs that bring them.")
+        raise InputError(
+            "A pilot learns from labels which views pay",
+            remedy=Remedy(
+                "Pass `labels`, or inputs that bring them", typed="Add --labels FILE, or use data that bring them"
+            ),
+        )
     candidates = as_pool(pool, seed)
     rows = np.sort(np.random.default_rng([seed, 1]).choice(source.n_samples, min(size, source.n_samples), False))
     target = None if out is None else out.with_name(f"{out.stem}.pilot{out.suffix}")

@@ -53,9 +53,11 @@ class RayEngine:
         for name in ("workers", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InputError(f"`{name}` must be at least 1, got {value!r}.")
+                raise InputError("must be at least 1", argument=name, came=f"got {value!r}")
         if self.cpus < 0 or self.gpus < 0:
-            raise InputError(f"`cpus` and `gpus` must not be negative, got {self.cpus!r} and {self.gpus!r}.")
+            raise InputError(
+                "must not be negative", argument=("cpus", "gpus"), came=f"got {self.cpus!r} and {self.gpus!r}"
+            )
 
     def run(self, job: Job, source: Source, batch_size: int, sink: Sink, progress: bool) -> None:
         """Compute every batch that the sink lacks."""

@@ -10,7 +10,7 @@ from recal.collecting.inputs.other_folders import SoundFolder
 from recal.collecting.inputs.sources import ArraySource, IndexedSource, Source
 from recal.collecting.inputs.tables import TableSource
 from recal.collecting.models.base import Model
-from recal.errors import InputError
+from recal.errors import InputError, Remedy
 from recal.transforms import Transform, pool
 from recal.transforms.frames import is_frame
 from recal.transforms.layout import image_layout
@@ -43,8 +43,12 @@ def usual_pool(source: Source, model: Model, seed: int = 0) -> tuple[Transform, 
     data = source.values if made_for == "tabular" and isinstance(source, ArraySource | TableSource) else None
     if made_for == "tabular" and data is None:
         raise InputError(
-            "The usual pool for tables fills in medians, which are taken from an array; pass one, or a pool of your "
-            "own: pool=recal.pool('median:0.1-0.6:8', data=X_train)."
+            "The usual pool for tables fills in medians, which are taken from an array",
+            remedy=Remedy(
+                "Pass an array, or pool=recal.pool('median:0.1-0.6:8', data=X_train)",
+                typed="Give the table as an .npy or .npz file, or make the pool in Python: "
+                "recal.pool('median:0.1-0.6:8', data=X_train)",
+            ),
         )
     return pool(USUAL[made_for], seed=seed, data=data)
 
@@ -86,8 +90,8 @@ def _first(source: Source) -> Any:
     loader = getattr(source, "loader", None)
     if loader is None or iter(loader) is loader:
         raise InputError(
-            "A generator can be read only once, so its inputs cannot be looked at to choose a pool. Name one, such as "
-            "pool='zoom:0.5-0.9:10'; `recal transforms` lists what there is."
+            "A generator can be read only once, so its inputs cannot be looked at to choose a pool",
+            remedy="Name one, such as pool='zoom:0.5-0.9:10'; `recal transforms` lists what there is",
         )
     return next(iter(source.batches(_LOOK_AT))).inputs
 
@@ -141,7 +145,7 @@ def _four(values: Any) -> str:
         raise _ask(
             values,
             f"values from {values.min():.3g} to {values.max():.3g} look normalised already: pass pictures as they are "
-            "(uint8, or floats from 0 to 1) and normalise in `preprocess`, since transformations act on pixels",
+            "(uint8, or floats from 0 to 1) and normalise in the preprocessing, since transformations act on pixels",
         )
     return "image"
 
@@ -151,14 +155,20 @@ def _are_brightnesses(values: Any) -> bool:
 
 
 def _ask(values: Any, question: str) -> InputError:
-    answers = {
-        2: "pool=recal.pool('median:0.1-0.6:8', data=X_train) for a table, "
-        "'drop:0.1-0.6:5+coarse:0.3-0.9:5' for series, 'lowpass:0.1-0.9:5' for sounds, 'tokendrop:0.05-0.5:6' for "
-        "token ids; reshape flat pictures to (n, height, width)",
-        3: "pool='zoom:0.5-0.9:10' for pictures, 'drop:0.1-0.6:5+coarse:0.3-0.9:5' for (n, channels, time), "
+    pools = {
+        2: "'drop:0.1-0.6:5+coarse:0.3-0.9:5' for series, 'lowpass:0.1-0.9:5' for sounds, 'tokendrop:0.05-0.5:6' for "
+        "token ids",
+        3: "'zoom:0.5-0.9:10' for pictures, 'drop:0.1-0.6:5+coarse:0.3-0.9:5' for (n, channels, time), "
         "'drop:0.1-0.6:5:axis=1' for (n, time, channels)",
-    }.get(values.ndim, "pool='zoom:0.5-0.9:10' for pictures; `recal transforms` lists what there is")
+    }.get(values.ndim, "'zoom:0.5-0.9:10' for pictures; `recal transforms` lists what there is")
+    table = "recal.pool('median:0.1-0.6:8', data=X_train)"
+    flat = values.ndim == 2
+    more = "; reshape flat pictures to (n, height, width)" if flat else ""
     return InputError(
-        f"No pool was named, and inputs of dtype {values.dtype} and shape (n, {', '.join(map(str, values.shape[1:]))}) "
-        f"do not say which one suits them: {question}{'' if question.endswith('?') else '.'} Answer with {answers}."
+        f"Inputs of dtype {values.dtype} and shape (n, {', '.join(map(str, values.shape[1:]))}) do not say which pool "
+        f"suits them: {question}{'' if question.endswith('?') else '.'}",
+        remedy=Remedy(
+            f"Answer with pool={f'{table} for a table, ' if flat else ''}{pools}{more}",
+            typed=f"Answer with --pool {pools}{more}{f'. For a table, in Python: {table}' if flat else ''}",
+        ),
     )

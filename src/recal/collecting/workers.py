@@ -47,19 +47,18 @@ class Problem:
 
     kind: str
     message: str
-    notes: tuple[str, ...]
+    parts: dict[str, Any]
 
     @classmethod
     def of(cls, error: RecalError) -> Problem:
-        return cls(type(error).__name__, str(error), tuple(getattr(error, "__notes__", ())))
+        return cls(type(error).__name__, str(error), dict(vars(error)))
 
     def error(self) -> RecalError:
         kind = getattr(recal.errors, self.kind, RecalError)
         if kind is MissingExtraError:  # which is made of other words than its message
             kind = RecalError
         error: RecalError = kind(self.message)
-        for note in self.notes:
-            error.add_note(note)
+        vars(error).update(self.parts)  # argument, rule, remedy and the notes
         return error
 
 

@@ -21,7 +21,7 @@ from recal.calibrators.names import name_of
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_labels
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup
-from recal.errors import InputError, RecalError
+from recal.errors import InputError, RecalError, Remedy
 from recal.metrics import LABELS, evaluate
 from recal.metrics.paired import paired_draws
 from recal.metrics.rows import RowScores, score
@@ -172,7 +172,7 @@ def compare_probs(
     'after'
     """
     if not probs:
-        raise InputError("`probs` must hold at least one set of probabilities.")
+        raise InputError("must hold at least one set of probabilities", argument="probs")
     names = tuple(probs)
     baseline = names[0] if baseline is None else baseline
     if baseline not in names:
@@ -252,7 +252,7 @@ def passes_per_answer(calibrator: Calibrator, views: Views) -> float:
 
 def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:
     if isinstance(methods, str):
-        raise InputError(f"`methods` must be several: a list such as [{methods!r}].")
+        raise InputError(f"must be several: a list such as [{methods!r}]", argument="methods")
     pairs = methods.items() if isinstance(methods, Mapping) else [(_name(m), m) for m in methods]
     named: dict[str, Calibrator] = {}
     for name, method in pairs:
@@ -290,14 +290,16 @@ _Cut = tuple[Views, Views, NDArray[np.intp] | None]
 
 def _cuts(fit: Views, test: Views | None, splits: int | None, seed: int) -> tuple[Views, list[_Cut], bool]:
     if splits is not None and (isinstance(splits, bool) or not isinstance(splits, int) or splits < 1):
-        raise InputError(f"`splits` must be a whole number of at least 1, got {splits!r}.")
+        raise InputError("must be a whole number of at least 1", argument="splits", came=f"got {splits!r}")
     for views in (fit, test):
         if views is not None and not isinstance(views, Views):
-            raise InputError(f"`fit` and `test` must be Views, got {type(views).__name__}.")
+            raise InputError("must be Views", argument=("fit", "test"), came=f"got {type(views).__name__}")
         if views is not None:
             _labels(views)
     if test is not None and fit.n_classes != test.n_classes:
-        raise InputError(f"`fit` has {fit.n_classes} classes and `test` has {test.n_classes}; they must be the same.")
+        raise InputError(
+            "must have the same classes", argument=("fit", "test"), came=f"got {fit.n_classes} and {test.n_classes}"
+        )
     if test is not None and splits is None:
         return fit, [(fit, test, None)], False
     pooled = fit if test is None else pool_views(fit, test)
@@ -323,7 +325,13 @@ def pool_views(one: Views, other: Views) -> Views:
 
 def _labels(views: Views) -> NDArray[np.intp]:
     if views.labels is None:
-        raise InputError("Labels are needed to compare methods: use views that hold them.")
+        raise InputError(
+            "Labels are needed to compare methods",
+            remedy=Remedy(
+                "use views that hold them",
+                typed="Collect views with labels, or add them to the file as an array `labels`",
+            ),
+        )
     return views.labels
 
 

@@ -319,7 +319,9 @@ def _check_costs(error: float | None, review: float | None) -> Costs | None:
         return None
     for name, value in (("cost_error", error), ("cost_review", review)):
         if value is None or not is_number(value) or not 0 < value < math.inf:
-            raise InputError(f"`cost_error` and `cost_review` must both be positive numbers, got {name}={value!r}.")
+            raise InputError(
+                "must both be positive numbers", argument=("cost_error", "cost_review"), came=f"got {name}={value!r}"
+            )
     assert error is not None
     assert review is not None
     if review >= error:

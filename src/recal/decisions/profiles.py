@@ -75,14 +75,16 @@ class Profile:
     def __post_init__(self) -> None:
         n = len(self.log_odds)
         if not isinstance(self.transforms, tuple) or not all(isinstance(spec, str) for spec in self.transforms):
-            raise InputError(f"`transforms` must be a tuple of specs, got {self.transforms!r}.")
+            raise InputError("must be a tuple of specs", argument="transforms", came=f"got {self.transforms!r}")
         shapes = {"log_odds": (n,), "answers": (n,), "groups": (n, len(self.transforms))}
         for name, shape in shapes.items():
             if np.shape(getattr(self, name)) != shape or n < 2:
-                raise InputError(f"`{name}` of a profile must have the shape {shape} of 2 rows or more.")
+                raise InputError(f"of a profile must have the shape {shape} of 2 rows or more", argument=name)
         width = 2 + 2 if self.transforms else 1 + 2
         if self.estimators.ndim != 2 or self.estimators.shape[1] != width:
-            raise InputError(f"`estimators` of a profile must have {width} columns, got {self.estimators.shape}.")
+            raise InputError(
+                f"of a profile must have {width} columns", argument="estimators", came=f"got {self.estimators.shape}"
+            )
         if not (np.isfinite(self.log_odds).all() and np.isfinite(self.estimators).all() and self.beta > 0):
             raise InputError("The numbers of a profile must be finite, and its beta positive.")
         if self.answers.min() < 0 or self.answers.max() >= self.n_classes or self.groups.max(initial=1) > 4:

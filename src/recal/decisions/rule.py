@@ -41,7 +41,9 @@ class DecisionRule:
 
     def __post_init__(self) -> None:
         if not isinstance(self.thresholds, tuple) or not self.thresholds:
-            raise InputError(f"`thresholds` must be a tuple of one or more numbers, got {self.thresholds!r}.")
+            raise InputError(
+                "must be a tuple of one or more numbers", argument="thresholds", came=f"got {self.thresholds!r}"
+            )
         for threshold in self.thresholds:
             # Not above 1 but for "none": a probability never gets there, and a typing error would go unseen.
             if not is_number(threshold) or not (0 <= threshold <= 1 or threshold == math.inf):
@@ -81,6 +83,8 @@ def check_share(value: float, name: str) -> float:
     if not is_number(value) or not 0 < value < 1:
         share = float(value) if is_number(value) and 1 < value < 100 else 5.0
         raise InputError(
-            f"`{name}` must lie strictly between 0 and 1, as {share / 100:g} for {share:g} %, got {value!r}."
+            f"must lie strictly between 0 and 1, as {share / 100:g} for {share:g} %",
+            argument=name,
+            came=f"got {value!r}",
         )
     return float(value)

@@ -68,20 +68,24 @@ class PredictionSets:
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
-            raise InputError(f"`method` must be one of {', '.join(get_args(Method))}, got {self.method!r}.")
+            raise InputError(
+                f"must be one of {', '.join(get_args(Method))}", argument="method", came=f"got {self.method!r}"
+            )
         check_share(self.coverage, "coverage")
         if not isinstance(self.limits, tuple) or not self.limits:
-            raise InputError(f"`limits` must be a tuple of one or more numbers, got {self.limits!r}.")
+            raise InputError("must be a tuple of one or more numbers", argument="limits", came=f"got {self.limits!r}")
         for limit in self.limits:
             if not is_number(limit) or math.isnan(limit):
                 raise InputError(f"A limit must be a number, or inf to keep a class always, got {limit!r}.")
         if not is_number(self.penalty) or not 0 <= self.penalty < math.inf:
-            raise InputError(f"`penalty` must be a number of at least 0, got {self.penalty!r}.")
+            raise InputError("must be a number of at least 0", argument="penalty", came=f"got {self.penalty!r}")
         if isinstance(self.free_ranks, bool) or not isinstance(self.free_ranks, int) or self.free_ranks < 0:
-            raise InputError(f"`free_ranks` must be a whole number of at least 0, got {self.free_ranks!r}.")
+            raise InputError(
+                "must be a whole number of at least 0", argument="free_ranks", came=f"got {self.free_ranks!r}"
+            )
         for name in ("randomised", "at_least_one"):
             if not isinstance(getattr(self, name), bool):
-                raise InputError(f"`{name}` must be True or False, got {getattr(self, name)!r}.")
+                raise InputError("must be True or False", argument=name, came=f"got {getattr(self, name)!r}")
 
     @property
     def per_class(self) -> bool:
@@ -125,7 +129,7 @@ class PredictionSets:
         if u is not None:
             given = np.asarray(u, dtype=np.float64)
             if given.shape != (len(array),) or not ((given >= 0) & (given <= 1)).all():
-                raise InputError(f"`u` must hold a number in [0, 1] for each of {len(array)} samples.")
+                raise InputError(f"must hold a number in [0, 1] for each of {len(array)} samples", argument="u")
             return given
         return content_uniforms(array) if self.randomised else np.ones(len(array))
 

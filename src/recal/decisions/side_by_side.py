@@ -103,7 +103,7 @@ def decide_each(
     (False, True, True)
     """
     if not methods:
-        raise InputError("`methods` must name at least one method and its probabilities.")
+        raise InputError("must name at least one method and its probabilities", argument="methods")
     decisions = {
         name: decide(probs, y, risk, confidence, classes=classes, **options) for name, probs in methods.items()
     }

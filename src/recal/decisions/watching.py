@@ -208,7 +208,7 @@ def retemper(probs: ArrayLike, accuracy: float) -> Vector:
     array = np.asarray(check_probs(probs), dtype=np.float64)
     lowest = 1.0 / array.shape[1]
     if not lowest < accuracy < 1:
-        raise InputError(f"`accuracy` must lie between 1/{array.shape[1]} and 1, got {accuracy!r}.")
+        raise InputError(f"must lie between 1/{array.shape[1]} and 1", argument="accuracy", came=f"got {accuracy!r}")
     logs = np.log(np.maximum(array, np.finfo(np.float64).tiny))
     low, high = math.log(1e-3), math.log(1e3)
     for _ in range(60):

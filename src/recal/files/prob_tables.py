@@ -15,13 +15,14 @@ import csv
 import os
 from collections.abc import Collection
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Labels, check_labels, check_probs
-from recal.errors import FileError, InputError, MissingExtraError
+from recal.errors import FileError, InputError, MissingExtraError, Remedy
 from recal.files.atomic import replacing
 from recal.files.origin import MARK
 from recal.files.probs import Probabilities, write_probs
@@ -103,7 +104,7 @@ def read_prob_table(
             return Probabilities(probs, None, shown)
         return Probabilities(probs, check_labels(*_labels(labels, names), classes=names), shown)
     except InputError as error:
-        raise InputError(f"{source}: {error}") from None
+        raise error.at(source) from None
 
 
 def _take_own(columns: dict[str, NDArray[Any]]) -> bool:
@@ -143,7 +144,11 @@ def _numbers(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
         if len(bad) < len(values):
             raise InputError(f"{some}is {value!r}. Mend or remove that row.") from None
         raise InputError(
-            f"{some}holds {value!r}. If it holds the labels, say so with label_column={name!r}; else remove the column."
+            f"{some}holds {value!r}",
+            remedy=Remedy(
+                f"If it holds the labels, pass label_column={name!r}; else remove the column",
+                typed=f"If it holds the labels, add --label-column {quote(name)}; else remove the column",
+            ),
         ) from None
 
 

@@ -79,7 +79,7 @@ def read_probs(path: str | os.PathLike[str]) -> Probabilities:
         classes = check_classes(arrays["classes"], probs.shape[1]) if "classes" in arrays else None
         labels = check_labels(arrays["labels"], len(probs), probs.shape[1], classes) if "labels" in arrays else None
     except InputError as error:
-        raise InputError(f"{source}: {error}") from None
+        raise error.at(source) from None
     return Probabilities(probs, labels, classes)
 
 

@@ -151,7 +151,7 @@ def open_folder(path: Path, *, verify: bool = True) -> Views:
         labels = _read_labels(path, arrays, logits.shape, pinned)
         layers = {as_transform(spec): _Rows(pinned, stack, index) for index, spec in enumerate(listed.tolist())}
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise error.at(path) from None
     if len(layers) != len(listed):
         raise FileError(f"{path}: `transforms` names a transformation twice.")
     return Views._from_arrays(_Rows(pinned, logits), layers, labels, classes, between)

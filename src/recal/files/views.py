@@ -138,7 +138,7 @@ def _read_file(path: Path, labels: ArrayLike | None, classes: Sequence[Any] | ND
         named = arrays.get("classes") if classes is None else classes
         return Views(logits, pairs, truth, classes=named, preprocessing=between)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise error.at(path) from None
 
 
 def read_preprocessing(text: NDArray[Any]) -> Preprocessing:

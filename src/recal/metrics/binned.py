@@ -125,7 +125,7 @@ def debiased_ece(
     0.1946
     """
     if norm not in (1, 2):
-        raise InputError(f"`norm` must be 1 or 2, got {norm!r}.")
+        raise InputError("must be 1 or 2", argument="norm", came=f"got {norm!r}")
     return _debiased(bin_table(probs, y, n_bins, classes=classes), norm)
 
 

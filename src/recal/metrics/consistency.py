@@ -112,7 +112,7 @@ def calibration_test(
     True
     """
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
-        raise InputError(f"`draws` must be a whole number of at least 1, got {draws!r}.")
+        raise InputError("must be a whole number of at least 1", argument="draws", came=f"got {draws!r}")
     return honesty_of(score(probs, y, classes), n_bins, draws, random_state)
 
 

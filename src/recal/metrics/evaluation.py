@@ -183,5 +183,7 @@ def _holding(value: float, interval: Interval) -> Interval:
 
 def _check_draws(draws: int) -> int:
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 0:
-        raise InputError(f"`bootstrap` is the number of draws, a whole number of at least 0, got {draws!r}.")
+        raise InputError(
+            "is the number of draws, a whole number of at least 0", argument="bootstrap", came=f"got {draws!r}"
+        )
     return int(draws)

@@ -69,5 +69,5 @@ def equal_width_edges(n_bins: int) -> NDArray[np.float64]:
 
 def check_n_bins(n_bins: int) -> int:
     if isinstance(n_bins, bool) or not isinstance(n_bins, int | np.integer) or n_bins < 1:
-        raise InputError(f"`n_bins` must be a whole number of at least 1, got {n_bins!r}.")
+        raise InputError("must be a whole number of at least 1", argument="n_bins", came=f"got {n_bins!r}")
     return int(n_bins)

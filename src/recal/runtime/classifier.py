@@ -12,13 +12,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.suspicions import refuse_codes
+from recal.checks import ASIDES
 from recal.collecting import collect
 from recal.collecting.applying import apply
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.local import as_pool
 from recal.collecting.models.base import as_model
 from recal.collecting.usual import usual_pool
-from recal.errors import InputError, NotFittedError
+from recal.errors import InputError, NotFittedError, Remedy
 from recal.preprocessing import Outputs
 from recal.transforms import Transform
 
@@ -139,8 +140,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         views = collect(self.model, source, self.pool_, **how, **self._how())
         if views.labels is None:
             raise InputError(
-                "Labels are needed to fit: pass them as `y`, or use inputs that bring them. "
-                "CalibratedClassifier requires y to be passed, but the target y is None."
+                "Labels are needed to fit",
+                remedy=Remedy("Pass them as `y`, or use inputs that bring them", typed="Add --labels FILE"),
+                aside=ASIDES["no y"].format(type(self).__name__),
             )
         if y is not None:
             refuse_codes(views.logits, y, views.labels, views.classes)
@@ -191,7 +193,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         expected = getattr(self, "n_features_in_", None)
         if expected is not None and _is_table(inputs) and inputs.shape[1] != expected:
             raise InputError(
-                f"X has {inputs.shape[1]} features, but CalibratedClassifier is expecting {expected} features as input."
+                f"The classifier was fitted on {expected} features",
+                came=f"got {inputs.shape[1]}",
+                aside=ASIDES["width"].format(inputs.shape[1], type(self).__name__, expected),
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recal.errors import InputError
+from recal.errors import InputError, Remedy
 from recal.transforms.arrays import Array, contiguous
 
 LAYOUTS: tuple[str, ...] = ("auto", "NCHW", "NHWC", "NHW", "CHW", "HWC", "HW")
@@ -32,11 +32,13 @@ def image_layout(shape: tuple[int, ...], layout: str = "auto") -> str:
         return "HWC" if shape[2] in _CHANNELS and shape[1] > max(_CHANNELS) else "NHW"
     if len(shape) in (4, 5):
         return _with_channels(shape)
-    remedy = "for one grey image pass layout='HW'" if len(shape) == 2 else "add or remove axes"
+    reshape = "Reshape flat rows first, for instance to (-1, 28, 28), and flatten again in the model or the "
+    reshape += "preprocessing"
+    one = "; for one grey image pass layout='HW'" if len(shape) == 2 else "; add or remove axes"
     raise InputError(
-        f"Images need the shape (n, channels, height, width), (n, height, width, channels) or (n, height, width), got "
-        f"{tuple(shape)}. Reshape flat rows first, for instance to (-1, 28, 28), and flatten again in the model "
-        f"or in `preprocess`; {remedy}."
+        "Images need the shape (n, channels, height, width), (n, height, width, channels) or (n, height, width)",
+        came=f"got {tuple(shape)}",
+        remedy=Remedy(f"{reshape}{one}", typed=reshape),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from recal.errors import InputError
+from recal.errors import InputError, Remedy
 from recal.transforms.audio import Bits, LowPass
 from recal.transforms.base import BuiltIn, Named, Transform
 from recal.transforms.image import Blur, Brightness, Contrast, Pixelate, ZoomOut
@@ -135,8 +135,11 @@ def read_strength(kind: str, text: str) -> float:
     except ValueError:
         low, high = KINDS[kind].domain
         raise InputError(
-            f"A {kind} is written '{kind}:strength', a number from {low:g} to {high:g}, got '{kind}:{text}'. "
-            "Ranges such as 0.1-0.9 belong in pool(...)."
+            f"A {kind} is written '{kind}:strength', a number from {low:g} to {high:g}",
+            came=f"got '{kind}:{text}'",
+            remedy=Remedy(
+                f"A range belongs in pool('{kind}:0.1-0.9:5')", typed=f"A range needs a count: {kind}:0.1-0.9:5"
+            ),
         ) from None
 
 

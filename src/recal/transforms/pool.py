@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from recal.errors import InputError
+from recal.errors import InputError, Remedy
 from recal.transforms.base import BuiltIn, Transform, format_strength
 from recal.transforms.parse import KINDS, as_transform, build, parse_options, read_strength
 
@@ -55,7 +55,7 @@ def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]
     ['zoom:0.28', 'zoom:0.86', 'zoom:0.88', 'brightness:0.5']
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(f"`seed` must be a whole number from 0 on, got {seed!r}.")
+        raise InputError("must be a whole number from 0 on", argument="seed", came=f"got {seed!r}")
     parts = [part for item in _items(spec) for part in _parts(item, data)]
     if not parts:
         raise InputError("A pool needs at least one transformation, such as pool('zoom:0.5-0.9:10').")
@@ -94,8 +94,8 @@ def _part(text: str, data: Any) -> _Range | Transform:
         near = get_close_matches(kind, KINDS, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
-            f"There is no transformation {kind!r} in {text!r}; there are: {', '.join(KINDS)}.{hint} "
-            "Your own are passed as callables: pool([your_function, 'zoom:0.5'])."
+            f"There is no transformation {kind!r} in {text!r}; there are: {', '.join(KINDS)}.{hint}",
+            remedy=Remedy("Your own are passed as callables: pool([your_function, 'zoom:0.5'])", typed=""),
         )
     if any(part.partition(",")[2].strip() in KINDS for part in rest):
         raise InputError(f"Transformations are joined with +, got {text!r}; write {text.replace(',', '+')!r}.")

@@ -9,7 +9,8 @@ import pytest
 
 from recal import TemperatureScaling, Views, load, save
 from recal.cli.app import run
-from recal.cli.wording import as_typed
+from recal.cli.refusals import as_typed
+from recal.errors import InputError, Remedy
 
 RNG = np.random.default_rng(0)
 Y = RNG.integers(0, 3, 60)
@@ -57,7 +58,7 @@ def test_probabilities_in_place_of_views_are_recognised(views, calibration, tmp_
 
 def test_missing_labels_are_asked_for_by_their_option(unlabelled, tmp_path, capsys):
     shown = said(["fit", unlabelled, "--method", "ts", "--out", tmp_path / "c.recal"], capsys)
-    assert "add --labels FILE" in shown
+    assert "Add --labels FILE" in shown
 
 
 @pytest.mark.parametrize("names", [False, True])
@@ -78,9 +79,9 @@ def test_labels_come_from_a_file_of_lines(unlabelled, tmp_path, names, capsys):
     [
         (Y + 1, "They go from 1 to 3, and columns are counted from 0: subtract 1 from each"),
         (Y.astype(float), "store them as whole numbers"),
-        (np.eye(3, dtype=int)[Y], "store the column of each row's 1"),
+        (np.eye(3, dtype=int)[Y], "store the column of the 1"),
         (np.array(["a", "b", "c"])[Y], "give --classes A,B,C in the columns' order"),
-        (Y[:50], "There are 60 samples but 50 labels"),
+        (Y[:50], "there are 60 samples but 50 labels"),
     ],
 )
 def test_labels_of_another_form_are_refused_with_the_remedy(unlabelled, tmp_path, labels, remedy, capsys):
@@ -132,8 +133,30 @@ def test_an_interrupted_collect_says_how_to_go_on(folder, monkeypatch, capsys, o
     assert words in capsys.readouterr().err
 
 
-def test_arguments_are_named_as_they_were_typed():
-    message = "`batch_size` must be a whole number, and so must `seed`."
-    assert as_typed(message, ["collect", "--batch-size=0"]) == (
-        "--batch-size must be a whole number, and so must `seed`."
-    )
+@pytest.mark.parametrize(
+    ("argument", "typed", "named"),
+    [
+        ("batch_size", ["--batch-size=0"], "--batch-size"),
+        ("n_bins", ["--bins", "0"], "--bins"),
+        ("pixels", ["--gray"], "--gray"),
+        ("seed", ["--batch-size", "0"], "`seed`"),
+        (("cost_error", "cost_review"), ["--cost-error", "5"], "--cost-error and --cost-review"),
+    ],
+)
+def test_arguments_are_named_as_they_were_typed(argument, typed, named):
+    error = InputError("must be 1", argument=argument, came="got 0", remedy=Remedy("pass x=1", typed="give --x 1"))
+    assert as_typed(error, ["collect", *typed]) == f"{named} must be 1, got 0. give --x 1."
+
+
+def test_words_that_only_scikit_learn_looks_for_are_not_printed():
+    error = InputError("must have two axes", argument="logits", aside="Reshape your data")
+    assert str(error).endswith("Reshape your data.")
+    assert as_typed(error, []) == "`logits` must have two axes."
+
+
+def test_names_in_a_file_cannot_steer_the_terminal(tmp_path, capsys):
+    (tmp_path / "p.csv").write_text("\x1b[2Jcat,dog,truth\n0.5,0.5,dog\n")
+    assert run(["evaluate", str(tmp_path / "p.csv"), "--label-column", "none"]) == 2
+    shown = capsys.readouterr().err
+    assert "\x1b" not in shown
+    assert r"\x1b[2Jcat" in shown

@@ -124,7 +124,7 @@ def test_a_nan_names_the_sample_and_the_view(images, model):
     [
         ({"batch_size": 0}, "`batch_size` must be a whole number from 1 on, got 0"),
         ({"batch_size": 2.5}, "got 2.5"),
-        ({"engine": "spark"}, "`engine` must be 'local', 'ray' or a RayEngine, got 'spark'"),
+        ({"engine": "spark"}, "`engine` must be 'local' or 'ray', got 'spark'"),
         ({"out": "views.csv"}, r"must end in \.zarr .* or \.npz .*, got 'views.csv'"),
         ({"batchsize": 5}, "no option `batchsize`.*resize, crop, on_error, part"),
         ({"resize": 5}, "resize: only inputs read from a file or folder"),
@@ -179,5 +179,5 @@ def test_normalize_refuses_what_it_cannot_place():
         Normalize(std=0)
     with pytest.raises(InputError, match=r"got \(2, 3\)"):
         Normalize()(np.zeros((2, 3)))
-    with pytest.raises(InputError, match="each of 3 channels; got 2"):
+    with pytest.raises(InputError, match="each of 3 channels, got 2"):
         Normalize(mean=[1, 2])(np.zeros((2, 3, 9, 9)))

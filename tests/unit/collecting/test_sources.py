@@ -184,7 +184,7 @@ def test_images_of_different_sizes_are_named(folder):
     Image.new("RGB", (7, 7)).save(folder / "ant" / "9.png")
     with pytest.raises(InputError, match=r"9\.png is \(7, 7\).*resize="):
         gather(as_source(folder))
-    with pytest.raises(InputError, match=r"crop=8x8 is larger than the image .*9\.png, which is 7x7"):
+    with pytest.raises(InputError, match=r"`crop` 8x8 is larger than the image .*9\.png, which is 7x7"):
         gather(as_source(folder, crop=8))
 
 

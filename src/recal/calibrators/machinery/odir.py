@@ -61,7 +61,9 @@ def candidates(
     except (TypeError, ValueError):
         given = np.empty(0)
     if given.size == 0 or not (np.isfinite(given).all() and given[0] > 0.0):
-        raise InputError(f"`{name}` must hold positive numbers, got {values!r}; a tiny one stands for none.")
+        raise InputError(
+            "must hold positive numbers", argument=name, came=f"got {values!r}", remedy="A tiny one stands for none"
+        )
     return tuple(float(value) for value in given[::-1])
 
 

@@ -16,35 +16,37 @@ _SAMPLES_PER_CLASS = 10
 def check_count(name: str, value: Any, least: int = 1) -> int:
     """Return `value` as an int of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(f"`{name}` must be a whole number of at least {least}, got {value!r}.")
+        raise InputError(f"must be a whole number of at least {least}", argument=name, came=f"got {value!r}")
     return int(value)
 
 
 def check_number(name: str, value: Any, least: float = 0.0) -> float:
     """Return `value` as a finite float of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not least <= value < np.inf:
-        raise InputError(f"`{name}` must be a finite number of at least {least:g}, got {value!r}.")
+        raise InputError(f"must be a finite number of at least {least:g}", argument=name, came=f"got {value!r}")
     return float(value)
 
 
 def check_strength(name: str, value: Any) -> float:
     """Return a penalty's strength, which must be positive for the answer to be finite and unique."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0.0 < value < np.inf:
-        raise InputError(f"`{name}` must be a positive number, got {value!r}; a tiny one stands for none.")
+        raise InputError(
+            "must be a positive number", argument=name, came=f"got {value!r}", remedy="A tiny one stands for none"
+        )
     return float(value)
 
 
 def check_flag(name: str, value: Any) -> bool:
     """Return `value`, True or False: a word such as "no" would count as True."""
     if not isinstance(value, bool | np.bool_):
-        raise InputError(f"`{name}` must be True or False, got {value!r}.")
+        raise InputError("must be True or False", argument=name, came=f"got {value!r}")
     return bool(value)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """Return `value`, one of `choices`."""
     if not isinstance(value, str) or value not in choices:
-        raise InputError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+        raise InputError(f"must be one of {', '.join(map(repr, choices))}", argument=name, came=f"got {value!r}")
     return value
 
 
@@ -54,7 +56,7 @@ def check_random_state(value: Any) -> np.random.Generator:
         return np.random.default_rng(value)
     except (TypeError, ValueError):
         raise InputError(
-            f"`random_state` must be a whole number of at least 0, a Generator or None, got {value!r}."
+            "must be a whole number of at least 0, a Generator or None", argument="random_state", came=f"got {value!r}"
         ) from None
 
 

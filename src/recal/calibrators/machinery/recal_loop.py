@@ -52,7 +52,7 @@ class Reading:
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                raise InputError(f"`{name}` must be one of {allowed}, got {getattr(self, name)!r}.")
+                raise InputError(f"must be one of {allowed}", argument=name, came=f"got {getattr(self, name)!r}")
         check_number("tol", self.tol)
         check_count("n_bins", self.n_bins)
         check_flag("exact", self.exact)

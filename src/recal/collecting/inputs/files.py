@@ -100,7 +100,7 @@ def _reason(error: Exception) -> str:
 
 def _refuse(name: str, value: Any, where: str) -> None:
     if value is not None:
-        raise InputError(f"`{name}` applies to {where} only.")
+        raise InputError(f"applies to {where} only", argument=name)
 
 
 def read_labels(path: Path) -> NDArray[Any]:
@@ -188,7 +188,7 @@ def _idx_labels(path: Path) -> NDArray[Any] | None:
 
 def _read_cifar_archive(path: Path, part: Part) -> tuple[NDArray[Any], NDArray[Any]]:
     if part not in ("train", "test"):
-        raise InputError(f"`part` must be 'train' or 'test', got {part!r}.")
+        raise InputError("must be 'train' or 'test'", argument="part", came=f"got {part!r}")
     wanted = re.compile(r"(^|/)(test_batch|test)\.bin$" if part == "test" else r"(^|/)(data_batch_\d+|train)\.bin$")
     with tarfile.open(path) as archive:
         names = sorted(name for name in archive.getnames() if wanted.search(name))

@@ -14,7 +14,7 @@ from PIL import Image
 from recal.collecting.fingerprint import digest_texts
 from recal.collecting.inputs.pixels import Pixels, read_image
 from recal.collecting.inputs.sources import IndexedSource, form_of
-from recal.errors import FileError, InputError
+from recal.errors import FileError, InputError, Remedy
 
 OnError = Literal["stop", "skip"]
 Size = int | tuple[int, int]
@@ -40,7 +40,7 @@ class FileFolder(IndexedSource):
 
     def __init__(self, root: Path, *, on_error: OnError = "stop") -> None:
         if on_error not in ("stop", "skip"):
-            raise InputError(f"`on_error` must be 'stop' or 'skip', got {on_error!r}.")
+            raise InputError("must be 'stop' or 'skip'", argument="on_error", came=f"got {on_error!r}")
         self.root = Path(root)
         folders = sorted(path for path in self.root.iterdir() if path.is_dir() and not path.name.startswith("."))
         if folders:
@@ -143,7 +143,7 @@ class ImageFolder(FileFolder):
         elif isinstance(resize, int):
             _pair(resize, "resize")
         if pixels not in ("rgb", "gray", "rgba", "gray16"):
-            raise InputError(f"`pixels` must be 'rgb', 'gray', 'rgba' or 'gray16', got {pixels!r}.")
+            raise InputError("must be 'rgb', 'gray', 'rgba' or 'gray16'", argument="pixels", came=f"got {pixels!r}")
         self.pixels: Pixels = pixels
         super().__init__(root, on_error=on_error)
 
@@ -168,7 +168,11 @@ class ImageFolder(FileFolder):
             if image.shape != first.shape:
                 raise InputError(
                     f"Images must have one size: {self.paths[start]} is {first.shape[:2]} and {self.paths[row]} is "
-                    f"{image.shape[:2]} (height, width). Pass resize=, and crop= for other shapes."
+                    f"{image.shape[:2]} (height, width)",
+                    remedy=Remedy(
+                        "Pass resize=, and crop= for other shapes",
+                        typed="Give --resize N, and --crop N for other shapes",
+                    ),
                 )
             batch[row - start] = image
         return batch
@@ -181,8 +185,9 @@ class ImageFolder(FileFolder):
             height, width = self.crop
             if image.width < width or image.height < height:
                 raise InputError(
-                    f"crop={height}x{width} is larger than the image {path}, which is {image.height}x{image.width}; "
-                    "pass a larger resize=."
+                    f"{height}x{width} is larger than the image {path}, which is {image.height}x{image.width}",
+                    argument="crop",
+                    remedy=Remedy("Pass a larger resize=", typed="Give a larger --resize"),
                 )
             left, top = round((image.width - width) / 2), round((image.height - height) / 2)
             image = image.crop((left, top, left + width, top + height))
@@ -201,5 +206,5 @@ class ImageFolder(FileFolder):
 def _pair(size: Size, name: str) -> tuple[int, int]:
     pair = (size, size) if isinstance(size, int) else tuple(size)
     if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
-        raise InputError(f"`{name}` must be a positive length or (height, width), got {size!r}.")
+        raise InputError("must be a positive length or (height, width)", argument=name, came=f"got {size!r}")
     return pair[0], pair[1]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.inputs.folder import SUFFIXES, FileFolder, ImageFolder, OnError, as_objects
-from recal.errors import FileError, InputError, MissingExtraError
+from recal.errors import FileError, InputError, MissingExtraError, Remedy
 
 ReadAs = Literal["images", "texts", "sounds", "bytes"]
 
@@ -55,7 +55,7 @@ class SoundFolder(FileFolder):
 
     def __init__(self, root: Path, *, seconds: float | None = None, on_error: OnError = "stop") -> None:
         if seconds is not None and not seconds > 0:
-            raise InputError(f"`seconds` must be positive, got {seconds!r}.")
+            raise InputError("must be positive", argument="seconds", came=f"got {seconds!r}")
         self.seconds = seconds
         self.rate: int | None = None
         super().__init__(root, on_error=on_error)
@@ -113,10 +113,12 @@ def open_folder(path: Path, read: ReadAs | None = None, **options: Any) -> FileF
     """Return the source of a folder: what most of its files are, or what `read` says."""
     chosen = _most(path) if read is None else read
     if chosen not in _FOLDERS:
-        raise InputError(f"`read` must be one of {', '.join(_FOLDERS)}, got {read!r}.")
+        raise InputError(f"must be one of {', '.join(_FOLDERS)}", argument="read", came=f"got {read!r}")
     for name in options:
         if _TAKES.get(name, chosen) != chosen:
-            raise InputError(f"`{name}` applies to folders of {_TAKES[name]} only, and {path} is read as {chosen}.")
+            raise InputError(
+                f"applies to folders of {_TAKES[name]} only, and {path} is read as {chosen}", argument=name
+            )
     return _FOLDERS[chosen](path, **options)
 
 
@@ -135,8 +137,12 @@ def _most(path: Path) -> str:
     if other > counts[chosen]:
         known = f"only {counts[chosen]} of them {chosen}" if counts[chosen] else "none of them images, sounds or texts"
         raise InputError(
-            f"{path} holds {other + sum(counts.values())} files, {known} by their names (.png, .wav, .txt, ...). "
-            "To read all as bytes say read='bytes'; to read those of one kind alone, read='images', read='sounds' or "
-            "read='texts'."
+            f"{path} holds {other + sum(counts.values())} files, {known} by their names (.png, .wav, .txt, ...)",
+            remedy=Remedy(
+                "To read all as bytes say read='bytes'; to read those of one kind alone, read='images', read='sounds' "
+                "or read='texts'",
+                typed="To read all as bytes say --read bytes; to read those of one kind alone, --read images, --read "
+                "sounds or --read texts",
+            ),
         )
     return chosen

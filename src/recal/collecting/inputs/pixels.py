@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from recal.errors import FileError
+from recal.errors import FileError, Remedy
 
 # Pillow would try every format that it knows on a file of any name; some of them start other programs (EPS).
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
@@ -34,8 +34,11 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
             return _as_wanted(ImageOps.exif_transpose(file), file.format, pixels)
     except _UNREADABLE as error:
         raise FileError(
-            f"The image {os.fspath(path)} cannot be read: {str(error).rstrip('.')}. Mend or remove it, or leave such "
-            "out with on_error='skip'."
+            f"The image {os.fspath(path)} cannot be read: {str(error).rstrip('.')}",
+            remedy=Remedy(
+                "Mend or remove it, or leave such out with on_error='skip'",
+                typed="Mend or remove it, or leave such out with --on-error skip",
+            ),
         ) from error
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from recal.checks import Floats, check_probs, looks_like_probabilities
 from recal.collecting.fingerprint import digest
-from recal.errors import FileError, InputError, MissingExtraError, blame
+from recal.errors import FileError, InputError, MissingExtraError, Remedy, blame
 from recal.preprocessing import Outputs
 
 # Where a model answers a probability of 0 its logarithm is taken as that of this floor.
@@ -79,7 +79,9 @@ class CallableModel(Model):
 def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> Model:
     """Return the adapter for `model`, chosen by what it is."""
     if outputs not in ("logits", "probabilities"):
-        raise InputError(f"`outputs` says what the model returns: 'logits' or 'probabilities', got {outputs!r}.")
+        raise InputError(
+            "says what the model returns: 'logits' or 'probabilities'", argument="outputs", came=f"got {outputs!r}"
+        )
     if isinstance(model, Model):
         return model
     if isinstance(model, str | os.PathLike):
@@ -291,17 +293,31 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
     if outputs == "probabilities":
         return log_of(values, model.name) if np.isfinite(values).all() else values
     if looks_like_probabilities(values):
+        before = "Return the values before the softmax, or say"
+        after = f"to take their logarithms (with a floor of {PROBABILITY_FLOOR:g})"
         raise InputError(
             f"Every row that {model.name} returned lies in [0, 1] and sums to 1: these are probabilities, and logits "
-            "are needed. Return the values before the softmax, or say outputs='probabilities' to take their logarithms "
-            f"(with a floor of {PROBABILITY_FLOOR:g})."
+            "are needed",
+            remedy=Remedy(
+                f"{before} outputs='probabilities' {after}", typed=f"{before} --outputs probabilities {after}"
+            ),
         )
     return values
 
 
 def log_of(probs: Floats, name: str) -> Floats:
     """Return the logarithms of probabilities, floored, and say so when the floor was needed."""
-    check_probs(probs, f"outputs of {name}")
+    try:
+        check_probs(probs)
+    except InputError as error:
+        raise InputError(
+            f"What {name} returns as probabilities {error.rule}",
+            came=error.came,
+            remedy=Remedy(
+                "If these are logits, leave outputs='probabilities' out",
+                typed="If these are logits, leave --outputs out",
+            ),
+        ) from None
     if probs.min() < PROBABILITY_FLOOR:
         warnings.warn(
             f"{name} answers probabilities of 0, or nearly; {PROBABILITY_FLOOR:g} is taken in place of all below it, "

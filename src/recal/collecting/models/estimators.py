@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest
 from recal.collecting.models.base import Model, log_of
-from recal.errors import InputError
+from recal.errors import InputError, Remedy
 from recal.preprocessing import Outputs
 
 
@@ -34,7 +35,13 @@ class EstimatorModel(Model):
         self.classes = np.asarray(classes)
         self.method = "decision_function" if outputs == "logits" and self._can("decision_function") else "predict_proba"
         if not self._can(self.method):
-            raise InputError(f"{self.name} has no {self.method}; pass outputs='logits' to use its decision_function.")
+            raise InputError(
+                f"{self.name} has no {self.method}",
+                remedy=Remedy(
+                    "Pass outputs='logits' to use its decision_function",
+                    typed="Use --outputs logits for its decision_function",
+                ),
+            )
 
     def _can(self, method: str) -> bool:
         # An SVC's one-vs-one margins are one per pair of classes, not one per class.
@@ -74,7 +81,8 @@ class EstimatorModel(Model):
         if batch.ndim > 2 and batch.shape[-1] in (3, 4) and expected * batch.shape[-1] == found:
             raise InputError(
                 f"{self.name} was fitted on rows of {expected} numbers, and an input of the shape {batch.shape[1:]} "
-                f"has {found}. In grey it would fit: pixels='gray'."
+                f"has {found}",
+                remedy=Remedy("In grey it would fit: pixels='gray'", typed="In grey it would fit: --pixels gray"),
             )
         if batch.ndim <= 2 or expected != found:
             return batch
@@ -87,15 +95,21 @@ class EstimatorModel(Model):
             strangers = [str(name) for name in frame.columns if name not in set(known)]
             if strangers and set(known) <= set(frame.columns):
                 raise InputError(
-                    f"{self.name} was not fitted on the column{'s' * (len(strangers) > 1)} {', '.join(strangers)}. The "
-                    f"one that holds the labels is named so: label_column='{strangers[-1]}'; take others out."
+                    f"{self.name} was not fitted on the column{'s' * (len(strangers) > 1)} {', '.join(strangers)}",
+                    remedy=Remedy(
+                        f"Name that of the labels, label_column={strangers[-1]!r}; take others out",
+                        typed=f"Name that of the labels, --label-column {quote(strangers[-1])}; take others out",
+                    ),
                 )
             return
         words = [str(name) for name in frame.columns if not _is_number(frame[name].dtype)]
         if words and not hasattr(self.estimator, "n_features_in_"):
             raise InputError(
-                f"{self.name} knows no columns by name and was given the columns {', '.join(map(str, frame.columns))}. "
-                f"If it takes texts, say which column holds them: text_column='{words[0]}'."
+                f"{self.name} knows no columns by name and was given the columns {', '.join(map(str, frame.columns))}",
+                remedy=Remedy(
+                    f"If it takes texts, say which column holds them: text_column={words[0]!r}",
+                    typed=f"If it takes texts, say which column holds them: --text-column {quote(words[0])}",
+                ),
             )
 
 

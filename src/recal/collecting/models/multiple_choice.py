@@ -22,9 +22,15 @@ class MultipleChoice(Model):
 
     def __init__(self, score: Score, options: Sequence[str], template: str) -> None:
         if isinstance(options, str) or len(options) < 2 or len(set(options)) != len(options):
-            raise InputError(f"`options` are two or more distinct answers, such as ['A', 'B', 'C']; got {options!r}.")
+            raise InputError(
+                "must be two or more distinct answers, such as ['A', 'B', 'C']",
+                argument="options",
+                came=f"got {options!r}",
+            )
         if template.count("{input}") != 1:
-            raise InputError(f"`template` holds {{input}} once, where the question goes; got {template!r}.")
+            raise InputError(
+                "must hold {input} once, where the question goes", argument="template", came=f"got {template!r}"
+            )
         self.score, self.options, self.template = score, tuple(options), template
         self.name = str(getattr(score, "__name__", type(score).__name__))
         self.classes = np.array(self.options)

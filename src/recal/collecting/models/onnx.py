@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class OnnxModel(Model):
                 model = _open_session(self.path)
             except Exception as error:
                 raise FileError(
-                    f"{self.path} cannot be read as an ONNX model: {str(error).rstrip('.')}. Copy or export it again."
+                    f"{self.path} cannot be read as an ONNX model: {_reason(error)}. Copy or export it again."
                 ) from error
         else:
             self.name = "the ONNX session"
@@ -137,5 +138,12 @@ class OnnxModel(Model):
             expected = self.session.get_inputs()[0].shape
             raise InputError(
                 f"{self.name} expects the shape {expected} and refused a batch of {array.shape}, dtype {array.dtype}: "
-                f"{error}. Bring inputs into that shape with `preprocess`."
+                f"{_reason(error)}",
+                remedy="Bring inputs into that shape in the preprocessing",
             ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without the runtime's own codes and the path that the sentence names already."""
+    code = r"\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?"
+    return re.sub(code, "", str(error)).strip().rstrip(".")

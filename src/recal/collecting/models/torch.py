@@ -199,7 +199,7 @@ def as_tensor(values: Any) -> torch.Tensor:
     array = np.asarray(values)
     if array.dtype.kind not in "biufc":
         raise InputError(
-            f"A torch model takes numbers; this batch has dtype {array.dtype}. Convert it in `preprocess`."
+            f"A torch model takes numbers; this batch has dtype {array.dtype}. Convert it in the preprocessing."
         )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)

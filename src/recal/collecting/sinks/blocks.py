@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from recal.collecting.fingerprint import digest_array
 from recal.collecting.job import Block
 from recal.collecting.sinks.memory import First, check_block
-from recal.errors import FileError
+from recal.errors import FileError, Remedy
 from recal.files.checksums import checksum
 
 
@@ -59,7 +59,8 @@ class StoreArrays:
             self._arrays = {name: root[name] for name in ("logits", "transformed") if name in root}
         except Exception as error:
             raise FileError(
-                f"{self.target} is damaged: {error}. Pass resume=False (--again) to begin again."
+                f"{self.target} is damaged: {error}",
+                remedy=Remedy("Pass resume=False to begin again", typed="Add --again to begin again"),
             ) from error
 
     def forget(self) -> None:

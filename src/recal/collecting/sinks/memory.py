@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Floats, Labels, check_classes, check_labels
+from recal.checks import Floats, Labels, check_classes, check_labels, check_one_each
 from recal.collecting.inputs.sources import Batch, Source
 from recal.collecting.job import Block, Finisher, Job
-from recal.errors import FileError, InputError
+from recal.errors import FileError, InputError, Remedy
 from recal.transforms import Transform
 from recal.views import Views
 
@@ -96,7 +96,7 @@ class Sink(ABC):
         if values is None and self._labels:
             values = np.concatenate([self._labels[index] for index in sorted(self._labels)])
         if values is not None and len(values) != n_samples:
-            raise InputError(f"There are {n_samples} samples but {len(values)} labels.")
+            check_one_each(values, n_samples)
         return self._columns(values, n_classes)
 
     def _columns(self, values: NDArray[Any] | None, n_classes: int) -> tuple[Labels | None, NDArray[Any] | None]:
@@ -105,7 +105,11 @@ class Sink(ABC):
         if names is None and folders is not None and len(folders) != n_classes:
             raise InputError(
                 f"There are {len(folders)} class folders and the model has {n_classes} classes, so which is which "
-                "cannot be told. Pass classes=[...], the model's columns in order, by the folders' names."
+                "cannot be told",
+                remedy=Remedy(
+                    "Pass classes=[...], the model's columns in order, by the folders' names",
+                    typed="Give --classes A,B,C, the model's columns in order, by the folders' names",
+                ),
             )
         columns = None if names is None else check_classes(names, n_classes)
         if columns is None and folders is not None:

@@ -28,7 +28,7 @@ from recal.collecting.sinks.blocks import BlockWriter, StoreArrays, Token, Writt
 from recal.collecting.sinks.journal import Journal
 from recal.collecting.sinks.memory import ViewsSink
 from recal.collecting.sinks.resuming import differ_by_rounding, is_foreign, version_of
-from recal.errors import FileError, InputError
+from recal.errors import FileError, InputError, Remedy
 from recal.files.atomic import replacing
 from recal.files.checksums import Checksums, checksum, describe
 from recal.files.locks import FolderLock
@@ -47,7 +47,10 @@ _JOB = {
     "preprocess": "another preprocess",
     "labels": "other labels",
 }
-_REMEDY = "Choose another name, or pass resume=False (--again) to begin again and replace it."
+_REMEDY = Remedy(
+    "Choose another name, or pass resume=False to begin again and replace it",
+    typed="Choose another name, or add --again to begin again and replace it",
+)
 
 
 class StoreSink(ViewsSink):
@@ -212,7 +215,8 @@ class StoreSink(ViewsSink):
         different = [words for key, words in _JOB.items() if found.get(key) != self._manifest[key]]
         if different:
             raise InputError(
-                f"{self.target} was made with {' and '.join(different)}; views of two jobs are not mixed. {_REMEDY}"
+                f"{self.target} was made with {' and '.join(different)}; views of two jobs are not mixed",
+                remedy=_REMEDY,
             )
         self._manifest["versions"] = found.get("versions")  # of the run that began it
 

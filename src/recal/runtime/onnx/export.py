@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.decisions.rule import DecisionRule
-from recal.errors import InputError
+from recal.errors import InputError, Remedy
 from recal.files.atomic import replacing
 from recal.plan import Plan
 from recal.preprocessing import Normalize, Outputs, settle, settle_outputs
@@ -95,7 +95,9 @@ def export_onnx(
     'model.onnx'
     """
     if outputs not in (None, "logits", "probabilities"):
-        raise InputError(f"`outputs` says what the model returns: 'logits' or 'probabilities', got {outputs!r}.")
+        raise InputError(
+            "says what the model returns: 'logits' or 'probabilities'", argument="outputs", came=f"got {outputs!r}"
+        )
     stored = getattr(plan, "preprocessing_", None)
     preprocess, outputs = settle(stored, preprocess), settle_outputs(stored, outputs)
     if example is None and stored is not None and stored.shape is not None:
@@ -129,7 +131,9 @@ def _thresholds(accept: Any, n_classes: int) -> NDArray[np.float64] | None:
     values = accept.thresholds if isinstance(accept, DecisionRule) else accept
     thresholds = np.asarray(values, dtype=np.float64).reshape(-1)
     if len(thresholds) not in (1, n_classes):
-        raise InputError(f"`accept` is one number, or one for each of {n_classes} classes, got {len(thresholds)}.")
+        raise InputError(
+            f"is one number, or one for each of {n_classes} classes", argument="accept", came=f"got {len(thresholds)}"
+        )
     return thresholds
 
 
@@ -137,7 +141,7 @@ def _torch_front(model: Any, preprocess: Any, example: Any, outputs: str) -> lis
     from recal.runtime.torch.onnx import Logits, gives_probabilities
 
     if outputs == "logits" and gives_probabilities(model, preprocess, example):
-        raise InputError(_PROBABILITIES)
+        raise _ends_in_softmax()
     return [traced(Logits(model, preprocess), example)]
 
 
@@ -147,7 +151,7 @@ def _onnx_front(
     """Return what turns inputs into logits, one piece after the other, and an example of the inputs."""
     own = read_model(model)
     if outputs == "logits" and own.ends_in_softmax:
-        raise InputError(_PROBABILITIES)
+        raise _ends_in_softmax()
     batch = example
     if batch is None and (transforms or preprocess is not None):
         batch = example_of(own)
@@ -168,10 +172,12 @@ def _onnx_front(
     return [*front, *grey, own], batch
 
 
-_PROBABILITIES = (
-    "The model ends in a softmax: it gives probabilities, and logits are needed. Export the model without its softmax, "
-    "or say outputs='probabilities' (--outputs probabilities), as when the views were collected."
-)
+def _ends_in_softmax() -> InputError:
+    before, after = "Export the model without its softmax, or say", ", as when the views were collected"
+    return InputError(
+        "The model ends in a softmax: it gives probabilities, and logits are needed",
+        remedy=Remedy(f"{before} outputs='probabilities'{after}", typed=f"{before} --outputs probabilities{after}"),
+    )
 
 
 def _views(transforms: tuple[Transform, ...], batch: Any) -> Piece | None:

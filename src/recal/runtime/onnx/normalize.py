@@ -36,7 +36,9 @@ def _constants(g: Nodes, number: float | Sequence[float], shape: tuple[int, ...]
     constants = np.asarray(number, dtype=np.float32).reshape(-1)
     if len(constants) not in (1, shape[axis]):
         raise InputError(
-            f"mean and std need one value, or one for each of {shape[axis]} channels; got {len(constants)}."
+            f"need one value, or one for each of {shape[axis]} channels",
+            argument=("mean", "std"),
+            came=f"got {len(constants)}",
         )
     wide = [1] * len(shape)
     wide[axis] = len(constants)

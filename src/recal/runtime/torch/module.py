@@ -73,7 +73,7 @@ class CalibratedModule(torch.nn.Module):
         if not isinstance(model, torch.nn.Module):
             raise InputError(f"CalibratedModule wraps a torch.nn.Module, got {type(model).__name__}.")
         if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
-            raise InputError(f"`max_batch` must be a whole number from 1 on, got {max_batch!r}.")
+            raise InputError("must be a whole number from 1 on", argument="max_batch", came=f"got {max_batch!r}")
         self.model = model
         self.preprocess = settle(getattr(plan, "preprocessing_", None), preprocess)
         self.max_batch = max_batch
