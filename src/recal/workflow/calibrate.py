@@ -1,0 +1,263 @@
+"""From a model and labelled inputs to automated answers: split, collect, fit, decide, judge, write.
+
+The labelled inputs are split at random into three parts. The calibration is fitted on the first, the threshold is
+chosen on the second, and both are judged on the third, so that no figure is measured on what it was chosen from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.auto import AutoCalibration
+from recal.calibrators.base import Calibrator
+from recal.collecting.apply import passes_of
+from recal.collecting.inputs.sources import IndexedSource
+from recal.collecting.local import as_pool, collect, needs_pilot, open_source
+from recal.collecting.models.base import as_model
+from recal.collecting.pilot import Picked, run_pilot
+from recal.collecting.usual import AUTO, usual_pool
+from recal.comparison import compare_probs
+from recal.decisions import Decision, decide
+from recal.engine.replay import calibrated_probs
+from recal.errors import InputError
+from recal.files.atomic import replacing
+from recal.files.saved import save
+from recal.metrics import Evaluation, evaluate
+from recal.plan import Plan
+from recal.report import write_comparison
+from recal.views import Views
+from recal.workflow.folder import CALIBRATION, DECIDE, FIT, JUDGE, PAGE, SUMMARY
+
+# Fitting needs the most; a guarantee needs hundreds; to judge is to confirm.
+SHARES = (0.5, 0.3, 0.2)
+# With fewer than this in any part, no figure would mean anything.
+_FEWEST = 20
+_DRAWS = 200
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What `calibrate` found.
+
+    Attributes
+    ----------
+    calibrator : Calibrator
+        Fitted, with the rule as its `decision_`.
+    decision, decision_before : Decision
+        How much can be automated with the calibrated probabilities, and with the model's own.
+    before, after : Evaluation
+        Of the judging part: the model's own probabilities, and the calibrated ones.
+    sizes : (int, int, int)
+        Inputs for fitting, deciding and judging.
+    n_accepted, n_errors : int
+        Accepted answers of the judging part, and the mistakes among them.
+    passes_per_answer : float
+    folder : Path
+    """
+
+    calibrator: Calibrator
+    decision: Decision
+    decision_before: Decision
+    before: Evaluation
+    after: Evaluation
+    sizes: tuple[int, int, int]
+    n_accepted: int
+    n_errors: int
+    passes_per_answer: float
+    folder: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "made_by": "recal",
+            "reason": getattr(self.calibrator, "reason_", ""),
+            "method": getattr(self.calibrator, "choice_", self.calibrator.short_name),
+            "parts": dict(zip(("fit", "decide", "judge"), self.sizes)),
+            "before": {name: self.before[name] for name in ("nll", "ece", "brier", "error_rate")},
+            "after": {name: self.after[name] for name in ("nll", "ece", "brier", "error_rate")},
+            "decision": self.decision.to_dict(),
+            "decision_before": self.decision_before.to_dict(),
+            "judged": {"accepted": self.n_accepted, "errors": self.n_errors},
+            "passes_per_answer": self.passes_per_answer,
+        }
+
+    def lines(self) -> list[str]:
+        """What a person wants to know, in four lines."""
+        n = self.sizes[2]
+        before, after, decision = self.before, self.after, self.decision
+        scores = (
+            f"NLL {before['nll']:.4f} -> {after['nll']:.4f}, ECE {before['ece']:.4f} -> {after['ece']:.4f} "
+            f"(before -> after, lower is better; {n:,} inputs used for nothing else)."
+        )
+        passes = f"Forward passes per answer: {self.passes_per_answer:.2f}."
+        return [self.reason, scores, self._automated(), passes] if self.reason else [scores, self._automated(), passes]
+
+    @property
+    def reason(self) -> str:
+        return str(getattr(self.calibrator, "reason_", ""))
+
+    def _automated(self) -> str:
+        if not self.decision.possible:
+            return str(self.decision)
+        old = self.decision_before
+        risk = f"{100 * self.decision.risk:g} %"
+        was = f"{old.coverage:.1%}" if old.possible else "none"
+        return (
+            f"{self.decision.coverage:.1%} of the answers can be automated with at most {risk} errors ({was} before "
+            f"calibration). Check on the {self.sizes[2]:,}: {self.n_accepted:,} accepted, {self.n_errors:,} wrong."
+        )
+
+
+def calibrate(
+    model: Any,
+    inputs: Any,
+    out: str | os.PathLike[str],
+    *,
+    risk: float = 0.01,
+    confidence: float = 0.95,
+    calibrator: Calibrator | None = None,
+    pool: str | Sequence[Any] | None = AUTO,
+    pilot: int = 1000,
+    labels: Any = None,
+    classes: Sequence[Any] | None = None,
+    random_state: int = 0,
+    progress: bool = True,
+    title: str = "Calibration report",
+    command: str = "",
+    say: Callable[[str], None] = lambda line: None,
+    outputs: Any = "logits",
+    device: Any = None,
+    files: dict[str, Any] | None = None,
+    **how: Any,
+) -> Calibrated:
+    """Calibrate a model on labelled inputs, decide which answers can be automated, and write both into a folder.
+
+    Parameters
+    ----------
+    model, inputs, pool, labels, classes, outputs, device
+        As in `recal.collect`. Inputs must be readable in any order: arrays, files, folders.
+    out : path of the folder
+        An interrupted run resumes from it.
+    risk, confidence : float
+        As in `recal.decide`.
+    calibrator : Calibrator, optional
+        ``AutoCalibration()`` where not given.
+    pilot : int
+        The whole pool is computed for so many of the fitting inputs; for the others only the views that help.
+    say : callable
+        Is told what is being done, line by line.
+    **how : `preprocess`, `batch_size`, `engine`
+        As in `recal.collect`.
+    """
+    folder = Path(out)
+    source = open_source(inputs, labels, files or {})
+    if not isinstance(source, IndexedSource):
+        raise InputError(
+            "The labelled inputs are split at random, so they must be readable in any order: an array, a file, a "
+            "folder or a torch dataset, not a loader or a generator."
+        )
+    parts = split(source.n_samples, random_state)
+    sizes = (len(parts[0]), len(parts[1]), len(parts[2]))
+    say("1/4  Split {:,} labelled inputs: {:,} to fit, {:,} to decide, {:,} to judge.".format(sum(sizes), *sizes))
+    answering = as_model(model, outputs=outputs, device=device)
+    asked = {"classes": classes, "progress": progress, "outputs": outputs, **how}
+    folder.mkdir(parents=True, exist_ok=True)
+
+    say("2/4  Ask the model about the inputs, and about transformed copies of some of them.")
+    method = AutoCalibration(random_state=random_state) if calibrator is None else calibrator
+    views = _fit_views(answering, Picked(source, parts[0]), pool, pilot, folder / FIT, asked, method, random_state, say)
+    say("3/4  Fit the calibration.")
+    fitted = method.fit(views)
+    say("4/4  Decide which answers can be automated, and judge both.")
+    needed = fitted.needed_transforms()
+    deciding = collect(answering, Picked(source, parts[1]), needed, out=folder / DECIDE, **asked)
+    judging = collect(answering, Picked(source, parts[2]), needed, out=folder / JUDGE, **asked)
+    found = _judged(fitted, deciding, judging, risk, confidence, sizes, folder, random_state)
+    _write(found, judging, title, command, random_state)
+    return found
+
+
+def split(n_samples: int, random_state: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows to fit, to decide and to judge on: a random half, three and two tenths."""
+    fewest = int(np.ceil(_FEWEST / min(SHARES)))
+    if n_samples < fewest:
+        raise InputError(
+            f"At least {fewest} labelled inputs are needed, to have some to fit, to decide and to judge on; got "
+            f"{n_samples}. A few thousand are better."
+        )
+    order = np.random.default_rng([random_state, 2]).permutation(n_samples)
+    cuts = np.round(np.cumsum(SHARES[:2]) * n_samples).astype(int)
+    first, second, third = (np.sort(rows) for rows in np.split(order, cuts))
+    return first, second, third
+
+
+def _fit_views(
+    model: Any,
+    source: Picked,
+    pool: Any,
+    pilot: int,
+    out: Path,
+    asked: dict[str, Any],
+    method: Calibrator,
+    seed: int,
+    say: Callable[[str], None],
+) -> Views:
+    """Collect what the fit reads; of many inputs only the views that a pilot found worth it."""
+    if not (method.needs_views or method.reads_views):
+        return collect(model, source, None, out=out, **asked)
+    candidates = usual_pool(source, model, seed) if isinstance(pool, str) and pool == AUTO else as_pool(pool, seed)
+    if candidates and needs_pilot(source, pilot):
+        found = run_pilot(model, source, candidates, pilot, out=out, seed=seed, **asked)
+        say(f"     {found}.")
+        candidates = found.chosen
+    return collect(model, source, candidates, out=out, **asked)
+
+
+def _judged(
+    fitted: Calibrator,
+    deciding: Views,
+    judging: Views,
+    risk: float,
+    confidence: float,
+    sizes: tuple[int, int, int],
+    folder: Path,
+    seed: int,
+) -> Calibrated:
+    decision = decide(fitted.predict_proba(deciding), deciding.labels, risk, confidence)
+    before = decide(calibrated_probs(Plan(), deciding), deciding.labels, risk, confidence)
+    fitted.decision_ = decision.rule
+    raw, probs = calibrated_probs(Plan(), judging), fitted.predict_proba(judging)
+    accepted = decision.accept(probs)
+    wrong = probs.argmax(axis=1) != judging.labels
+    return Calibrated(
+        fitted,
+        decision,
+        before,
+        evaluate(raw, judging.labels, _DRAWS, random_state=seed),
+        evaluate(probs, judging.labels, _DRAWS, random_state=seed),
+        sizes,
+        int(accepted.sum()),
+        int((accepted & wrong).sum()),
+        float(passes_of(fitted, judging.logits).mean()),
+        folder,
+    )
+
+
+def _write(found: Calibrated, judging: Views, title: str, command: str, seed: int) -> None:
+    """Write the page and the summary, and the calibration last: where it is, all is."""
+    named = {"before": calibrated_probs(Plan(), judging), "after": found.calibrator.predict_proba(judging)}
+    names = None if judging.classes is None else list(judging.classes)
+    truth = judging.labels if names is None else np.asarray(names)[judging.labels]
+    compared = compare_probs(named, truth, classes=names, random_state=seed)
+    write_comparison(compared, found.folder / PAGE, title=title, command=command)
+    with replacing(found.folder / SUMMARY) as file:
+        file.write((json.dumps(found.to_dict(), indent=2) + "\n").encode())
+    save(found.calibrator, found.folder / CALIBRATION)

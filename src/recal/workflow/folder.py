@@ -1,0 +1,30 @@
+"""The folder that `recal calibrate` writes: which file is what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from recal.errors import FileError
+
+CALIBRATION, PAGE, SUMMARY = "calibration.recal", "report.html", "summary.json"
+# One store of views for each part of the labelled inputs; an interrupted run resumes from them.
+FIT, DECIDE, JUDGE = "fit.zarr", "decide.zarr", "judge.zarr"
+NAMES = (CALIBRATION, PAGE, SUMMARY)
+
+
+def calibration_in(path: Path) -> Path:
+    """Return the calibration's file: `path` itself, or the one in the folder that `recal calibrate` wrote."""
+    if not path.is_dir():
+        return path
+    found = path / CALIBRATION
+    if not found.is_file():
+        unfinished = (path / FIT).exists()
+        raise FileError(
+            f"{path} holds no {CALIBRATION}. "
+            + (
+                "Its run was interrupted: run the same recal calibrate command again to resume it."
+                if unfinished
+                else "Make it with: recal calibrate --model MODEL --data LABELLED --out FOLDER"
+            )
+        )
+    return found
