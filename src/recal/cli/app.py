@@ -30,6 +30,7 @@ from recal.errors import InputError, RecalError
 # In the order in which they are listed.
 COMMANDS: tuple[str, ...] = (
     "demo",
+    "calibrate",
     "collect",
     "fit",
     "apply",

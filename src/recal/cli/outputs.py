@@ -33,9 +33,10 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("watch", "retemper"): (".npz",),
 }
 # Commands whose --out is a folder for several files.
-FOLDERS = ("compare", "demo")
+FOLDERS = ("calibrate", "compare", "demo")
 # The names that they write there.
 NAMES = {
+    "calibrate": ("calibration.recal", "report.html", "summary.json"),
     "compare": ("comparison.md", "comparison.tex", "comparison.csv", "comparison.json", "report.html"),
     "demo": (
         "reliability.png",
