@@ -33,6 +33,7 @@ ROOMS = (
     "comparison",
     "reporting",
     "demo",
+    "workflow",
     "cli __main__",
 )
 RANK = {room: rank for rank, line in enumerate(ROOMS) for room in line.split()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recal.workflow.calibrate import Calibrated, calibrate
 from recal.workflow.folder import CALIBRATION, calibration_in
+from recal.workflow.job import Calibrated, calibrate
 
 __all__ = ["CALIBRATION", "Calibrated", "calibrate", "calibration_in"]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
-from recal.collecting.apply import passes_of
+from recal.collecting.applying import passes_of
 from recal.collecting.inputs.sources import IndexedSource
 from recal.collecting.local import as_pool, collect, needs_pilot, open_source
 from recal.collecting.models.base import as_model
@@ -32,7 +32,7 @@ from recal.files.atomic import replacing
 from recal.files.saved import save
 from recal.metrics import Evaluation, evaluate
 from recal.plan import Plan
-from recal.report import write_comparison
+from recal.reporting import report
 from recal.views import Views
 from recal.workflow.folder import CALIBRATION, DECIDE, FIT, JUDGE, PAGE, SUMMARY
 
@@ -91,11 +91,10 @@ class Calibrated:
 
     def lines(self) -> list[str]:
         """What a person wants to know, in four lines."""
-        n = self.sizes[2]
-        before, after, decision = self.before, self.after, self.decision
+        before, after = self.before, self.after
         scores = (
             f"NLL {before['nll']:.4f} -> {after['nll']:.4f}, ECE {before['ece']:.4f} -> {after['ece']:.4f} "
-            f"(before -> after, lower is better; {n:,} inputs used for nothing else)."
+            f"(before -> after, lower is better; {self.sizes[2]:,} inputs used for nothing else)."
         )
         passes = f"Forward passes per answer: {self.passes_per_answer:.2f}."
         return [self.reason, scores, self._automated(), passes] if self.reason else [scores, self._automated(), passes]
@@ -164,6 +163,8 @@ def calibrate(
             "The labelled inputs are split at random, so they must be readable in any order: an array, a file, a "
             "folder or a torch dataset, not a loader or a generator."
         )
+    if source.batch(0, 1).labels is None:
+        raise InputError("Labels are needed: pass them as `labels`, or use inputs that bring them.")
     parts = split(source.n_samples, random_state)
     sizes = (len(parts[0]), len(parts[1]), len(parts[2]))
     say("1/4  Split {:,} labelled inputs: {:,} to fit, {:,} to decide, {:,} to judge.".format(sum(sizes), *sizes))
@@ -231,6 +232,8 @@ def _judged(
     folder: Path,
     seed: int,
 ) -> Calibrated:
+    assert deciding.labels is not None
+    assert judging.labels is not None
     decision = decide(fitted.predict_proba(deciding), deciding.labels, risk, confidence)
     before = decide(calibrated_probs(Plan(), deciding), deciding.labels, risk, confidence)
     fitted.decision_ = decision.rule
@@ -253,11 +256,12 @@ def _judged(
 
 def _write(found: Calibrated, judging: Views, title: str, command: str, seed: int) -> None:
     """Write the page and the summary, and the calibration last: where it is, all is."""
+    assert judging.labels is not None
     named = {"before": calibrated_probs(Plan(), judging), "after": found.calibrator.predict_proba(judging)}
-    names = None if judging.classes is None else list(judging.classes)
-    truth = judging.labels if names is None else np.asarray(names)[judging.labels]
+    names = judging.classes
+    truth = judging.labels if names is None else names[judging.labels]
     compared = compare_probs(named, truth, classes=names, random_state=seed)
-    write_comparison(compared, found.folder / PAGE, title=title, command=command)
+    report(compared, found.folder / PAGE, title=title, command=command)
     with replacing(found.folder / SUMMARY) as file:
         file.write((json.dumps(found.to_dict(), indent=2) + "\n").encode())
     save(found.calibrator, found.folder / CALIBRATION)

@@ -1,0 +1,108 @@
+"""The whole job in one call: parts kept apart, a folder that holds all, and a run that resumes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from recal import load, read_views
+from recal.calibrators import TemperatureScaling
+from recal.errors import FileError, InputError
+from recal.workflow import calibrate, calibration_in
+from recal.workflow.job import split
+
+
+def overconfident(batch):
+    """Sees the left half of each picture only, and is far too sure of it."""
+    score = np.asarray(batch, dtype=float)[:, :, :4].sum((1, 2)) / 200
+    return np.stack([-score, score], axis=1)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 800)
+    images = 128 + 40 * rng.normal(size=(800, 8, 8)) + np.where(y == 1, 10, -10)[:, None, None]
+    return np.clip(images, 0, 255).astype(np.uint8), y
+
+
+def centred(batch):
+    return np.asarray(batch, dtype=float) - 128
+
+
+@pytest.fixture(scope="module")
+def done(problem, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("job") / "calibrated"
+    told = []
+    how = {"labels": problem[1], "risk": 0.1, "preprocess": centred, "progress": False, "say": told.append}
+    found = calibrate(overconfident, problem[0], folder, pool="flip+shift", pilot=300, **how)
+    return found, folder, told
+
+
+def test_the_three_parts_hold_every_row_once():
+    parts = split(1001, 0)
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(1001))
+    assert [len(rows) for rows in parts] == [500, 301, 200]
+    assert np.array_equal(split(1001, 0)[0], parts[0])
+    assert not np.array_equal(split(1001, 1)[0], parts[0])
+
+
+def test_too_few_inputs_to_split_are_refused_with_the_number():
+    with pytest.raises(InputError, match="got 99"):
+        split(99, 0)
+    assert len(split(100, 0)[2]) == 20
+
+
+def test_confidence_improves_and_no_answer_changes(done):
+    found, _, _ = done
+    assert found.after["nll"] < found.before["nll"]
+    assert found.after["error_rate"] == found.before["error_rate"]
+    assert found.decision.coverage > 0.9
+
+
+def test_the_folder_holds_a_calibration_that_knows_its_rule(done, problem):
+    found, folder, _ = done
+    again = load(calibration_in(folder))
+    assert again.decision_ == found.decision.rule
+    judged = read_views(folder / "judge.zarr")
+    assert again.accept(judged).sum() == found.n_accepted
+    wrong = again.predict(judged) != judged.labels
+    assert (again.accept(judged) & wrong).sum() == found.n_errors
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["parts"] == {"fit": 400, "decide": 240, "judge": 160}
+    assert summary["decision"]["coverage"] == found.decision.coverage
+    assert "<html" in (folder / "report.html").read_text()
+
+
+def test_a_pilot_tries_the_whole_pool_on_some_of_the_fitting_inputs(done):
+    _, folder, told = done
+    assert read_views(folder / "fit.pilot.zarr").n_samples == 300
+    assert any("pilot of 2 views on 300 samples" in line for line in told)
+
+
+def test_the_same_command_resumes_what_was_interrupted(problem, tmp_path):
+    asked = []
+
+    def counted(batch):
+        asked.append(len(batch))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return overconfident(batch)
+
+    how = {"labels": problem[1], "preprocess": centred, "progress": False, "calibrator": TemperatureScaling()}
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(counted, problem[0], tmp_path / "out", batch_size=100, **how)
+    with pytest.raises(FileError, match="run the same recal calibrate command again"):
+        calibration_in(tmp_path / "out")
+    asked.extend([0] * 10)
+    before = len(asked)
+    calibrate(counted, problem[0], tmp_path / "out", batch_size=100, **how)
+    assert sum(asked[before:]) < 800
+    assert calibration_in(tmp_path / "out").is_file()
+
+
+def test_a_folder_that_is_no_calibration_names_the_command(tmp_path):
+    with pytest.raises(FileError, match="recal calibrate --model MODEL"):
+        calibration_in(tmp_path)
