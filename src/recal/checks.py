@@ -285,3 +285,16 @@ def _look_up(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
             f"such as {', '.join(map(repr, names.tolist()[:3]))}",
             argument="classes",
         ) from None
+
+
+def check_confidences(confidences: ArrayLike, n_samples: int) -> NDArray[np.float64]:
+    """Return one number in [0, 1] for each sample."""
+    array = np.asarray(confidences, dtype=np.float64)
+    if array.shape != (n_samples,):
+        raise InputError(
+            f"must hold one number for each of {n_samples} samples", argument="confidences", came=f"got {array.shape}"
+        )
+    if n_samples and not (array.min() >= 0.0 and array.max() <= 1.0):  # NaN, too
+        row = int(np.argmax(~((array >= 0.0) & (array <= 1.0))))
+        raise InputError("must lie in [0, 1]", argument="confidences", came=f"row {row} is {array[row]:.6g}")
+    return array

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
 from typing import Any, Literal
@@ -212,6 +212,13 @@ class Plan:
         if self.blend is not None:
             return tuple(transform for transform, _ in self.blend.weights)
         return tuple(dict.fromkeys(step.transform for step in self.steps if not step.is_neutral))
+
+    @cached_property
+    def unguarded(self) -> Plan:
+        """The same plan without the guard: what it gives the model's answer is the confidence in that answer."""
+        if self.blend is None or self.blend.answers == "free":
+            return self
+        return replace(self, blend=replace(self.blend, answers="free"))
 
     @cached_property
     def program(self) -> tuple[NDArray[np.intp], NDArray[np.float64]]:

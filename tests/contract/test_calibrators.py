@@ -465,3 +465,33 @@ def test_kept_answers_go_with_names_for_classes(method):
     names = np.array(["ash", "beech", "cedar", "dogwood"])
     kept = with_answers(method, "kept").fit(make_views(logits), names[labels], classes=names)
     np.testing.assert_array_equal(kept.predict(make_views(logits)), names[logits.argmax(axis=1)])
+
+
+@every
+@pytest.mark.parametrize("answers", ["free", "kept"])
+def test_confidence_is_what_the_method_gave_the_answer_before_it_was_kept(
+    method: type[Calibrator], answers: str
+) -> None:
+    calibrator = make(method)
+    if "answers" in calibrator.get_params():
+        calibrator.set_params(answers=answers)
+    elif answers == "free":
+        pytest.skip("its answers are what they are")
+    calibrator.fit(problem())
+    logits, _ = draw(200, 4, seed=5)
+    views = make_views(logits)
+    probs, confidence = calibrator.predict_both(views)
+    np.testing.assert_array_equal(probs, calibrator.predict_proba(views))
+    np.testing.assert_array_equal(confidence, calibrator.predict_confidence(views))
+    np.testing.assert_array_equal(calibrator.predict_confidence(views[3:4]), confidence[3:4])
+    assert confidence.shape == (200,)
+    assert confidence.min() > 0.0
+    if not calibrator.keeps_accuracy or "answers" not in calibrator.get_params():
+        np.testing.assert_array_equal(confidence, probs.max(axis=1))
+        return
+    assert (confidence <= probs.max(axis=1) * (1 + 1e-5)).all()
+    free = clone(calibrator).set_params(answers="free").fit(problem())
+    if hasattr(calibrator, "plan_") == hasattr(free, "plan_"):  # whoever keeps answers may choose otherwise
+        own = free.predict_proba(views)[np.arange(200), logits.argmax(axis=1)]
+        if method.short_name not in ("auto", "stack"):
+            np.testing.assert_allclose(confidence, own, rtol=1e-9)

@@ -31,11 +31,11 @@ def problem(n_classes: int, n: int = 600) -> tuple[np.ndarray, np.ndarray]:
     return (honest * rng.choice([1, 3, 12], (n, 1))).astype(np.float32), labels
 
 
-def by_onnx(calibrator: Calibrator, logits: np.ndarray) -> np.ndarray:
+def by_onnx(calibrator: Calibrator, logits: np.ndarray, output: str = "probs") -> np.ndarray:
     model = head_model(head_of(calibrator), logits.shape[1])
     onnx.checker.check_model(model, full_check=True)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(["probs"], {"logits": logits})[0]
+    return session.run([output], {"logits": logits})[0]
 
 
 @pytest.mark.parametrize("n_classes", [2, 10])
@@ -49,6 +49,8 @@ def test_agrees_with_numpy(method: type[Any], n_classes: int) -> None:
             calibrator = method(**options).fit(logits[:400], labels[:400])
         expected, found = calibrator.predict_proba(logits), by_onnx(calibrator, logits)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+        sure = by_onnx(calibrator, logits, "confidence")
+        np.testing.assert_allclose(sure, calibrator.predict_confidence(logits), rtol=0, atol=1e-6)
         clear = np.sort(expected, axis=1)[:, -1] - np.sort(expected, axis=1)[:, -2] > 1e-6
         assert (found.argmax(1) == expected.argmax(1))[clear].all()
 
@@ -71,8 +73,9 @@ def test_aggregations_of_views_agree_with_numpy(method: type[Any], n_classes: in
         onnx.checker.check_model(model, full_check=True)
         session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         transformed = np.stack([views.transformed(t) for t in calibrator.needed_transforms()])
-        found = session.run(["probs"], {"logits": logits, "transformed": transformed})[0]
-        np.testing.assert_allclose(found, calibrator.predict_proba(views), rtol=0, atol=1e-6)
+        found = session.run(["probs", "confidence"], {"logits": logits, "transformed": transformed})
+        for values, expected in zip(found, calibrator.predict_both(views)):
+            np.testing.assert_allclose(values, expected, rtol=0, atol=1e-6)
 
 
 def test_the_curve_of_order_preserving_functions_too() -> None:

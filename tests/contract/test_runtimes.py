@@ -12,7 +12,7 @@ import torch
 
 from recal import Blend, Plan, Step, Views
 from recal.plan import Rule
-from recal.runtime.numpy import calibrated_probs
+from recal.runtime.numpy import answers_of, calibrated_probs
 from recal.runtime.onnx.heads import Head, head_model
 from recal.runtime.onnx.replay import is_parallel
 from recal.runtime.torch.replay import Replay
@@ -202,3 +202,20 @@ def test_long_plans_agree_whichever_way_they_are_replayed(n_classes: int, spread
     assert is_parallel(plan, n_classes) == (spread < 1.0 or n_classes == 10)
     views = Views(logits, dict(zip(plan.transforms, transformed)))
     np.testing.assert_allclose(by_onnx(plan, logits, transformed), calibrated_probs(plan, views), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("answers", ["kept", "free"])
+def test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it(answers: str) -> None:
+    plan, views, transformed = blend_problem(3, 5, answers=answers)
+    probs, expected = answers_of(plan, views)
+    np.testing.assert_array_equal(probs, calibrated_probs(plan, views))
+    lifted = probs.max(axis=1) > expected + 1e-9
+    assert lifted.any() if answers == "kept" else not lifted.any()
+    logits = np.ascontiguousarray(views.logits)
+    tensors = torch.from_numpy(logits), torch.from_numpy(np.ascontiguousarray(transformed))
+    np.testing.assert_allclose(Replay(plan).confidence(*tensors).numpy(), expected, rtol=0, atol=1e-6)
+    session = onnxruntime.InferenceSession(
+        head_model(Head(plan), 5).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    found = session.run(["confidence"], {"logits": logits, "transformed": transformed})[0]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)

@@ -130,7 +130,7 @@ class AutoCalibration(Calibrator):
         self.trials_ = _table(trials)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return self.calibrator_.predict_proba(views)
+        return self.calibrator_._predict_proba(views)
 
     def needed_transforms(self) -> tuple[Transform, ...]:
         self._check_fitted()

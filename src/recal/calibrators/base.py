@@ -10,8 +10,8 @@ class MyMethod(Calibrator):
     def _fit(self, views, labels):        # set fitted state in attributes that end in "_"
         ...
 
-    def _predict_proba(self, views):      # (n_samples, n_classes) float64, rows sum to 1; underflow is mended for it
-        ...
+    def _predict_proba(self, views):      # (n_samples, n_classes) float64, rows sum to 1; underflow is mended for it,
+        ...                               # and where the method has the option `answers`, answers are kept for it
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _COLLECT = Remedy("Use `collect` with a pool", typed="Make them with recal colle
 class _Rule(Protocol):
     """What a calibrator needs of a rule of decisions, which is defined further down the list of imports."""
 
-    def accept(self, probs: ArrayLike) -> NDArray[np.bool_]: ...
+    def accept(self, probs: ArrayLike, confidences: ArrayLike | None = None) -> NDArray[np.bool_]: ...
 
 
 class _AnswersDecide:
@@ -156,18 +156,43 @@ class Calibrator(Estimator, ABC):
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
         """Return calibrated probabilities, (n_samples, n_classes): strictly inside (0, 1), rows sum to 1."""
+        return self.predict_both(X)[0]
+
+    def predict_confidence(self, X: Views | ArrayLike) -> NDArray[np.float64]:
+        """Return the chance that the answer of `predict` is right, (n_samples,).
+
+        Where answers may change it is the largest probability. Where they are kept, the method may find another class
+        likelier than the model's answer; `predict_proba` then lifts the answer to the top, and this is what the method
+        gave it before that. It tells right from wrong answers better than the largest probability: use it to rank
+        answers and to accept them.
+
+        Examples
+        --------
+        >>> from recal.calibrators import VectorScaling
+        >>> logits = np.tile([[2.0, 0.0], [0.0, 2.0]], (20, 1))
+        >>> scaled = VectorScaling(answers="kept").fit(logits, np.tile([1, 1, 1, 1, 0, 1], 7)[:40])
+        >>> scaled.predict_proba(logits[:1]).round(2).tolist(), scaled.predict_confidence(logits[:1]).round(2).tolist()
+        ([[0.5, 0.5]], [0.3])
+        """
+        return self.predict_both(X)[1]
+
+    def predict_both(self, X: Views | ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return what `predict_proba` and `predict_confidence` give, for the price of one."""
         self._check_width(X)
         views = as_views(X, needs_views=False, method=type(self).__name__)
         plan = getattr(self, "plan_", None)
         # A plan with a gate needs no views for samples that are sure enough.
         if self.needed_transforms() and (plan is None or plan.needs_views(views.logits).any()):
             views = as_views(X, needs_views=True, method=type(self).__name__)
-        probs = self._predict_proba(views)
+        own = self._predict_proba(views)
         if not self.keeps_accuracy:
-            return bounded_probs(probs)
+            probs = bounded_probs(own)
+            return probs, probs.max(axis=1)
         top = np.argmax(views.logits, axis=1)
         # Methods that may change answers are bent back by the guard; the others need no more than a tie broken.
-        return bounded_probs(keep_answers(probs, top) if hasattr(self, "answers") else probs, top)
+        guarded = hasattr(self, "answers")
+        probs = bounded_probs(keep_answers(own, top) if guarded else own, top)
+        return probs, bounded_probs(own[np.arange(len(own)), top]) if guarded else probs.max(axis=1)
 
     def predict(self, X: Views | ArrayLike) -> NDArray[Any]:
         """Return the most probable class of each sample."""
@@ -193,7 +218,8 @@ class Calibrator(Estimator, ABC):
 
     def accept(self, X: Views | ArrayLike) -> NDArray[np.bool_]:
         """Say of each sample whether its answer is accepted by the rule in `decision_`."""
-        return self.rule().accept(self.predict_proba(X))
+        rule = self.rule()
+        return rule.accept(*self.predict_both(X))
 
     def rule(self) -> _Rule:
         """Return the rule in `decision_`; where none was set, say how to set one."""

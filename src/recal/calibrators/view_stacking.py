@@ -141,7 +141,7 @@ class ViewStacking(Calibrator):
         self.views_report_ = _report(gains, candidates, choice, weights)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return calibrated_probs(self.plan_, views)
+        return calibrated_probs(self.plan_.unguarded, views)
 
 
 def _check_gate(gate: Any) -> float | str | None:

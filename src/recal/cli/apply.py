@@ -55,7 +55,8 @@ def apply(
 
     With --model and --data only those transformations are computed that the calibration needs, and inputs are
     prepared as they were for its views: [bold]recal plan[/bold] shows how. An .npz file holds
-    `probs` (n_samples, n_classes) and, where they are known, `labels` and `classes`; a .parquet table has a row per
+    `probs` (n_samples, n_classes), `confidence` (n_samples,), the chance that each answer is right, and, where they
+    are known, `labels` and `classes`; a .parquet table has a row per
     sample: prediction, confidence, label, a column per class and, where the calibration holds a rule of
     [bold]recal decide[/bold], whether the answer is accepted. A name without an ending is a folder of such tables, one
     per batch, for inputs without number: with --engine ray the workers write it, and the same command goes on with it.
@@ -78,7 +79,7 @@ def apply(
     from recal.collecting.parts import apply_distributed
     from recal.errors import InputError
     from recal.files.prob_tables import check_prob_name, write_prob_file
-    from recal.runtime.numpy import calibrated_probs
+    from recal.runtime.numpy import answers_of
 
     in_parts = not out.suffix
     check_prob_name(out / "part.parquet" if in_parts else out)
@@ -94,9 +95,9 @@ def apply(
         check_views_held(calibrator, calibration, found, views)
         with working("Applying"):
             plain = isinstance(calibrator, Plan)
-            probs = calibrated_probs(calibrator, found) if plain else calibrator.predict_proba(found)
+            probs, sure = answers_of(calibrator, found) if plain else calibrator.predict_both(found)
             passes = None if plain else passes_of(calibrator, found.logits)
-            applied = Applied(probs, found.labels, found.classes, passes)
+            applied = Applied(probs, found.labels, found.classes, passes, sure)
     elif isinstance(calibrator, Plan):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and model is not None and data is not None:
@@ -131,9 +132,10 @@ def apply(
         )
         raise InputError(f"recal apply takes either a file of views, or --model and --data; got {given or 'neither'}.")
     rule = getattr(calibrator, "decision_", None)
-    accept = None if rule is None else rule.accept(applied.probs)
+    accept = None if rule is None else rule.accept(applied.probs, applied.confidences)
     accepted = None if accept is None else int(accept.sum())
-    write_prob_file(out, applied.probs, applied.labels, applied.classes, accepted=accept)
+    how_sure: dict[str, Any] = {"confidence": applied.confidences, "accepted": accept}
+    write_prob_file(out, applied.probs, applied.labels, applied.classes, **how_sure)
     n_samples, n_classes = applied.probs.shape
     if as_json:
         counts = {"samples": n_samples, "classes": n_classes, "passes_per_answer": applied.passes_per_answer}

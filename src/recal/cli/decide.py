@@ -69,13 +69,17 @@ def decide(
     given: dict[str, Any] = {"cost_error": cost_error, "cost_review": cost_review, "per_class": per_class}
     if risk is not None:
         given["risk"] = risk
-    methods, first = _methods(sources, calibration, label_column, labels)
+    read = _methods(sources, calibration, label_column, labels)
+    first = next(iter(read.values()))
     assert first.labels is not None
+    methods = {name: one.probs for name, one in read.items()}
+    sure = {name: one.confidence for name, one in read.items()}
     with working("Deciding"):
         found = decide_each(
             methods,
             first.labels,
             confidence=confidence,
+            confidences=sure,
             random_state=seed,
             draws=200 if len(methods) > 1 else 0,
             **given,
@@ -83,13 +87,14 @@ def decide(
     name, decision = next(iter(found.items()))
     extra: dict[str, Any] = {}
     if curve:
-        extra["curve"] = _curve(methods, first, confidence)
+        extra["curve"] = _curve(read, first, confidence)
     if more_labels:
         from recal.decisions import more_labels as project
 
         with working("Resampling"):
             extra["more_labels"] = [
-                vars(row) for row in project(methods[name], first.labels, decision, random_state=seed)
+                vars(row)
+                for row in project(methods[name], first.labels, decision, confidences=sure[name], random_state=seed)
             ]
     if out is not None:
         _save(decision, calibration, out)
@@ -109,7 +114,7 @@ def decide(
 
 def _methods(
     sources: list[Path], calibration: Path | None, label_column: str, labels: Path | None
-) -> tuple[dict[str, Any], Probabilities]:
+) -> dict[str, Probabilities]:
     """The probabilities of each file, by its name, all of the same samples as the first."""
     from recal.errors import InputError
 
@@ -118,13 +123,13 @@ def _methods(
     names = [path.stem for path in sources]
     if len(set(names)) < len(names):
         names = [str(path) for path in sources]
-    found: dict[str, Any] = {}
+    found: dict[str, Probabilities] = {}
     for name, path, one in zip(names, sources, read):
         try:
-            found[name] = one.in_order_of(first).probs
+            found[name] = one.in_order_of(first)
         except InputError as error:
             raise error.at(f"{path} does not go with {sources[0]}") from None
-    return found, first
+    return found
 
 
 def _probs(path: Path, calibration: Path | None, label_column: str, labels: Path | None) -> Probabilities:
@@ -143,7 +148,8 @@ def _probs(path: Path, calibration: Path | None, label_column: str, labels: Path
     if not hasattr(calibrator, "predict_proba"):
         raise InputError(f"{calibration} holds a {type(calibrator).__name__}, which answers for no views.")
     check_views_held(calibrator, calibration, views, path)
-    return Probabilities(calibrator.predict_proba(views), views.labels, views.classes)
+    probs, sure = calibrator.predict_both(views)
+    return Probabilities(probs, views.labels, views.classes, sure)
 
 
 def _save(decision: Decision, calibration: Path | None, out: Path) -> None:
@@ -203,11 +209,14 @@ def _all_accepted(found: Decisions, first: Probabilities) -> float:
     return (decision.costs.error if decision.costs else 0.0) * wrong
 
 
-def _curve(methods: dict[str, Any], first: Probabilities, confidence: float) -> dict[str, Any]:
+def _curve(read: dict[str, Probabilities], first: Probabilities, confidence: float) -> dict[str, Any]:
     from recal.decisions import risk_curve
 
     assert first.labels is not None
-    curves = {name: risk_curve(probs, first.labels, confidence=confidence) for name, probs in methods.items()}
+    curves = {
+        name: risk_curve(one.probs, first.labels, confidence=confidence, confidences=one.confidence)
+        for name, one in read.items()
+    }
     risks = next(iter(curves.values())).risks
     shares = {name: {"coverage": curve.coverage, "seen": curve.seen} for name, curve in curves.items()}
     return {"risks": risks, "methods": shares}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +30,7 @@ def labelled_probs(
     from recal.checks import check_labels
     from recal.errors import InputError
     from recal.files.prob_tables import read_prob_table
-    from recal.files.probs import Probabilities, probs_of_file
+    from recal.files.probs import probs_of_file
 
     table = check_kind(path, "probabilities", "views") == "table"
     found = read_prob_table(path, label_column, leave_out) if table else probs_of_file(path)
@@ -38,7 +39,7 @@ def labelled_probs(
             truth = check_labels(_read_labels(labels), len(found.probs), found.probs.shape[1], found.classes)
         except InputError as error:
             raise error.at(labels) from None
-        return Probabilities(found.probs, truth, found.classes)
+        return replace(found, labels=truth)
     if found.labels is None:
         column = f", or name the column that holds them with --label-column; it has no {label_column!r}"
         raise InputError(

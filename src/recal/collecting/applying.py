@@ -32,6 +32,7 @@ class Applied:
     labels: Labels | None
     classes: NDArray[Any] | None
     passes: NDArray[np.int64] | None = None  # forward passes of each answer
+    confidences: NDArray[np.float64] | None = None  # the chance that each answer is right, as `predict_confidence`
 
     @property
     def passes_per_answer(self) -> float | None:
@@ -141,6 +142,7 @@ class CalibratedBlock:
 
     index: int
     probs: NDArray[np.float64]
+    confidences: NDArray[np.float64]
     passes: NDArray[np.int64]
     labels: NDArray[Any] | None
 
@@ -157,8 +159,8 @@ class Calibrating:
 
     def __call__(self, block: Block) -> CalibratedBlock:
         views: dict[Transform | str, Any] = dict(zip(self.transforms, block.transformed))
-        probs = self.calibrator.predict_proba(Views(block.logits, views))
-        return CalibratedBlock(block.index, probs, passes_of(self.calibrator, block.logits), block.labels)
+        both = self.calibrator.predict_both(Views(block.logits, views))
+        return CalibratedBlock(block.index, *both, passes_of(self.calibrator, block.logits), block.labels)
 
 
 class ProbabilitySink(Sink):
@@ -187,7 +189,8 @@ class ProbabilitySink(Sink):
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         probs = np.concatenate([block.probs for block in blocks])
         labels, classes = self.labels(*probs.shape)
-        return Applied(probs, labels, classes, np.concatenate([block.passes for block in blocks]))
+        passes, sure = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("passes", "confidences"))
+        return Applied(probs, labels, classes, passes, sure)
 
 
 def class_names(calibrator: Calibrator) -> list[Any] | None:

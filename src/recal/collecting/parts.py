@@ -78,7 +78,8 @@ class PartWriter:
             found.probs,
             None,
             None if names is None else np.asarray(names),
-            accepted=None if rule is None else rule.accept(found.probs),
+            confidence=found.confidences,
+            accepted=None if rule is None else rule.accept(found.probs, found.confidences),
             passes=found.passes,
         )
         return WrittenPart(block.index, len(block), int(found.passes.sum()))

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels, check_labels, check_probs
+from recal.checks import Floats, Labels, check_confidences, check_labels, check_probs
 from recal.decisions.bounds import Interval, Vector, share_interval
-from recal.decisions.rule import DecisionRule, check_share, is_number
+from recal.decisions.rule import DecisionRule, Reads, check_share, is_number
 from recal.decisions.search import Ranked, certified, further_answers, ranked
 from recal.errors import InputError
 from recal.metrics.rows import Classes
+
+# Of each sample: its answer, the confidence in it, whether it is wrong.
+Read = tuple[Labels, Vector, NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Decision:
     Attributes
     ----------
     threshold : float
-        Accept an answer where its probability is at least this; ``inf`` where nothing may be accepted.
+        Accept an answer where the confidence in it is at least this; ``inf`` where nothing may be accepted.
     thresholds : tuple of float
         The same for each class, where each has its own.
     coverage : float
@@ -145,9 +148,9 @@ class Decision:
             return math.nan
         return float(self.costs.per_answer(self.n_errors, self.n_accepted, self.n_samples))
 
-    def accept(self, probs: ArrayLike) -> NDArray[np.bool_]:
-        """Say of each row of probabilities whether its answer is accepted."""
-        return self.rule.accept(probs)
+    def accept(self, probs: ArrayLike, confidences: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Say of each row of probabilities whether its answer is accepted; see `DecisionRule.accept`."""
+        return self.rule.accept(probs, confidences)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a threshold that accepts nothing is None."""
@@ -219,6 +222,7 @@ def decide(
     risk: float = 0.01,
     confidence: float = 0.95,
     *,
+    confidences: ArrayLike | None = None,
     cost_error: float | None = None,
     cost_review: float | None = None,
     per_class: bool = False,
@@ -240,6 +244,9 @@ def decide(
         The largest share of mistakes among accepted answers. Given costs replace it.
     confidence : float
         How sure the guarantee is.
+    confidences : array-like of shape (n_samples,), optional
+        What `predict_confidence` gave; by default each row's largest probability. They rank answers better where a
+        calibrator keeps answers that it finds unlikely. The rule then reads them, too.
     cost_error, cost_review : float, optional
         What an accepted mistake and a review cost. Chosen is the threshold with the lowest cost among those that are,
         with the given confidence, cheaper than having every answer reviewed.
@@ -267,26 +274,40 @@ def decide(
     array = check_probs(probs)
     labels = check_labels(y, len(array), array.shape[1], classes)
     bound = risk if costs is None else costs.risk
-    groups = by_answer(array, labels) if per_class else [ranked(*answers_of(array, labels)[1:])]
+    read = answers_of(array, labels, confidences)
+    groups = by_answer(read, array.shape[1]) if per_class else [ranked(*read[1:])]
     parts = tuple(_part(group, bound, level / len(groups), costs) for group in groups)
-    rule = DecisionRule(tuple(part.threshold for part in parts), risk=bound, confidence=confidence)
+    rule = DecisionRule(
+        tuple(part.threshold for part in parts), risk=bound, confidence=confidence, reads=_reads(array, read)
+    )
     accepted = sum(part.n_accepted for part in parts)
     names = None if classes is None else tuple(np.asarray(classes).tolist())
     supported = None if accepted or per_class else _supported(groups[0], bound, level)
     return Decision(rule, parts, share_interval(accepted, len(array), confidence), costs, names, supported)
 
 
-def answers_of(probs: Floats, labels: Labels) -> tuple[Labels, Vector, NDArray[np.bool_]]:
+def answers_of(probs: Floats, labels: Labels, confidences: ArrayLike | None = None) -> Read:
     """Each sample's answer, the confidence in it, and whether it is wrong."""
     answers = probs.argmax(axis=1)
-    return answers, probs[np.arange(len(probs)), answers].astype(np.float64), answers != labels
+    if confidences is None:
+        sure = probs[np.arange(len(probs)), answers].astype(np.float64)
+    else:
+        sure = check_confidences(confidences, len(probs))
+    return answers, sure, answers != labels
 
 
-def by_answer(probs: Floats, labels: Labels) -> list[Ranked]:
+def _reads(probs: Floats, read: Read) -> Reads:
+    """Confidences that are the largest probabilities in every row need not be given to the rule again."""
+    answers, sure, _ = read
+    same = np.allclose(probs[np.arange(len(probs)), answers], sure, rtol=1e-6, atol=0.0)
+    return "maximum" if same else "confidence"
+
+
+def by_answer(read: Read, n_classes: int) -> list[Ranked]:
     """The answers of each class, ranked."""
-    answers, sure, wrong = answers_of(probs, labels)
+    answers, sure, wrong = read
     order = np.argsort(answers, kind="stable")
-    cuts = np.searchsorted(answers[order], np.arange(1, probs.shape[1]))
+    cuts = np.searchsorted(answers[order], np.arange(1, n_classes))
     return [ranked(sure[rows], wrong[rows]) for rows in np.split(order, cuts)]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.checks import check_labels, check_probs
+from recal.checks import check_confidences, check_labels, check_probs
 from recal.decisions.bounds import Interval
 from recal.decisions.decision import Decision, decide
 from recal.progress import track
@@ -33,6 +33,7 @@ def more_labels(
     like: Decision,
     times: Sequence[float] = _TIMES,
     *,
+    confidences: ArrayLike | None = None,
     draws: int = 40,
     random_state: int | None = 0,
 ) -> tuple[Promise, ...]:
@@ -52,6 +53,7 @@ def more_labels(
     """
     array = check_probs(probs)
     labels = check_labels(y, len(array), array.shape[1], like.classes)
+    sure = None if confidences is None else check_confidences(confidences, len(array))
     rng = np.random.default_rng(random_state)
     costs = (None, None) if like.costs is None else (like.costs.error, like.costs.review)
     found = []
@@ -65,6 +67,7 @@ def more_labels(
                 labels[rows],
                 like.risk,
                 like.confidence,
+                confidences=None if sure is None else sure[rows],
                 cost_error=costs[0],
                 cost_review=costs[1],
                 per_class=like.rule.per_class,

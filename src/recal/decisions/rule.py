@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_probs
+from recal.checks import check_confidences, check_probs
 from recal.errors import InputError
+
+Reads = Literal["maximum", "confidence"]
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRule:
-    """Accept an answer where its probability reaches the threshold; leave the others to a person.
+    """Accept an answer where the confidence in it reaches the threshold; leave the others to a person.
 
     The answer is the column of the largest probability, the first where several are equal.
 
@@ -26,6 +29,9 @@ class DecisionRule:
         The share of mistakes among accepted answers that was asked for, in (0, 1).
     confidence : float
         How sure the bound on it is, in (0, 1).
+    reads : {"maximum", "confidence"}
+        What is compared with the threshold: each row's largest probability, or the confidence in the answer, as
+        `predict_confidence` gives it. The two differ where a calibrator keeps answers that it finds unlikely.
 
     Examples
     --------
@@ -38,6 +44,7 @@ class DecisionRule:
     thresholds: tuple[float, ...]
     risk: float
     confidence: float
+    reads: Reads = "maximum"
 
     def __post_init__(self) -> None:
         if not isinstance(self.thresholds, tuple) or not self.thresholds:
@@ -50,18 +57,31 @@ class DecisionRule:
                 raise InputError(f"A threshold lies in [0, 1], or is inf to accept nothing, got {threshold!r}.")
         check_share(self.risk, "risk")
         check_share(self.confidence, "confidence")
+        if self.reads not in ("maximum", "confidence"):
+            raise InputError("must be 'maximum' or 'confidence'", argument="reads", came=f"got {self.reads!r}")
 
     @property
     def per_class(self) -> bool:
         """Whether each class that can be answered has a threshold of its own."""
         return len(self.thresholds) > 1
 
-    def accept(self, probs: ArrayLike) -> NDArray[np.bool_]:
-        """Say of each row of probabilities, (n_samples, n_classes), whether its answer is accepted."""
+    def accept(self, probs: ArrayLike, confidences: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Say of each row of probabilities, (n_samples, n_classes), whether its answer is accepted.
+
+        A rule that reads confidences needs them, (n_samples,); one that reads the largest probability ignores them.
+        """
         array = check_probs(probs)
         self.check_classes(array.shape[1])
         answers = array.argmax(axis=1)
-        confidence = array[np.arange(len(array)), answers]
+        if self.reads == "maximum":
+            confidence = array[np.arange(len(array)), answers]
+        elif confidences is None:
+            raise InputError(
+                "This rule was made for the confidences of predict_confidence, and only probabilities were given. Use "
+                "accept(probs, calibrator.predict_confidence(X)), or calibrator.accept(X) with the rule in decision_."
+            )
+        else:
+            confidence = check_confidences(confidences, len(array))
         thresholds = np.asarray(self.thresholds)
         return np.asarray(confidence >= (thresholds[answers] if self.per_class else thresholds[0]))
 

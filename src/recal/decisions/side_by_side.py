@@ -66,6 +66,7 @@ def decide_each(
     risk: float = 0.01,
     confidence: float = 0.95,
     *,
+    confidences: Mapping[str, ArrayLike | None] | None = None,
     draws: int = 200,
     random_state: int | None = 0,
     classes: Classes = None,
@@ -81,6 +82,8 @@ def decide_each(
     ----------
     methods : mapping of name to probabilities of shape (n_samples, n_classes), all of the same samples
     y, risk, confidence, classes : as in `decide`
+    confidences : mapping of name to what `predict_confidence` gave, optional
+        Methods that it does not name are ranked by their largest probabilities.
     draws : int
         Resamples behind the intervals.
     random_state : int or None
@@ -104,11 +107,13 @@ def decide_each(
     """
     if not methods:
         raise InputError("must name at least one method and its probabilities", argument="methods")
+    sure = {name: (confidences or {}).get(name) for name in methods}
     decisions = {
-        name: decide(probs, y, risk, confidence, classes=classes, **options) for name, probs in methods.items()
+        name: decide(probs, y, risk, confidence, confidences=sure[name], classes=classes, **options)
+        for name, probs in methods.items()
     }
     baseline = next(iter(methods))
-    shares = _resampled_shares(methods, y, decisions[baseline], draws, random_state, classes)
+    shares = _resampled_shares(methods, sure, y, decisions[baseline], draws, random_state, classes)
     gains = {}
     for index, name in enumerate(methods):
         if name != baseline:
@@ -120,6 +125,7 @@ def decide_each(
 
 def _resampled_shares(
     methods: Mapping[str, ArrayLike],
+    confidences: Mapping[str, ArrayLike | None],
     y: ArrayLike,
     like: Decision,
     draws: int,
@@ -134,7 +140,8 @@ def _resampled_shares(
             raise InputError(
                 f"Methods must answer for the same samples and classes, got {(n, n_classes)} and {array.shape}."
             )
-    read = [answers_of(array, check_labels(y, n, n_classes, classes)) for array in arrays]
+    labels = check_labels(y, n, n_classes, classes)
+    read = [answers_of(array, labels, confidences[name]) for name, array in zip(methods, arrays)]
     rng, n_groups = np.random.default_rng(random_state), len(like.parts)
     level = (1.0 - like.confidence) / n_groups
     found = np.empty((len(read), draws))
@@ -182,6 +189,7 @@ def risk_curve(
     risks: Sequence[float] = RISKS,
     confidence: float = 0.95,
     *,
+    confidences: ArrayLike | None = None,
     classes: Classes = None,
 ) -> RiskCurve:
     """Return the share that can be accepted, at each of several risks.
@@ -199,7 +207,7 @@ def risk_curve(
     check_share(confidence, "confidence")
     array = check_probs(probs)
     labels = check_labels(y, len(array), array.shape[1], classes)
-    answers = ranked(*answers_of(array, labels)[1:])
+    answers = ranked(*answers_of(array, labels, confidences)[1:])
     n = len(answers)
     rates = answers.errors[answers.ends] / answers.ends
     counts = []

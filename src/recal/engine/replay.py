@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from recal.checks import Floats
 from recal.engine.blend import blend_arrays, blend_probs, check_held
 from recal.engine.grouping import group_indices
+from recal.engine.guard import keep_answers
 from recal.engine.kernels import grouping as comparing
 from recal.engine.kernels import replay as replaying
 from recal.engine.kernels.threads import over_rows
@@ -42,6 +43,15 @@ def replay(plan: Plan, views: Views) -> ScaledLogits:
 def calibrated_probs(plan: Plan, views: Views) -> NDArray[np.float64]:
     """Return the probabilities that the plan gives, (n_samples, n_classes)."""
     return replay(plan, views).probs() if plan.blend is None else blend_probs(plan, views)
+
+
+def answers_of(plan: Plan, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the probabilities that the plan gives, and its confidence in each answer before the guard lifts it."""
+    own = calibrated_probs(plan.unguarded, views)
+    if plan.unguarded is plan:
+        return own, own.max(axis=1)
+    top = views.logits.argmax(axis=1)
+    return keep_answers(own, top), own[np.arange(len(own)), top]
 
 
 def calibrate_arrays(plan: Plan, logits: Floats, transformed: Floats) -> NDArray[np.float64]:

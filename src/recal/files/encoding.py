@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -277,7 +277,9 @@ def _read_record(decoder: Decoder, body: dict[str, Any], depth: int) -> Any:
     if family is None:
         raise FileError(f"it holds a {body['name']!r}, which this recal does not have")
     values, known = decoder.decode(body["fields"], depth), {one.name for one in fields(family)}
-    if not isinstance(values, dict) or set(values) != known:
+    # What has a default may be missing: the file was written before it was there.
+    needed = {one.name for one in fields(family) if one.default is MISSING and one.default_factory is MISSING}
+    if not isinstance(values, dict) or not needed <= set(values) <= known:
         raise FileError(f"a {body['name']} must have the fields {', '.join(sorted(known))}")
     return family(**values)
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Labels, check_labels, check_probs
+from recal.checks import Labels, check_confidences, check_labels, check_probs
 from recal.errors import FileError, InputError, MissingExtraError, Remedy
 from recal.files.atomic import replacing
 from recal.files.origin import MARK
@@ -47,16 +47,21 @@ def write_prob_file(
     labels: Labels | None = None,
     classes: NDArray[Any] | None = None,
     *,
+    confidence: NDArray[np.float64] | None = None,
     accepted: NDArray[np.bool_] | None = None,
     passes: NDArray[np.int64] | None = None,
 ) -> Path:
-    """Write probabilities to an .npz file or a Parquet table, as the name says, whole or not at all."""
+    """Write probabilities to an .npz file or a Parquet table, as the name says, whole or not at all.
+
+    The confidence in the answers is each row's largest probability where it is not given.
+    """
     check_prob_name(path)
     if path.suffix == ".npz":
-        return write_probs(path, probs, labels, classes)
+        return write_probs(path, probs, labels, classes, confidence)
+    sure = probs.max(axis=1) if confidence is None else confidence
     arrow, parquet = _pyarrow("Writing a .parquet table")
     names = np.arange(probs.shape[1]) if classes is None else classes
-    columns: dict[str, Any] = {_ANSWER[0]: names[probs.argmax(axis=1)], _ANSWER[1]: probs.max(axis=1)}
+    columns: dict[str, Any] = {_ANSWER[0]: names[probs.argmax(axis=1)], _ANSWER[1]: sure}
     columns |= {name: values for name, values in zip(_BESIDE, (accepted, passes)) if values is not None}
     if labels is not None:
         columns["label"] = names[labels]
@@ -92,6 +97,7 @@ def read_prob_table(
     if label_column != _LABEL and label_column not in columns:
         raise FileError(f"{source} has no column {label_column!r}; it has {', '.join(columns)}.")
     labels = columns.pop(label_column, None)
+    sure = columns.get(_ANSWER[1])
     own = _take_own(columns)
     if not columns:
         raise FileError(f"{source} has no columns beside {label_column!r}; every other column must be a class.")
@@ -100,9 +106,9 @@ def read_prob_table(
         probs = check_probs(np.column_stack([_numbers(name, values) for name, values in columns.items()]))
         # Where recal wrote numbers for want of names, the columns have none.
         shown = None if own and names.tolist() == [str(number) for number in range(len(names))] else names
-        if labels is None:
-            return Probabilities(probs, None, shown)
-        return Probabilities(probs, check_labels(*_labels(labels, names), classes=names), shown)
+        confidence = check_confidences(_numbers(_ANSWER[1], sure), len(probs)) if own and sure is not None else None
+        truth = None if labels is None else check_labels(*_labels(labels, names), classes=names)
+        return Probabilities(probs, truth, shown, confidence)
     except InputError as error:
         raise error.at(source) from None
 

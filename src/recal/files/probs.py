@@ -1,4 +1,6 @@
-"""Probabilities on disk: one .npz file with `probs` (n, K), optional `labels` (n,) and `classes` (K,)."""
+"""Probabilities on disk: one .npz file with `probs` (n, K), optional `labels` (n,), `classes` (K,), `confidence` (n,).
+
+The confidence is that in each row's answer, as `predict_confidence` gives it."""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels, check_classes, check_labels, check_probs
+from recal.checks import Floats, Labels, check_classes, check_confidences, check_labels, check_probs
 from recal.errors import InputError
 from recal.files.npz import names_in, read_npz, write_npz
 from recal.files.views import read_views
 from recal.plan import Plan
 
-_NAMES = ("probs", "labels", "classes")
+_NAMES = ("probs", "labels", "classes", "confidence")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Probabilities:
     probs: Floats
     labels: Labels | None
     classes: NDArray[Any] | None
+    confidence: NDArray[np.float64] | None = None
 
     @property
     def named_labels(self) -> NDArray[Any]:
@@ -43,7 +46,7 @@ class Probabilities:
             columns = check_labels(other.classes, len(other.classes), len(self.classes), self.classes)
             places = np.argsort(columns)
             moved = None if self.labels is None else places[self.labels]
-            found = Probabilities(self.probs[:, columns], moved, other.classes)
+            found = Probabilities(self.probs[:, columns], moved, other.classes, self.confidence)
         else:
             found = self
         if found.labels is not None and other.labels is not None and (found.labels != other.labels).any():
@@ -55,7 +58,11 @@ class Probabilities:
 
 
 def write_probs(
-    path: str | os.PathLike[str], probs: ArrayLike, labels: Labels | None = None, classes: NDArray[Any] | None = None
+    path: str | os.PathLike[str],
+    probs: ArrayLike,
+    labels: Labels | None = None,
+    classes: NDArray[Any] | None = None,
+    confidence: NDArray[np.float64] | None = None,
 ) -> Path:
     """Write probabilities, whole or not at all."""
     target = Path(path)
@@ -66,6 +73,8 @@ def write_probs(
         arrays["labels"] = labels if classes is None else classes[labels]
     if classes is not None:
         arrays["classes"] = classes
+    if confidence is not None:
+        arrays["confidence"] = confidence
     write_npz(target, arrays)
     return target
 
@@ -78,9 +87,10 @@ def read_probs(path: str | os.PathLike[str]) -> Probabilities:
         probs = check_probs(arrays["probs"])
         classes = check_classes(arrays["classes"], probs.shape[1]) if "classes" in arrays else None
         labels = check_labels(arrays["labels"], len(probs), probs.shape[1], classes) if "labels" in arrays else None
+        sure = check_confidences(arrays["confidence"], len(probs)) if "confidence" in arrays else None
     except InputError as error:
         raise error.at(source) from None
-    return Probabilities(probs, labels, classes)
+    return Probabilities(probs, labels, classes, sure)
 
 
 def probs_of_file(path: str | os.PathLike[str]) -> Probabilities:

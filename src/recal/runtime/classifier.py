@@ -14,7 +14,7 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.suspicions import refuse_codes
 from recal.checks import ASIDES
 from recal.collecting import collect
-from recal.collecting.applying import apply
+from recal.collecting.applying import Applied, apply
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.local import as_pool
 from recal.collecting.models.base import as_model
@@ -155,11 +155,20 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, inputs: Any) -> NDArray[np.float64]:
         """Return calibrated probabilities, (n_samples, n_classes)."""
+        return self._apply(inputs).probs
+
+    def predict_confidence(self, inputs: Any) -> NDArray[np.float64]:
+        """Return the chance that the answer of `predict` is right, (n_samples,); see the calibrator's method."""
+        confidences = self._apply(inputs).confidences
+        assert confidences is not None
+        return confidences
+
+    def _apply(self, inputs: Any) -> Applied:
         self._check_fitted(inputs)
         how = {"preprocess": self.preprocess, "transforms": self.pool_, **self._how()}
         applied = apply(self.calibrator_, self.model, inputs, **how)
         self.passes_per_answer_ = applied.passes_per_answer
-        return applied.probs
+        return applied
 
     def predict(self, inputs: Any) -> NDArray[Any]:
         """Return the most probable class of each sample; the model's own answer, where the calibrator keeps it."""
@@ -172,7 +181,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     def accept(self, inputs: Any) -> NDArray[np.bool_]:
         """Say of each input whether its answer is accepted, by the rule in the calibrator's `decision_`."""
         self._check_fitted(inputs)
-        return self.calibrator_.rule().accept(self.predict_proba(inputs))
+        rule, applied = self.calibrator_.rule(), self._apply(inputs)
+        return rule.accept(applied.probs, applied.confidences)
 
     def score(self, inputs: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of right answers."""

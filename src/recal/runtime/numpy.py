@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from recal.engine.replay import calibrate_arrays, calibrated_probs, calibrated_scales, replay
+from recal.engine.replay import answers_of, calibrate_arrays, calibrated_probs, calibrated_scales, replay
 
-__all__ = ["calibrate_arrays", "calibrated_probs", "calibrated_scales", "replay"]
+__all__ = ["answers_of", "calibrate_arrays", "calibrated_probs", "calibrated_scales", "replay"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from recal import CalibratedClassifier, DecisionRule, TemperatureScaling, load, save
+from recal import CalibratedClassifier, DecisionRule, TemperatureScaling, decide, load, save
 from recal.errors import FileError, InputError, NotFittedError
 
 PROBS = [[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]]
@@ -85,3 +86,33 @@ def test_a_file_cannot_bring_a_rule_of_other_classes_or_something_else(tmp_path)
         calibrator.decision_ = bad
         with pytest.raises(FileError, match=r"classes|must be a DecisionRule"):
             load(save(calibrator, tmp_path / "bad.recal"))
+
+
+def test_a_rule_made_on_confidences_reads_them_and_says_so_where_they_are_missing() -> None:
+    probs = np.tile([0.6, 0.4], (400, 1))
+    sure = np.where(np.arange(400) < 350, 0.9, 0.2)
+    y = np.where(np.arange(400) < 350, 0, 1)
+    rule = decide(probs, y, risk=0.05, confidences=sure).rule
+    assert rule.reads == "confidence"
+    assert 0.2 < rule.thresholds[0] <= 0.9
+    np.testing.assert_array_equal(rule.accept(probs, sure), sure > 0.5)
+    with pytest.raises(InputError, match="predict_confidence"):
+        rule.accept(probs)
+    with pytest.raises(InputError, match=r"row 0 is 1\.5"):
+        rule.accept(probs[:1], [1.5])
+
+
+def test_confidences_that_are_the_largest_probabilities_make_a_rule_of_probabilities() -> None:
+    probs = np.tile([0.9, 0.1], (400, 1))
+    found = decide(probs, np.zeros(400, int), risk=0.05, confidences=probs.max(axis=1))
+    assert found.rule == decide(probs, np.zeros(400, int), risk=0.05).rule
+
+
+def test_a_rule_of_an_older_file_reads_the_largest_probability(tmp_path: Path) -> None:
+    rule = DecisionRule((0.5,), 0.05, 0.95)
+    path = save(rule, tmp_path / "new.recal")
+    old = path.read_bytes().replace(b', \\"reads\\": \\"maximum\\"', b"")
+    assert len(old) < len(path.read_bytes())
+    size = int.from_bytes(old[:8], "little") - (len(path.read_bytes()) - len(old))
+    (tmp_path / "old.recal").write_bytes(size.to_bytes(8, "little") + old[8:])
+    assert load(tmp_path / "old.recal") == rule

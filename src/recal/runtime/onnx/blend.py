@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from recal.engine.guard import MARGIN
-from recal.plan import Blend, Plan
+from recal.plan import Plan
 from recal.runtime.onnx.nodes import DOUBLE, Nodes
 
 
@@ -19,7 +19,7 @@ def needs_views(g: Nodes, logits: str, plan: Plan) -> str:
 
 
 def blended(g: Nodes, logits: str, transformed: str, plan: Plan, n_classes: int) -> str:
-    """Return probabilities, (n, K) float64, from the logits, (n, K), and those of all views, (m, n, K)."""
+    """Return probabilities before any guard, (n, K) float64, from logits, (n, K), and those of all views, (m, n, K)."""
     blend = plan.blend
     assert blend is not None
     scores = _weighed(g, _soft_log_probs(g, logits, plan, n_classes), blend.own, blend.offsets)
@@ -27,15 +27,15 @@ def blended(g: Nodes, logits: str, transformed: str, plan: Plan, n_classes: int)
         weights = np.array([weight for _, weight in blend.weights]).reshape(-1, 1, 1)
         views = g.op("Mul", _soft_log_probs(g, transformed, plan, n_classes), g.const(weights))
         scores = g.op("Add", scores, g.reduce("ReduceSum", views, 0, keepdims=0))
-    return _to_probs(g, scores, logits, blend, n_classes)
+    return g.op("Softmax", scores, axis=1)
 
 
 def gated(g: Nodes, logits: str, plan: Plan, n_classes: int) -> str:
-    """Return the probabilities of samples that are surer than the gate."""
+    """Return the probabilities, before any guard, of samples that are surer than the gate."""
     blend = plan.blend
     assert blend is not None
     scores = _weighed(g, _soft_log_probs(g, logits, plan, n_classes), blend.gated_own, blend.gated_offsets)
-    return _to_probs(g, scores, logits, blend, n_classes)
+    return g.op("Softmax", scores, axis=1)
 
 
 def keep_answers(g: Nodes, probs: str, logits: str, n_classes: int) -> str:
@@ -74,8 +74,3 @@ def _soft_log_probs(g: Nodes, logits: str, plan: Plan, n_classes: int) -> str:
     probs = g.op("Softmax", g.op("Mul", _drops(g, logits), g.const(plan.start)), axis=-1)
     mixed = g.op("Add", g.op("Mul", probs, g.const(1.0 - epsilon)), g.const(epsilon / n_classes))
     return g.op("Log", mixed)
-
-
-def _to_probs(g: Nodes, scores: str, logits: str, blend: Blend, n_classes: int) -> str:
-    probs = g.op("Softmax", scores, axis=1)
-    return keep_answers(g, probs, logits, n_classes) if blend.answers == "kept" else probs

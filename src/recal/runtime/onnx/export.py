@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recal.decisions.rule import DecisionRule
 from recal.errors import InputError, Remedy
@@ -19,7 +18,7 @@ from recal.runtime.onnx.heads import head_model, head_of
 from recal.runtime.onnx.nodes import onnx
 from recal.runtime.onnx.normalize import normalized
 from recal.runtime.onnx.pieces import Piece, channel_axis, example_of, read_model, sizes, traced
-from recal.runtime.onnx.whole import whole_model
+from recal.runtime.onnx.whole import Accept, whole_model
 from recal.transforms import BuiltIn, Transform
 
 __all__ = ["export_onnx", "export_replay"]
@@ -35,7 +34,8 @@ def export_replay(plan: Plan | Any, path: str | os.PathLike[str], n_classes: int
     n_classes : int, optional where `plan` is a calibrator, which knows its classes
 
     The file's inputs are `logits` (n, n_classes) and, where the plan needs views, `transformed` (m, n, n_classes), the
-    logits through ``plan.transforms`` in that order, both float32; its output is `probs`. Rows of samples above a
+    logits through ``plan.transforms`` in that order, both float32; its outputs are `probs` and `confidence`, the chance
+    that each answer is right. Rows of samples above a
     plan's gate are not read.
     """
     head = head_of(plan)
@@ -80,9 +80,10 @@ def export_onnx(
     Returns
     -------
     The path. The file has one input, `inputs` (or the ONNX model's own, where nothing is put before it), of any number
-    of rows. Its outputs are `probs` (n, n_classes), `prediction` (n,), the index of the answer, `confidence` (n,),
-    `passes` (n,), how many forward passes each answer took, and `accept` (n,) where a threshold is given. Where the
-    plan has a gate, views are computed only for the rows below it. Rows that a transformation would refuse in Python,
+    of rows. Its outputs are `probs` (n, n_classes), `prediction` (n,), the index of the answer, `confidence` (n,), the
+    chance that it is right, as `predict_confidence` gives it, `passes` (n,), how many forward passes each answer took,
+    and `accept` (n,) where a threshold is given. Where the plan has a gate, views are computed only for the rows below
+    it. Rows that a transformation would refuse in Python,
     such as floats above white, are answered by NaN and the prediction -1.
 
     Examples
@@ -120,21 +121,22 @@ def export_onnx(
     n_classes = _classes_of(front[-1])
     head.check_classes(n_classes)
     views = _views(head.transforms, batch)
-    thresholds = _thresholds(getattr(plan, "decision_", None) if accept is None else accept, n_classes)
-    whole = whole_model(front, views, head, n_classes, batch, outputs=outputs, accept=thresholds)
+    wanted = _accept(getattr(plan, "decision_", None) if accept is None else accept, n_classes)
+    whole = whole_model(front, views, head, n_classes, batch, outputs=outputs, accept=wanted)
     return _write(whole, head.transforms, path)
 
 
-def _thresholds(accept: Any, n_classes: int) -> NDArray[np.float64] | None:
+def _accept(accept: Any, n_classes: int) -> Accept | None:
     if accept is None:
         return None
+    reads = accept.reads if isinstance(accept, DecisionRule) else "confidence"
     values = accept.thresholds if isinstance(accept, DecisionRule) else accept
     thresholds = np.asarray(values, dtype=np.float64).reshape(-1)
     if len(thresholds) not in (1, n_classes):
         raise InputError(
             f"is one number, or one for each of {n_classes} classes", argument="accept", came=f"got {len(thresholds)}"
         )
-    return thresholds
+    return Accept(thresholds, reads)
 
 
 def _torch_front(model: Any, preprocess: Any, example: Any, outputs: str) -> list[Piece]:

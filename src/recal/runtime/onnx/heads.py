@@ -8,6 +8,7 @@ from typing import Any
 from recal.calibrators.base import Calibrator
 from recal.errors import InputError
 from recal.plan import Plan, plan_of
+from recal.runtime.onnx.blend import keep_answers
 from recal.runtime.onnx.methods import check_exportable, method_probs
 from recal.runtime.onnx.nodes import FLOAT, Nodes, model_of, onnx, tensor
 from recal.runtime.onnx.plan import check_classes, plan_probs
@@ -47,8 +48,23 @@ class Head:
             name, fitted = type(self.calibrator).__name__, len(self.calibrator.classes_)
             raise InputError(f"This {name} was fitted on {fitted} classes, got {n_classes}.")
 
-    def probs(self, g: Nodes, logits: str, transformed: str, n_classes: int) -> str:
-        """Return probabilities, (n, K) float64, from logits, (n, K), and those of all views, (m, n, K)."""
+    @property
+    def guarded(self) -> bool:
+        """Whether answers that the map finds unlikely are lifted to the top."""
+        if self.plan is not None:
+            return self.plan.unguarded is not self.plan
+        return self.keeps_answers and hasattr(self.calibrator, "answers")
+
+    def answer(self, g: Nodes, own: str, logits: str, n_classes: int) -> tuple[str, str, str]:
+        """Return probabilities, (n, K), the answer's index and the confidence in it, both (n, 1), from the map's own
+        probabilities, float64."""
+        probs = keep_answers(g, own, logits, n_classes) if self.guarded else own
+        answer = g.op("ArgMax", logits if self.keeps_answers else probs, axis=1, keepdims=1)
+        return probs, answer, g.op("GatherElements", own, answer, axis=1)
+
+    def own_probs(self, g: Nodes, logits: str, transformed: str, n_classes: int) -> str:
+        """Return the map's own probabilities, (n, K) float64, before any guard, from logits, (n, K), and those of all
+        views, (m, n, K)."""
         if self.plan is not None:
             return plan_probs(g, logits, transformed, self.plan, n_classes)
         assert self.calibrator is not None
@@ -69,13 +85,17 @@ def head_model(head: Head, n_classes: int) -> onnx.ModelProto:
     """Return an ONNX model from logits to calibrated probabilities.
 
     Its inputs are `logits` (n, n_classes) and, where views are needed, `transformed` (m, n, n_classes), the logits
-    through each of ``head.transforms`` in that order; its output is `probs` (n, n_classes), all float32.
+    through each of ``head.transforms`` in that order; its outputs are `probs` (n, n_classes) and `confidence` (n,), all
+    float32.
     """
     head.check_classes(n_classes)
     graph, n_views = Nodes(), len(head.transforms)
-    probs = head.probs(graph, "logits", "transformed", n_classes)
+    own = head.own_probs(graph, "logits", "transformed", n_classes)
+    probs, _, confidence = head.answer(graph, own, "logits", n_classes)
     graph.rename(graph.cast(probs, FLOAT), "probs")
+    graph.rename(graph.cast(graph.op("Squeeze", confidence, graph.const([1])), FLOAT), "confidence")
     inputs = [tensor("logits", FLOAT, ["batch", n_classes])]
     if n_views:
         inputs.append(tensor("transformed", FLOAT, [n_views, "batch", n_classes]))
-    return model_of(graph, inputs, [tensor("probs", FLOAT, ["batch", n_classes])])
+    outputs = [tensor("probs", FLOAT, ["batch", n_classes]), tensor("confidence", FLOAT, ["batch"])]
+    return model_of(graph, inputs, outputs)

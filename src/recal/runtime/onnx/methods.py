@@ -1,4 +1,4 @@
-"""Methods without a plan as ONNX nodes: from logits to calibrated probabilities, (n, K) float64, the guard included."""
+"""Methods without a plan as ONNX nodes: from logits to calibrated probabilities, (n, K) float64, before any guard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from recal.calibrators.spline import HALVINGS, LOWEST
 from recal.errors import InputError
 from recal.runtime.onnx import curves
 from recal.runtime.onnx.aggregations import AGGREGATIONS
-from recal.runtime.onnx.blend import keep_answers
 from recal.runtime.onnx.functions import gaussian_process, order_preserving
 from recal.runtime.onnx.nodes import BOOL, DOUBLE, INT64, Nodes, tensor
 
@@ -25,16 +24,11 @@ Method = Callable[[Nodes, str, Any, int], str]
 
 
 def method_probs(g: Nodes, logits: str, transformed: str, calibrator: Calibrator, n_classes: int) -> str:
-    """Return what `calibrator.predict_proba` gives, of logits (n, K), and those of its views, (m, n, K)."""
+    """Return what the calibrator's own map gives, of logits (n, K), and those of its views, (m, n, K)."""
     wide = g.cast(logits, DOUBLE)
     if type(calibrator) in AGGREGATIONS:
-        seen = g.cast(transformed, DOUBLE)
-        probs = AGGREGATIONS[type(calibrator)](g, wide, seen, calibrator, n_classes)
-    else:
-        probs = METHODS[type(calibrator)](g, wide, calibrator, n_classes)
-    if calibrator.keeps_accuracy and hasattr(calibrator, "answers"):
-        return keep_answers(g, probs, wide, n_classes)
-    return probs
+        return AGGREGATIONS[type(calibrator)](g, wide, g.cast(transformed, DOUBLE), calibrator, n_classes)
+    return METHODS[type(calibrator)](g, wide, calibrator, n_classes)
 
 
 def check_exportable(calibrator: Any) -> None:

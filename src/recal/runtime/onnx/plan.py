@@ -21,7 +21,7 @@ def check_classes(plan: Plan, n_classes: int) -> None:
 
 
 def plan_probs(g: Nodes, logits: str, transformed: str, plan: Plan, n_classes: int) -> str:
-    """Return probabilities, (n, K) float64, from logits, (n, K), and those of all views, (m, n, K)."""
+    """Return probabilities before any guard, (n, K) float64, from logits, (n, K), and those of all views, (m, n, K)."""
     if plan.blend is not None:
         probs = blended(g, logits, transformed, plan, n_classes)
         if plan.blend.gate is None or not plan.blend.weights:

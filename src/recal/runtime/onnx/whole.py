@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.models.base import PROBABILITY_FLOOR
+from recal.decisions.rule import Reads
 from recal.runtime.onnx.blend import blended, gated, needs_views
 from recal.runtime.onnx.heads import Head
 from recal.runtime.onnx.nodes import BOOL, DOUBLE, FLOAT, INT64, IR_VERSION, Nodes, model_of, onnx, tensor
@@ -18,6 +19,14 @@ from recal.transforms import Transform
 
 # As in Python: a little above full scale is rounding, more is another scale.
 _ABOVE = 1.001
+
+
+@dataclass(frozen=True)
+class Accept:
+    """The confidence from which on an answer is accepted, of any class or of each, and what is compared with it."""
+
+    thresholds: NDArray[np.float64]
+    reads: Reads
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ def whole_model(
     example: Any,
     *,
     outputs: str = "logits",
-    accept: NDArray[np.float64] | None = None,
+    accept: Accept | None = None,
 ) -> onnx.ModelProto:
     """Return the model of the whole file; `example` is a batch as the file will get them, or None: as the model's."""
     whole, g = Whole(front, views, head, n_classes, outputs), Nodes()
@@ -60,11 +69,11 @@ def whole_model(
     else:
         given = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(str(example.dtype).removeprefix("torch.")))
         shape = list(example.shape)
-    logits, probs, passes = _answers(g, whole, name, given)
+    logits, own, passes = _answers(g, whole, name, given)
     wide = ["batch", n_classes]
     values = [tensor(name, given, ["batch", *(size or None for size in shape[1:])])]
     pieces = [*front, views] if views is not None else [*front]
-    results = [tensor("probs", FLOAT, wide), *_results(g, head, logits, probs, passes, accept)]
+    results = [tensor("probs", FLOAT, wide), *_results(g, whole, logits, own, passes, accept)]
     return model_of(
         g,
         values,
@@ -75,7 +84,7 @@ def whole_model(
 
 
 def _answers(g: Nodes, whole: Whole, inputs: str, given: int) -> tuple[str, str, str]:
-    """Return the originals' logits, float64 probabilities, and how many passes each answer takes."""
+    """Return the originals' logits, the map's own float64 probabilities, and how many passes each answer takes."""
     head, n_classes, n_views = whole.head, whole.n_classes, len(whole.head.transforms)
     if whole.views is not None and head.gated is not None:
         return _gated_answers(g, whole, inputs, given)
@@ -86,9 +95,9 @@ def _answers(g: Nodes, whole: Whole, inputs: str, given: int) -> tuple[str, str,
         stack = g.op("Reshape", whole.logits(g, rows, given), g.const([1 + n_views, -1, n_classes]))
         stack = _refused(g, stack, head.transforms, inputs, given)
         logits, transformed = g.row(stack, 0), g.part(stack, 1, 1 + n_views, axis=0)
-    probs = head.probs(g, logits, transformed, n_classes)
+    own = head.own_probs(g, logits, transformed, n_classes)
     zeros = g.op("Mul", g.op("ArgMax", logits, axis=1, keepdims=0), g.const(np.int64(0)))
-    return logits, probs, g.op("Add", zeros, g.const(np.int64(1 + n_views)))
+    return logits, own, g.op("Add", zeros, g.const(np.int64(1 + n_views)))
 
 
 def _gated_answers(g: Nodes, whole: Whole, inputs: str, given: int) -> tuple[str, str, str]:
@@ -126,12 +135,12 @@ def _refused(g: Nodes, logits: str, transforms: tuple[Transform, ...], inputs: s
 
 
 def _results(
-    g: Nodes, head: Head, logits: str, probs: str, passes: str, accept: NDArray[np.float64] | None
+    g: Nodes, whole: Whole, logits: str, own: str, passes: str, accept: Accept | None
 ) -> list[onnx.ValueInfoProto]:
     """Add the outputs, and return all but the first, `probs`."""
-    answer = g.op("ArgMax", logits if head.keeps_answers else probs, axis=1, keepdims=1)
-    confidence = g.op("Squeeze", g.op("GatherElements", probs, answer, axis=1), g.const([1]))
-    answer = g.op("Squeeze", answer, g.const([1]))
+    probs, answer, confidence = whole.head.answer(g, own, logits, whole.n_classes)
+    largest = g.op("GatherElements", probs, answer, axis=1)
+    answer, confidence, largest = (g.op("Squeeze", value, g.const([1])) for value in (answer, confidence, largest))
     g.rename(g.cast(probs, FLOAT), "probs")
     unknown = g.op("IsNaN", g.cast(confidence, FLOAT))
     g.rename(g.op("Where", unknown, g.const(np.int64(-1)), answer), "prediction")
@@ -139,7 +148,9 @@ def _results(
     g.rename(g.op("Identity", passes), "passes")
     results = [("prediction", INT64), ("confidence", FLOAT), ("passes", INT64)]
     if accept is not None:
-        threshold = g.const(accept[0]) if len(accept) == 1 else g.op("Gather", g.const(accept), answer, axis=0)
-        g.rename(g.op("GreaterOrEqual", confidence, threshold), "accept")
+        limits = accept.thresholds
+        threshold = g.const(limits[0]) if len(limits) == 1 else g.op("Gather", g.const(limits), answer, axis=0)
+        read = confidence if accept.reads == "confidence" else largest
+        g.rename(g.op("GreaterOrEqual", read, threshold), "accept")
         results.append(("accept", BOOL))
     return [tensor(name, kind, ["batch"]) for name, kind in results]

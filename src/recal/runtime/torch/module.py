@@ -105,6 +105,19 @@ class CalibratedModule(torch.nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return calibrated logits, (n, n_classes)."""
+        return self.replay(*self._seen(inputs))
+
+    def predict_confidence(self, inputs: Tensor) -> Tensor:
+        """Return the chance that each answer is right, (n,), as a calibrator's `predict_confidence` does."""
+        return self.replay.confidence(*self._seen(inputs))
+
+    def predict_both(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return calibrated logits, (n, n_classes), and the confidence in each answer, (n,), from the same passes."""
+        seen = self._seen(inputs)
+        return self.replay(*seen), self.replay.confidence(*seen)
+
+    def _seen(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the model's logits, (n, n_classes), and those of the views, (m, n, n_classes)."""
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             raise InputError(
                 "torch.jit.trace freezes what depends on a batch; use torch.export.export, or export_onnx."
@@ -119,9 +132,9 @@ class CalibratedModule(torch.nn.Module):
         if not tracing:
             self._check_once(logits[0])
             self._count(torch.full((inputs.shape[0],), len(views)))
-        return self.replay(logits[0], logits[1:])
+        return logits[0], logits[1:]
 
-    def _gated(self, inputs: Tensor) -> Tensor:
+    def _gated(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Ask for the views of those rows alone whose confidence is below the gate."""
         transforms = self.plan.transforms
         logits = self._logits(inputs, (None,), False)[0]
@@ -132,7 +145,7 @@ class CalibratedModule(torch.nn.Module):
         if len(rows):
             transformed = transformed.index_copy(1, rows, self._logits(inputs[rows], transforms, False))
         self._count(1 + len(transforms) * needed.to(torch.int64).cpu())
-        return self.replay(logits, transformed)
+        return logits, transformed
 
     def _logits(self, inputs: Tensor, views: tuple[Transform | None, ...], tracing: bool) -> Tensor:
         """Return the model's logits of all views, (m, n, n_classes), several views to a forward pass."""

@@ -50,6 +50,14 @@ class Replay(torch.nn.Module):
             return self.by_reference(logits, transformed)
         return self.by_torch(logits, transformed)
 
+    def confidence(self, logits: Tensor, transformed: Tensor) -> Tensor:
+        """Return the chance that each answer is right, (n,): its probability before any guard lifts it."""
+        blend, free = self.plan.blend, self.plan.unguarded
+        own = (self if free is self.plan else Replay(free))(logits, transformed).softmax(1)
+        if blend is not None and blend.answers == "free":
+            return own.amax(1)
+        return own.gather(1, logits.argmax(1, keepdim=True))[:, 0]
+
     def needs_views(self, logits: Tensor) -> Tensor:
         """Say of each sample whether its views must be computed, (n,): the others are surer than the plan's gate."""
         if is_plain(logits) and logits.dtype in _PLAIN_DTYPES:
