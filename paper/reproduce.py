@@ -33,9 +33,9 @@ from recal.calibrators.base import Calibrator
 from recal.collecting import collect
 from recal.comparison import compare_probs
 from recal.errors import InputError
-from recal.preprocessing import Normalize
 from recal.reporting import report
 from recal.transforms import Transform
+from recal.transforms.preprocessing import Normalize
 from recal.views import Views
 
 WHAT = ("all", *METRICS, "groups")

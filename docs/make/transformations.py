@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from recal.collecting.usual import USUAL
+from recal.collecting.default_pool import USUAL
 from recal.transforms import TRANSFORMS, BuiltIn, format_strength, pool
 
 DOCS = Path(__file__).parents[1]

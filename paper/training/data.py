@@ -17,7 +17,7 @@ from paper.training.layouts import LAYOUTS, Images
 from recal.checks import Labels
 from recal.collecting.inputs.folder import ImageFolder
 from recal.errors import FileError, InputError
-from recal.preprocessing import Normalize
+from recal.transforms.preprocessing import Normalize
 
 # Held-out training images that calibration is fitted on; the paper keeps 5,000 of CIFAR's 50,000.
 VALIDATION_SIZE = 5000

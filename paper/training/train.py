@@ -18,7 +18,7 @@ from paper.training.networks import build  # first: where torch is missing it sa
 from paper.training.recipes import Recipe
 from recal.errors import FileError, InputError
 from recal.files.atomic import replacing
-from recal.preprocessing import Normalize
+from recal.transforms.preprocessing import Normalize
 
 import torch  # isort: skip
 from recal.collecting.models.torch import as_device  # isort: skip

@@ -11,7 +11,7 @@ from .plan import Blend as Blend, Plan as Plan, Step as Step
 from .calibrators.auto import AutoCalibration as AutoCalibration
 from .calibrators.recal import ReCal as ReCal
 from .calibrators.temperature import TemperatureScaling as TemperatureScaling
-from .calibrators.view_stacking import ViewStacking as ViewStacking
+from .calibrators.stacking.estimator import ViewStacking as ViewStacking
 from .metrics.evaluation import evaluate as evaluate
 from .decisions.decision import decide as decide
 from .decisions.rule import DecisionRule as DecisionRule
@@ -21,7 +21,7 @@ from .decisions.watching import watch as watch
 from .comparison.run import compare as compare
 from .reporting.page.html import report as report
 from .reporting.drawing.figures import reliability_diagram as reliability_diagram
-from .runtime.classifier import CalibratedClassifier as CalibratedClassifier
+from .collecting.classifier import CalibratedClassifier as CalibratedClassifier
 from .runtime.torch.module import CalibratedModule as CalibratedModule
 from .runtime.onnx.export import export_onnx as export_onnx
 from .files.saved import load as load, save as save

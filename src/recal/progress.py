@@ -1,6 +1,6 @@
 """How far long work is: noted for whoever watches, and for nobody by default.
 
-Loops that may take seconds go through `track`. The command line watches (`cli/output.py`) and shows one line with the
+Loops that may take seconds go through `track`. The command line watches (`cli/printing.py`) and shows one line with the
 time left; a library call shows nothing and pays nothing.
 """
 

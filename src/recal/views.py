@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import Floats, Labels, check_classes, check_labels, check_logits, check_matrix
 from recal.errors import InputError
 from recal.mapped import MappedRows
-from recal.preprocessing import Preprocessing
 from recal.transforms import Transform, as_transform
+from recal.transforms.preprocessing import Preprocessing
 
 # Which rows of the stored arrays are meant: a range costs nothing, and numpy reads it without a copy.
 Rows = range | NDArray[np.intp]

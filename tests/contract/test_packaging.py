@@ -9,7 +9,7 @@ from pathlib import Path
 
 import recal
 from recal.cli.app import COMMANDS
-from recal.cli.outputs import guarded
+from recal.cli.destinations import guarded
 
 ROOT = Path(__file__).parents[2]
 # Where the import's name is not the distribution's.

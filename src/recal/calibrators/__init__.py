@@ -20,7 +20,7 @@ _HOMES = {
     "ConsistencyCalibration": "consistency",
     "DirichletCalibration": "dirichlet",
     "EnsembleTemperatureScaling": "ets",
-    "GaussianProcessCalibration": "gaussian_process",
+    "GaussianProcessCalibration": "gaussian_process.estimator",
     "HistogramBinning": "histogram",
     "IsotonicCalibration": "isotonic",
     "IsotonicMulticlass": "irm",
@@ -28,7 +28,7 @@ _HOMES = {
     "MatrixScaling": "matrix",
     "MutualInformationBinning": "imax",
     "MATTA": "matta",
-    "OrderPreserving": "order_preserving",
+    "OrderPreserving": "order_preserving.estimator",
     "PlattScaling": "platt",
     "ReCal": "recal",
     "SplineCalibration": "spline",
@@ -38,7 +38,7 @@ _HOMES = {
     "VATTA": "vatta",
     "VectorScaling": "vector",
     "ViewAveraging": "view_averaging",
-    "ViewStacking": "view_stacking",
+    "ViewStacking": "stacking.estimator",
 }
 __all__ = ["CALIBRATORS", "Calibrator", "calibrator_named", *_HOMES]
 

@@ -8,7 +8,7 @@ from .beta import BetaCalibration as BetaCalibration
 from .consistency import ConsistencyCalibration as ConsistencyCalibration
 from .dirichlet import DirichletCalibration as DirichletCalibration
 from .ets import EnsembleTemperatureScaling as EnsembleTemperatureScaling
-from .gaussian_process import GaussianProcessCalibration as GaussianProcessCalibration
+from .gaussian_process.estimator import GaussianProcessCalibration as GaussianProcessCalibration
 from .histogram import HistogramBinning as HistogramBinning
 from .isotonic import IsotonicCalibration as IsotonicCalibration
 from .irm import IsotonicMulticlass as IsotonicMulticlass
@@ -16,7 +16,7 @@ from .irova import IsotonicOneVsAll as IsotonicOneVsAll
 from .matrix import MatrixScaling as MatrixScaling
 from .imax import MutualInformationBinning as MutualInformationBinning
 from .matta import MATTA as MATTA
-from .order_preserving import OrderPreserving as OrderPreserving
+from .order_preserving.estimator import OrderPreserving as OrderPreserving
 from .platt import PlattScaling as PlattScaling
 from .recal import ReCal as ReCal
 from .spline import SplineCalibration as SplineCalibration
@@ -26,7 +26,7 @@ from .temperature import TemperatureScaling as TemperatureScaling
 from .vatta import VATTA as VATTA
 from .vector import VectorScaling as VectorScaling
 from .view_averaging import ViewAveraging as ViewAveraging
-from .view_stacking import ViewStacking as ViewStacking
+from .stacking.estimator import ViewStacking as ViewStacking
 
 CALIBRATORS: tuple[type[Calibrator], ...]
 

@@ -14,11 +14,11 @@ from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.ets import EnsembleTemperatureScaling
 from recal.calibrators.machinery.folds import stratified_folds
 from recal.calibrators.machinery.parameters import check_random_state
-from recal.calibrators.machinery.view_choice import Gain
 from recal.calibrators.recal import ReCal
+from recal.calibrators.stacking.estimator import ViewStacking
+from recal.calibrators.stacking.view_choice import Gain
 from recal.calibrators.structured_vector import StructuredVectorScaling
 from recal.calibrators.temperature import TemperatureScaling
-from recal.calibrators.view_stacking import ViewStacking
 from recal.checks import Labels
 from recal.errors import FewSamplesWarning
 from recal.plan import Answers

@@ -21,9 +21,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from recal.cli.output import printable
-from recal.cli.outputs import guarded
+from recal.cli.destinations import guarded
 from recal.cli.parsing import refused
+from recal.cli.printing import printable
 from recal.cli.refusals import as_typed
 from recal.errors import InputError, RecalError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recal.cli import model_options as options
-from recal.cli.output import AsJson, print_json, say, shows_progress, working
+from recal.cli.printing import AsJson, print_json, say, shows_progress, working
 from recal.cli.recognise import check_kind
 from recal.cli.sources import check_views_held, load_calibration, open_views
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from recal.cli import model_options as options
-from recal.cli.output import AsJson, command_line, print_json, say, shows_progress
+from recal.cli.printing import AsJson, command_line, print_json, say, shows_progress
 
 
 def calibrate(

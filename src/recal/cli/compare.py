@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from recal.cli.methods import listed
-from recal.cli.output import AsJson, command_line, print_json, print_table, say, working
+from recal.cli.printing import AsJson, command_line, print_json, print_table, say, working
 
 Methods = Annotated[
     str | None,

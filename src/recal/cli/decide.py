@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recal.cli.output import AsJson, print_json, print_table, say, working
+from recal.cli.printing import AsJson, print_json, print_table, say, working
 from recal.cli.sources import LabelColumn, LabelsFile
 
 if TYPE_CHECKING:

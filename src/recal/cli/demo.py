@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from recal.cli.output import AsJson, print_json, print_table, say
+from recal.cli.printing import AsJson, print_json, print_table, say
 
 NEEDS_ARGUMENTS = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recal.cli.output import AsJson, print_json, print_table, say, working
+from recal.cli.printing import AsJson, print_json, print_table, say, working
 
 NEEDS_ARGUMENTS = False
 

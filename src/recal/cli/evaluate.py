@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from recal.cli.output import AsJson, command_line, print_json, print_table, say, working
+from recal.cli.printing import AsJson, command_line, print_json, print_table, say, working
 from recal.cli.sources import LabelColumn, LabelsFile, labelled_probs
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recal.cli.output import AsJson, print_json, say, working
+from recal.cli.printing import AsJson, print_json, say, working
 from recal.cli.recognise import check_kind
 from recal.cli.sources import open_views
 

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from recal.cli.output import AsJson, print_json, print_table, say, working
+from recal.cli.printing import AsJson, print_json, print_table, say, working
 
 
 def groups(

@@ -146,7 +146,7 @@ def transforms_for(pool: str, source: Any, model: Any, seed: int | None) -> Any:
     if not pool.strip():
         raise InputError("--pool is empty; give none, auto, or transformations such as zoom:0.5-0.9:10.")
     if pool == "auto":
-        from recal.collecting.usual import usual_pool
+        from recal.collecting.default_pool import usual_pool
 
         return usual_pool(source, model, seed or 0)
     return None if pool == "none" else pool

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recal.cli.output import AsJson, print_json, say
+from recal.cli.printing import AsJson, print_json, say
 from recal.cli.recognise import check_kind
 
 

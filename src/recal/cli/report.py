@@ -9,7 +9,7 @@ import typer
 
 from recal.cli.compare import Methods, Splits
 from recal.cli.methods import listed
-from recal.cli.output import AsJson, command_line, print_json, say, working
+from recal.cli.printing import AsJson, command_line, print_json, say, working
 from recal.cli.recognise import check_kind
 from recal.cli.sources import LabelColumn, LabelsFile, labelled_probs, open_views
 

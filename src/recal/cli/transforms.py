@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recal.cli.output import AsJson, print_json, say
+from recal.cli.printing import AsJson, print_json, say
 
 if TYPE_CHECKING:
     from recal.transforms import BuiltIn

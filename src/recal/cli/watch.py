@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recal.cli.output import AsJson, print_json, print_table, say, working
+from recal.cli.printing import AsJson, print_json, print_table, say, working
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,7 +18,7 @@ _HOMES = {
     "Pilot": "collecting.pilot",
     "run_pilot": "collecting.pilot",
     "RayEngine": "collecting.ray",
-    "Normalize": "preprocessing",
+    "Normalize": "transforms.preprocessing",
     "Source": "collecting.inputs.sources",
     "as_source": "collecting.inputs.sources",
     "ImageFolder": "collecting.inputs.folder",

@@ -5,7 +5,7 @@ from .applying import apply as apply
 from .parts import AppliedParts as AppliedParts, apply_distributed as apply_distributed
 from .pilot import Pilot as Pilot, run_pilot as run_pilot
 from .ray import RayEngine as RayEngine
-from ..preprocessing import Normalize as Normalize
+from ..transforms.preprocessing import Normalize as Normalize
 from .inputs.sources import Source as Source, as_source as as_source
 from .inputs.folder import ImageFolder as ImageFolder
 from .inputs.other_folders import ByteFolder as ByteFolder, SoundFolder as SoundFolder, TextFolder as TextFolder

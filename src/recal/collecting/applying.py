@@ -18,9 +18,9 @@ from recal.collecting.models.base import as_model
 from recal.collecting.sinks.memory import Sink
 from recal.errors import InputError
 from recal.plan import Plan
-from recal.preprocessing import Outputs, settle, settle_outputs
 from recal.transforms import Named, Transform
 from recal.transforms.parse import Own, by_name
+from recal.transforms.preprocessing import Outputs, settle, settle_outputs
 from recal.views import Views
 
 

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
+from recal.collecting.equal_transforms import find_twins
 from recal.collecting.fingerprint import digest_array
 from recal.collecting.inputs.sources import Batch
 from recal.collecting.models.base import Model, as_logits
-from recal.collecting.twins import find_twins
 from recal.errors import InputError, RecalError, blame
 from recal.plan import Plan
-from recal.preprocessing import Outputs, Preprocessing
 from recal.transforms import BuiltIn, Transform
+from recal.transforms.preprocessing import Outputs, Preprocessing
 
 Preprocess = Callable[[Any], Any]
 

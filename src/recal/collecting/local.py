@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from recal.checks import check_one_each
+from recal.collecting.default_pool import AUTO, usual_pool
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.job import Job, Preprocess
 from recal.collecting.models.base import as_model
-from recal.collecting.progress import progress_bar
+from recal.collecting.progress_bar import progress_bar
 from recal.collecting.sinks.memory import FileSink, MemorySink, Sink, ViewsSink
-from recal.collecting.usual import AUTO, usual_pool
 from recal.errors import InputError, Remedy
-from recal.preprocessing import Outputs, record
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
+from recal.transforms.preprocessing import Outputs, record
 from recal.views import Views
 
 Engine = Literal["local", "ray"]

@@ -18,8 +18,8 @@ from recal.collecting.sinks.memory import Sink
 from recal.collecting.workers import as_indexed
 from recal.errors import RecalError
 from recal.files.prob_tables import write_prob_file
-from recal.preprocessing import Outputs
 from recal.transforms.parse import Own
+from recal.transforms.preprocessing import Outputs
 
 
 @dataclass(frozen=True)

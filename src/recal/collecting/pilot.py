@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.view_stacking import ViewStacking
+from recal.calibrators.stacking.estimator import ViewStacking
 from recal.collecting.fingerprint import digest
 from recal.collecting.inputs.loaders import join
 from recal.collecting.inputs.sources import FILE_OPTIONS, Batch, IndexedSource

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from recal.collecting.crew import Crew
 from recal.collecting.inputs.sources import Source
 from recal.collecting.job import Block, Job
-from recal.collecting.progress import progress_bar
+from recal.collecting.progress_bar import progress_bar
+from recal.collecting.ray_actors import Crew
 from recal.collecting.sinks.memory import Sink
 from recal.collecting.workers import Task, as_indexed
 from recal.errors import InputError, MissingExtraError, RecalError

@@ -7,7 +7,7 @@ from typing import Any
 from recal.decisions.profiles import Profile
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets
-from recal.preprocessing import Normalize, Preprocessing
+from recal.transforms.preprocessing import Normalize, Preprocessing
 
 STORED: tuple[type[Any], ...] = (DecisionRule, PredictionSets, Profile, Normalize, Preprocessing)
 # What a calibrator may carry, by the attribute's name.

@@ -13,7 +13,7 @@ from recal.files.encoding import Decoder, Encoder
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
-    from recal.runtime.classifier import CalibratedClassifier
+    from recal.collecting.classifier import CalibratedClassifier
 
 # Code and machinery: given again by whoever loads.
 _GIVEN_AGAIN = ("model", "preprocess", "device", "calibrator", "engine")
@@ -44,7 +44,7 @@ def restore_classifier(
     restore_calibrator: Callable[[dict[str, Any], Decoder], Calibrator],
 ) -> CalibratedClassifier:
     """Return the classifier, its model as yet a path or None."""
-    from recal.runtime.classifier import CalibratedClassifier
+    from recal.collecting.classifier import CalibratedClassifier
 
     settings, inner, model = header.get("settings"), header.get("calibrator"), header.get("model")
     if not isinstance(settings, dict) or not isinstance(inner, dict):

@@ -27,10 +27,10 @@ from recal.transforms.parse import Own, by_name
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
+    from recal.collecting.classifier import CalibratedClassifier
     from recal.decisions.profiles import Profile
     from recal.decisions.rule import DecisionRule
     from recal.decisions.sets import PredictionSets
-    from recal.runtime.classifier import CalibratedClassifier
 
     Savable: TypeAlias = Calibrator | CalibratedClassifier | Plan | DecisionRule | PredictionSets | Profile
 
@@ -158,7 +158,7 @@ def _load(source: Path, transforms: Own, given_code: dict[str, Any], tried: bool
 
 
 def _is_classifier(obj: Any) -> TypeGuard[CalibratedClassifier]:
-    from recal.runtime.classifier import CalibratedClassifier  # brings scikit-learn, which others need not wait for
+    from recal.collecting.classifier import CalibratedClassifier  # brings scikit-learn, which others need not wait for
 
     return isinstance(obj, CalibratedClassifier)
 

@@ -19,8 +19,8 @@ from recal.files.locks import FolderLock
 from recal.files.plain_chunks import check_regular, plain_chunks
 from recal.files.views import check_layout, row_parts, specs, transformed_dtype
 from recal.mapped import PIECE_VALUES, map_rows
-from recal.preprocessing import Preprocessing
 from recal.transforms import as_transform
+from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
 VERSION = 1

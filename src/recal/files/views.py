@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import check_classes, check_labels
 from recal.errors import FileError, InputError
 from recal.files.npz import Parts, read_npz, write_npz
-from recal.preprocessing import Preprocessing
+from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
 # About 4 MB of float32 at once: large enough to be fast, small enough to hold many.

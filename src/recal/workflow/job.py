@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
 from recal.collecting.applying import passes_of
+from recal.collecting.default_pool import AUTO, usual_pool
 from recal.collecting.inputs.sources import IndexedSource
 from recal.collecting.local import as_pool, collect, needs_pilot, open_source
 from recal.collecting.models.base import as_model
 from recal.collecting.pilot import Picked, run_pilot
-from recal.collecting.usual import AUTO, usual_pool
 from recal.comparison import compare_probs
 from recal.decisions import Decision, decide
 from recal.engine.replay import calibrated_probs

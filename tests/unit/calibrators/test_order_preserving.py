@@ -5,8 +5,8 @@ from scipy.optimize import check_grad
 from recal import TemperatureScaling
 from recal.calibrators import OrderPreserving
 from recal.calibrators.machinery.increasing_curve import IncreasingCurve
-from recal.calibrators.machinery.order_network import OrderNetwork
 from recal.calibrators.machinery.probabilities import log_softmax, softmax
+from recal.calibrators.order_preserving.network import OrderNetwork
 from recal.errors import InputError
 
 VARIANTS = ["order-invariant", "diagonal"]

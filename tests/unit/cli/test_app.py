@@ -82,7 +82,7 @@ def test_a_reader_that_leaves_is_no_error():
 
 def test_a_reader_that_leaves_in_the_middle_of_a_table_is_no_error():
     code = (
-        "import sys\nfrom recal.cli import app, doctor\nfrom recal.cli.output import print_table\n"
+        "import sys\nfrom recal.cli import app, doctor\nfrom recal.cli.printing import print_table\n"
         "doctor.doctor = lambda: print_table('Long', ['x'], [['y' * 300]] * 2000)\nsys.exit(app.run(['doctor']))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -110,7 +110,7 @@ def test_a_warning_is_one_sentence_without_a_place_in_the_code(monkeypatch, caps
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_tables_never_cut_a_number_off(width, monkeypatch, capsys):
-    from recal.cli.output import print_table
+    from recal.cli.printing import print_table
 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(width))

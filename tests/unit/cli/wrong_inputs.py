@@ -103,7 +103,7 @@ def circumstances(around: str) -> Iterator[None]:
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             stack.enter_context(mock.patch("recal.files.atomic.os.fsync", side_effect=full))
         elif around == "without permission":  # a superuser, as in a container, may write everywhere
-            stack.enter_context(mock.patch("recal.cli.outputs.os.access", lambda path, mode: not mode & os.W_OK))
+            stack.enter_context(mock.patch("recal.cli.destinations.os.access", lambda path, mode: not mode & os.W_OK))
         elif around:
             package = around.removeprefix("without ")
             hidden = {name: None for name in (package, *sys.modules) if name.split(".")[0] == package}

@@ -19,9 +19,9 @@ from recal.cli.app import run
 from recal.collecting import Normalize, apply
 from recal.errors import FileError, InputError
 from recal.files.probs import read_probs
-from recal.preprocessing import Preprocessing, record, settle, settle_outputs
 from recal.runtime.onnx import export_onnx
 from recal.transforms import as_transform
+from recal.transforms.preprocessing import Preprocessing, record, settle, settle_outputs
 
 NORMALIZE = Normalize(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 TYPED = ["--mean", "0.4,0.5,0.6", "--std", "0.2,0.25,0.3"]

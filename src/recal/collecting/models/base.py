@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from recal.checks import Floats, check_probs, looks_like_probabilities
 from recal.collecting.fingerprint import digest
 from recal.errors import FileError, InputError, MissingExtraError, Remedy, blame
-from recal.preprocessing import Outputs
+from recal.transforms.preprocessing import Outputs
 
 # Where a model answers a probability of 0 its logarithm is taken as that of this floor.
 PROBABILITY_FLOOR = 1e-12

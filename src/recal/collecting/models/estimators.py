@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from recal.collecting.fingerprint import digest
 from recal.collecting.models.base import Model, log_of
 from recal.errors import InputError, Remedy
-from recal.preprocessing import Outputs
+from recal.transforms.preprocessing import Outputs
 
 
 class EstimatorModel(Model):

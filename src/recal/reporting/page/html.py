@@ -22,7 +22,7 @@ from recal.progress import track
 from recal.reporting.data.thresholds import THRESHOLDS, threshold_table
 from recal.reporting.data.verdict import advice, shown_first, verdict
 from recal.reporting.page.automation_section import how_much_can_be_automated
-from recal.reporting.page.made import all_metrics, how_it_was_made
+from recal.reporting.page.details_sections import all_metrics, how_it_was_made
 from recal.reporting.page.part_sections import classes as class_section
 from recal.reporting.page.part_sections import columns as column_sections
 from recal.reporting.page.part_sections import how_many_labels, look_at_these

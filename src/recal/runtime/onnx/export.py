@@ -13,13 +13,13 @@ from recal.decisions.rule import DecisionRule
 from recal.errors import InputError, Remedy
 from recal.files.atomic import replacing
 from recal.plan import Plan
-from recal.preprocessing import Normalize, Outputs, settle, settle_outputs
 from recal.runtime.onnx.heads import head_model, head_of
 from recal.runtime.onnx.nodes import onnx
 from recal.runtime.onnx.normalize import normalized
 from recal.runtime.onnx.pieces import Piece, channel_axis, example_of, read_model, sizes, traced
 from recal.runtime.onnx.whole import Accept, whole_model
 from recal.transforms import BuiltIn, Transform
+from recal.transforms.preprocessing import Normalize, Outputs, settle, settle_outputs
 
 __all__ = ["export_onnx", "export_replay"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.calibrators.machinery.order_network import OrderNetwork
+from recal.calibrators.order_preserving.network import OrderNetwork
 from recal.runtime.onnx import curves
 from recal.runtime.onnx.nodes import Nodes
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from recal.errors import InputError
-from recal.preprocessing import Normalize
 from recal.runtime.onnx.nodes import FLOAT, Nodes, model_of, onnx, tensor
 from recal.runtime.onnx.pieces import Piece, as_piece
+from recal.transforms.preprocessing import Normalize
 
 
 def normalized(normalize: Normalize, batch: Any) -> Piece:

@@ -8,10 +8,10 @@ from typing import Any
 from recal.checks import looks_like_probabilities
 from recal.errors import InputError
 from recal.plan import Plan
-from recal.preprocessing import settle
 from recal.runtime.torch.blend import Tensor, torch
 from recal.runtime.torch.replay import Replay
 from recal.transforms import BuiltIn, Named, Transform
+from recal.transforms.preprocessing import settle
 
 __all__ = ["CalibratedModule", "Replay", "Tensor"]
 _CPU_ROWS, _CPU_VALUES, _DEVICE_ROWS = 32, 100_000, 256

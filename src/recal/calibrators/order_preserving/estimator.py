@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.common_scale import fit_betas
 from recal.calibrators.machinery.increasing_curve import IncreasingCurve
-from recal.calibrators.machinery.order_network import OrderNetwork
 from recal.calibrators.machinery.parameters import check_choice, check_count, check_number, check_random_state
 from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.order_preserving.network import OrderNetwork
 from recal.checks import Labels
 from recal.engine.scaled import ScaledLogits
 from recal.errors import ConvergenceWarning

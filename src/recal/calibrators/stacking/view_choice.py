@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.machinery.folds import stratified_folds
-from recal.calibrators.machinery.stack_map import Stack, StackMap, Vector
+from recal.calibrators.stacking.stack_map import Stack, StackMap, Vector
 from recal.checks import Labels
 from recal.engine.guard import keep_answers
 from recal.progress import track

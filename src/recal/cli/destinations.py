@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recal.cli.output import be_quiet
+from recal.cli.printing import be_quiet
 from recal.errors import InputError
 
 # The options that name what is written, and by command the endings that the name may have; none for a folder.

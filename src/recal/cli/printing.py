@@ -54,7 +54,7 @@ def printable(text: str) -> str:
 
     Examples
     --------
-    >>> from recal.cli.output import printable
+    >>> from recal.cli.printing import printable
     >>> print(printable("a column \x1b[2J that clears the screen"))
     a column \x1b[2J that clears the screen
     """
@@ -173,7 +173,7 @@ def _so_far(what: str, seconds: float, seen: Watched) -> str:
 
     Examples
     --------
-    >>> from recal.cli.output import _so_far
+    >>> from recal.cli.printing import _so_far
     >>> from recal.progress import Stage, Watched
     >>> _so_far("Fitting gp", 3.2, Watched(0))
     'Fitting gp, 3 s'

@@ -120,7 +120,7 @@ class Preprocessing:
     Examples
     --------
     >>> from recal.collecting import Normalize
-    >>> from recal.preprocessing import Preprocessing
+    >>> from recal.transforms.preprocessing import Preprocessing
     >>> print(Preprocessing(Normalize(mean=0.5, std=0.25), shape=(28, 28), dtype="uint8"))
     --divide 255 --mean 0.5 --std 0.25 --channels first
     """

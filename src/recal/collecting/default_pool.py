@@ -59,7 +59,7 @@ def modality(batch: Any, model: Model | None = None) -> str:
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.collecting.usual import modality
+    >>> from recal.collecting.default_pool import modality
     >>> modality(np.zeros((2, 32, 32, 3), np.uint8)), modality(np.zeros((2, 3, 50))), modality(["a text"])
     ('image', 'series', 'text')
     """

@@ -10,7 +10,7 @@ import pytest
 
 from recal import Plan, Views, save
 from recal.cli.app import COMMANDS, run
-from recal.cli.outputs import OUTPUTS, SUFFIXES
+from recal.cli.destinations import OUTPUTS, SUFFIXES
 from recal.files.origin import made_by_recal
 from recal.files.prob_tables import read_prob_table, write_prob_file
 from recal.files.probs import probs_of_file
@@ -188,7 +188,7 @@ def test_an_npz_file_says_who_made_it_and_numpy_reads_it(place):
 
 
 def test_a_folder_of_results_replaces_its_own_files_alone(place, capsys):
-    from recal.cli.outputs import NAMES
+    from recal.cli.destinations import NAMES
 
     compare = ["compare", "v.npz", "--methods", "ts", "--splits", "2", "--out", "results"]
     assert run(compare) == 0

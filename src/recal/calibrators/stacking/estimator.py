@@ -15,8 +15,8 @@ from recal.calibrators.machinery.parameters import (
     check_number,
     check_random_state,
 )
-from recal.calibrators.machinery.stack_map import Stack, StackMap
-from recal.calibrators.machinery.view_choice import Choice, Gain, Material, choose_views
+from recal.calibrators.stacking.stack_map import Stack, StackMap
+from recal.calibrators.stacking.view_choice import Choice, Gain, Material, choose_views
 from recal.checks import Floats, Labels
 from recal.engine.replay import calibrated_probs
 from recal.engine.scaled import ScaledLogits

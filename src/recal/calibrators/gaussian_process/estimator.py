@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.gaussian_process.latent_process import LatentProcess, Posterior, kernel, whitening
 from recal.calibrators.machinery.common_scale import fit_beta
-from recal.calibrators.machinery.latent_process import LatentProcess, Posterior, kernel, whitening
 from recal.calibrators.machinery.linear_map import linear_scores
 from recal.calibrators.machinery.parameters import check_count, check_random_state
 from recal.calibrators.machinery.probabilities import log_softmax, softmax

@@ -15,13 +15,13 @@ from recal.calibrators.machinery.suspicions import refuse_codes
 from recal.checks import ASIDES
 from recal.collecting import collect
 from recal.collecting.applying import Applied, apply
+from recal.collecting.default_pool import usual_pool
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.local import as_pool
 from recal.collecting.models.base import as_model
-from recal.collecting.usual import usual_pool
 from recal.errors import InputError, NotFittedError, Remedy
-from recal.preprocessing import Outputs
 from recal.transforms import Transform
+from recal.transforms.preprocessing import Outputs
 
 
 class CalibratedClassifier(ClassifierMixin, BaseEstimator):
