@@ -1,1 +1,1 @@
-"""Stacking: logits of a few chosen views blended into one. `estimator.py` is the method, `view_choice.py` the search."""
+"""Stacking: logits of a few chosen views blended: `estimator.py` is the method, `view_choice.py` its search."""
