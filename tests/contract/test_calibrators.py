@@ -495,3 +495,17 @@ def test_confidence_is_what_the_method_gave_the_answer_before_it_was_kept(
         own = free.predict_proba(views)[np.arange(200), logits.argmax(axis=1)]
         if method.short_name not in ("auto", "stack"):
             np.testing.assert_allclose(confidence, own, rtol=1e-9)
+
+
+@every
+def test_two_rows_at_the_least_float_do_not_spoil_the_fit(method):
+    """Some classifiers answer a row that tells them nothing with the least float32 for every class."""
+    logits, labels = draw(400, 5)
+    spoilt = logits.astype(np.float32)
+    spoilt[[7, 200]] = np.finfo(np.float32).min
+    if method.needs_views:
+        pytest.skip("views of such rows are no numbers to learn from")
+    usual, other = (make(method).fit(values, labels) for values in (logits, spoilt))
+    fresh, truth = draw(1000, 5, seed=1)
+    assert nll(other.predict_proba(fresh), truth) < 1.02 * nll(usual.predict_proba(fresh), truth)
+    assert_probabilities(other.predict_proba(spoilt), spoilt.shape)

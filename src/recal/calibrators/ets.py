@@ -18,6 +18,9 @@ _FLOOR = 1e-30
 # The loss has several valleys in the temperature: these multiples of the best single one are tried, on some samples.
 _MULTIPLES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
 _MOST_TRIED = 5_000
+# What is thought of log(beta / the best single beta) before the data speak: normal, with this standard deviation. A
+# share of the uniform answer can explain one or two mistakes, and nothing else then holds beta back.
+_PRIOR_SPREAD = 0.5
 
 
 class EnsembleTemperatureScaling(Calibrator):
@@ -26,8 +29,10 @@ class EnsembleTemperatureScaling(Calibrator):
     The temperature and three weights that are at least 0 and sum to 1 are fitted together, by the negative
     log-likelihood: beside a share of the uniform answer, which guards against confident mistakes, another temperature
     is best than alone. The publication fits the temperature first; from there this begins, and it is never worse on
-    the fitted samples. It has three free numbers in all, so a few hundred samples are enough. A mixture of increasing
-    functions is increasing: the prediction is kept. Where every answer is right only a temperature is fitted.
+    the fitted samples. A normal prior on log(beta), centred at the best single temperature's with a standard deviation
+    of 0.5, holds beta where there are only a few mistakes to learn from.
+    A mixture of increasing functions is increasing: the prediction is kept. Where every answer is right only a
+    temperature is fitted.
     Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020).
 
     Attributes
@@ -57,11 +62,11 @@ class EnsembleTemperatureScaling(Calibrator):
         if not (state.drop_at(labels) < 0.0).any():
             self.beta_, self.weights_ = single, np.array([1.0, 0.0, 0.0])
             return
-        mixture = Mixture(state, labels, views.n_classes)
+        mixture = Mixture(state, labels, views.n_classes, single)
         few = slice(None, None, -(-len(labels) // _MOST_TRIED))
         some = mixture
         if len(labels) > _MOST_TRIED:
-            some = Mixture(ScaledLogits(views.logits[few]), labels[few], views.n_classes)
+            some = Mixture(ScaledLogits(views.logits[few]), labels[few], views.n_classes, single)
         tried = [(beta, some.best_weights(beta)) for beta in single * np.array(_MULTIPLES)]
         start = min(tried, key=lambda pair: some.loss(*pair))
         candidates = [(single, mixture.best_weights(single)), mixture.descend(*start)]
@@ -73,10 +78,11 @@ class EnsembleTemperatureScaling(Calibrator):
 
 
 class Mixture:
-    """The mean negative log-likelihood of the mixture as a function of its beta and weights."""
+    """The mean negative log-likelihood of the mixture and its prior, as a function of its beta and weights."""
 
-    def __init__(self, state: ScaledLogits, labels: Labels, n_classes: int) -> None:
-        self.state, self.drops = state, state.drop_at(labels)
+    def __init__(self, state: ScaledLogits, labels: Labels, n_classes: int, single: float) -> None:
+        self.state, self.drops, self.centre = state, state.drop_at(labels), float(np.log(single))
+        self.precision = 1.0 / (_PRIOR_SPREAD**2 * len(labels))
         self.own, self.uniform = self._truth(1.0)[0], 1.0 / n_classes
 
     def _truth(self, beta: float) -> tuple[Vector, Vector]:
@@ -92,7 +98,8 @@ class Mixture:
         return mixture_weights(self.parts(beta))
 
     def loss(self, beta: float, weights: NDArray[np.float64]) -> float:
-        return float(-np.log(np.maximum(np.maximum(self.parts(beta), _FLOOR) @ weights, _FLOOR)).mean())
+        likelihoods = np.maximum(np.maximum(self.parts(beta), _FLOOR) @ weights, _FLOOR)
+        return float(-np.log(likelihoods).mean()) + 0.5 * self.precision * (float(np.log(beta)) - self.centre) ** 2
 
     def descend(self, beta: float, weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Return the beta and weights at the bottom of the valley in which these lie."""
@@ -102,7 +109,9 @@ class Mixture:
             parts = np.maximum(np.stack([scaled, self.own, np.full(len(self.own), self.uniform)], axis=1), _FLOOR)
             mixed = np.maximum(parts @ point[1:], _FLOOR)
             by_weight = -(parts / mixed[:, None]).mean(axis=0)
-            return float(-np.log(mixed).mean()), np.append(-point[1] * (slope / mixed).mean(), by_weight)
+            off = point[0] - self.centre
+            by_beta = self.precision * off - point[1] * (slope / mixed).mean()
+            return float(-np.log(mixed).mean()) + 0.5 * self.precision * off**2, np.append(by_beta, by_weight)
 
         answer = scipy.optimize.minimize(
             loss,

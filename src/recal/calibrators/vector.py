@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.diagonal_map import DiagonalMap
+from recal.calibrators.machinery.one_vs_rest import largest_score
 from recal.calibrators.machinery.parameters import check_strength, warn_if_few
 from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Labels
@@ -35,6 +36,9 @@ class VectorScaling(Calibrator):
         v and b.
     loss_ : float
         The penalised loss at the minimum.
+    limit_ : float
+        The largest logit of a usual row times 20, and at least 100. A row with larger ones, such as a constant row at
+        the least float32, has its maximum subtracted, and what is then below -limit_ counts as -limit_.
 
     Examples
     --------
@@ -59,6 +63,8 @@ class VectorScaling(Calibrator):
         ridge = check_strength("ridge", self.ridge)
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         logits = np.array(views.logits, dtype=np.float64, order="C")
+        self.limit_ = largest_score(np.abs(logits).max(axis=1))
+        logits = within(logits, self.limit_)
         start = np.zeros((2, views.n_classes))
         start[0] = fit_beta(logits, labels, weights)
         found = DiagonalMap(logits, labels, ridge=ridge, centre=start, weights=weights).solve(start)
@@ -66,4 +72,16 @@ class VectorScaling(Calibrator):
         self.loss_ = found.loss
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return softmax(np.asarray(views.logits, dtype=np.float64) * self.scales_ + self.shifts_)
+        # Files of 1.0.0rc1 know no limit.
+        logits = within(np.asarray(views.logits, dtype=np.float64), getattr(self, "limit_", np.inf))
+        return softmax(logits * self.scales_ + self.shifts_)
+
+
+def within(logits: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
+    """Return logits with the rows that reach beyond `limit` moved to a maximum of 0 and cut off below."""
+    beyond = np.abs(logits).max(axis=1) > limit
+    if not beyond.any():
+        return logits
+    moved = logits.copy()
+    moved[beyond] = np.maximum(logits[beyond] - logits[beyond].max(axis=1, keepdims=True), -limit)
+    return moved

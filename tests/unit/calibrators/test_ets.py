@@ -58,18 +58,36 @@ def blunt(n=1500, seed=3):
 def test_temperature_and_weights_are_as_good_as_a_plain_search_over_all_four(problem):
     logits, labels = problem()
     rows = np.arange(len(labels))
+    single = np.log(TemperatureScaling().fit(logits, labels).beta_)
+
+    def prior(log_beta):
+        return 2.0 * (log_beta - single) ** 2 / len(labels)  # a normal one, of standard deviation 0.5
 
     def loss_of(point):
         weights = np.exp(point[1:] - point[1:].max())
         parts = [softmax(logits, np.exp(point[0]))[rows, labels], softmax(logits)[rows, labels], 0.2]
-        return -np.log(sum(w * part for w, part in zip(weights / weights.sum(), parts))).mean()
+        mixed = sum(w * part for w, part in zip(weights / weights.sum(), parts))
+        return -np.log(mixed).mean() + prior(point[0])
 
     free = min(
         (minimize(loss_of, [start, 1, 0, 0], method="Nelder-Mead", options={"maxfev": 900}) for start in (-1, 0, 1)),
         key=lambda answer: answer.fun,
     )
     model = EnsembleTemperatureScaling().fit(logits, labels)
-    assert -np.log(model.predict_proba(logits)[rows, labels]).mean() <= free.fun + 1e-5
+    ours = -np.log(model.predict_proba(logits)[rows, labels]).mean() + prior(np.log(model.beta_))
+    assert ours <= free.fun + 1e-5
+
+
+@pytest.mark.parametrize("n_mistakes", [1, 2])
+def test_one_or_two_mistakes_do_not_let_the_temperature_run_away(n_mistakes):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(scale=4.0, size=(300, 4))
+    labels = logits.argmax(axis=1)
+    margin = np.diff(np.sort(logits, axis=1)[:, -2:], axis=1)[:, 0]
+    wrong = np.argsort(margin)[-n_mistakes:]  # confident mistakes, which only the uniform answer explains
+    labels[wrong] = (labels[wrong] + 1) % 4
+    single = TemperatureScaling().fit(logits, labels).beta_
+    assert EnsembleTemperatureScaling().fit(logits, labels).beta_ < 10 * single
 
 
 def test_it_is_never_worse_than_a_temperature_first_and_weights_after():

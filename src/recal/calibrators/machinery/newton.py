@@ -60,7 +60,15 @@ def minimise(
         products += used
         slope = float(np.vdot(gradient, direction))
         gap = -0.5 * slope
-        if gap <= 0.0 or not np.isfinite(gap):
+        if not np.isfinite(gap):
+            warnings.warn(
+                f"The solver met a number that is not finite after {steps - 1} steps and stopped there, with the loss "
+                f"at {loss:.6g}. The logits may be too large to multiply: scale them down, or clip them.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+            break
+        if gap <= 0.0:
             gap = 0.0
             break
         moved = _line_search(problem, point, loss, direction, slope)

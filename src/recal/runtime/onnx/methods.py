@@ -54,7 +54,10 @@ def _diagonal(g: Nodes, features: str, calibrator: Any) -> str:
 
 
 def _vector(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> str:
-    return _diagonal(g, logits, calibrator)
+    limit = float(getattr(calibrator, "limit_", np.inf))
+    moved = g.op("Max", g.op("Sub", logits, g.reduce("ReduceMax", logits, 1)), g.const(-limit))
+    beyond = g.op("Greater", g.reduce("ReduceMax", g.op("Abs", logits), 1), g.const(limit))
+    return _diagonal(g, g.op("Where", beyond, moved, logits), calibrator)
 
 
 def _linear(g: Nodes, features: str, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> str:
