@@ -17,6 +17,7 @@ _HOMES = {
     "AutoCalibration": "auto",
     "BayesianBinning": "bbq",
     "BetaCalibration": "beta",
+    "CalibrationEnsemble": "ensemble.ensemble",
     "ConsistencyCalibration": "consistency",
     "DirichletCalibration": "dirichlet",
     "EnsembleTemperatureScaling": "ets",

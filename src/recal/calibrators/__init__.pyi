@@ -5,6 +5,7 @@ from .aggregate import LearnedAggregation as LearnedAggregation
 from .auto import AutoCalibration as AutoCalibration
 from .bbq import BayesianBinning as BayesianBinning
 from .beta import BetaCalibration as BetaCalibration
+from .ensemble.ensemble import CalibrationEnsemble as CalibrationEnsemble
 from .consistency import ConsistencyCalibration as ConsistencyCalibration
 from .dirichlet import DirichletCalibration as DirichletCalibration
 from .ets import EnsembleTemperatureScaling as EnsembleTemperatureScaling

@@ -178,7 +178,11 @@ def _encode_calibrator(calibrator: Calibrator, encoder: Encoder) -> dict[str, An
 def _encode_state(value: Any, where: str, encoder: Encoder) -> Any:
     from recal.calibrators.base import Calibrator
 
-    return _encode_calibrator(value, encoder) if isinstance(value, Calibrator) else encoder.encode(value, where)
+    if isinstance(value, Calibrator):
+        return _encode_calibrator(value, encoder)
+    if isinstance(value, dict) and value and all(isinstance(item, Calibrator) for item in value.values()):
+        return {name: _encode_calibrator(item, encoder) for name, item in value.items()}
+    return encoder.encode(value, where)
 
 
 def _restore(header: dict[str, Any], decoder: Decoder) -> Any:
@@ -200,16 +204,28 @@ def _restore(header: dict[str, Any], decoder: Decoder) -> Any:
     raise FileError(f"it holds a {kind!r}; calibrators, classifiers, plans and records are known")
 
 
-def _restore_state(key: str, value: Any, decoder: Decoder, nested: bool) -> Any:
-    """Return a piece of fitted state; under `calibrator_` stands a whole calibrator, which itself holds none."""
-    if key != "calibrator_":
-        return decoder.decode(value)
-    if nested or not isinstance(value, dict) or set(value) != {"class", "params", "state"}:
-        raise FileError("`calibrator_` must be one calibrator: a class, its params and its state")
-    return _restore_calibrator(value, decoder, nested=True)
+def _restore_state(key: str, value: Any, decoder: Decoder, inside: tuple[str, ...]) -> Any:
+    """Return a piece of fitted state.
+
+    Under `calibrator_` stands a whole calibrator, which may not hold another one there, and under `members_` several
+    by name, none of which holds any.
+    """
+    if key == "calibrator_":
+        if inside or not _is_calibrator(value):
+            raise FileError("`calibrator_` must be one calibrator: a class, its params and its state")
+        return _restore_calibrator(value, decoder, ("calibrator_",))
+    if key == "members_":
+        if key in inside or not isinstance(value, dict) or not all(_is_calibrator(item) for item in value.values()):
+            raise FileError("`members_` must be calibrators by name: each a class, its params and its state")
+        return {name: _restore_calibrator(item, decoder, (*inside, key)) for name, item in value.items()}
+    return decoder.decode(value)
 
 
-def _restore_calibrator(header: dict[str, Any], decoder: Decoder, nested: bool = False) -> Calibrator:
+def _is_calibrator(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"class", "params", "state"}
+
+
+def _restore_calibrator(header: dict[str, Any], decoder: Decoder, inside: tuple[str, ...] = ()) -> Calibrator:
     from recal.files.contents import check_params, check_state
     from recal.files.trial import check_kinds
 
@@ -221,7 +237,7 @@ def _restore_calibrator(header: dict[str, Any], decoder: Decoder, nested: bool =
         raise FileError("`params` and `state` must be objects")
     # Item by item: a dict at this level may not be one of the encoder's tagged values.
     params = {key: decoder.decode(value) for key, value in params.items()}
-    state = {key: _restore_state(key, value, decoder, nested) for key, value in state.items()}
+    state = {key: _restore_state(key, value, decoder, inside) for key, value in state.items()}
     check_params(family, params)
     check_state(family, state)
     check_kinds(family, state)
@@ -235,6 +251,8 @@ def _try_answers(loaded: Any) -> None:
 
     if (inner := getattr(loaded, "calibrator_", None)) is not None:
         _try_answers(inner)
+    for member in (getattr(loaded, "members_", None) or {}).values():
+        _try_answers(member)
     if isinstance(loaded, Calibrator):
         check_answers(loaded)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from recal import calibrators as family
 from recal.calibrators.base import Calibrator
+from recal.calibrators.ensemble.members import READS, needed_for
 from recal.calibrators.imax import CERTAIN
 from recal.calibrators.spline import HALVINGS, LOWEST
 from recal.errors import InputError
@@ -21,6 +22,7 @@ from recal.runtime.onnx.nodes import BOOL, DOUBLE, INT64, Nodes, tensor
 
 # Adds the method's map and returns probabilities; arguments: graph, float64 logits, calibrator, number of classes.
 Method = Callable[[Nodes, str, Any, int], str]
+_SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 def method_probs(g: Nodes, logits: str, transformed: str, calibrator: Calibrator, n_classes: int) -> str:
@@ -51,6 +53,11 @@ def _per_class(g: Nodes, values: NDArray[np.float64]) -> str:
 def _diagonal(g: Nodes, features: str, calibrator: Any) -> str:
     scaled = g.op("Mul", features, _per_class(g, calibrator.scales_))
     return _softmax(g, g.op("Add", scaled, _per_class(g, calibrator.shifts_)))
+
+
+def _temperature(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> str:
+    drops = g.op("Sub", logits, g.reduce("ReduceMax", logits, 1))
+    return _softmax(g, g.op("Mul", drops, g.const(float(calibrator.beta_))))
 
 
 def _vector(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> str:
@@ -208,7 +215,24 @@ def _largest_factor(g: Nodes, logs: str, here: str, most: str) -> str:
     return g.op("Where", crowded(g, one), found, one)
 
 
+def mixture(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> str:
+    """The weighted mean of what an ensemble's members answer, in float64."""
+    answers: dict[str, str] = {}
+    for name in needed_for(calibrator.weights_):
+        source = READS.get(name)
+        given = logits if source is None else g.op("Log", g.op("Max", answers[source], g.const(_SMALLEST)))
+        member = calibrator.members_[name]
+        answers[name] = METHODS[type(member)](g, given, member, n_classes)
+    total = ""
+    for name, weight in calibrator.weights_.items():
+        part = g.op("Mul", answers[name], g.const(weight))
+        total = g.op("Add", total, part) if total else part
+    return total
+
+
 METHODS: dict[type[Calibrator], Method] = {
+    family.TemperatureScaling: _temperature,
+    family.CalibrationEnsemble: mixture,
     family.VectorScaling: _vector,
     family.MatrixScaling: _matrix,
     family.DirichletCalibration: _dirichlet,

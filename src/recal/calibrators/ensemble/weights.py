@@ -1,0 +1,88 @@
+"""The weights of a mixture: the likeliest ones, with a few samples' worth of doubt in favour of simple members."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+
+# No sample counts as less likely than this: single ones must not decide.
+_FLOOR = 1e-12
+# Lighter members are dropped: they would cost time and change nothing.
+LEAST_WEIGHT = 1e-3
+_WARM_UP, _MOST_STEPS, _TOL = 10, 50, 1e-10
+
+
+def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector) -> Vector:
+    """Return the weights, (n_members,), at least 0 and of sum 1.
+
+    They maximise the sum of counts * log(likelihoods @ w) + prior * log w, which is concave: the likeliest weights,
+    had `prior` samples of each member been seen to come from it. A few steps of expectation maximisation, then Newton's
+    method. The constraint of sum 1 becomes a term (total of counts and prior) * sum of w, whose optimum has that sum.
+
+    Parameters
+    ----------
+    likelihoods : (n_samples, n_members) what each member gave the true class of samples that it did not see
+    counts : (n_samples,) how often each sample counts
+    prior : (n_members,) pseudo-counts
+
+    Examples
+    --------
+    >>> from recal.calibrators.ensemble.weights import mixture_weights
+    >>> likelihoods = np.array([[0.9, 0.5], [0.1, 0.5]])
+    >>> mixture_weights(likelihoods, np.array([3.0, 1.0]), np.zeros(2)).round(3)
+    array([0.625, 0.375])
+    """
+    parts = np.maximum(likelihoods, _FLOOR)
+    total = float(counts.sum() + prior.sum())
+    weights = np.full(parts.shape[1], 1.0 / parts.shape[1])
+    for _ in range(_WARM_UP):
+        weights = weights * (parts.T @ (counts / (parts @ weights))) / total + prior / total
+    loss = _loss(parts, counts, prior, total, weights)
+    for _ in range(_MOST_STEPS):
+        mixed = parts @ weights
+        slope = (
+            total - parts.T @ (counts / mixed) - np.divide(prior, weights, where=prior > 0, out=np.zeros_like(prior))
+        )
+        free = (weights > 0.0) | (slope < 0.0)
+        ratio = parts[:, free] * (np.sqrt(counts) / mixed)[:, None]
+        curve = ratio.T @ ratio
+        held = np.divide(prior, weights**2, where=prior > 0, out=np.zeros_like(prior))[free]
+        curve[np.diag_indices(len(curve))] += held + 1e-9 * total
+        step = np.zeros_like(weights)
+        step[free] = -np.linalg.solve(curve, slope[free])
+        moved = _line_search(parts, counts, prior, total, weights, step, float(slope @ step), loss)
+        if moved is None:
+            break
+        gained, (weights, loss) = loss - moved[1], moved
+        if gained < _TOL * total:
+            break
+    return weights / weights.sum()
+
+
+def _loss(parts: Vector, counts: Vector, prior: Vector, total: float, weights: Vector) -> float:
+    some = prior > 0
+    return float(total * weights.sum() - counts @ np.log(parts @ weights) - prior[some] @ np.log(weights[some]))
+
+
+def _line_search(
+    parts: Vector, counts: Vector, prior: Vector, total: float, weights: Vector, step: Vector, slope: float, loss: float
+) -> tuple[Vector, float] | None:
+    """Halve the step, projected onto weights >= 0, until the loss falls; None where it does not."""
+    size = 1.0
+    for _ in range(30):
+        trial = np.maximum(weights + size * step, 0.0)
+        if trial.sum() > 0.0 and not (trial[prior > 0] <= 0.0).any():
+            value = _loss(parts, counts, prior, total, trial)
+            if value <= loss + 1e-4 * size * min(slope, 0.0):
+                return trial, value
+        size *= 0.5
+    return None
+
+
+def without_light_ones(names: tuple[str, ...], weights: Vector) -> dict[str, float]:
+    """Return the weights by name, of those members alone that matter."""
+    kept = weights >= LEAST_WEIGHT
+    shares = weights[kept] / weights[kept].sum()
+    return {name: float(share) for name, share in zip((n for n, k in zip(names, kept) if k), shares)}

@@ -1,0 +1,85 @@
+"""CalibrationEnsemble: weights that samples left out decide, and members that stand on their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recal import Views, load, save
+from recal.calibrators import CalibrationEnsemble, TemperatureScaling
+from recal.calibrators.ensemble.members import member_names
+from recal.calibrators.ensemble.weights import mixture_weights
+from recal.errors import FileError
+
+
+def problem(seed=0, n=600, n_classes=4, tilt=0.0, scale=2.0):
+    """Logits that are too large by `scale` and tilted towards the last classes, and labels drawn from them as meant."""
+    rng = np.random.default_rng(seed)
+    meant = rng.normal(size=(n, n_classes)) * 1.5
+    labels = (meant + rng.gumbel(size=meant.shape)).argmax(axis=1)
+    return scale * (meant + tilt * np.arange(n_classes)), labels
+
+
+def nll(probs, y):
+    return -np.log(probs[np.arange(len(y)), y]).mean()
+
+
+@pytest.mark.parametrize("prior", [np.zeros(3), np.array([2.0, 0.0, 1.0])])
+def test_weights_maximise_the_penalised_likelihood(prior):
+    rng = np.random.default_rng(0)
+    likelihoods, counts = rng.beta(3, 1, (400, 3)), rng.uniform(0.5, 2.0, 400)
+    found = mixture_weights(likelihoods, counts, prior)
+
+    slow = np.full(3, 1 / 3)
+    for _ in range(20_000):
+        shares = likelihoods * slow
+        shares /= shares.sum(axis=1, keepdims=True)
+        slow = (counts @ shares + prior) / (counts.sum() + prior.sum())
+    np.testing.assert_allclose(found, slow, atol=1e-5)
+
+
+def test_a_tilted_model_gains_over_temperature_scaling_and_keeps_its_answers():
+    z, y = problem(n=1500, tilt=0.7)
+    new, truth = problem(1, n=1500, tilt=0.7)
+    ensemble = CalibrationEnsemble().fit(z, y)
+    assert nll(ensemble.predict_proba(new), truth) < 0.97 * nll(
+        TemperatureScaling().fit(z, y).predict_proba(new), truth
+    )
+    np.testing.assert_array_equal(ensemble.predict_proba(new).argmax(axis=1), new.argmax(axis=1))
+    assert list(ensemble.weights_.values()) == sorted(ensemble.weights_.values(), reverse=True)
+    assert min(ensemble.weights_.values()) >= 1e-3
+
+
+def test_the_answer_is_the_weighted_mean_of_the_members():
+    z, y = problem(tilt=0.5)
+    ensemble = CalibrationEnsemble(answers="free").fit(z, y)
+    expected = np.zeros_like(z)
+    for name, weight in ensemble.weights_.items():
+        member = ensemble.members_[name]
+        given = np.log(ensemble.members_["ets"].predict_proba(z)) if name.startswith("ets-") else z
+        expected += weight * member._predict_proba(Views(given))
+    np.testing.assert_allclose(ensemble.predict_proba(z), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", ["few", "right"])
+def test_where_nothing_can_be_chosen_it_is_temperature_scaling(case):
+    z, y = problem(n=49)
+    if case == "right":
+        z, _ = problem(n=200)
+        y = z.argmax(axis=1)
+    ensemble = CalibrationEnsemble().fit(z, y)
+    assert ensemble.weights_ == {"ts": 1.0}
+    np.testing.assert_allclose(ensemble.predict_proba(z), TemperatureScaling().fit(z, y).predict_proba(z), atol=1e-12)
+
+
+def test_many_classes_leave_out_the_members_that_need_samples_of_each():
+    assert "sms" in member_names(256)
+    assert member_names(257) == ("ts", "ets", "svs", "beta", "ets-svs")
+
+
+def test_a_file_with_another_method_under_a_member_s_name_is_refused(tmp_path):
+    z, y = problem()
+    ensemble = CalibrationEnsemble().fit(z, y)
+    ensemble.members_["svs"] = ensemble.members_["ts"]
+    with pytest.raises(FileError, match="the member 'svs' is a TemperatureScaling"):
+        load(save(ensemble, tmp_path / "a"))
