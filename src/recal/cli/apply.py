@@ -9,7 +9,7 @@ import typer
 
 from recal.cli import model_options as options
 from recal.cli.printing import AsJson, print_json, say, shows_progress, working
-from recal.cli.recognise import check_kind
+from recal.cli.recognise import check_kind, kind_of
 from recal.cli.sources import check_views_held, load_calibration, open_views
 
 if TYPE_CHECKING:
@@ -20,8 +20,10 @@ _TAKES = {False: "took", True: "takes"}
 
 
 def apply(
-    calibration: Annotated[Path, typer.Argument(help="What `recal fit` wrote.")],
-    out: Annotated[Path, typer.Option("--out", help="Where to write the probabilities: .npz, .parquet, or a folder.")],
+    calibration: Annotated[
+        Path, typer.Argument(help="The folder that `recal calibrate` wrote, or the file that `recal fit` wrote.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Where to write the answers: .csv, .parquet, .npz, or a folder.")],
     views: Annotated[
         Path | None, typer.Argument(help="Views of the inputs to judge: an .npz file or a .zarr folder.")
     ] = None,
@@ -31,6 +33,9 @@ def apply(
     data: options.Data = None,
     read: options.Read = None,
     labels: options.LabelsFile = None,
+    classes: Annotated[
+        str | None, typer.Option("--classes", help="The model's classes in order, separated by commas.")
+    ] = None,
     preprocess: options.Preprocess = None,
     mean: options.Mean = None,
     std: options.Std = None,
@@ -51,28 +56,39 @@ def apply(
     engine: options.Engine = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn views, or a model and new inputs, into calibrated probabilities.
+    """Answer new inputs with calibrated confidence, and say which answers can be automated.
 
-    With --model and --data only those transformations are computed that the calibration needs, and inputs are
-    prepared as they were for its views: [bold]recal plan[/bold] shows how. An .npz file holds
-    `probs` (n_samples, n_classes), `confidence` (n_samples,), the chance that each answer is right, and, where they
-    are known, `labels` and `classes`; a .parquet table has a row per
-    sample: prediction, confidence, label, a column per class and, where the calibration holds a rule of
-    [bold]recal decide[/bold], whether the answer is accepted. A name without an ending is a folder of such tables, one
-    per batch, for inputs without number: with --engine ray the workers write it, and the same command goes on with it.
+    Each input gets an answer, its confidence (the chance that the answer is right) and, where the calibration holds a
+    rule of [bold]recal calibrate[/bold] or [bold]recal decide[/bold], whether it is accepted. Inputs need no labels.
 
-    Example: [bold]recal apply calibration.recal new.npz --out probs.npz[/bold]
+    A .csv table holds just that. A .parquet table also holds the probability of every class, and an .npz file holds
+    `probs` (n_samples, n_classes), `answer`, `confidence`, `accepted` and, where known, `labels` and `classes`. A name
+    without an ending is a folder of Parquet tables, one per batch, for very many inputs: with --engine ray the workers
+    write it, and the same command resumes it.
 
-    Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out probs.parquet[/bold]
+    Inputs are prepared as they were for the fit ([bold]recal plan[/bold] shows how), and only the transformations that
+    the calibration needs are computed.
 
-    Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out probs --engine ray[/bold]
+    Example: [bold]recal apply calibrated --model net.onnx --data new/ --out answers.csv[/bold]
+
+    Example: [bold]recal apply calibration.recal new-views.npz --out probs.npz[/bold]
+
+    Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out answers --engine ray[/bold]
     """
+    from recal.workflow.folder import calibration_in
+
+    calibration = calibration_in(calibration)
     check_kind(calibration, "calibration")
+    if views is not None and model is None and kind_of(views) in ("probabilities", "table"):
+        _apply_rule(calibration, views, labels, out, as_json)
+        return
     if model is not None and data is not None:
         options.check_there(model, data)
     elif views is not None:
         check_kind(views, "views")
     calibrator = load_calibration(calibration)
+    if classes is not None:
+        _name_classes(calibrator, classes.split(","), calibration)
     from recal import Plan
     from recal.collecting.applying import Applied, passes_of
     from recal.collecting.applying import apply as run
@@ -86,11 +102,12 @@ def apply(
     if in_parts and (views is not None or labels is not None):
         raise InputError(
             f"{out} has no ending, so it would be a folder of tables, which hold no labels and are made from --model "
-            "and --data; for one file give a name that ends in .npz or .parquet."
+            "and --data; for one file give a name that ends in .csv, .npz or .parquet."
         )
     skipped: tuple[str, ...] = ()
+    inputs = None
     if views is not None and model is None and data is None:
-        found = open_views(views, labels)
+        found = open_views(views, labels, classes)
         options.compare(getattr(calibrator, "preprocessing_", None), found.preprocessing, views)
         check_views_held(calibrator, calibration, found, views)
         with working("Applying"):
@@ -108,7 +125,7 @@ def apply(
         others: dict[str, Any] = {"seconds": seconds, "part": part, "read": read, "label_column": label_column}
         others |= {"text_column": text_column, "stored": stored}
         source = options.open_data(data, **options.reading(opened, data, **images, **others))
-        skipped = source.skipped
+        skipped, inputs = source.skipped, source.names()
         how: dict[str, Any] = options.given(batch_size=batch_size, outputs=outputs, device=device)
         how["preprocess"] = options.preprocessing(preprocess, mean, std, divide, channels, stored)
         how |= {"engine": engine or "local", "progress": shows_progress() and not as_json}
@@ -134,7 +151,9 @@ def apply(
     rule = getattr(calibrator, "decision_", None)
     accept = None if rule is None else rule.accept(applied.probs, applied.confidences)
     accepted = None if accept is None else int(accept.sum())
-    how_sure: dict[str, Any] = {"confidence": applied.confidences, "accepted": accept}
+    how_sure: dict[str, Any] = {"confidence": applied.confidences, "accepted": accept, "inputs": inputs}
+    if inputs is None and out.suffix == ".csv":
+        how_sure["inputs"] = [str(row) for row in range(len(applied.probs))]
     write_prob_file(out, applied.probs, applied.labels, applied.classes, **how_sure)
     n_samples, n_classes = applied.probs.shape
     if as_json:
@@ -145,13 +164,53 @@ def apply(
     if skipped:
         say(f"{len(skipped)} files could not be read and were skipped, such as {skipped[0]}.")
     if accepted is not None:
-        say(f"{accepted:,} answers ({accepted / n_samples:.1%}) are accepted by the calibration's rule.")
-    following = f" Next: recal evaluate {out}" if applied.labels is not None else ""
+        say(f"{accepted:,} of {n_samples:,} answers ({accepted / n_samples:.1%}) are accepted by the rule.")
+    following = f" Next: recal evaluate {out}" if applied.labels is not None and out.suffix != ".csv" else ""
     if not following and rule is None:
-        following = f" Next: recal decide LABELLED_VIEWS --calibration {calibration} tells which of them to accept"
+        following = f" Next: recal decide LABELLED_VIEWS --calibration {calibration} --out ready.recal"
     each = applied.passes_per_answer
     cost = "" if each is None or each == 1 else f" An answer {_TAKES[model is None]} {each:.2f} forward passes."
-    say(f"Probabilities of {n_samples:,} samples written to {out}.{cost}{following}")
+    say(f"{n_samples:,} answers written to {out}.{cost}{following}")
+
+
+def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
+    """Call the classes as typed, where the calibration knows them by their numbers only."""
+    import numpy as np
+
+    from recal.collecting.applying import class_names
+    from recal.errors import InputError
+
+    known = class_names(calibrator) if hasattr(calibrator, "classes_") else None
+    if hasattr(calibrator, "classes_") and len(names) != len(calibrator.classes_):
+        raise InputError(f"--classes names {len(names)} classes, and {calibration} has {len(calibrator.classes_)}.")
+    if known is not None and [str(name) for name in known] != names:
+        raise InputError(f"--classes contradicts {calibration}, whose classes are {', '.join(map(str, known[:8]))}.")
+    calibrator.classes_ = np.array(names)
+
+
+def _apply_rule(rule_file: Path, probabilities: Path, labels: Path | None, out: Path, as_json: bool) -> None:
+    """Say which rows of a file of probabilities a rule accepts."""
+    from recal import load
+    from recal.cli.sources import read_probabilities
+    from recal.errors import InputError
+    from recal.files.prob_tables import write_prob_file
+
+    held = load(rule_file)
+    rule = getattr(held, "decision_", held)
+    if not hasattr(rule, "thresholds"):
+        raise InputError(
+            f"{probabilities} holds probabilities, and {rule_file} a calibration, which is applied to views or to a "
+            "model's inputs. Give the views, or --model and --data."
+        )
+    found = read_probabilities(probabilities, labels)
+    accept = rule.accept(found.probs, found.confidence)
+    rows = [str(row) for row in range(len(accept))] if out.suffix == ".csv" else None
+    how: dict[str, Any] = {"confidence": found.confidence, "accepted": accept, "inputs": rows}
+    write_prob_file(out, found.probs, found.labels, found.classes, **how)
+    if as_json:
+        print_json({"samples": len(accept), "accepted": int(accept.sum()), "file": out})
+        return
+    say(f"{accept.sum():,} of {len(accept):,} answers ({accept.mean():.1%}) are accepted by the rule. Written to {out}.")
 
 
 def _tell_parts(parts: AppliedParts, skipped: tuple[str, ...], as_json: bool) -> None:

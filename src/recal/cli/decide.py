@@ -105,11 +105,10 @@ def decide(
     _print(found, first)
     _print_extra(extra)
     if out is not None:
-        say(f"Written to {out}; recal.load({str(out)!r}).accept(...) says which answers to take.")
-        if calibration is not None:
-            say(f"Next: recal apply {out} NEW_VIEWS --out probs.parquet, whose column `accept` tells")
+        new = "NEW_PROBS.npz" if calibration is None else "NEW_VIEWS.npz"
+        say(f"Written to {out}. Next: recal apply {out} {new} --out answers.csv")
     elif decision.possible and len(found) == 1:
-        say("Next: the same with --out rule.recal keeps the rule")
+        say("To keep the rule, run the same command with --out rule.recal")
 
 
 def _methods(

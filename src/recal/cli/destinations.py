@@ -27,7 +27,7 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("evaluate", "report"): (".html",),
     ("groups", "chart"): (".png", ".svg", ".pdf"),
     ("export", "out"): (".onnx",),
-    ("apply", "out"): (".npz", ".parquet", ""),
+    ("apply", "out"): (".npz", ".parquet", ".csv", ""),
     ("collect", "out"): (".npz", ".zarr"),
     ("watch", "save_to"): (".recal", ""),
     ("watch", "retemper"): (".npz",),

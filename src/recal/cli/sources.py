@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recal.cli.recognise import check_kind, missing
+from recal.cli.recognise import check_kind, kind_of, missing
 
 if TYPE_CHECKING:
     from recal.files.probs import Probabilities
@@ -27,19 +27,9 @@ def labelled_probs(
     path: Path, label_column: str, leave_out: Sequence[str] = (), labels: Path | None = None
 ) -> Probabilities:
     """Read probabilities with labels; of views, those that the model claims without calibration."""
-    from recal.checks import check_labels
     from recal.errors import InputError
-    from recal.files.prob_tables import read_prob_table
-    from recal.files.probs import probs_of_file
 
-    table = check_kind(path, "probabilities", "views") == "table"
-    found = read_prob_table(path, label_column, leave_out) if table else probs_of_file(path)
-    if labels is not None:
-        try:
-            truth = check_labels(_read_labels(labels), len(found.probs), found.probs.shape[1], found.classes)
-        except InputError as error:
-            raise error.at(labels) from None
-        return replace(found, labels=truth)
+    found, table = read_probabilities(path, labels, label_column, leave_out), kind_of(path) == "table"
     if found.labels is None:
         column = f", or name the column that holds them with --label-column; it has no {label_column!r}"
         raise InputError(
@@ -47,6 +37,26 @@ def labelled_probs(
             f"{column if table else ''}."
         )
     return found
+
+
+def read_probabilities(
+    path: Path, labels: Path | None = None, label_column: str = "label", leave_out: Sequence[str] = ()
+) -> Probabilities:
+    """Read probabilities, and labels where there are any."""
+    from recal.checks import check_labels
+    from recal.errors import InputError
+    from recal.files.prob_tables import read_prob_table
+    from recal.files.probs import probs_of_file
+
+    table = check_kind(path, "probabilities", "views") == "table"
+    found = read_prob_table(path, label_column, leave_out) if table else probs_of_file(path)
+    if labels is None:
+        return found
+    try:
+        truth = check_labels(_read_labels(labels), len(found.probs), found.probs.shape[1], found.classes)
+    except InputError as error:
+        raise error.at(labels) from None
+    return replace(found, labels=truth)
 
 
 def open_views(path: Path, labels: Path | None = None, classes: str | None = None) -> Views:

@@ -134,6 +134,10 @@ class Picked(IndexedSource):
     def fingerprint(self) -> str:
         return digest([self.source.fingerprint(), self.rows])
 
+    def names(self) -> list[str] | None:
+        found = self.source.names()
+        return None if found is None else [found[row] for row in self.rows]
+
     def describe(self, row: int) -> str:
         return self.source.describe(int(self.rows[row]))
 

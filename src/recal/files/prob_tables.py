@@ -4,16 +4,18 @@ From anywhere: one column, named `label` unless said otherwise, holds the true c
 and its name is the class's name. Labels are names of columns, or, where they are whole numbers and the columns are
 named otherwise, the columns' numbers from 0.
 
-recal's own: `prediction`, `confidence`, `accept` where the calibration holds a rule, `passes` where forward passes were
-counted, `label` where it is known, and for every class a column named ``p_`` and the class. They are written and read
-here, so that what one command writes the others read.
+recal's own: `input` where inputs have names, `answer`, `confidence`, `accepted` where the calibration holds a rule,
+`passes` where forward passes were counted, `label` where it is known, and, in Parquet, for every class a column named
+``p_`` and the class. They are written and read here, so that what one command writes the others read. A CSV file is for
+people and spreadsheets: it holds the answers without the probabilities of every class.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -30,13 +32,16 @@ from recal.files.probs import Probabilities, write_probs
 SUFFIXES = (".csv", ".parquet")
 _LABEL = "label"
 # The columns of recal's own tables beside the classes'.
-_ANSWER, _BESIDE, _PREFIX = ("prediction", "confidence"), ("accept", "passes"), "p_"
+_ANSWER, _BESIDE, _PREFIX = ("answer", "confidence"), ("accepted", "passes", "input"), "p_"
+# What they were called before 1.0.
+_RENAMED = {"prediction": "answer", "accept": "accepted"}
+WRITTEN = (".npz", ".parquet", ".csv")
 
 
 def check_prob_name(path: Path) -> None:
     """Refuse a name that will not do, before the work begins."""
-    if path.suffix not in (".npz", ".parquet"):
-        raise InputError(f"Probabilities are written to a name ending in .npz or .parquet, got {path.name!r}.")
+    if path.suffix not in WRITTEN:
+        raise InputError(f"Answers are written to a name ending in .npz, .parquet or .csv, got {path.name!r}.")
     if path.suffix == ".parquet":
         _pyarrow("Writing a .parquet table")
 
@@ -50,21 +55,27 @@ def write_prob_file(
     confidence: NDArray[np.float64] | None = None,
     accepted: NDArray[np.bool_] | None = None,
     passes: NDArray[np.int64] | None = None,
+    inputs: Sequence[str] | None = None,
 ) -> Path:
-    """Write probabilities to an .npz file or a Parquet table, as the name says, whole or not at all.
+    """Write answers to an .npz file, a Parquet table or a CSV table, as the name says, whole or not at all.
 
     The confidence in the answers is each row's largest probability where it is not given.
     """
     check_prob_name(path)
-    if path.suffix == ".npz":
-        return write_probs(path, probs, labels, classes, confidence)
-    sure = probs.max(axis=1) if confidence is None else confidence
-    arrow, parquet = _pyarrow("Writing a .parquet table")
     names = np.arange(probs.shape[1]) if classes is None else classes
-    columns: dict[str, Any] = {_ANSWER[0]: names[probs.argmax(axis=1)], _ANSWER[1]: sure}
+    answer = names[probs.argmax(axis=1)]
+    if path.suffix == ".npz":
+        beside = {"answer": answer} | ({} if accepted is None else {"accepted": accepted})
+        return write_probs(path, probs, labels, classes, confidence, **beside)
+    sure = probs.max(axis=1) if confidence is None else confidence
+    columns: dict[str, Any] = {} if inputs is None else {"input": list(inputs)}
+    columns |= {_ANSWER[0]: answer, _ANSWER[1]: sure}
     columns |= {name: values for name, values in zip(_BESIDE, (accepted, passes)) if values is not None}
     if labels is not None:
         columns["label"] = names[labels]
+    if path.suffix == ".csv":
+        return _write_csv(path, columns)
+    arrow, parquet = _pyarrow("Writing a .parquet table")
     for place, name in enumerate(names.tolist()):
         columns[f"{_PREFIX}{name}"] = np.ascontiguousarray(probs[:, place])
     table = arrow.table(columns).replace_schema_metadata({MARK: b"probabilities"})
@@ -73,6 +84,27 @@ def write_prob_file(
     with replacing(path) as file:
         parquet.write_table(table, file, use_dictionary=repeating)
     return path
+
+
+def _write_csv(path: Path, columns: dict[str, Any]) -> Path:
+    """Write the table as text: numbers to six digits, and no cell that a spreadsheet would run as a formula."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    shown = [_csv_cells(np.asarray(values)) for values in columns.values()]
+    writer.writerows(zip(*shown))
+    with replacing(path) as file:
+        file.write(text.getvalue().encode("utf-8"))
+    return path
+
+
+def _csv_cells(values: NDArray[Any]) -> list[str]:
+    if values.dtype.kind == "f":
+        return [f"{value:.6g}" for value in values.tolist()]
+    if values.dtype.kind == "b":
+        return ["true" if value else "false" for value in values.tolist()]
+    texts = [str(value) for value in values.tolist()]
+    return [f"'{text}" if text[:1] in "=+-@\t\r" and text and not _is_number(text) else text for text in texts]
 
 
 def read_columns(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
@@ -94,11 +126,18 @@ def read_prob_table(
     """
     source = Path(path)
     columns = {name: values for name, values in read_columns(source).items() if name not in leave_out}
+    if {"prediction", "confidence"} <= set(columns):
+        columns = {_RENAMED.get(name, name): values for name, values in columns.items()}
     if label_column != _LABEL and label_column not in columns:
         raise FileError(f"{source} has no column {label_column!r}; it has {', '.join(columns)}.")
     labels = columns.pop(label_column, None)
     sure = columns.get(_ANSWER[1])
     own = _take_own(columns)
+    if not own and set(_ANSWER) <= set(columns):
+        raise FileError(
+            f"{source} holds answers without the probabilities of every class. Apply with a name ending in .npz or "
+            ".parquet, which hold them."
+        )
     if not columns:
         raise FileError(f"{source} has no columns beside {label_column!r}; every other column must be a class.")
     names = np.array([name.removeprefix(_PREFIX) if own else name for name in columns])

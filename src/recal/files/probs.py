@@ -63,8 +63,9 @@ def write_probs(
     labels: Labels | None = None,
     classes: NDArray[Any] | None = None,
     confidence: NDArray[np.float64] | None = None,
+    **beside: NDArray[Any],
 ) -> Path:
-    """Write probabilities, whole or not at all."""
+    """Write probabilities, and whatever arrays belong beside them, whole or not at all."""
     target = Path(path)
     if target.suffix != ".npz":
         raise InputError(f"Probabilities are written to a name ending in .npz, got {target.name!r}.")
@@ -75,7 +76,7 @@ def write_probs(
         arrays["classes"] = classes
     if confidence is not None:
         arrays["confidence"] = confidence
-    write_npz(target, arrays)
+    write_npz(target, arrays | beside)
     return target
 
 

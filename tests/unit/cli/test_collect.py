@@ -72,10 +72,10 @@ def test_apply_writes_a_table(place):
     assert run(["apply", "c.recal", "--model", "users_model:model", "--data", "images", "--out", "p.parquet"]) == 0
     table = pyarrow.parquet.read_table("p.parquet").to_pydict()
     probs = load("c.recal").predict_proba(read_views("views.zarr"))
-    assert list(table) == ["prediction", "confidence", "label", "p_a", "p_b", "p_c"]
+    assert list(table) == ["input", "answer", "confidence", "label", "p_a", "p_b", "p_c"]
     assert table["label"] == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
     np.testing.assert_array_equal(table["p_b"], probs[:, 1])
-    assert table["prediction"] == ["abc"[column] for column in probs.argmax(1)]
+    assert table["answer"] == ["abc"[column] for column in probs.argmax(1)]
     np.testing.assert_array_equal(table["confidence"], probs.max(1))
 
 
@@ -134,7 +134,7 @@ def test_the_same_command_resumes_and_another_is_refused(place, capsys):
             ["collect", "--model", "a:b", "--data", "data.npz", "--out", "v.npz", "--preprocess=a:b", "--divide=2"],
             "--preprocess does it all; leave out --divide",
         ),
-        (["apply", "c.recal", "--out", "p.txt"], "ending in .npz or .parquet, got 'p.txt'"),
+        (["apply", "c.recal", "--out", "p.txt"], "ending in .npz or .parquet or .csv, got 'p.txt'"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_sentence(place, capsys, arguments, message):

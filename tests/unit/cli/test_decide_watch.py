@@ -53,7 +53,7 @@ def test_apply_says_which_answers_a_saved_rule_accepts(files, capsys):
     expected = load(files / "ready").accept(read_views(files / "fit.npz"))
     assert said["accepted"] == expected.sum() > 0
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert parquet.read_table(files / "answers.parquet")["accept"].to_pylist() == expected.tolist()
+    assert parquet.read_table(files / "answers.parquet")["accepted"].to_pylist() == expected.tolist()
 
 
 def test_decide_reads_probabilities_and_saves_a_rule_alone(files, capsys):

@@ -76,6 +76,9 @@ class FileFolder(IndexedSource):
         sizes = [f"{self._name(path)} {path.stat().st_size}" for path in self.paths]
         return digest_texts([self.settings(), *sizes])
 
+    def names(self) -> list[str]:
+        return [self._name(path) for path in self.paths]
+
     def describe(self, row: int) -> str:
         return f"sample {row} ({self._name(self.paths[row])})"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,10 @@ class Source(ABC):
     def describe(self, row: int) -> str:
         """Return how messages call a sample."""
         return f"sample {row}"
+
+    def names(self) -> Sequence[str] | None:
+        """Return how people call each input, such as its file's name; None where it is its row's number."""
+        return None
 
     def reading(self) -> dict[str, Any]:
         """Return how files are turned into inputs, by the names of `Preprocessing`."""
