@@ -10,13 +10,13 @@ from PIL import Image
 
 from recal.cli.app import run
 
-MODEL = '''
+MODEL = """
 import numpy as np
 
 def model(batch):
     score = (np.asarray(batch, dtype=float)[:, :, :4].mean((1, 2, 3)) - 128) * 1.2
     return np.stack([-score, score], axis=1)
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def answers(path):
 def test_new_inputs_are_answered_by_the_folder_alone(calibrated, monkeypatch, capsys):
     monkeypatch.chdir(calibrated)
     monkeypatch.syspath_prepend(calibrated)
-    assert run("apply out --model brightness_model:model --data new --out answers.csv".split()) == 0
+    assert run(["apply", "out", "--model", "brightness_model:model", "--data", "new", "--out", "answers.csv"]) == 0
     rows = answers(calibrated / "answers.csv")
     assert list(rows[0]) == ["input", "answer", "confidence", "accepted"]
     assert [row["input"] for row in rows] == [f"{number:03d}.png" for number in range(30)]
@@ -77,8 +77,8 @@ def test_a_rule_alone_says_which_rows_of_a_file_of_probabilities_it_accepts(cali
     sure = rng.uniform(0.5, 1, 2000)
     write_probs(tmp_path / "old.npz", np.stack([sure, 1 - sure], 1), (rng.random(2000) > sure).astype(int))
     write_probs(tmp_path / "new.npz", [[0.99, 0.01], [0.55, 0.45]])
-    assert run("decide old.npz --risk 0.1 --out rule.recal".split()) == 0
-    assert run("apply rule.recal new.npz --out answers.csv".split()) == 0
+    assert run(["decide", "old.npz", "--risk", "0.1", "--out", "rule.recal"]) == 0
+    assert run(["apply", "rule.recal", "new.npz", "--out", "answers.csv"]) == 0
     assert [row["accepted"] for row in answers(tmp_path / "answers.csv")] == ["true", "false"]
 
 
@@ -93,8 +93,8 @@ def test_a_class_that_looks_like_a_formula_is_kept_from_running(tmp_path):
 def test_answers_without_probabilities_are_refused_where_these_are_needed(calibrated, monkeypatch, capsys):
     monkeypatch.chdir(calibrated)
     monkeypatch.syspath_prepend(calibrated)
-    assert run("apply out --model brightness_model:model --data labelled --out judged.csv".split()) == 0
-    assert run("evaluate judged.csv".split()) == 2
+    assert run(["apply", "out", "--model", "brightness_model:model", "--data", "labelled", "--out", "judged.csv"]) == 0
+    assert run(["evaluate", "judged.csv"]) == 2
     assert "name ending in .npz or .parquet" in capsys.readouterr().err
 
 
@@ -107,6 +107,6 @@ def test_names_may_be_given_to_classes_that_have_none(tmp_path, monkeypatch):
     views = recal.Views(3 * np.eye(2)[y] + 2 * rng.normal(size=(300, 2)), labels=y)
     views.write("views.npz")
     recal.save(recal.TemperatureScaling().fit(views), "ts.recal")
-    assert run("apply ts.recal views.npz --classes cat,dog --out a.csv".split()) == 0
+    assert run(["apply", "ts.recal", "views.npz", "--classes", "cat,dog", "--out", "a.csv"]) == 0
     assert {row["answer"] for row in answers(tmp_path / "a.csv")} == {"cat", "dog"}
-    assert run("apply ts.recal views.npz --classes cat --out b.csv".split()) == 2
+    assert run(["apply", "ts.recal", "views.npz", "--classes", "cat", "--out", "b.csv"]) == 2
