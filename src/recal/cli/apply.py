@@ -212,8 +212,6 @@ def _apply_rule(rule_file: Path, probabilities: Path, labels: Path | None, out: 
         return
     share = f"{accept.sum():,} of {len(accept):,} answers ({accept.mean():.1%})"
     say(f"{share} are accepted by the rule. Written to {out}.")
-        f"{accept.sum():,} of {len(accept):,} answers ({accept.mean():.1%}) are accepted by the rule. Written to {out}."
-    )
 
 
 def _tell_parts(parts: AppliedParts, skipped: tuple[str, ...], as_json: bool) -> None:
