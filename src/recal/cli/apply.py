@@ -190,6 +190,8 @@ def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
 
 def _apply_rule(rule_file: Path, probabilities: Path, labels: Path | None, out: Path, as_json: bool) -> None:
     """Say which rows of a file of probabilities a rule accepts."""
+    import numpy as np
+
     from recal import load
     from recal.cli.sources import read_probabilities
     from recal.errors import InputError
@@ -206,7 +208,7 @@ def _apply_rule(rule_file: Path, probabilities: Path, labels: Path | None, out: 
     accept = rule.accept(found.probs, found.confidence)
     rows = [str(row) for row in range(len(accept))] if out.suffix == ".csv" else None
     how: dict[str, Any] = {"confidence": found.confidence, "accepted": accept, "inputs": rows}
-    write_prob_file(out, found.probs, found.labels, found.classes, **how)
+    write_prob_file(out, np.asarray(found.probs, np.float64), found.labels, found.classes, **how)
     if as_json:
         print_json({"samples": len(accept), "accepted": int(accept.sum()), "file": out})
         return
