@@ -74,7 +74,7 @@ def write(path: Path, n: int, k: int, m: int) -> None:
     keeps = [0.4 + 0.5 * place / m for place in range(m)]
     layers = {as_transform(f"zoom:{0.5 + 0.1 * place:.1f}"): MadeUp(truth, k, keep) for place, keep in enumerate(keeps)}
     labels = np.where(rng.random(n) < 0.1, rng.integers(0, k, n), truth)
-    Views._from_arrays(MadeUp(truth, k), layers, labels, None).write(path)
+    Views.unchecked(MadeUp(truth, k), layers, labels, None).write(path)
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ class Stage:
 
 
 @dataclass
-class Watched:
+class Watcher:
     """The loops under way, the outermost first."""
 
     thread: int
@@ -48,11 +48,11 @@ class Watched:
         return (time.monotonic() - stages[0].began) * (1.0 - share) / share
 
 
-_watched: Watched | None = None
+_watched: Watcher | None = None
 
 
 @contextmanager
-def watching() -> Iterator[Watched]:
+def watching() -> Iterator[Watcher]:
     """Note the loops of this thread while the block runs.
 
     Examples
@@ -65,7 +65,7 @@ def watching() -> Iterator[Watched]:
     counting 0.5
     """
     global _watched
-    before, _watched = _watched, Watched(threading.get_ident())
+    before, _watched = _watched, Watcher(threading.get_ident())
     try:
         yield _watched
     finally:

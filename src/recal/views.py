@@ -85,7 +85,7 @@ class Views:
         self._checked: set[Transform | None] = {None, *self._transformed}
 
     @classmethod
-    def _from_arrays(
+    def unchecked(
         cls,
         logits: Any,
         transformed: dict[Transform, Any],
@@ -100,6 +100,12 @@ class Views:
         views = cls.__new__(cls)
         views._logits, views._transformed, views._labels, views.classes = logits, transformed, labels, classes
         views._rows, views._checked, views.preprocessing = range(logits.shape[0]), set(), preprocessing
+        return views
+
+    def relabelled(self, labels: Labels | None, classes: NDArray[Any] | None) -> Views:
+        """Return the same logits with other labels and other names of the columns, both checked already."""
+        views = Views.unchecked(self._logits, self._transformed, labels, classes, self.preprocessing)
+        views._rows, views._checked = self._rows, self._checked
         return views
 
     @property
@@ -162,7 +168,7 @@ class Views:
         Nothing is read or copied until logits are asked for; a slice of arrays in memory is never copied.
         """
         held = (self._logits, self._transformed, self._labels, self.classes, self.preprocessing)
-        picked = Views._from_arrays(*held)
+        picked = Views.unchecked(*held)
         picked._rows, picked._checked = self._select(rows), self._checked
         if picked.n_samples == 0:
             raise InputError("The selection holds no rows; at least one sample is needed.")

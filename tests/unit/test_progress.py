@@ -12,7 +12,7 @@ import pytest
 from recal import Views, ViewStacking
 from recal.cli import output
 from recal.cli.app import run
-from recal.progress import Stage, Watched, track, watching
+from recal.progress import Stage, Watcher, track, watching
 
 
 class Terminal(io.StringIO):
@@ -41,10 +41,10 @@ def test_inner_loops_are_parts_of_the_outer_one():
 
 def test_time_left_is_that_of_the_outermost_loop(monkeypatch):
     monkeypatch.setattr("time.monotonic", lambda: 30.0)
-    seen = Watched(0, [Stage("outer", 4, 1, began=10.0), Stage("inner", 2, 1, began=25.0)])
+    seen = Watcher(0, [Stage("outer", 4, 1, began=10.0), Stage("inner", 2, 1, began=25.0)])
     assert seen.share() == 0.375
     assert seen.seconds_left() == pytest.approx(20.0 * 0.625 / 0.375)
-    assert Watched(0, [Stage("outer", 4, 0, began=10.0)]).seconds_left() is None
+    assert Watcher(0, [Stage("outer", 4, 0, began=10.0)]).seconds_left() is None
 
 
 def test_a_loop_that_ends_early_leaves_no_trace():

@@ -16,7 +16,7 @@ from recal.calibrators.machinery.folds import stratified_folds
 from recal.calibrators.machinery.parameters import check_random_state
 from recal.calibrators.recal import ReCal
 from recal.calibrators.stacking.estimator import ViewStacking
-from recal.calibrators.stacking.view_choice import Gain
+from recal.calibrators.stacking.view_choice import LossGain
 from recal.calibrators.structured_vector import StructuredVectorScaling
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Labels
@@ -192,7 +192,7 @@ def _count(method: Calibrator, n_classes: int) -> int:
 def _choose(trials: list[_Trial]) -> tuple[Calibrator, str]:
     best, why = trials[0], "nothing that costs more lowered the NLL of samples left out by more than one standard error"
     for trial in trials[1:]:
-        gain = Gain.between(best.losses, trial.losses)
+        gain = LossGain.between(best.losses, trial.losses)
         share = gain.mean / float(best.losses.mean())
         if gain.is_clear and share >= _LEAST_GAIN + _GAIN_PER_PASS * (trial.passes - best.passes):
             cost = f", for {trial.passes:.2f} more forward passes per answer" if trial.passes else ""
@@ -208,7 +208,7 @@ def _table(trials: list[_Trial]) -> list[dict[str, Any]]:
     plain = next((trial.losses for trial in trials if isinstance(trial.method, TemperatureScaling)), np.zeros(0))
     table = []
     for trial in trials:
-        gain = Gain.between(plain, trial.losses)
+        gain = LossGain.between(plain, trial.losses)
         table.append(
             {
                 "method": trial.method.short_name,

@@ -18,7 +18,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from recal.progress import Watched
+    from recal.progress import Watcher
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value for machines and nothing else.")]
 
@@ -168,16 +168,16 @@ def working(what: str) -> Iterator[None]:
             thread.join()
 
 
-def _so_far(what: str, seconds: float, seen: Watched) -> str:
+def _so_far(what: str, seconds: float, seen: Watcher) -> str:
     """Return one line: what, how much of it is done, the time left, and the loops under way.
 
     Examples
     --------
     >>> from recal.cli.printing import _so_far
-    >>> from recal.progress import Stage, Watched
-    >>> _so_far("Fitting gp", 3.2, Watched(0))
+    >>> from recal.progress import Stage, Watcher
+    >>> _so_far("Fitting gp", 3.2, Watcher(0))
     'Fitting gp, 3 s'
-    >>> _so_far("Fitting auto", 12.0, Watched(0, [Stage("trying methods", 4, 1)]))
+    >>> _so_far("Fitting auto", 12.0, Watcher(0, [Stage("trying methods", 4, 1)]))
     'Fitting auto: 25 % in 12 s, about 0 s left; trying methods 2 of 4'
     """
     stages, left = tuple(seen.stages), seen.seconds_left()

@@ -31,7 +31,7 @@ _HOMES = {
     "risk_curve": "side_by_side",
     "StreamWatch": "stream",
     "Finding": "watching",
-    "Watched": "watching",
+    "WatchResult": "watching",
     "estimate_accuracy": "watching",
     "retemper": "watching",
     "watch": "watching",

@@ -20,7 +20,7 @@ from .side_by_side import (
 from .stream import StreamWatch as StreamWatch
 from .watching import (
     Finding as Finding,
-    Watched as Watched,
+    WatchResult as WatchResult,
     estimate_accuracy as estimate_accuracy,
     retemper as retemper,
     watch as watch,

@@ -36,7 +36,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchResult:
     """What `watch` found.
 
     Attributes
@@ -99,7 +99,7 @@ def watch(
     alpha: float = 0.01,
     permutations: int = 999,
     random_state: int | None = 0,
-) -> Watched:
+) -> WatchResult:
     """Compare a batch of new inputs with those of the fit, without labels.
 
     Confidence, class mix and, where the views are there, the share of answers that views change and the four groups are
@@ -147,7 +147,7 @@ def watch(
     shown = _shown(fit, today)
     findings = tuple(Finding(name, *shown[name], p_value=corrected[name]) for name in corrected)
     accuracy, interval, others = estimate_accuracy(profile, batch) if profile.labelled else (math.nan, _UNKNOWN, {})
-    return Watched(
+    return WatchResult(
         alarm=p_value <= alpha,
         p_value=p_value,
         alpha=alpha,

@@ -154,7 +154,7 @@ def open_folder(path: Path, *, verify: bool = True) -> Views:
         raise error.at(path) from None
     if len(layers) != len(listed):
         raise FileError(f"{path}: `transforms` names a transformation twice.")
-    return Views._from_arrays(_Rows(pinned, logits), layers, labels, classes, between)
+    return Views.unchecked(_Rows(pinned, logits), layers, labels, classes, between)
 
 
 def _pin(path: Path, generation: Any, described: str, verify: bool) -> Pinned:

@@ -71,7 +71,7 @@ def _with(views: Views, labels: ArrayLike | None, classes: Sequence[Any] | NDArr
         return views
     names = views.classes if classes is None else check_classes(classes, views.n_classes)
     truth = views.labels if labels is None else check_labels(labels, views.n_samples, views.n_classes, names)
-    return Views._from_arrays(views._logits, views._transformed, truth, names, views.preprocessing)
+    return views.relabelled(truth, names)
 
 
 def write_views(views: Views, target: Path) -> Path:

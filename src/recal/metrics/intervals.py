@@ -85,7 +85,7 @@ def _solve(rising: Callable[[float], float]) -> float:
 
 
 @dataclass
-class Watched:
+class TrackedError:
     """A calibration error that is followed through the draws.
 
     `starts` groups the cells, `field_of` makes gaps of the groups' sums of gaps and sizes, and `error` says which
@@ -99,7 +99,7 @@ class Watched:
     hidden: Vector | None = None  # deviation of noise that resampling cannot show, for each gap
 
 
-def watch(cells: Cells, values: dict[str, float], width: BinTable, mass: BinTable) -> dict[str, Watched]:
+def tracked_errors(cells: Cells, values: dict[str, float], width: BinTable, mass: BinTable) -> dict[str, TrackedError]:
     """All calibration errors of the top class, as norms of gaps. `width`, `mass`: the bins of `ece`, `adaptive_ece`."""
     n = cells.n_samples
     by_width, by_mass = (_first_cells(cells.confidence, table.edges) for table in (width, mass))
@@ -135,12 +135,12 @@ def watch(cells: Cells, values: dict[str, float], width: BinTable, mass: BinTabl
         return lambda factor: min(factor * value, 1.0)
 
     return {
-        "ece": Watched(by_width, share, _absolute_sum, times(values["ece"])),
-        "mce": Watched(by_width, mean, _largest, times(values["mce"]), np.sqrt(unseen)),
-        "adaptive_ece": Watched(by_mass, share, _absolute_sum, times(values["adaptive_ece"])),
-        "debiased_ece": Watched(by_width, mean, lambda field: field**2 @ shares - chance, times(plain_l2)),
-        "smooth_ece": Watched(by_point, blurred, _absolute_sum, lambda factor: fixed_point(factor * coefficients)),
-        "ks_error": Watched(_thin(_firsts(cells.run), _POINTS), running, _largest, times(values["ks_error"])),
+        "ece": TrackedError(by_width, share, _absolute_sum, times(values["ece"])),
+        "mce": TrackedError(by_width, mean, _largest, times(values["mce"]), np.sqrt(unseen)),
+        "adaptive_ece": TrackedError(by_mass, share, _absolute_sum, times(values["adaptive_ece"])),
+        "debiased_ece": TrackedError(by_width, mean, lambda field: field**2 @ shares - chance, times(plain_l2)),
+        "smooth_ece": TrackedError(by_point, blurred, _absolute_sum, lambda factor: fixed_point(factor * coefficients)),
+        "ks_error": TrackedError(_thin(_firsts(cells.run), _POINTS), running, _largest, times(values["ks_error"])),
     }
 
 
@@ -148,7 +148,7 @@ def bootstrap(
     cells: Cells, values: dict[str, float], width: BinTable, mass: BinTable, draws: int, rng: np.random.Generator
 ) -> dict[str, Interval]:
     """Intervals for all metrics but the class-wise one, which `classwise_interval` finds."""
-    watched = watch(cells, values, width, mass)
+    watched = tracked_errors(cells, values, width, mass)
     observed = cells.counts.astype(np.float64)[None]
     fields = {
         name: Field(one.field_of(*grouped(cells, observed, one.starts, None))[0], one.norm)

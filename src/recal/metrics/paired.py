@@ -13,7 +13,7 @@ from recal.errors import InputError
 from recal.metrics.binned import equal_mass_edges, table_of
 from recal.metrics.cells import EXACT_ROWS, Cells, gather
 from recal.metrics.evaluation import LABELS
-from recal.metrics.intervals import Field, Watched, grouped, plain_metrics, watch
+from recal.metrics.intervals import Field, TrackedError, grouped, plain_metrics, tracked_errors
 from recal.metrics.rows import RowScores, equal_width_edges
 
 Matrix = NDArray[np.float64]
@@ -43,7 +43,7 @@ def paired_draws(
         width = table_of(rows.confidence, rows.correct, edges)
         mass = table_of(rows.confidence, rows.correct, equal_mass_edges(rows.confidence, n_bins))
         # Only the fields and norms are used here, not the errors that factors stand for.
-        prepared.append((cells, watch(cells, dict.fromkeys(LABELS, 1.0), width, mass)))
+        prepared.append((cells, tracked_errors(cells, dict.fromkeys(LABELS, 1.0), width, mass)))
     found = {name: np.empty((len(methods), draws)) for name in PAIRED}
     fields = [
         {
@@ -97,7 +97,7 @@ class _Drawn:
 
 
 def _draws(
-    prepared: Sequence[tuple[Cells, dict[str, Watched]]], draws: int, rng: np.random.Generator
+    prepared: Sequence[tuple[Cells, dict[str, TrackedError]]], draws: int, rng: np.random.Generator
 ) -> Iterator[tuple[slice, _Drawn]]:
     """Draw rows one by one, or, of many, blocks of rows that were dealt at random: a block stands for a row."""
     n = prepared[0][0].n_samples

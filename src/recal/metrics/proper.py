@@ -16,7 +16,6 @@ def brier(
     y: ArrayLike,
     *,
     normalised: bool = True,
-    normalized: bool | None = None,
     classes: Classes = None,
     sample_weight: ArrayLike | None = None,
 ) -> float:
@@ -32,7 +31,6 @@ def brier(
         Integers are column indices; anything else needs `classes`.
     normalised : bool
         Divide by the number of classes, as the ReCal paper does. False gives the plain score between 0 and 2.
-        `normalized` is the same.
     classes : sequence of length n_classes, optional
     sample_weight : array-like of shape (n_samples,), optional
         How often each sample counts.
@@ -45,7 +43,7 @@ def brier(
     """
     rows = score(probs, y, classes)
     mean = _mean(rows.brier, sample_weight)
-    return mean / rows.n_classes if (normalised if normalized is None else normalized) else mean
+    return mean / rows.n_classes if normalised else mean
 
 
 def nll(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None) -> float:

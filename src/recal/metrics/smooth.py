@@ -33,9 +33,9 @@ def smooth_ece(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> fl
     return fixed_point(cosine_coefficients(rows.confidence, rows.gap / len(rows)))
 
 
-def cosine_coefficients(confidence: Vector, weights: Vector, grid_size: int = _GRID) -> Vector:
+def cosine_coefficients(confidence: Vector, weights: Vector) -> Vector:
     """Put weighted points on a grid and take its cosine transform, in which a reflected Gaussian is diagonal."""
-    grid = np.zeros(grid_size + 1)
+    grid = np.zeros(_GRID + 1)
     bins.spread_on_grid(confidence, weights, grid)
     return transform_grid(grid)
 
@@ -65,10 +65,10 @@ def error_at(coefficients: Vector, bandwidth: float) -> float:
     return float(field.sum() - 0.5 * (field[0] + field[-1]))
 
 
-def fixed_point(coefficients: Vector, tolerance: float = _BANDWIDTH_TOLERANCE) -> float:
+def fixed_point(coefficients: Vector) -> float:
     """The bandwidth that equals the error at that bandwidth."""
     low, high = 0.0, 1.0
-    while high - low > tolerance:
+    while high - low > _BANDWIDTH_TOLERANCE:
         middle = 0.5 * (low + high)
         if error_at(coefficients, middle) > middle:
             low = middle

@@ -19,19 +19,19 @@ def problem(seed=0, n=300, n_classes=4, n_views=3):
     return logs.astype(np.float32), labels
 
 
-def formula(theta, features, labels, rows, offset_ridge, view_ridge, m):
+def formula(theta, features, labels, rows, offset_penalty, view_ridge, m):
     weights, offsets = theta[:m], theta[m:]
     scores = np.einsum("v,vnk->nk", weights, features.astype(np.float64)) + offsets
     scores -= scores.max(1, keepdims=True)
     losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(labels)), labels]
-    return rows @ losses + offset_ridge * offsets @ offsets + view_ridge * weights[1:] @ weights[1:]
+    return rows @ losses + offset_penalty * offsets @ offsets + view_ridge * weights[1:] @ weights[1:]
 
 
-def by_scipy(features, labels, rows, offset_ridge, view_ridge=5e-5):
+def by_scipy(features, labels, rows, offset_penalty, view_ridge=5e-5):
     m, _, n_classes = features.shape
     start = np.r_[1.0, np.zeros(m - 1 + n_classes)]
     bounds = [(0, None)] * m + [(None, None)] * n_classes
-    arguments = (features, labels, rows, offset_ridge, view_ridge, m)
+    arguments = (features, labels, rows, offset_penalty, view_ridge, m)
     options = {"ftol": 1e-14, "gtol": 1e-9, "maxfun": 10**6, "maxiter": 5000}
     return minimize(formula, start, args=arguments, bounds=bounds, method="L-BFGS-B", options=options)
 
@@ -41,7 +41,7 @@ def by_scipy(features, labels, rows, offset_ridge, view_ridge=5e-5):
 def test_agrees_with_another_solver(n_classes, n_views):
     features, labels = problem(n_classes, n_classes=n_classes, n_views=max(n_views, 2))
     features, rows = features[:n_views], np.full(300, 1 / 300)
-    found = StackMap(features, labels, rows, offset_ridge=n_classes / 300).solve(tuple(range(n_views)))
+    found = StackMap(features, labels, rows, offset_penalty=n_classes / 300).solve(tuple(range(n_views)))
     best = by_scipy(features, labels, rows, n_classes / 300)
     assert found.loss == pytest.approx(best.fun, abs=1e-7)
     np.testing.assert_allclose(np.r_[found.weights, found.offsets], best.x, atol=2e-3)
@@ -50,7 +50,7 @@ def test_agrees_with_another_solver(n_classes, n_views):
 def test_the_conditions_of_the_optimum_hold():
     features, labels = problem(n_views=4)
     rows = np.full(300, 1 / 300)
-    found = StackMap(features, labels, rows, offset_ridge=0.01).solve((0, 1, 2, 3))
+    found = StackMap(features, labels, rows, offset_penalty=0.01).solve((0, 1, 2, 3))
     theta = np.r_[found.weights, found.offsets]
     steps = 1e-5 * np.eye(len(theta))
     arguments = (features, labels, rows, 0.01, 5e-5, 4)
@@ -66,8 +66,8 @@ def test_the_conditions_of_the_optimum_hold():
 def test_rows_of_weight_zero_are_left_out_of_the_fit_but_not_of_the_losses():
     features, labels = problem()
     rows = (np.arange(300) % 3 > 0) / 200
-    whole = StackMap(features, labels, rows, offset_ridge=0.02)
-    part = StackMap(features[:, rows > 0].copy(), labels[rows > 0], np.full(200, 1 / 200), offset_ridge=0.02)
+    whole = StackMap(features, labels, rows, offset_penalty=0.02)
+    part = StackMap(features[:, rows > 0].copy(), labels[rows > 0], np.full(200, 1 / 200), offset_penalty=0.02)
     found, alone = whole.solve((0, 1)), part.solve((0, 1))
     np.testing.assert_allclose(found.weights, alone.weights, atol=1e-6)
     np.testing.assert_allclose(found.offsets, alone.offsets, atol=1e-6)
@@ -78,8 +78,8 @@ def test_rows_of_weight_zero_are_left_out_of_the_fit_but_not_of_the_losses():
 def test_many_classes_take_the_diagonal_of_the_offsets_and_still_arrive():
     features, labels = problem(n=400, n_classes=300, n_views=2)
     rows = np.full(400, 1 / 400)
-    found = StackMap(features, labels, rows, offset_ridge=300 / 400).solve((0, 1))
-    tight = StackMap(features, labels, rows, offset_ridge=300 / 400).solve((0, 1), tol=1e-14)
+    found = StackMap(features, labels, rows, offset_penalty=300 / 400).solve((0, 1))
+    tight = StackMap(features, labels, rows, offset_penalty=300 / 400).solve((0, 1), tol=1e-14)
     assert found.loss == pytest.approx(tight.loss, abs=1e-8)
     theta = np.r_[tight.weights, tight.offsets]
     for _ in range(5):
@@ -89,7 +89,7 @@ def test_many_classes_take_the_diagonal_of_the_offsets_and_still_arrive():
 
 def test_a_guess_does_not_change_the_answer():
     features, labels = problem()
-    problem_ = StackMap(features, labels, np.full(300, 1 / 300), offset_ridge=0.02)
+    problem_ = StackMap(features, labels, np.full(300, 1 / 300), offset_penalty=0.02)
     cold = problem_.solve((0, 1, 2))
     warm = problem_.solve((0, 1, 2), Stack((0, 1), np.array([0.1, 3.0]), np.ones(4), 0.0))
     np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-5)
@@ -97,7 +97,7 @@ def test_a_guess_does_not_change_the_answer():
 
 def test_without_offsets_there_are_none():
     features, labels = problem()
-    found = StackMap(features, labels, np.full(300, 1 / 300), offset_ridge=0.02, with_offsets=False).solve((0, 1))
+    found = StackMap(features, labels, np.full(300, 1 / 300), offset_penalty=0.02, with_offsets=False).solve((0, 1))
     assert not found.offsets.any()
     best = minimize(
         lambda a: formula(np.r_[a, np.zeros(4)], features[:2], labels, np.full(300, 1 / 300), 0.0, 5e-5, 2),
@@ -109,7 +109,7 @@ def test_without_offsets_there_are_none():
 
 def test_the_screen_ranks_candidates_as_their_fits_do_and_never_promises_to_a_useless_one():
     features, labels = problem(n=2000, n_views=6)
-    problem_ = StackMap(features, labels, np.full(2000, 1 / 2000), offset_ridge=4 / 2000)
+    problem_ = StackMap(features, labels, np.full(2000, 1 / 2000), offset_penalty=4 / 2000)
     base = problem_.solve((0,))
     promised = problem_.promised_gains(base, (1, 2, 3, 4, 5))
     real = np.array([base.loss - problem_.solve((0, v), base).loss for v in range(1, 6)])
@@ -124,6 +124,6 @@ def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch):
     found = []
     for threads in ("1", "3"):
         monkeypatch.setenv("RECAL_NUM_THREADS", threads)
-        found.append(StackMap(features, labels, rows, offset_ridge=1e-3).solve((0, 1)))
+        found.append(StackMap(features, labels, rows, offset_penalty=1e-3).solve((0, 1)))
     np.testing.assert_array_equal(found[0].weights, found[1].weights)
     np.testing.assert_array_equal(found[0].offsets, found[1].offsets)

@@ -194,7 +194,7 @@ def test_rows_of_equal_confidence_count_in_expectation_over_their_order():
 
 
 def test_plain_brier_is_the_normalised_times_the_number_of_classes(problem):
-    assert brier(*problem, normalized=False) == pytest.approx(4 * brier(*problem))
+    assert brier(*problem, normalised=False) == pytest.approx(4 * brier(*problem))
 
 
 def test_equal_tops_predict_the_first_of_them():
@@ -215,4 +215,3 @@ def test_weights_count_samples_more_than_once(metric):
 def test_the_plain_brier_score_is_not_divided_by_the_classes():
     probs, y = np.full((3, 4), 0.25), [0, 1, 2]
     assert brier(probs, y, normalised=False) == pytest.approx(4 * brier(probs, y)) == pytest.approx(0.75)
-    assert brier(probs, y, normalized=False) == brier(probs, y, normalised=False)

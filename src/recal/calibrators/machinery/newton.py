@@ -44,8 +44,12 @@ class Solution:
     n_products: int
 
 
+# Conjugate gradients of one step; what is left then is mended by the next.
+_MOST_PRODUCTS = 100
+
+
 def minimise(
-    problem: Problem, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, max_cg: int = 100, warn: bool = True
+    problem: Problem, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True
 ) -> Solution:
     """Minimise from `start` until a step promises to lower the loss by less than `tol`; that step is still taken.
 
@@ -56,7 +60,7 @@ def minimise(
     while steps < max_iter:
         steps += 1
         gradient = problem.gradient()
-        direction, used = _newton_direction(problem, gradient, tol, max_cg)
+        direction, used = _newton_direction(problem, gradient, tol)
         products += used
         slope = float(np.vdot(gradient, direction))
         gap = -0.5 * slope
@@ -89,7 +93,7 @@ def minimise(
     return Solution(point, loss, float(gap), steps, products)
 
 
-def _newton_direction(problem: Problem, gradient: np.ndarray, tol: float, max_cg: int) -> tuple[np.ndarray, int]:
+def _newton_direction(problem: Problem, gradient: np.ndarray, tol: float) -> tuple[np.ndarray, int]:
     """Solve H d = -g by preconditioned conjugate gradients, as exactly as the decrease still to be had is worth."""
     direction = np.zeros_like(gradient)
     residual = -gradient
@@ -99,7 +103,7 @@ def _newton_direction(problem: Problem, gradient: np.ndarray, tol: float, max_cg
     # `first` estimates twice the decrease to be had: loose far from the minimum, tight near it.
     forcing = min(0.1, np.sqrt(max(first, 0.0)))
     target = max(first * forcing**2, 0.01 * tol)
-    for used in range(1, max_cg + 1):
+    for used in range(1, _MOST_PRODUCTS + 1):
         curved = problem.hessian_times(conjugate)
         curvature = float(np.vdot(conjugate, curved))
         if not curvature > 0.0:
@@ -114,7 +118,7 @@ def _newton_direction(problem: Problem, gradient: np.ndarray, tol: float, max_cg
         conjugate *= renewed / energy
         conjugate += ahead
         energy = renewed
-    return direction, max_cg
+    return direction, _MOST_PRODUCTS
 
 
 def _line_search(

@@ -30,18 +30,18 @@ _BEYOND_DOUBT = 8.0
 _SHORTEST_PART = 50
 
 
-def warn_of_suspicions(logits: Floats, labels: Labels, stacklevel: int = 3) -> None:
+def warn_of_suspicions(logits: Floats, labels: Labels) -> None:
     """Warn of the gravest of what looks wrong with these samples, if anything does."""
     rows = np.arange(len(labels))
     if len(rows) > _MOST_ROWS:
         rows = np.linspace(0, len(labels) - 1, _MOST_ROWS).astype(np.intp)
     said = _one_class(labels) or _other_labels(_Match(logits, labels, rows), len(labels))
     if said:
-        warnings.warn(said, DoubtfulLabelsWarning, stacklevel=stacklevel)
+        warnings.warn(said, DoubtfulLabelsWarning, stacklevel=3)
         return
     said = _few_mistakes(logits, labels)
     if said:
-        warnings.warn(said, FewSamplesWarning, stacklevel=stacklevel)
+        warnings.warn(said, FewSamplesWarning, stacklevel=3)
 
 
 def refuse_codes(logits: Floats, given: Any, labels: Labels, names: Any) -> None:

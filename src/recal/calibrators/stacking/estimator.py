@@ -16,7 +16,7 @@ from recal.calibrators.machinery.parameters import (
     check_random_state,
 )
 from recal.calibrators.stacking.stack_map import Stack, StackMap
-from recal.calibrators.stacking.view_choice import Choice, Gain, Material, choose_views
+from recal.calibrators.stacking.view_choice import Choice, LossGain, Material, choose_views
 from recal.checks import Floats, Labels
 from recal.engine.replay import calibrated_probs
 from recal.engine.scaled import ScaledLogits
@@ -210,7 +210,7 @@ def _gains_alone(
     pair = np.empty((2, len(labels), views.n_classes), dtype=np.float32)
     _fill(pair[0], views.logits, beta, epsilon)
     shares = np.full(len(labels), 1.0 / len(labels))
-    problem = StackMap(pair, labels, shares, offset_ridge=views.n_classes / len(labels))
+    problem = StackMap(pair, labels, shares, offset_penalty=views.n_classes / len(labels))
     base = problem.solve((0,))
     gains = np.empty(len(candidates))
     for place, transform in enumerate(candidates):
@@ -241,7 +241,7 @@ def _tuple(stack: Stack) -> tuple[float, ...]:
 def _report(
     alone: dict[Transform, float], candidates: tuple[Transform, ...], choice: Choice, weights: dict[Transform, float]
 ) -> list[dict[str, Any]]:
-    met: dict[Transform, tuple[int, Gain]] = {
+    met: dict[Transform, tuple[int, LossGain]] = {
         candidates[view - 1]: (place, gain) for place, (view, gain) in enumerate(zip(choice.order, choice.gains), 1)
     }
     records = [

@@ -2,7 +2,7 @@
 
 Minimise over theta = (a, c), a >= 0,
 
-    mean NLL of softmax(sum of a_v x_v + c)  +  offset_ridge |c|^2  +  view_ridge * (sum of a_v^2 but for the original).
+    mean NLL of softmax(sum of a_v x_v + c)  +  offset_penalty |c|^2  +  VIEW_PENALTY * (sum of a_v^2 but the original's).
 
 Convex. Newton's method on the free weights and the offsets, projected onto a >= 0: a weight that is 0 and would fall
 is held. Written here because it needs bounds, which `newton` does not know, and because the Hessian is small or nearly
@@ -44,6 +44,9 @@ class Stack:
         return tuple(v for v, weight in zip(self.used, self.weights) if v > 0 and weight > 0.0)
 
 
+VIEW_PENALTY = 5e-5
+
+
 class StackMap:
     """The loss of one data set, for any choice of features; rows of weight 0 are left out of it.
 
@@ -52,7 +55,7 @@ class StackMap:
     features : (n_views, n_samples, n_classes) float32, the original first
     labels : (n_samples,)
     rows : (n_samples,) weights that sum to 1
-    offset_ridge, view_ridge : float
+    offset_penalty : float
     with_offsets : bool
         Whether classes have offsets at all.
     """
@@ -63,12 +66,11 @@ class StackMap:
         labels: Labels,
         rows: Vector,
         *,
-        offset_ridge: float,
-        view_ridge: float = 5e-5,
+        offset_penalty: float,
         with_offsets: bool = True,
     ) -> None:
         self.features, self.labels, self.rows = features, labels, rows
-        self.offset_ridge, self.view_ridge, self.with_offsets = offset_ridge, view_ridge, with_offsets
+        self.offset_penalty, self.with_offsets = offset_penalty, with_offsets
         _, self.n_samples, self.n_classes = features.shape
         self._n_chunks = -(-self.n_samples // stacking.CHUNK)
         self.probs = np.empty((self.n_samples, self.n_classes), dtype=np.float32)
@@ -85,8 +87,8 @@ class StackMap:
             stacking.stacked_probs, self.probs, self.features, used, stack.weights, stack.offsets, self.labels,
             self.losses, size=self.probs.size * len(used),
         )  # fmt: skip
-        ridge = self._view_ridges(stack.used)
-        penalty = self.offset_ridge * float(stack.offsets @ stack.offsets) + float(ridge @ stack.weights**2)
+        ridge = self._view_penalties(stack.used)
+        penalty = self.offset_penalty * float(stack.offsets @ stack.offsets) + float(ridge @ stack.weights**2)
         self._at, self._loss = stack, float(self.rows @ self.losses) + penalty
         return self._loss
 
@@ -132,11 +134,11 @@ class StackMap:
         block = couplings[count:] + 1e-9 * np.eye(len(used))
         across = couplings[:count]
         left = curvatures[:count] - np.einsum("cu,cu->c", across, np.linalg.solve(block, across.T).T)
-        left = np.maximum(left, 1e-6 * curvatures[:count]) + 2.0 * self.view_ridge
+        left = np.maximum(left, 1e-6 * curvatures[:count]) + 2.0 * VIEW_PENALTY
         return np.where(slopes[:count] < 0.0, slopes[:count] ** 2 / (2.0 * left), 0.0)
 
-    def _view_ridges(self, used: tuple[int, ...]) -> Vector:
-        return np.array([0.0 if v == 0 else self.view_ridge for v in used])
+    def _view_penalties(self, used: tuple[int, ...]) -> Vector:
+        return np.array([0.0 if v == 0 else VIEW_PENALTY for v in used])
 
     def _newton_step(self, stack: Stack) -> tuple[Vector, Vector, float]:
         """Return the step of weights and offsets, and the decrease of the loss that it promises, doubled."""
@@ -148,12 +150,12 @@ class StackMap:
             size=self.probs.size * m,
         )  # fmt: skip
         views, classes = by_views.sum(axis=0), by_classes.sum(axis=0)
-        ridge = self._view_ridges(stack.used)
+        ridge = self._view_penalties(stack.used)
         slope = views[:, 0] + 2.0 * ridge * stack.weights
         block = np.tril(views[:, 1:])
         block = block + np.tril(block, -1).T + np.diag(2.0 * ridge + 1e-12)
         free = ~((stack.weights <= 0.0) & (slope >= 0.0))
-        slope_offsets = classes[0] + 2.0 * self.offset_ridge * stack.offsets
+        slope_offsets = classes[0] + 2.0 * self.offset_penalty * stack.offsets
         step = np.zeros(m)
         if not self.with_offsets:
             step[free] = -np.linalg.solve(block[np.ix_(free, free)], slope[free])
@@ -167,7 +169,7 @@ class StackMap:
 
     def _solve_offsets(self, shares: Vector, right: Vector) -> Vector:
         """Solve with the offsets' block of the Hessian: diag(shares) - sum p p^T, and the ridge."""
-        diagonal = shares + 2.0 * self.offset_ridge + 1e-12
+        diagonal = shares + 2.0 * self.offset_penalty + 1e-12
         if self.n_classes > _DENSE_CLASSES:
             return right / diagonal
         weighted = self.probs * np.sqrt(self.rows).astype(np.float32)[:, None]

@@ -71,17 +71,17 @@ class Material:
 
 
 @dataclass(frozen=True)
-class Gain:
+class LossGain:
     """How much lower the mean loss of samples left out became, and the standard error of that."""
 
     mean: float
     error: float
 
     @staticmethod
-    def between(before: Vector, after: Vector) -> Gain:
+    def between(before: Vector, after: Vector) -> LossGain:
         difference = before - after
         spread = float(difference.std(ddof=1)) if len(difference) > 1 else np.inf
-        return Gain(float(difference.mean()), float(spread / np.sqrt(len(difference))))
+        return LossGain(float(difference.mean()), float(spread / np.sqrt(len(difference))))
 
     @property
     def is_clear(self) -> bool:
@@ -106,24 +106,24 @@ class Choice:
     """
 
     base: Stack | None
-    base_gain: Gain
+    base_gain: LossGain
     base_loss: float
     stack: Stack | None
     gate: float | None
     order: tuple[int, ...]
-    gains: tuple[Gain, ...]
+    gains: tuple[LossGain, ...]
     alone: Vector
     """What each candidate would gain by itself over the stack without views, to second order."""
 
 
-class Path:
+class GrowingStack:
     """A greedy path on part of the samples: the stack without views, then with one view more at each step."""
 
     def __init__(self, material: Material, rows: NDArray[np.bool_]) -> None:
         self.material, self.rows = material, rows
         count = int(rows.sum())
         self.map = StackMap(
-            material.features, material.labels, rows / count, offset_ridge=material.features.shape[2] / count
+            material.features, material.labels, rows / count, offset_penalty=material.features.shape[2] / count
         )
         self.stacks = [self.map.solve((0,), tol=_SEARCH_TOL)]
 
@@ -157,7 +157,7 @@ class Path:
         if not gentle or gentle[0] is tried[0]:
             return tried[0][0]
         rows = self.rows
-        clear = Gain.between(gentle[0][1][rows], tried[0][1][rows]).is_clear
+        clear = LossGain.between(gentle[0][1][rows], tried[0][1][rows]).is_clear
         return tried[0][0] if clear else gentle[0][0]
 
     def delivered(self, stack: Stack, where: NDArray[np.intp]) -> Vector:
@@ -177,12 +177,12 @@ class CrossFit:
 
     material: Material
     rng: np.random.Generator
-    paths: list[tuple[Path, NDArray[np.intp]]] = field(init=False)
+    paths: list[tuple[GrowingStack, NDArray[np.intp]]] = field(init=False)
 
     def __post_init__(self) -> None:
         count = _MANY_FOLDS if self.material.n_samples < _FEW_SAMPLES else N_FOLDS
         folds = stratified_folds(self.material.labels, count, self.rng)
-        self.paths = [(Path(self.material, folds != f), np.flatnonzero(folds == f)) for f in range(count)]
+        self.paths = [(GrowingStack(self.material, folds != f), np.flatnonzero(folds == f)) for f in range(count)]
 
     def extend(self) -> None:
         for path, _ in track(self.paths, "on samples left out, fold"):
@@ -206,22 +206,22 @@ def choose_views(
     worth: float,
 ) -> Choice:
     """Return the stack to use, by the rules above."""
-    whole = Path(material, np.ones(material.n_samples, dtype=bool))
+    whole = GrowingStack(material, np.ones(material.n_samples, dtype=bool))
     whole.stacks[0] = whole.map.solve((0,), whole.stacks[0])
     candidates = tuple(range(1, len(material.features)))
     alone = whole.map.promised_gains(whole.stacks[0], candidates) if candidates else np.zeros(0)
     if material.n_samples < LEAST_SAMPLES:
-        nothing = Gain(0.0, np.inf)
+        nothing = LossGain(0.0, np.inf)
         return Choice(None, nothing, float(material.plain_losses.mean()), None, None, (), (), alone)
     crossed = CrossFit(material, rng)
     offset_losses = crossed.losses()
-    base_gain = Gain.between(material.plain_losses, offset_losses)
+    base_gain = LossGain.between(material.plain_losses, offset_losses)
     with_offsets = base_gain.exceeds(2.0, material.n_samples) or not no_harm
     base_losses = offset_losses if with_offsets else material.plain_losses
     trust = base_gain.trust if no_harm else 1.0
     base = _drawn_back(whole.stacks[0], _plain(whole.stacks[0]), trust) if with_offsets else None
     sure = _surer_than(gate, material)
-    gains: list[Gain] = []
+    gains: list[LossGain] = []
     order: list[int] = []
     losses, chosen, gate_used = base_losses, 0, gate if isinstance(gate, float) else None
     for length in track(range(1, min(max_views, len(candidates)) + 1), "choosing view"):
@@ -231,7 +231,7 @@ def choose_views(
             break
         stacked = crossed.losses()
         new = np.where(sure, base_losses, stacked)
-        gains.append(Gain.between(losses, new))
+        gains.append(LossGain.between(losses, new))
         order.append(whole.stacks[-1].used[-1])
         least = worth * float(base_losses.mean() - losses.mean()) if chosen else _LEAST_SHARE * float(losses.mean())
         clear = gains[-1].is_clear if chosen else gains[-1].exceeds(1.0, material.n_samples)
@@ -243,7 +243,7 @@ def choose_views(
             gate_used = _lowest_gate(material.confidence, base_losses - stacked)
     stack = None
     if chosen:
-        trust = Gain.between(base_losses, losses).trust if no_harm else 1.0
+        trust = LossGain.between(base_losses, losses).trust if no_harm else 1.0
         full = whole.map.solve(whole.stacks[chosen].used, whole.stacks[chosen])
         without = whole.stacks[0] if with_offsets else _plain(whole.stacks[0])
         stack = _drawn_back(full, without, trust)

@@ -171,7 +171,7 @@ def group_flow(found: Progress) -> tuple[tuple[str, ...], NDArray[np.float64]]:
 
 
 @dataclass(frozen=True)
-class Path:
+class PlanPath:
     """Metrics on the test rows after each of some numbers of a plan's steps."""
 
     steps: NDArray[np.int64]
@@ -180,7 +180,7 @@ class Path:
     brier: Vector
 
 
-def path_of(plan: Plan, views: Views, labels: NDArray[np.intp], n_bins: int = 15, points: int = 21) -> Path:
+def path_of(plan: Plan, views: Views, labels: NDArray[np.intp], n_bins: int = 15, points: int = 21) -> PlanPath:
     """Replay longer and longer beginnings of a plan, `points` of them, on rows it was not fitted on."""
     lengths = np.unique(np.linspace(0, len(plan.steps), points).astype(np.int64))
     found = []
@@ -188,4 +188,4 @@ def path_of(plan: Plan, views: Views, labels: NDArray[np.intp], n_bins: int = 15
         part = replace(plan, steps=plan.steps[:length], finish=plan.finish if length == len(plan.steps) else 1.0)
         found.append(evaluate(calibrated_probs(part, views), labels, n_bins=n_bins))
     columns = [np.array([one[name] for one in found]) for name in ("ece", "nll", "brier")]
-    return Path(lengths, *columns)
+    return PlanPath(lengths, *columns)

@@ -154,7 +154,7 @@ def risk_coverage_figure(methods: Mapping[str, data.Curve]) -> Figure:
     return figure
 
 
-def iterations_figure(found: data.Progress, path: data.Path | None = None) -> Figure:
+def iterations_figure(found: data.Progress, path: data.PlanPath | None = None) -> Figure:
     """ECE over the iterations of a fit, and ECE, NLL and Brier score on other rows where a path is given."""
     figure, axes = _figure(1 if path is None else 2)
     ax = axes[0]

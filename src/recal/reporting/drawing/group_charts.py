@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recal.reporting.data.figures import Path, Progress, group_flow
+from recal.reporting.data.figures import PlanPath, Progress, group_flow
 from recal.reporting.data.groups import GROUP_LABELS, GroupStudy
 from recal.reporting.drawing.charts import FIFTHS, percent_tick
 from recal.reporting.drawing.svg import Chart, ticks
@@ -23,7 +23,7 @@ SHAPES = (
 _MOST_DOTS = 120
 
 
-def progress_chart(data: Progress, path: Path | None = None) -> str:
+def progress_chart(data: Progress, path: PlanPath | None = None) -> str:
     """The calibration error after each iteration of the fit, rejected iterations hollow; `path` on other rows."""
     high = max(float(data.ece.max()), float(path.ece.max()) if path is not None else 0.0) * 1.05
     n = len(data.number)
@@ -39,7 +39,7 @@ def progress_chart(data: Progress, path: Path | None = None) -> str:
     return str(chart)
 
 
-def path_chart(path: Path) -> str:
+def path_chart(path: PlanPath) -> str:
     """NLL and Brier score on the test rows while steps are added, each relative to its start."""
     curves = {"NLL": path.nll / path.nll[0], "Brier score": path.brier / path.brier[0]}
     values = np.concatenate(list(curves.values()))

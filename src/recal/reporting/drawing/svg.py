@@ -26,6 +26,9 @@ def tip(words: str) -> str:
     return tag("title", escape(words)) if words else ""
 
 
+WIDTH = 460
+
+
 class Chart:
     """Draws in data coordinates; `str(chart)` is the SVG.
 
@@ -42,13 +45,12 @@ class Chart:
         x: tuple[float, float],
         y: tuple[float, float],
         *,
-        width: int = 460,
         height: int = 300,
         margins: tuple[int, int, int, int] = (14, 26, 44, 74),
     ) -> None:
-        self.title, self.width, self.height = title, width, height
+        self.title, self.width, self.height = title, WIDTH, height
         top, right, bottom, left = margins
-        self.left, self.right, self.top, self.bottom = left, width - right, top, height - bottom
+        self.left, self.right, self.top, self.bottom = left, WIDTH - right, top, height - bottom
         self._x, self._y = x, y
         self._parts: list[str] = []
 

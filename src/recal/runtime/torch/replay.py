@@ -70,7 +70,7 @@ class Replay(torch.nn.Module):
             probs = blend_arrays(self.plan, logits.detach().numpy(), transformed.detach().numpy())
             return _as_logits(torch.from_numpy(probs), logits)
         layers = dict(zip(self.plan.transforms, transformed.detach().numpy()))
-        views = Views._from_arrays(logits.detach().numpy(), dict(layers), None, None)
+        views = Views.unchecked(logits.detach().numpy(), dict(layers), None, None)
         views._checked = {None, *self.plan.transforms}  # a single row may look like probabilities by chance
         state = replay(self.plan, views)
         drops = state.logits.astype(np.float64) - state.maxima.astype(np.float64)[:, None]
