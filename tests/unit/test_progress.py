@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from recal import Views, ViewStacking
-from recal.cli import output
+from recal.cli import printing
 from recal.cli.app import run
 from recal.progress import Stage, Watcher, track, watching
 
@@ -24,7 +24,7 @@ def on_a_terminal(monkeypatch):
     """In the test itself: pytest sets standard error anew after its fixtures."""
     shown = Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
-    monkeypatch.setattr(output, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(printing, "_PATIENCE_SECONDS", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     return shown
 
@@ -80,13 +80,13 @@ def test_a_fit_shows_how_far_it_is_unless_asked_not_to(tmp_path, monkeypatch, mo
     y = rng.integers(0, 3, 200)
     views = Views(2 * np.eye(3)[y] + rng.normal(size=(200, 3)), labels=y).write(tmp_path / "v.npz")
     shown = threading.Event()
-    real = output._so_far
+    real = printing._so_far
 
     def so_far(*arguments):
         shown.set()
         return real(*arguments)
 
-    monkeypatch.setattr(output, "_so_far", so_far)
+    monkeypatch.setattr(printing, "_so_far", so_far)
     if not more:  # the fit waits until a line was drawn
         monkeypatch.setattr("recal.TemperatureScaling._fit", _waits_for(shown))
     assert run(["fit", str(views), "--method", "ts", "--out", str(tmp_path / "c.recal"), *more]) == 0

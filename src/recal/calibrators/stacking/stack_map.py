@@ -2,7 +2,7 @@
 
 Minimise over theta = (a, c), a >= 0,
 
-    mean NLL of softmax(sum of a_v x_v + c)  +  offset_penalty |c|^2  +  VIEW_PENALTY * (sum of a_v^2 but the original's).
+    mean NLL of softmax(sum of a_v x_v + c)  +  offset_penalty |c|^2  +  VIEW_PENALTY (sum of a_v^2 but the original's).
 
 Convex. Newton's method on the free weights and the offsets, projected onto a >= 0: a weight that is 0 and would fall
 is held. Written here because it needs bounds, which `newton` does not know, and because the Hessian is small or nearly
