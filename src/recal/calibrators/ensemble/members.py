@@ -73,7 +73,7 @@ def fit_members(names: Iterable[str], logits: Floats, labels: Labels, weights: V
 
 
 def _fit(name: str, logits: Floats, labels: Labels, weights: Vector | None) -> Calibrator:
-    member, views = _FAMILIES[name](), Views._from_arrays(logits, {}, None, None)
+    member, views = _FAMILIES[name](), Views.unchecked(logits, {}, None, None)
     with warnings.catch_warnings():
         # The weights judge each member on samples left out: one that had too few samples gets none.
         warnings.simplefilter("ignore", FewSamplesWarning)
@@ -88,20 +88,20 @@ def _fit(name: str, logits: Floats, labels: Labels, weights: Vector | None) -> C
 
 def log_probs(member: Calibrator, logits: Floats) -> NDArray[np.float64]:
     """Return the logarithms of what a member answers."""
-    probs = member._predict_proba(Views._from_arrays(logits, {}, None, None))
+    probs = member._predict_proba(Views.unchecked(logits, {}, None, None))
     return np.log(np.maximum(probs, _SMALLEST))
 
 
 def each_probs(members: Mapping[str, Calibrator], names: Iterable[str], logits: Floats) -> list[NDArray[np.float64]]:
     """Return what each of these members answers, (n_samples, n_classes) each."""
-    views, read, answers = Views._from_arrays(logits, {}, None, None), {}, []
+    views, read, answers = Views.unchecked(logits, {}, None, None), {}, []
     for name in names:
         source = READS.get(name)
         if source is None:
             answers.append(members[name]._predict_proba(views))
             continue
         if source not in read:
-            read[source] = Views._from_arrays(log_probs(members[source], logits), {}, None, None)
+            read[source] = Views.unchecked(log_probs(members[source], logits), {}, None, None)
         answers.append(members[name]._predict_proba(read[source]))
     return answers
 
