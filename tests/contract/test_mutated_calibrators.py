@@ -13,7 +13,6 @@ import pytest
 from recal import Views, load, save
 from recal.calibrators import CALIBRATORS
 from recal.errors import FileError, RecalError
-from recal.files.trial import check_answers
 
 METHODS = {method.short_name: method for method in CALIBRATORS}
 
@@ -105,8 +104,8 @@ def test_a_state_with_a_part_missing_is_refused_or_answers_the_same(name, files,
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_trial_lets_every_honest_calibrator_pass(name, files):
-    check_answers(files[name][0])
+def test_what_a_fit_leaves_passes_its_own_check(name, files):
+    files[name][0].check_state()
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -133,5 +132,5 @@ def test_bytes_changed_at_random_are_refused_or_answer_with_probabilities(name, 
 def test_ensemble_weights_that_sum_to_three_are_refused(files, tmp_path):
     fitted, _ = files["ets"]
     changed = with_state(fitted, fitted.state() | {"weights_": np.ones(3)})
-    with pytest.raises(FileError, match="no probabilities: a row sums to 3"):
+    with pytest.raises(FileError, match="`weights_` must sum to 1, got 3"):
         load(save(changed, tmp_path / "c.recal"))

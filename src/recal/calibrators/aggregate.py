@@ -13,6 +13,7 @@ from recal.calibrators.machinery.adaptive_mixture import tame
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.parameters import check_flag, check_number
 from recal.calibrators.machinery.probabilities import log_softmax, softmax
+from recal.calibrators.machinery.state import number, part
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -96,6 +97,11 @@ class LearnedAggregation(Calibrator):
     def _layers(self, views: Views) -> list[NDArray[np.float64]]:
         layers = [views.logits, *(views.transformed(spec) for spec in self.transforms_)]
         return [tame(self.beta_ * np.asarray(layer, dtype=np.float64)) for layer in layers]
+
+    def _check_state(self, n_classes: int) -> None:
+        number(self, "beta_")
+        width = vars(self).get("weights_", np.empty(0)).shape[-1:]
+        part(self, "weights_", (1 + len(self.transforms_), n_classes if width == (n_classes,) else 1), 0.0)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         scores = np.zeros(views.logits.shape)

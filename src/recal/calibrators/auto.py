@@ -20,7 +20,7 @@ from recal.calibrators.stacking.view_choice import LossGain
 from recal.calibrators.structured_vector import StructuredVectorScaling
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Labels
-from recal.errors import FewSamplesWarning
+from recal.errors import FewSamplesWarning, InputError
 from recal.plan import Answers
 from recal.progress import track
 from recal.transforms import Transform
@@ -128,6 +128,14 @@ class AutoCalibration(Calibrator):
         others = ", ".join(method.short_name for method in methods if method is not chosen)
         self.reason_ = f"Chosen: {self.choice_}, over {others}; {why}."
         self.trials_ = _table(trials)
+
+    def _check_state(self, n_classes: int) -> None:
+        inner = getattr(self, "calibrator_", None)
+        if not isinstance(inner, Calibrator) or getattr(self, "choice_", None) != inner.short_name:
+            raise InputError("must be the method that `choice_` names", argument="calibrator_")
+        inner.check_state()
+        if len(inner.classes_) != n_classes or getattr(self, "plan_", None) != getattr(inner, "plan_", None):
+            raise InputError("must have the classes and the plan of its `calibrator_`", subject="AutoCalibration")
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return self.calibrator_._predict_proba(views)

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.machinery.estimator import Estimator
 from recal.calibrators.machinery.parameters import check_choice
 from recal.calibrators.machinery.probabilities import bounded_probs
+from recal.calibrators.machinery.state import check_kinds
 from recal.calibrators.machinery.suspicions import refuse_codes, warn_of_suspicions
 from recal.checks import ASIDES, Labels, check_classes, check_labels, check_weights
 from recal.engine.guard import keep_answers
@@ -267,6 +268,25 @@ class Calibrator(Estimator, ABC):
         for name, value in state.items():
             setattr(self, name, value)
         return self
+
+    def check_state(self) -> None:
+        """Refuse fitted state that no fit makes: parts of other shapes or kinds, numbers that are not finite.
+
+        Whoever reads a calibrator from a file calls this; it runs no prediction.
+        """
+        self._check_fitted()
+        classes = self.classes_
+        if not isinstance(classes, np.ndarray) or classes.ndim != 1 or len(set(classes.tolist())) != len(classes):
+            raise InputError("must be a list of distinct classes", argument="classes_")
+        if len(classes) < 2:
+            raise InputError("must name at least two classes", argument="classes_", came=f"got {len(classes)}")
+        check_kinds(self)
+        if getattr(self, "n_fitted_", 1) < 1:
+            raise InputError("must be at least 1", argument="n_fitted_", came=f"got {self.n_fitted_}")
+        self._check_state(len(classes))
+
+    def _check_state(self, n_classes: int) -> None:
+        """Refuse parts of this method's own that do not belong together; see `machinery.state`."""
 
     def _check_width(self, X: Views | ArrayLike) -> None:
         """Refuse logits of another number of classes, before anything else is said about them."""

@@ -13,7 +13,9 @@ from recal.calibrators.machinery.binning import halfway
 from recal.calibrators.machinery.monotone import pack, smooth
 from recal.calibrators.machinery.parameters import check_number, warn_if_few
 from recal.calibrators.machinery.probabilities import class_scores, normalise
+from recal.calibrators.machinery.state import curves
 from recal.checks import Labels
+from recal.errors import InputError
 from recal.plan import Answers
 from recal.views import Views
 
@@ -88,6 +90,11 @@ class BayesianBinning(Calibrator):
         curves = [_average(*_score(layout, column, labels == k, prior)) for k, column in enumerate(columns)]
         self.edges_, values, self.offsets_ = pack(curves)
         self.values_ = smooth(values, len(labels), views.n_classes, self.smoothing)
+
+    def _check_state(self, n_classes: int) -> None:
+        for steps in curves(self, "edges_", n_classes):
+            if self.edges_[steps.stop - 1] != np.inf:  # what lies beyond the last edge would have no value
+                raise InputError("must end at infinity for every class", argument="edges_")
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         out = class_scores(views.logits)

@@ -11,6 +11,7 @@ from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.one_vs_rest import check_smooth, fit_logistic, largest_score, targets
 from recal.calibrators.machinery.parameters import warn_if_few
 from recal.calibrators.machinery.probabilities import class_scores, softmax
+from recal.calibrators.machinery.state import number, part
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -66,6 +67,10 @@ class BetaCalibration(Calibrator):
             self.coefficients_ = np.array([[a, b], [b, a], [c, -c]])
         else:
             self.coefficients_ = _increasing(features, labels, high, low)
+
+    def _check_state(self, n_classes: int) -> None:
+        number(self, "limit_")
+        part(self, "coefficients_", (3, n_classes))
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         log_p, log_rest = _features(class_scores(views.logits), self.limit_)

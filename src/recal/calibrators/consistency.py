@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.parameters import check_count, check_random_state
+from recal.calibrators.machinery.state import number
 from recal.checks import Labels
+from recal.errors import InputError
 from recal.metrics import ece
 from recal.plan import Answers
 from recal.views import Views
@@ -20,6 +22,8 @@ _GRID = 20
 _LEVELS = 3
 # How many noisy logits are held at once.
 _MOST_VALUES = 1_000_000
+# Random numbers that a file may ask for, one for each draw and class.
+_MOST_DRAWN = 100_000_000
 
 
 class ConsistencyCalibration(Calibrator):
@@ -113,6 +117,12 @@ class ConsistencyCalibration(Calibrator):
                 answers = (layer + own[start : start + at_once, None]).argmax(axis=2)
                 counts += np.bincount((first_cells + answers).ravel(), minlength=len(counts))
         return (counts.reshape(n_samples, n_classes) + 1.0 / n_classes) / (total + 1)
+
+    def _check_state(self, n_classes: int) -> None:
+        number(self, "noise_", 0.0)
+        number(self, "seed_", 0, 2**63)
+        if check_count("draws", self.draws) > _MOST_DRAWN // n_classes:
+            raise InputError(f"must be at most {_MOST_DRAWN // n_classes}", argument="draws", came=f"got {self.draws}")
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return self._votes(self._layers(views), self.noise_)

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.common_scale import fit_betas
 from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.machinery.state import number, part
 from recal.checks import Labels
 from recal.engine.scaled import ScaledLogits, Vector
+from recal.errors import InputError
 from recal.views import Views
 
 # A truth that got probability 0 from two of the three must not make the loss infinite while weights are sought.
@@ -71,6 +73,12 @@ class EnsembleTemperatureScaling(Calibrator):
         start = min(tried, key=lambda pair: some.loss(*pair))
         candidates = [(single, mixture.best_weights(single)), mixture.descend(*start)]
         self.beta_, self.weights_ = min(candidates, key=lambda pair: mixture.loss(*pair))
+
+    def _check_state(self, n_classes: int) -> None:
+        number(self, "beta_")
+        weights = part(self, "weights_", (3,), 0.0, 1.0)
+        if abs(weights.sum() - 1.0) > 1e-6:
+            raise InputError("must sum to 1", argument="weights_", came=f"got {weights.sum():.6g}")
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         scaled, own, uniform = self.weights_

@@ -10,6 +10,7 @@ from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.binning import equal_mass_edges, equal_width_edges, frequencies, look_up
 from recal.calibrators.machinery.parameters import check_choice, check_count, warn_if_few
 from recal.calibrators.machinery.probabilities import class_scores, normalise
+from recal.calibrators.machinery.state import part
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -85,6 +86,10 @@ class HistogramBinning(Calibrator):
         if self.n_bins is not None:
             return check_count("n_bins", self.n_bins)
         return 15 if strategy == "width" else max(1, min(max(15, 3 * n_classes), n_samples // 10))
+
+    def _check_state(self, n_classes: int) -> None:
+        values = part(self, "values_", (n_classes, None), 0.0, 1.0)
+        part(self, "edges_", (n_classes, values.shape[1] - 1), -np.inf, np.inf, rising=True)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return normalise(look_up(class_scores(views.logits), self.edges_, self.values_))

@@ -10,6 +10,7 @@ from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.binning import frequencies
 from recal.calibrators.machinery.parameters import check_choice, check_count, warn_if_few
 from recal.calibrators.machinery.probabilities import log_odds, log_softmax, normalise
+from recal.calibrators.machinery.state import part
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -100,6 +101,11 @@ class MutualInformationBinning(Calibrator):
             middles = np.zeros(len(edges) + 1)  # no bin is empty, so none needs its middle
             shares = frequencies(bins, hits, middles, views.n_classes, self.smoothing)
             self.values_[g, : len(shares)] = shares
+
+    def _check_state(self, n_classes: int) -> None:
+        rows = 1 if len(getattr(self, "edges_", ())) == 1 else n_classes  # one set of bins may serve all classes
+        values = part(self, "values_", (rows, None), 0.0, 1.0)
+        part(self, "edges_", (rows, values.shape[1] - 1), -np.inf, np.inf, rising=True)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         odds = _clipped_odds(views)

@@ -10,6 +10,7 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.monotone import fit_increasing, smooth
 from recal.calibrators.machinery.parameters import check_number
 from recal.calibrators.machinery.probabilities import class_scores, normalise
+from recal.calibrators.machinery.state import part
 from recal.checks import Labels
 from recal.views import Views
 
@@ -59,6 +60,10 @@ class IsotonicMulticlass(Calibrator):
         hits[np.arange(len(labels)), labels] = True
         self.knots_, values = fit_increasing(scores.ravel(), hits.ravel())
         self.values_ = smooth(values, len(labels), views.n_classes, self.smoothing)
+
+    def _check_state(self, n_classes: int) -> None:
+        knots = part(self, "knots_", (None,), -np.inf, np.inf, rising=True)
+        part(self, "values_", (len(knots),), 0.0, 1.0, rising=True)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return normalise(self._map(class_scores(views.logits)))

@@ -9,6 +9,7 @@ from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.machinery.common_scale import fit_betas
 from recal.calibrators.machinery.parameters import check_flag, warn_if_few
 from recal.calibrators.machinery.probabilities import class_scores
+from recal.calibrators.machinery.state import number
 from recal.checks import Labels
 from recal.engine.scaled import ScaledLogits
 from recal.plan import Answers
@@ -60,6 +61,10 @@ class IsotonicOneVsAll(IsotonicCalibration):
         scaled = check_flag("temperature", self.temperature)
         self.beta_ = fit_betas(ScaledLogits(views.logits), labels).values[0] if scaled else 1.0
         self._fit_columns(class_scores(views.logits, self.beta_), labels)
+
+    def _check_state(self, n_classes: int) -> None:
+        number(self, "beta_")
+        super()._check_state(n_classes)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return self._map_columns(class_scores(views.logits, self.beta_))

@@ -9,6 +9,7 @@ from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.monotone import evaluate_columns, fit_increasing, pack, smooth
 from recal.calibrators.machinery.parameters import warn_if_few
 from recal.calibrators.machinery.probabilities import class_scores, normalise
+from recal.calibrators.machinery.state import curves
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -60,6 +61,9 @@ class IsotonicCalibration(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         self._fit_columns(class_scores(views.logits), labels)
+
+    def _check_state(self, n_classes: int) -> None:
+        curves(self, "knots_", n_classes)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return self._map_columns(class_scores(views.logits))

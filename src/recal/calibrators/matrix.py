@@ -14,6 +14,7 @@ from recal.calibrators.machinery.linear_map import linear_scores
 from recal.calibrators.machinery.odir import candidates, fit_map, make_folds, search
 from recal.calibrators.machinery.parameters import check_choice, check_count, check_random_state, warn_if_few
 from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.machinery.state import part
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -122,6 +123,10 @@ class MatrixScaling(Calibrator):
         maps = np.stack([fit_map(features[rows], labels[rows], beta, self.lambda_, self.mu_) for rows in folds])
         self.weights_ = np.ascontiguousarray(maps[:, :, :-1])
         self.intercepts_ = np.ascontiguousarray(maps[:, :, -1])
+
+    def _check_state(self, n_classes: int) -> None:
+        weights = part(self, "weights_", (None, n_classes, n_classes))
+        part(self, "intercepts_", (len(weights), n_classes))
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         features = self._features(views)

@@ -11,6 +11,7 @@ from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.one_vs_rest import check_smooth, fit_logistic, largest_score, targets
 from recal.calibrators.machinery.parameters import warn_if_few
 from recal.calibrators.machinery.probabilities import class_scores, softmax
+from recal.calibrators.machinery.state import number, part
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -64,6 +65,11 @@ class PlattScaling(Calibrator):
             self.slopes_, self.intercepts_ = np.array([slope, slope]), np.array([intercept, -intercept])
         else:
             self.slopes_, self.intercepts_ = fit_logistic([scores], labels, high, low)
+
+    def _check_state(self, n_classes: int) -> None:
+        number(self, "limit_")
+        part(self, "slopes_", (n_classes,))
+        part(self, "intercepts_", (n_classes,))
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         scores = np.clip(class_scores(views.logits), -self.limit_, self.limit_)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, State
 from recal.calibrators.machinery.parameters import check_count, check_random_state
 from recal.calibrators.machinery.recal_loop import Iteration, Reading, ThinEvidence, compile_plan
+from recal.calibrators.machinery.state import check_plan
 from recal.calibrators.machinery.suspicions import FEWEST_MISTAKES
 from recal.checks import Labels
 from recal.engine.replay import calibrated_probs
@@ -168,6 +169,9 @@ class ReCal(Calibrator):
         candidates = tuple(t for t in candidates if not getattr(t, "keeps_information", False)) or candidates
         rng = check_random_state(self.random_state)
         return (candidates[rng.integers(len(candidates))] for _ in range(max_iter))
+
+    def _check_state(self, n_classes: int) -> None:
+        check_plan(self, n_classes)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return calibrated_probs(self.plan_, views)

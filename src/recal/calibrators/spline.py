@@ -13,6 +13,7 @@ from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.monotone import smooth
 from recal.calibrators.machinery.parameters import check_count
 from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.machinery.state import number, part
 from recal.checks import Floats, Labels
 from recal.views import Views
 
@@ -94,6 +95,11 @@ class SplineCalibration(Calibrator):
         self.scores_, tied, counts = np.unique(confidence, return_inverse=True, return_counts=True)
         calibrated = self.scores_ + np.bincount(tied, weights=slopes) / counts
         self.values_ = smooth(np.clip(calibrated, 0.0, 1.0), n_samples, views.n_classes, self.smoothing)
+
+    def _check_state(self, n_classes: int) -> None:
+        number(self, "beta_")
+        scores = part(self, "scores_", (None,), 0.0, 1.0, rising=True)
+        part(self, "values_", (len(scores),), 0.0, 1.0)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         rows = np.arange(len(views))

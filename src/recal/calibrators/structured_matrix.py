@@ -12,6 +12,7 @@ from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.linear_map import LinearMap, linear_scores
 from recal.calibrators.machinery.parameters import check_strength
 from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.machinery.state import number, part
 from recal.calibrators.machinery.structured import robust_log_probs
 from recal.checks import Labels
 from recal.plan import Answers
@@ -84,6 +85,12 @@ class StructuredMatrixScaling(Calibrator):
         found = problem.solve(identity)
         self.weights_, self.intercept_ = found.point[:, :-1].copy(), found.point[:, -1].copy()
         self.loss_ = found.loss
+
+    def _check_state(self, n_classes: int) -> None:
+        number(self, "beta_")
+        number(self, "n_fitted_", 1)
+        part(self, "weights_", (n_classes, n_classes))
+        part(self, "intercept_", (n_classes,))
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         features = robust_log_probs(views.logits, self.beta_, self.n_fitted_)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.common_scale import fit_betas
+from recal.calibrators.machinery.state import check_plan
 from recal.checks import Labels
 from recal.engine.replay import calibrated_probs
 from recal.engine.scaled import ScaledLogits
@@ -61,6 +62,9 @@ class TemperatureScaling(Calibrator):
         self.temperature_ = 1.0 / self.beta_
         self.converged_ = answer.converged
         self.plan_ = Plan(start=self.beta_)
+
+    def _check_state(self, n_classes: int) -> None:
+        check_plan(self, n_classes)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return calibrated_probs(self.plan_, views)

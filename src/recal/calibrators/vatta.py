@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.adaptive_mixture import Mixture, fit_mixture, mixed_probs
 from recal.calibrators.machinery.parameters import check_count, check_random_state, check_strength
+from recal.calibrators.machinery.state import number, part
 from recal.checks import Labels
 from recal.views import Views
 
@@ -86,6 +87,10 @@ class VATTA(Calibrator):
             rng=check_random_state(self.random_state),
         )
         self.transforms_ = [str(transform) for transform in views.transforms]
+
+    def _check_state(self, n_classes: int) -> None:
+        part(self, "weights_", (len(self.transforms_), n_classes if self.per_class else 1))
+        number(self, "share_", 0.0, 1.0)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return mixed_probs(views, self.transforms_, Mixture(self.weights_, self.share_))

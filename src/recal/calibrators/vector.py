@@ -13,6 +13,7 @@ from recal.calibrators.machinery.diagonal_map import DiagonalMap
 from recal.calibrators.machinery.one_vs_rest import largest_score
 from recal.calibrators.machinery.parameters import check_strength, warn_if_few
 from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.machinery.state import part
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -70,6 +71,10 @@ class VectorScaling(Calibrator):
         found = DiagonalMap(logits, labels, ridge=ridge, centre=start, weights=weights).solve(start)
         self.scales_, self.shifts_ = found.point
         self.loss_ = found.loss
+
+    def _check_state(self, n_classes: int) -> None:
+        part(self, "scales_", (n_classes,))
+        part(self, "shifts_", (n_classes,))
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         # Files of 1.0.0rc1 know no limit.

@@ -9,6 +9,7 @@ from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.parameters import check_flag
 from recal.calibrators.machinery.probabilities import SMALLEST, softmax
+from recal.calibrators.machinery.state import number
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -61,6 +62,10 @@ class ViewAveraging(Calibrator):
         check_flag("temperature", self.temperature)
         self.transforms_ = [str(transform) for transform in views.transforms]
         self.beta_ = fit_beta(_logarithm(self._mean(views)), labels) if self.temperature else 1.0
+
+    def _check_state(self, n_classes: int) -> None:
+        if "beta_" in vars(self):  # files from before there was a temperature hold none
+            number(self, "beta_")
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         mean = self._mean(views)

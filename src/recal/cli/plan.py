@@ -20,17 +20,14 @@ def plan(
 
     Example: [bold]recal plan calibration.recal[/bold]
     """
-    from recal.files.saved import load, look
+    from recal.files.saved import load
 
     check_kind(file, "calibration")
-    loaded = look(file)
+    loaded = load(file)
     if not hasattr(loaded, "predict_proba") and not hasattr(loaded, "steps"):
         _tell_record(file, loaded, as_json)
         return
-    try:
-        facts = describe(loaded)
-    except Exception:  # its parts do not belong together: the trial that `look` leaves out says which
-        facts = describe(load(file))
+    facts = describe(loaded)
     if as_json:
         print_json({"file": file, **facts})
         return

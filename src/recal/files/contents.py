@@ -36,51 +36,19 @@ def check_types(family: type, params: dict[str, Any]) -> None:
 
 
 def check_state(family: type[Calibrator], state: dict[str, Any]) -> None:
-    """Refuse attributes that are no fitted state of this class, and classes that are no classes."""
+    """Refuse attributes that are no fitted state of this class; what they must be, the calibrator itself checks."""
     known = fitted_names(family)
     for key in state:
         if key not in known:
             raise FileError(f"{family.__name__} has no fitted attribute {key!r}")
     if not isinstance(state.get("plan_", Plan()), Plan):
         raise FileError("`plan_` must be a plan")
-    classes = state.get("classes_")
-    if not isinstance(classes, np.ndarray) or classes.ndim != 1 or len(set(classes.tolist())) != len(classes):
-        raise FileError("`classes_` must be a list of distinct classes")
-    if len(classes) < 2:
-        raise FileError(f"`classes_` must name at least two classes, got {len(classes)}")
-    inner = state.get("calibrator_")
-    if inner is not None and (len(inner.classes_) != len(classes) or state.get("choice_") != inner.short_name):
-        raise FileError("`calibrator_` must be the method that `choice_` names, for the same classes")
-    if "calibrator_" in known and inner is None:
-        raise FileError(f"{family.__name__} holds no `calibrator_`")
-    if "members_" in known:
-        _check_members(family, state, len(classes))
-    blend = state.get("plan_", Plan()).blend
-    if blend is not None and blend.n_classes not in (None, len(classes)):
-        raise FileError(f"`plan_` has offsets for {blend.n_classes} classes, and `classes_` names {len(classes)}")
     for key, kind in ATTACHED.items():
         if (attached := state.get(key)) is not None:
             if not isinstance(attached, kind):
                 raise FileError(f"`{key}` must be a {kind.__name__}")
             if hasattr(attached, "check_classes"):
-                attached.check_classes(len(classes))
-
-
-def _check_members(family: type[Calibrator], state: dict[str, Any], n_classes: int) -> None:
-    """Refuse members of other classes, of other methods than their names say, and weights that are none of theirs."""
-    from recal.calibrators.ensemble.members import family_of, needed_for
-
-    members, weights = state.get("members_"), state.get("weights_")
-    if not isinstance(members, dict) or not isinstance(weights, dict) or not weights:
-        raise FileError(f"{family.__name__} needs `members_` and `weights_` by name")
-    for name, member in members.items():
-        if type(member) is not family_of(name) or len(member.classes_) != n_classes:
-            raise FileError(f"the member {name!r} is a {type(member).__name__} of {len(member.classes_)} classes")
-    if set(needed_for(weights)) != set(members) or not set(weights) <= set(members):
-        raise FileError("`weights_` must name the members")
-    shares = list(weights.values())
-    if not all(type(share) in (int, float) and 0.0 < share <= 1.0 for share in shares) or abs(sum(shares) - 1) > 1e-6:
-        raise FileError("`weights_` must be positive numbers that sum to 1")
+                attached.check_classes(len(state["classes_"]))
 
 
 def fitted_names(family: type[Calibrator]) -> set[str]:

@@ -121,22 +121,12 @@ def load(
     -------
     The calibrator, classifier, Plan or DecisionRule, equal to what was saved.
     """
-    return _load(Path(path), transforms, {"model": model, "preprocess": preprocess}, tried=True)
-
-
-def look(path: str | os.PathLike[str]) -> Any:
-    """Read what `save` wrote, to tell about it: all is checked but its answers, whose trial loads a compiler."""
-    return _load(Path(path), (), {"model": None, "preprocess": None}, tried=False)
-
-
-def _load(source: Path, transforms: Own, given_code: dict[str, Any], tried: bool) -> Any:
+    source, given_code = Path(path), {"model": model, "preprocess": preprocess}
     given = by_name(() if transforms is None else transforms)
     try:
         header, arrays = _read(source)
         decoder = Decoder(arrays, given)
         loaded = _restore(header, decoder)
-        if tried:
-            _try_answers(loaded)
         if unused := set(arrays) - decoder.used_arrays:
             raise FileError(f"it holds arrays that nothing refers to: {', '.join(sorted(unused)[:3])}")
     except OSError as error:
@@ -227,7 +217,6 @@ def _is_calibrator(value: Any) -> bool:
 
 def _restore_calibrator(header: dict[str, Any], decoder: Decoder, inside: tuple[str, ...] = ()) -> Calibrator:
     from recal.files.contents import check_params, check_state
-    from recal.files.trial import check_kinds
 
     name, params, state = header.get("class"), header.get("params"), header.get("state")
     family = calibrator_named(name) if isinstance(name, str) else None
@@ -240,21 +229,9 @@ def _restore_calibrator(header: dict[str, Any], decoder: Decoder, inside: tuple[
     state = {key: _restore_state(key, value, decoder, inside) for key, value in state.items()}
     check_params(family, params)
     check_state(family, state)
-    check_kinds(family, state)
-    return family(**params).set_state(state)
-
-
-def _try_answers(loaded: Any) -> None:
-    """Refuse a calibrator that does not answer as its class does, or that holds such a one."""
-    from recal.calibrators.base import Calibrator
-    from recal.files.trial import check_answers
-
-    if (inner := getattr(loaded, "calibrator_", None)) is not None:
-        _try_answers(inner)
-    for member in (getattr(loaded, "members_", None) or {}).values():
-        _try_answers(member)
-    if isinstance(loaded, Calibrator):
-        check_answers(loaded)
+    calibrator = family(**params).set_state(state)
+    calibrator.check_state()
+    return calibrator
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

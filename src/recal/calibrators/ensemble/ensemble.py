@@ -11,15 +11,18 @@ from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.ensemble.members import (
     Members,
     cross_fitted,
+    family_of,
     fit_members,
     member_names,
     mixture_probs,
+    needed_for,
 )
 from recal.calibrators.ensemble.weights import mixture_weights, without_light_ones
 from recal.calibrators.machinery.folds import stratified_folds
 from recal.calibrators.machinery.parameters import check_random_state
 from recal.checks import Floats, Labels
 from recal.engine.guard import keep_answers
+from recal.errors import InputError
 from recal.plan import Answers
 from recal.views import Views
 
@@ -105,6 +108,21 @@ class CalibrationEnsemble(Calibrator):
         self.reason_ = ""
         self.weights_ = dict(sorted(weights.items(), key=lambda item: -item[1]))
         self.members_ = fit_members(self.weights_, logits[rows], labels[rows])
+
+    def _check_state(self, n_classes: int) -> None:
+        members, weights = getattr(self, "members_", None), getattr(self, "weights_", None)
+        if not isinstance(members, dict) or not isinstance(weights, dict) or not weights:
+            raise InputError("must be given by name", argument=("members_", "weights_"))
+        for name, member in members.items():
+            if type(member) is not family_of(name) or len(member.classes_) != n_classes:
+                raise InputError(f"holds under {name!r} another method, or one of other classes", argument="members_")
+            member.check_state()
+        if set(needed_for(weights)) != set(members) or not set(weights) <= set(members):
+            raise InputError("must name the members", argument="weights_")
+        shares = list(weights.values())
+        positive = all(type(share) in (int, float) and 0.0 < share <= 1.0 for share in shares)
+        if not positive or abs(sum(shares) - 1) > 1e-6:
+            raise InputError("must be positive numbers that sum to 1", argument="weights_")
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         probs = mixture_probs(self.members_, self.weights_, views.logits)

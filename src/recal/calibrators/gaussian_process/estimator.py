@@ -13,6 +13,7 @@ from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.linear_map import linear_scores
 from recal.calibrators.machinery.parameters import check_count, check_random_state
 from recal.calibrators.machinery.probabilities import log_softmax, softmax
+from recal.calibrators.machinery.state import number, part
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.progress import track
@@ -111,6 +112,12 @@ class GaussianProcessCalibration(Calibrator):
         normal[self.n_draws // 2 : 2 * (self.n_draws // 2)] = -normal[: self.n_draws // 2]
         weights = found.mean + normal @ np.linalg.cholesky(found.covariance).T
         self.draws_ = weights @ whitening(self.points_, self.length_)
+
+    def _check_state(self, n_classes: int) -> None:
+        number(self, "beta_")
+        number(self, "length_")
+        points = part(self, "points_", (None,))
+        part(self, "draws_", (None, len(points)))
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         log_probs = log_softmax(np.multiply(views.logits, self.beta_, dtype=np.float64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
@@ -13,11 +14,15 @@ from recal.calibrators.machinery.common_scale import fit_betas
 from recal.calibrators.machinery.increasing_curve import IncreasingCurve
 from recal.calibrators.machinery.parameters import check_choice, check_count, check_number, check_random_state
 from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.machinery.state import LARGEST, SMALLEST, check_rising, part
 from recal.calibrators.order_preserving.network import OrderNetwork
 from recal.checks import Labels
 from recal.engine.scaled import ScaledLogits
-from recal.errors import ConvergenceWarning
+from recal.errors import ConvergenceWarning, InputError
 from recal.views import Views
+
+# e to this power is still a float that can be multiplied by another.
+_LARGEST_EXPONENT = 230.0
 
 
 class OrderPreserving(Calibrator):
@@ -122,6 +127,21 @@ class OrderPreserving(Calibrator):
                 warnings.warn(f"OrderPreserving stopped early: {answer.message}.", ConvergenceWarning, stacklevel=3)
             self.parameters_ = np.asarray(answer.x, dtype=np.float64)
         self.loss_ = float(function.objective(views.logits, labels, 0.0)(self.parameters_)[0])
+
+    def _check_state(self, n_classes: int) -> None:
+        inputs = vars(self).get("inputs_", np.empty(0))
+        if np.ndim(inputs) == 1:
+            knots = part(self, "inputs_", (None,), -LARGEST, 0.0)
+            check_rising(-knots, "inputs_")
+            part(self, "parameters_", (len(knots),), -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
+            return
+        means, scales = part(self, "inputs_", (2, None))
+        if scales.min() < SMALLEST or len(means) >= n_classes:
+            raise InputError("must hold a mean and a positive scale for each rank but one", argument="inputs_")
+        parameters = part(self, "parameters_", (None,))
+        network = OrderNetwork.of_size(self.inputs_, n_classes, len(parameters))
+        if network.n_hidden < 0 or sum(math.prod(shape) for shape in network.shapes) != len(parameters):
+            raise InputError("has no number of parameters that a network has", argument="parameters_")
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         function: OrderNetwork | IncreasingCurve

@@ -15,6 +15,7 @@ from recal.calibrators.machinery.parameters import (
     check_number,
     check_random_state,
 )
+from recal.calibrators.machinery.state import check_plan
 from recal.calibrators.stacking.stack_map import Stack, StackMap
 from recal.calibrators.stacking.view_choice import Choice, LossGain, Material, choose_views
 from recal.checks import Floats, Labels
@@ -139,6 +140,9 @@ class ViewStacking(Calibrator):
         self.views_gain_ = float(sum(used))
         gains = dict(zip(candidates, choice.alone)) if alone is None else dict(zip(views.transforms, alone))
         self.views_report_ = _report(gains, candidates, choice, weights)
+
+    def _check_state(self, n_classes: int) -> None:
+        check_plan(self, n_classes)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return calibrated_probs(self.plan_.unguarded, views)
