@@ -36,8 +36,8 @@ def find_twins(transforms: Sequence[Transform], inputs: Any) -> dict[int, int]:
     if twins:
         place, other = next(iter(twins.items()))
         warnings.warn(
-            f"{len(twins)} of {len(transforms)} transformations do to these inputs what another one does, such as "
-            f"{transforms[place]} and {transforms[other]}; the model is asked once for both. Fewer would do.",
+            f"{len(twins)} of the {len(transforms)} transformations have the same effect as another one on these "
+            f"inputs, such as {transforms[place]} and {transforms[other]}. You can drop them.",
             UserWarning,
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""The demo's three figures. They are drawn to be read in grey, too: by lightness and pattern, not by colour alone."""
+"""The demo's two figures. They are drawn to be read in grey, too: by lightness and pattern, not by colour alone."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from numpy.typing import NDArray
 
 from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Labels
+from recal.decisions import Decision
 from recal.engine.grouping import Group, group
 from recal.errors import MissingExtraError
 from recal.files.atomic import replacing
 from recal.metrics import Evaluation
 from recal.metrics.binned import table_of
 from recal.metrics.rows import equal_width_edges
-from recal.transforms import Transform
+from recal.transforms import Transform, ZoomOut
 from recal.views import Views
 
 INK, _INK = "#222222", (0.13, 0.13, 0.13)
 _BLUE, _RUST, _DARK = (0.62, 0.73, 0.84), (0.60, 0.20, 0.08), "#1f4e79"
 _FEW = 10
-_TITLES = {"uncalibrated": "as trained", "temperature": "temperature scaling", "ReCal": "ReCal"}
+_TITLES = {
+    "uncalibrated": "as trained",
+    "temperature": "temperature scaling",
+    "ReCal": "ReCal",
+    "default": "default of recal",
+}
 _BINS = 15
 _SHOWN = 6
 Probs = dict[str, NDArray[np.float64]]
@@ -48,41 +54,55 @@ def _save(figure: Any, path: Path) -> Path:
     return path
 
 
-def _panels(count: int, height: float) -> tuple[Any, Any]:
-    figure = _plots()(figsize=(3.6 * count, height), layout="constrained")
-    axes = figure.subplots(1, count, sharey=True)
+def draw_summary(
+    path: Path, probs: Probs, labels: Labels, found: dict[str, Evaluation], decisions: dict[str, Decision]
+) -> Path:
+    """Draw reliability before and after, and the share of answers that each method allows to automate."""
+    figure = _plots()(figsize=(12.0, 4.4), layout="constrained")
+    axes = figure.subplots(1, 3, width_ratios=[1, 1, 1.15])
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(length=3, colors=INK, labelsize=9)
-    return figure, axes
-
-
-def draw_reliability(path: Path, probs: Probs, labels: Labels, found: dict[str, Evaluation]) -> Path:
-    """Draw, for every method, how often answers were right against how sure the model was."""
-    figure, axes = _panels(len(probs), 4.5)
-    edges = equal_width_edges(_BINS)
-    for axis, (name, p) in zip(axes, probs.items()):
-        table = table_of(p.max(1), p.argmax(1) == labels, edges)
-        held = table.counts > 0
-        middles, width = (edges[:-1] + edges[1:])[held] / 2, 1 / _BINS
-        right, sure, count = table.accuracy[held], table.confidence[held], table.counts[held]
-        # Bins of a handful of digits say little: they are pale.
-        pale = np.where(count < _FEW, 0.3, 1.0)
-        axis.bar(middles, right, width * 0.94, color=[(*_BLUE, strength) for strength in pale], zorder=2)
-        axis.bar(
-            middles, sure - right, width * 0.94, bottom=right, facecolor="none", hatch="/////", linewidth=0.9,
-            edgecolor=[(*_RUST, strength) for strength in pale], zorder=3,
-        )  # fmt: skip
-        low, high = _wilson(right, count)
-        axis.vlines(middles, low, high, color=[(*_INK, strength) for strength in pale], linewidth=1.3, zorder=4)
-        axis.plot([0, 1], [0, 1], linestyle=(0, (4, 3)), color=INK, linewidth=1.1, zorder=5)
-        value, (lowest, highest) = found[name]["ece"], found[name].intervals["ece"]
-        told = f"ECE {100 * value:.1f} %   ({100 * lowest:.1f} to {100 * highest:.1f} %)"
-        axis.set_title(f"{_TITLES[name]}\n{told}", fontsize=11, color=INK)
-        axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", aspect="equal")
+    for axis, name in zip(axes, ("uncalibrated", "default")):
+        _reliability(axis, probs[name], labels)
+        axis.set_title(f"{_TITLES[name]}\nECE {100 * found[name]['ece']:.1f} %", fontsize=11, color=INK)
     axes[0].set_ylabel("share of right answers")
+    _shares(axes[2], decisions)
     _explain(figure)
     return _save(figure, path)
+
+
+def _reliability(axis: Any, probs: NDArray[np.float64], labels: Labels) -> None:
+    """How often answers were right against the confidence in them."""
+    edges = equal_width_edges(_BINS)
+    table = table_of(probs.max(1), probs.argmax(1) == labels, edges)
+    held = table.counts > 0
+    middles, width = (edges[:-1] + edges[1:])[held] / 2, 1 / _BINS
+    right, sure, count = table.accuracy[held], table.confidence[held], table.counts[held]
+    # Bins of a handful of digits say little: they are pale.
+    pale = np.where(count < _FEW, 0.3, 1.0)
+    axis.bar(middles, right, width * 0.94, color=[(*_BLUE, strength) for strength in pale], zorder=2)
+    axis.bar(
+        middles, sure - right, width * 0.94, bottom=right, facecolor="none", hatch="/////", linewidth=0.9,
+        edgecolor=[(*_RUST, strength) for strength in pale], zorder=3,
+    )  # fmt: skip
+    low, high = _wilson(right, count)
+    axis.vlines(middles, low, high, color=[(*_INK, strength) for strength in pale], linewidth=1.3, zorder=4)
+    axis.plot([0, 1], [0, 1], linestyle=(0, (4, 3)), color=INK, linewidth=1.1, zorder=5)
+    axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", aspect="equal")
+
+
+def _shares(axis: Any, decisions: dict[str, Decision]) -> None:
+    """How much can be automated at the same risk, method by method."""
+    names = list(decisions)[::-1]
+    shares = [100 * decisions[name].coverage for name in names]
+    colors = [_DARK if name == "default" else _BLUE for name in names]
+    axis.barh([_TITLES[name] for name in names], shares, color=colors, height=0.6)
+    for place, share in enumerate(shares):
+        axis.text(share + 1.5, place, f"{share:.1f} %", va="center", fontsize=10, color=INK)
+    axis.set(xlim=(0, 112), xticks=[0, 50, 100], xlabel="% of the answers")
+    risk = next(iter(decisions.values())).risk
+    axis.set_title(f"can be automated with at most\n{100 * risk:g} % errors, guaranteed", fontsize=11, color=INK)
 
 
 def _explain(figure: Any) -> None:
@@ -93,7 +113,7 @@ def _explain(figure: Any) -> None:
         Patch(color=_BLUE, label="right answers"),
         Patch(facecolor="none", edgecolor=_RUST, hatch="/////", label="gap to the confidence"),
         Line2D([], [], color=INK, linewidth=1.3, label="95 % interval"),
-        Line2D([], [], color=INK, linewidth=1.1, linestyle=(0, (4, 3)), label="honest"),
+        Line2D([], [], color=INK, linewidth=1.1, linestyle=(0, (4, 3)), label="calibrated"),
         Patch(color=(*_BLUE, 0.3), label=f"fewer than {_FEW} digits"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, frameon=False)
@@ -107,28 +127,10 @@ def _wilson(share: NDArray[np.float64], count: NDArray[np.float64]) -> tuple[NDA
     return middle - half, middle + half
 
 
-def draw_confidence(path: Path, probs: Probs, labels: Labels) -> Path:
-    """Draw, for every method, how sure the model was when it was right and when it was wrong."""
-    figure, axes = _panels(len(probs), 3.4)
-    edges = np.linspace(0, 1, 21)
-    for axis, (name, p) in zip(axes, probs.items()):
-        sure, right = p.max(1), p.argmax(1) == labels
-        axis.hist(sure[right], edges, color=_BLUE, label="right answers")
-        axis.hist(
-            sure[~right], edges, facecolor=_DARK, edgecolor="white", linewidth=0.8, hatch="///", label="wrong answers"
-        )
-        axis.hist(sure[right], edges, histtype="step", color=_DARK, linewidth=1.0)
-        surely_wrong = int((sure[~right] > 0.9).sum())
-        axis.set_title(f"{_TITLES[name]}\n{surely_wrong} wrong answers above 90 %", fontsize=11, color=INK)
-        axis.set(xlim=(0, 1), yscale="log", xlabel="confidence")
-    axes[0].set_ylabel("digits (log scale)")
-    axes[0].legend(loc="upper left", fontsize=8, frameon=False)
-    return _save(figure, path)
-
-
 def draw_zoomed(path: Path, images: NDArray[np.uint8], views: Views, calibrated: NDArray[np.float64]) -> Path:
     """Draw one digit of each group beside its zoomed copies, with what the network said about each."""
-    strongest_first = sorted(views.transforms, key=lambda transform: getattr(transform, "scale", 0.0))
+    zooms = [transform for transform in views.transforms if isinstance(transform, ZoomOut)]
+    strongest_first = sorted(zooms, key=lambda transform: transform.scale)
     shown = [strongest_first[i] for i in np.linspace(len(strongest_first) - 1, 0, _SHOWN).astype(int)]
     rows = _examples(views, shown[-2])
     figure = _plots()(figsize=(1.45 * (_SHOWN + 2.6), 1.72 * len(rows) + 0.5), layout="constrained")

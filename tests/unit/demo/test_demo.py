@@ -37,18 +37,19 @@ def test_the_demo_end_to_end_twice_the_same(hasty, tmp_path, capsys):
     first = told(capsys, "--out", str(tmp_path / "a"))
     second = told(capsys, "--out", str(tmp_path / "b"))
     assert first["methods"] == second["methods"], "same seed, same numbers"
-    assert list(first["methods"]) == ["uncalibrated", "temperature", "ReCal"]
-    assert first["plan_is_the_same"]
+    assert list(first["methods"]) == ["uncalibrated", "temperature", "ReCal", "default"]
+    assert first["calibration_is_the_same"]
     assert first["predictions_are_the_same"]
     errors = {m["metrics"]["error_rate"]["value"] for m in first["methods"].values()}
     assert len(errors) == 1
-    for name in ("reliability", "zoomed", "confidence"):
+    for name in ("summary", "zoomed"):
         a, b = ((tmp_path / folder / f"{name}.png").read_bytes() for folder in "ab")
         assert a.startswith(b"\x89PNG")
         assert a == b
     assert "data:image/png" in (tmp_path / "a" / "report.html").read_text()
-    assert load(tmp_path / "a" / "calibration.recal").plan_ == load(tmp_path / "b" / "calibration.recal").plan_
-    assert len(read_views(tmp_path / "a" / "new.npz")) == 2000
+    one, two = (load(tmp_path / folder / "calibration.recal").decision_ for folder in "ab")
+    assert one == two
+    assert len(read_views(tmp_path / "a" / "new.npz")) == 1000
 
 
 def test_the_parts_do_not_overlap(hasty, monkeypatch):
@@ -74,9 +75,9 @@ def test_copies_for_training_keep_most_of_the_ink():
 
 
 @pytest.mark.slow
-def test_the_demo_as_it_is_makes_an_over_confident_network_honest(tmp_path, capsys):
+def test_the_demo_as_it_is_calibrates_an_overconfident_network(tmp_path, capsys):
     found = told(capsys, "--out", str(tmp_path))["methods"]
-    before, after = (found[name]["metrics"] for name in ("uncalibrated", "ReCal"))
+    before, after = (found[name]["metrics"] for name in ("uncalibrated", "default"))
     assert before["ece"]["value"] > 0.03
     assert after["ece"]["value"] < before["ece"]["interval"][0]
     assert after["nll"]["value"] < before["nll"]["value"]
