@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.auto import AutoCalibration
+from recal.calibrators.base import Calibrator
 from recal.calibrators.recal import ReCal
 from recal.calibrators.temperature import TemperatureScaling
 from recal.collecting import collect
@@ -94,21 +95,21 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
                 for rows in (fit, decide_on, test)
             )
         say(f"3/5  Fit on {len(fit):,}: temperature scaling, ReCal, and the default of recal fit.")
-        methods = {
+        chosen = AutoCalibration(random_state=seed).fit(views)
+        methods: dict[str, Calibrator] = {
             "temperature": TemperatureScaling().fit(views),
             "ReCal": ReCal(random_state=seed).fit(views),
-            "default": AutoCalibration(random_state=seed).fit(views),
+            "default": chosen,
         }
         say(f"4/5  Choose on {len(decide_on):,} others the answers to automate: at most {RISK:.0%} errors.")
         decisions = {"uncalibrated": decide(calibrated_probs(Plan(), deciding), labels[decide_on], RISK)}
         for name, method in methods.items():
-            probs, sure = method.predict_both(deciding)
-            decisions[name] = decide(probs, labels[decide_on], RISK, confidences=sure)
+            claimed, sure = method.predict_both(deciding)
+            decisions[name] = decide(claimed, labels[decide_on], RISK, confidences=sure)
         say(f"5/5  Judge on {len(test):,} that were used for nothing else. Save, reload, draw.")
         probs = {"uncalibrated": calibrated_probs(Plan(), new)}
         probs |= {name: method.predict_proba(new) for name, method in methods.items()}
         found = {name: evaluate(p, labels[test], _DRAWS, random_state=seed) for name, p in probs.items()}
-    chosen = methods["default"]
     chosen.decision_ = decisions["default"].rule
     files = _write(out, views, deciding, new, chosen, probs, found, decisions, images[test], seed)
     again = load(files["calibration"])
