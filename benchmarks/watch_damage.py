@@ -1,11 +1,11 @@
-"""What a watch without labels sees of growing damage, how soon, how well accuracy is estimated, what re-tempering does.
+"""What a watch without labels sees of growing damage, how soon, how well accuracy is estimated, what following does.
 
     python -m benchmarks.damage_views --data FOLDER --out damage/
     python -m benchmarks.watch_damage damage/
 
 For every kind and strength: the share of batches of 100 inputs that raise an alarm at 1 % (with views, and with
 confidence and class mix alone), how many inputs a stream needs until its alarm, the error of each estimate of accuracy
-over 5,000 inputs, and the calibration error before and after re-tempering to the estimate.
+over 5,000 inputs, and the calibration error before and after following.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from recal.decisions import (
     evaluate_sets,
     prediction_sets,
     profile,
-    retemper,
+    to_the_power,
     watch,
 )
 
@@ -66,7 +66,7 @@ def main() -> None:
     errors: dict[str, list[float]] = {}
     print(
         "| damage | accuracy | alarms: views | alone | stream: views | alone | recal | AC | DoC | ATC "
-        "| ECE | re-tempered |"
+        "| ECE | followed |"
     )
     print("|---|" + "---|" * 11)
     for name in ["clean", *kinds]:
@@ -74,11 +74,12 @@ def main() -> None:
         plain = Views(views.logits)
         truth = float((views.logits.argmax(1) == views.labels).mean())
         estimate, _, others = estimate_accuracy(with_views, views)
+        ratio = with_views.condition(views.logits).ratio
         known = {"recal": estimate, **others}
         for key, value in known.items():
             errors.setdefault(key, []).append(value - truth)
         probs = calibrator.predict_proba(views)
-        ece = [evaluate(one, views.labels)["ece"] for one in (probs, retemper(probs, estimate))]
+        ece = [evaluate(one, views.labels)["ece"] for one in (probs, to_the_power(probs, ratio))]
         cells = [
             f"{truth:.3f}",
             f"{alarms(with_views, views, arguments.batches):.0%}",

@@ -19,7 +19,7 @@ from recal.cli.printing import be_quiet
 from recal.errors import InputError
 
 # The options that name what is written, and by command the endings that the name may have; none for a folder.
-OUTPUTS = {"out": "--out", "report": "--report", "chart": "--chart", "save_to": "--save", "retemper": "--retemper"}
+OUTPUTS = {"out": "--out", "report": "--report", "chart": "--chart", "save_to": "--save"}
 SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("fit", "out"): (".recal", ""),
     ("decide", "out"): (".recal", ""),
@@ -30,7 +30,6 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("apply", "out"): (".npz", ".parquet", ".csv", ""),
     ("collect", "out"): (".npz", ".zarr"),
     ("watch", "save_to"): (".recal", ""),
-    ("watch", "retemper"): (".npz",),
 }
 # Commands whose --out is a folder for several files.
 FOLDERS = ("calibrate", "compare", "demo")

@@ -39,15 +39,19 @@ def fit(
     transformations. The method's own options, with their defaults, are shown by
     [bold]recal fit --method NAME --help[/bold].
 
+    The calibration also holds a profile of these samples, for [bold]recal watch[/bold] and
+    [bold]recal apply --follow[/bold].
+
     Example: [bold]recal fit held-out.npz --method stack --max-views 1 --out calibration.recal[/bold]
     """
-    from recal import save
+    from recal import profile, save
     from recal.cli.methods import given, make
 
     calibrator = make(method, given(options), seed)
     found = open_views(views, labels, classes)
     with working(f"Fitting {method}"):
         calibrator.fit(found)
+        calibrator.profile_ = profile(found, random_state=seed)
     save(calibrator, out)
     plan = getattr(calibrator, "plan_", None)
     steps = None if plan is None else len(plan.steps)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from recal.cli.printing import AsJson, print_json, print_table, say, working
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from recal.decisions import Profile
+    from recal.decisions import Profile, Watched
 
 
 def watch(
@@ -33,17 +31,15 @@ def watch(
     save_to: Annotated[
         Path | None, typer.Option("--save", help="Take the profile of the first file's views and save it here.")
     ] = None,
-    retemper: Annotated[
-        Path | None,
-        typer.Option("--retemper", help="Off by default: write probabilities whose mean confidence is the estimate."),
-    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Compare new inputs with those of the fit, without labels, and estimate today's accuracy.
 
     Compared are confidence, class mix and, where the views are there, how answers react to them. A false alarm comes
-    with the allowed probability at most. The exit code is 0 with or without an alarm.
+    with the allowed probability at most. What [bold]recal fit[/bold] wrote holds a profile. Where its views were of
+    three or more kinds of damage, the new inputs' logits also tell their accuracy and the temperature that suits them;
+    [bold]recal apply --follow[/bold] uses it. The exit code is 0 with or without an alarm.
 
     Example: [bold]recal watch held-out.npz --save profile.recal[/bold]
 
@@ -78,11 +74,9 @@ def watch(
         if stream:
             held = profile.held_by(batch)
             followed = StreamWatch(profile, alpha, use_views=held, random_state=seed).update(batch)
-    if retemper is not None:
-        _retemper(profile.beta, batch.logits, found.accuracy, retemper)
     if as_json:
         streamed = None if followed is None else {"highest": followed.highest, "alarm_at": followed.alarm_at}
-        print_json({"file": views, **found.to_dict(), "stream": streamed, "retempered": retemper})
+        print_json({"file": views, **found.to_dict(), "stream": streamed})
         return
     rows = [[one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"] for one in found.findings]
     print_table(
@@ -92,23 +86,26 @@ def watch(
         note="Shown: mean confidence; the share of the class that moved most; the share of answers that views change; "
         "the share of views in which confidence rose. p is corrected for all of them.",
     )
-    if not math.isnan(found.accuracy):
-        low, high = found.interval
-        rows = [
-            ["recal, with views" if found.views_used else "recal", f"{found.accuracy:.3f}", f"{low:.3f} to {high:.3f}"]
-        ]
-        rows += [[name, f"{value:.3f}", ""] for name, value in found.others.items()]
-        print_table(
-            f"Accuracy today, estimated without labels; at the fit {found.accuracy_at_fit:.3f}",
-            ["estimate", "value", "by chance alone"],
-            rows,
-            note="Damage that changes neither confidence nor views is not seen by any of them.",
-        )
+    _tell_accuracy(found)
+    say(str(found.condition))
     if followed is not None:
         when = "No alarm" if followed.alarm_at is None else f"Alarm at input {followed.alarm_at:,}"
         say(f"As a stream: {when}; the capital against 'as before' reached {followed.highest:.3g} of {1 / alpha:.3g}.")
-    if retemper is not None:
-        say(f"Written to {retemper}: mean confidence {found.accuracy:.3f}, no answer changed.")
+
+
+def _tell_accuracy(found: Watched) -> None:
+    if not found.others:
+        return
+    low, high = found.interval
+    shown = [f"{found.accuracy:.3f}", f"{low:.3f} to {high:.3f}"] if found.known else ["unknown", "0 to 1"]
+    rows = [["followed", *shown], *([name, f"{value:.3f}", ""] for name, value in found.others.items())]
+    print_table(
+        f"Accuracy today, estimated without labels; at the fit {found.accuracy_at_fit:.3f}",
+        ["estimate", "value", "95 % interval"],
+        rows,
+        note="'prior shift' holds if only the class mix changed; the others take all change for damage. "
+        "Damage that leaves the logits as they were is not seen by any of them.",
+    )
 
 
 def _profile(path: Path, seed: int) -> Profile:
@@ -129,16 +126,3 @@ def _profile(path: Path, seed: int) -> Profile:
             f"{path} holds no profile; make one from the fit's views: recal watch VIEWS --save profile.recal"
         )
     return found
-
-
-def _retemper(beta: float, logits: NDArray[Any], accuracy: float, out: Path) -> None:
-    import numpy as np
-
-    from recal.decisions import retemper
-    from recal.decisions.profiles import log_softmax
-    from recal.errors import InputError
-    from recal.files.probs import write_probs
-
-    if math.isnan(accuracy):
-        raise InputError("The profile was taken without labels, so there is no accuracy to meet.")
-    write_probs(out, retemper(np.exp(log_softmax(logits, beta)), accuracy))

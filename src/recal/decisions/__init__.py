@@ -17,6 +17,9 @@ _HOMES = {
     "decide": "decision",
     "Promise": "labels",
     "more_labels": "labels",
+    "Condition": "following.condition",
+    "accept_followed": "following.powers",
+    "to_the_power": "following.powers",
     "Profile": "profiles",
     "profile": "profiles",
     "DecisionRule": "rule",
@@ -33,7 +36,6 @@ _HOMES = {
     "Finding": "watching",
     "WatchResult": "watching",
     "estimate_accuracy": "watching",
-    "retemper": "watching",
     "watch": "watching",
 }
 __all__ = list(_HOMES)

@@ -2,6 +2,8 @@
 
 from .decision import Costs as Costs, Decision as Decision, Part as Part, decide as decide
 from .labels import Promise as Promise, more_labels as more_labels
+from .following.condition import Condition as Condition
+from .following.powers import accept_followed as accept_followed, to_the_power as to_the_power
 from .profiles import Profile as Profile, profile as profile
 from .rule import DecisionRule as DecisionRule
 from .sets import (
@@ -22,6 +24,5 @@ from .watching import (
     Finding as Finding,
     WatchResult as WatchResult,
     estimate_accuracy as estimate_accuracy,
-    retemper as retemper,
     watch as watch,
 )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from recal.decisions.following.condition import Following
 from recal.decisions.profiles import Profile
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets
 from recal.transforms.preprocessing import Normalize, Preprocessing
 
-STORED: tuple[type[Any], ...] = (DecisionRule, PredictionSets, Profile, Normalize, Preprocessing)
+STORED: tuple[type[Any], ...] = (DecisionRule, PredictionSets, Profile, Following, Normalize, Preprocessing)
+# Fields of earlier versions, which are read and left out.
+FORMER: dict[str, frozenset[str]] = {"Profile": frozenset(["estimators"])}
 # What a calibrator may carry, by the attribute's name.
 ATTACHED: dict[str, type[Any]] = {
     "decision_": DecisionRule,

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_probs
 from recal.decisions.bounds import Interval
-from recal.decisions.profiles import Profile, Reactions, Vector, all_log_probs, features, reactions, sigmoid
+from recal.decisions.following.condition import Condition
+from recal.decisions.following.estimates import known_estimates
+from recal.decisions.profiles import Profile, Reactions, Vector, reactions, sigmoid
 from recal.decisions.rule import check_share
 from recal.errors import InputError
 from recal.progress import track
 from recal.views import Views
-
-# Of a normal variable, below which 97.5 % lie.
-_DEVIATIONS = 1.959964
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,18 @@ class WatchResult:
     p_value : float
     findings : tuple of Finding
     n_samples : int
+    condition : Condition
+        What the batch's logits say about damage; its fields can be read here, too:
+    known, reason : bool, str
+        Whether the batch resembles the inputs of the fit or their views, and why not where it does not.
     accuracy, interval : float, (low, high)
-        The estimate of today's accuracy, and its 95 % interval for chance alone; NaN without labels at the fit.
+        The estimate of today's accuracy and its 95 % interval; NaN, and from 0 to 1, where the condition is unknown.
+    beta, ratio : float
+        The inverse temperature that suits this batch, and the same over the fit's: `to_the_power(probs, ratio)` makes
+        any calibrator's probabilities follow. The fit's, and 1, where the condition is unknown.
     others : dict of name to estimate
-        Known estimators beside it: average confidence, difference of confidences, ATC.
+        Known estimators beside it: average confidence, difference of confidences, ATC, and prior shift (if nothing
+        but the class mix had changed).
     views_used : bool
         Whether the views of the profile were there to be compared.
     """
@@ -59,11 +65,34 @@ class WatchResult:
     alpha: float
     findings: tuple[Finding, ...]
     n_samples: int
-    accuracy: float
-    interval: Interval
+    condition: Condition
     others: dict[str, float]
     accuracy_at_fit: float
     views_used: bool
+
+    @property
+    def known(self) -> bool:
+        return self.condition.known
+
+    @property
+    def reason(self) -> str:
+        return self.condition.reason
+
+    @property
+    def accuracy(self) -> float:
+        return self.condition.accuracy
+
+    @property
+    def interval(self) -> Interval:
+        return self.condition.interval
+
+    @property
+    def beta(self) -> float:
+        return self.condition.beta
+
+    @property
+    def ratio(self) -> float:
+        return self.condition.ratio
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -73,8 +102,12 @@ class WatchResult:
             "alpha": self.alpha,
             "n_samples": self.n_samples,
             "views_used": self.views_used,
-            "accuracy": self.accuracy,
+            "accuracy": self.accuracy if self.known else None,
             "interval": list(self.interval),
+            "beta": self.beta,
+            "ratio": self.ratio,
+            "known": self.known,
+            "reason": self.reason,
             "accuracy_at_fit": self.accuracy_at_fit,
             "other_estimates": dict(self.others),
             "findings": [vars(finding) for finding in self.findings],
@@ -83,11 +116,11 @@ class WatchResult:
     def __str__(self) -> str:
         differ = "differ from" if self.alarm else "cannot be told from"
         text = f"{self.n_samples:,} new inputs {differ} those of the fit (p = {self.p_value:.3g})."
-        if math.isnan(self.accuracy):
-            return text
+        if not self.known:
+            return f"{text} Accuracy is unknown: {self.reason}."
         low, high = self.interval
         return (
-            f"{text} Estimated accuracy {self.accuracy:.1%} ({low:.1%} to {high:.1%} by chance alone); "
+            f"{text} Estimated accuracy {self.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}); "
             f"at the fit {self.accuracy_at_fit:.1%}."
         )
 
@@ -106,6 +139,10 @@ def watch(
     compared. If new inputs are like those of the fit, both can be shuffled: the p-value counts how many shuffles look
     at least as different, in whichever respect differs most (Westfall and Young's max-T). It is exact for any batch
     size, so a false alarm comes with probability at most `alpha`.
+
+    Where the profile was made of labelled views of three or more damaging kinds, the logits of 50 or more inputs also
+    tell the temperature that suits them and their accuracy (see `Watched`). What lies far from every view is called
+    unknown instead.
 
     Parameters
     ----------
@@ -146,86 +183,28 @@ def watch(
     p_value, corrected = _max_t(fit, today, permutations, np.random.default_rng(random_state))
     shown = _shown(fit, today)
     findings = tuple(Finding(name, *shown[name], p_value=corrected[name]) for name in corrected)
-    accuracy, interval, others = estimate_accuracy(profile, batch) if profile.labelled else (math.nan, _UNKNOWN, {})
     return WatchResult(
         alarm=p_value <= alpha,
         p_value=p_value,
         alpha=alpha,
         findings=findings,
         n_samples=batch.n_samples,
-        accuracy=accuracy,
-        interval=interval,
-        others=others,
+        condition=profile.condition(batch.logits),
+        others=known_estimates(profile, batch.logits) if profile.labelled else {},
         accuracy_at_fit=profile.accuracy,
         views_used=bool(specs),
     )
 
 
-_UNKNOWN = (math.nan, math.nan)
+def estimate_accuracy(profile: Profile, views: Views | ArrayLike) -> tuple[float, Interval, dict[str, float]]:
+    """Estimate the accuracy on new inputs: the estimate, its 95 % interval, and the known estimators.
 
-
-def estimate_accuracy(profile: Profile, views: Views) -> tuple[float, Interval, dict[str, float]]:
-    """Estimate the accuracy on new inputs: the estimate, its interval for chance alone, and the known estimators.
-
-    The estimate is the mean, over the inputs, of the chance to be right given the model's confidence and the views'
-    mean probability of the answer; where the views are missing, the difference of confidences stands for it. No
-    estimator without labels can know of damage that leaves confidence and views as they were.
+    As `watch` does, without its test. No estimator without labels can know of damage that leaves logits as they were.
     """
-    held = profile.held_by(views)
-    log_probs = all_log_probs(views, profile.transforms if held else (), profile.beta)
-    sure = np.exp(log_probs[0].max(axis=1))
-    others = {
-        "average confidence": float(sure.mean()),
-        "difference of confidences": _share(profile.accuracy + sure.mean() - profile.confidence),
-        "ATC": float((sure > profile.cut).mean()),
-    }
-    n = len(sure)
-    if not held:
-        estimate, chances = others["difference of confidences"], sure
-        spread = (estimate * (1 - estimate)) / len(profile.log_odds)
-    else:
-        table = np.column_stack([features(log_probs), np.ones(n)])
-        chances = sigmoid(table @ profile.estimators[0, :-1])
-        estimate = _share(chances.mean() + profile.estimators[0, -1])
-        drawn = [sigmoid(table @ row[:-1]).mean() + row[-1] for row in profile.estimators[1:]]
-        spread = float(np.var(drawn))
-    deviation = math.sqrt(spread + float((chances * (1 - chances)).mean()) / n)
-    return estimate, (_share(estimate - _DEVIATIONS * deviation), _share(estimate + _DEVIATIONS * deviation)), others
-
-
-def retemper(probs: ArrayLike, accuracy: float) -> Vector:
-    """Sharpen or flatten probabilities by one common power, so that their mean confidence is `accuracy`.
-
-    For a batch whose accuracy was estimated without labels: it makes a shifted batch honest on average, as far as the
-    estimate is right, and spoils an honest one as far as it is wrong. No answer changes.
-
-    Examples
-    --------
-    >>> from recal.decisions import retemper
-    >>> retemper([[0.9, 0.1], [0.8, 0.2]], 0.7).max(axis=1).mean().round(6)
-    np.float64(0.7)
-    """
-    array = np.asarray(check_probs(probs), dtype=np.float64)
-    lowest = 1.0 / array.shape[1]
-    if not lowest < accuracy < 1:
-        raise InputError(f"must lie between 1/{array.shape[1]} and 1", argument="accuracy", came=f"got {accuracy!r}")
-    logs = np.log(np.maximum(array, np.finfo(np.float64).tiny))
-    low, high = math.log(1e-3), math.log(1e3)
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        mean = _powered(logs, math.exp(middle)).max(axis=1).mean()
-        low, high = (middle, high) if mean < accuracy else (low, middle)
-    return _powered(logs, math.exp(0.5 * (low + high)))
-
-
-def _powered(logs: Vector, beta: float) -> Vector:
-    scaled = beta * (logs - logs.max(axis=1, keepdims=True))
-    weights = np.exp(scaled)
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-
-def _share(value: float) -> float:
-    return float(min(max(value, 0.0), 1.0))
+    batch = views if isinstance(views, Views) else Views(views)
+    profile.check_classes(batch.n_classes)
+    found = profile.condition(batch.logits)
+    return found.accuracy, found.interval, known_estimates(profile, batch.logits) if profile.labelled else {}
 
 
 def _shown(fit: Reactions, today: Reactions) -> dict[str, tuple[float, float]]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.decisions.stored import STORED
+from recal.decisions.stored import FORMER, STORED
 from recal.errors import FileError, InputError
 from recal.plan import Blend, Plan, Rule, Step
 from recal.transforms import Named, Transform, as_transform
@@ -277,11 +277,12 @@ def _read_record(decoder: Decoder, body: dict[str, Any], depth: int) -> Any:
     if family is None:
         raise FileError(f"it holds a {body['name']!r}, which this recal does not have")
     values, known = decoder.decode(body["fields"], depth), {one.name for one in fields(family)}
-    # What has a default may be missing: the file was written before it was there.
+    # What has a default may be missing: the file was written before it was there. What is gone is left out.
     needed = {one.name for one in fields(family) if one.default is MISSING and one.default_factory is MISSING}
-    if not isinstance(values, dict) or not needed <= set(values) <= known:
+    former = FORMER.get(body["name"], frozenset())
+    if not isinstance(values, dict) or not needed <= set(values) <= known | former:
         raise FileError(f"a {body['name']} must have the fields {', '.join(sorted(known))}")
-    return family(**values)
+    return family(**{name: value for name, value in values.items() if name in known})
 
 
 @dataclass(frozen=True)

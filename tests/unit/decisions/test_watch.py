@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recal import TemperatureScaling, Views, load, save
-from recal.decisions import Profile, StreamWatch, estimate_accuracy, profile, retemper, watch
+from recal.decisions import Profile, StreamWatch, estimate_accuracy, profile, watch
 from recal.errors import FileError, InputError
 
 
@@ -63,34 +63,12 @@ def test_views_see_what_confidence_does_not():
     assert not watch(kept, Views(nervous.logits)).views_used
 
 
-def test_the_estimate_is_exact_on_the_samples_of_the_fit_and_near_on_others():
-    fit = views(2000, 0)
-    kept = profile(fit)
-    assert estimate_accuracy(kept, fit)[0] == pytest.approx(kept.accuracy, abs=1e-9)
-    hits = []
-    for seed in range(40):
-        new = views(400, 100 + seed)
-        estimate, (low, high), others = estimate_accuracy(kept, new)
-        truth = (new.logits.argmax(1) == new.labels).mean()
-        hits.append(low <= truth <= high)
-        assert low < estimate < high
-        assert set(others) == {"average confidence", "difference of confidences", "ATC"}
-    assert np.mean(hits) > 0.85
-
-
-def test_the_estimate_follows_a_loss_of_accuracy():
-    found = watch(profile(views(3000, 0)), views(2000, 1, strength=1.5))
-    truth = views(2000, 1, strength=1.5)
-    accuracy = (truth.logits.argmax(1) == truth.labels).mean()
-    assert abs(found.accuracy - accuracy) < 0.06
-    assert found.accuracy_at_fit > accuracy + 0.2
-    assert "differ from" in str(found)
-
-
 def test_without_labels_at_the_fit_accuracy_is_not_estimated():
     kept = profile(without_labels(views(300, 0)))
     assert not kept.labelled
-    assert math.isnan(watch(kept, views(100, 1)).accuracy)
+    found = watch(kept, views(100, 1))
+    assert math.isnan(found.accuracy)
+    assert "made without labels" in str(found)
 
 
 def test_the_known_estimators_by_hand():
@@ -142,16 +120,6 @@ def test_capital_is_a_fair_game():
         stream._bet(np.full(len(start), rank))
         after.append(stream.capital)
     assert np.mean(after) == pytest.approx(1.0, abs=1e-12)
-
-
-def test_retempering_meets_the_accuracy_and_keeps_answers():
-    probs = TemperatureScaling().fit(views(500, 0)).predict_proba(views(500, 1))
-    for accuracy in (0.4, 0.7, 0.99):
-        cooled = retemper(probs, accuracy)
-        assert cooled.max(1).mean() == pytest.approx(accuracy, abs=1e-6)
-        assert (cooled.argmax(1) == probs.argmax(1)).all()
-    with pytest.raises(InputError, match=r"between 1/4 and 1, got 0\.2"):
-        retemper(probs, 0.2)
 
 
 def test_a_profile_is_saved_alone_and_with_its_calibrator(tmp_path):

@@ -1,0 +1,204 @@
+"""What a batch of logits says about its condition: its best temperature and its accuracy, or that it is unknown."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.checks import Floats
+from recal.decisions.bounds import Interval
+from recal.decisions.following.process import NOISE, Process
+from recal.decisions.following.statistics import N_STATISTICS, RowNumbers, row_numbers, statistics
+from recal.errors import InputError
+
+Vector = NDArray[np.float64]
+
+# Sizes of batches for which chance is learned from small sets of the inputs as they are.
+SIZES = (50, 100, 200, 400, 800)
+# Below so many inputs, or kinds of damaging views, the fit's temperature stays.
+SMALLEST_BATCH = 50
+FEWEST_KINDS = 3
+# From this variance of the process on (1 is the prior's), a batch is unlike every set of the fit.
+UNKNOWN_FROM = 0.3
+_EVERYTHING: Interval = (0.0, 1.0)
+_LEVEL = 0.95
+_DEVIATIONS = 1.959964
+_RESAMPLES = 50
+_RESAMPLED_AT_MOST = 20_000
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What following found of a batch.
+
+    Attributes
+    ----------
+    known : bool
+        Whether the batch resembles sets of the fit closely enough to be followed.
+    reason : str
+        Where it is not known, why; empty where it is.
+    ratio : float
+        The beta that suits the batch over the fit's; 1 where not known.
+    beta : float
+    accuracy : float
+        The estimate; NaN where not known.
+    interval : (low, high)
+        Of the accuracy, 95 %; from 0 to 1 where not known.
+    variance : float
+        Of the process, from 0 (much like sets of the fit) to 1 (unlike any).
+    unlike : bool
+        Whether the batch was judged and found unlike every set of the fit; no rule of decisions should be relied on.
+    """
+
+    known: bool
+    reason: str
+    ratio: float
+    beta: float
+    accuracy: float
+    interval: Interval
+    variance: float
+    unlike: bool = False
+
+    def __str__(self) -> str:
+        """One sentence for a person: what was done, and why."""
+        if not self.known:
+            return f"The temperature of the fit stays: {self.reason}."
+        low, high = self.interval
+        change = "unchanged" if abs(self.ratio - 1) < 0.005 else f"multiplied by {1 / self.ratio:.2f}"
+        return (
+            f"Followed: the temperature is {change}; estimated accuracy {self.accuracy:.1%} "
+            f"(95 % interval {low:.1%} to {high:.1%})."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Following:
+    """What a fit's views taught about following; made by `learn`, kept in a `Profile`.
+
+    Parameters
+    ----------
+    beta, cut, accuracy : float
+        Of the inputs as they are: the best 1/T, ATC's cut of the entropy, the share of right answers.
+    n_samples : int
+    kinds : tuple of str
+        Of the views that each set is made of; empty for inputs as they are.
+    damaging : tuple of str
+        The kinds that damage inputs.
+    statistics : array of shape (n_sets, 9)
+    spread : array of shape (9,)
+        Of each statistic over the views.
+    changes : array of shape (n_sets, 2)
+        Each set's log(best beta / beta), and the log-odds of its accuracy less those of the inputs as they are.
+    small : array of shape (len(SIZES), n_draws, 9)
+        Statistics of small sets of the inputs as they are.
+    """
+
+    beta: float
+    cut: float
+    accuracy: float
+    n_samples: int
+    kinds: tuple[str, ...]
+    damaging: tuple[str, ...]
+    statistics: Vector
+    spread: Vector
+    changes: Vector
+    small: Vector
+
+    def __post_init__(self) -> None:
+        n = len(self.kinds)
+        if not all(isinstance(kind, str) for kind in (*self.kinds, *self.damaging)) or n < 1:
+            raise InputError("`kinds` and `damaging` must be tuples of text.")
+        shapes = {"statistics": (n, N_STATISTICS), "spread": (N_STATISTICS,), "changes": (n, 2)}
+        shapes["small"] = (len(SIZES), self.small.shape[1] if self.small.ndim == 3 else 0, N_STATISTICS)
+        for name, shape in shapes.items():
+            array = getattr(self, name)
+            if array.shape != shape or not np.isfinite(array).all():
+                raise InputError(f"`{name}` must be finite and have the shape {shape}, got {array.shape}.")
+        if not (self.beta > 0 and 0 <= self.accuracy <= 1 and (self.spread > 0).all() and self.n_samples > 0):
+            raise InputError("Following needs a positive beta and spread, and an accuracy from 0 to 1.")
+
+    def condition(self, logits: Floats) -> Condition:
+        """Say what a batch of logits, (n_samples, n_classes), shows."""
+        return self.condition_of(self.numbers(logits))
+
+    def numbers(self, logits: Floats) -> RowNumbers:
+        """Read off logits what `condition_of` needs of each row; a large batch is read piece by piece and joined."""
+        return row_numbers(logits, self.beta, self.cut)
+
+    def condition_of(self, rows: RowNumbers) -> Condition:
+        """Say what a batch shows, of which each row's numbers are known."""
+        n = len(rows.answers)
+        if len(self.damaging) < FEWEST_KINDS:
+            return unknown(
+                self.beta,
+                f"the fit had views of {len(self.damaging)} damaging kinds and {FEWEST_KINDS} are needed: "
+                "collect with the pool 'damage'",
+            )
+        if n < SMALLEST_BATCH:
+            return unknown(self.beta, f"{n} inputs are too few to judge by; {SMALLEST_BATCH} are needed")
+        process = self._process(n)
+        changes, variance = process(self._place(statistics(rows))[None])
+        if variance[0] >= UNKNOWN_FROM:
+            return unknown(self.beta, "these inputs are unlike every view of the fit", float(variance[0]), unlike=True)
+        ratio, centre = math.exp(changes[0, 0]), self._clean_log_odds + changes[0, 1]
+        accuracy = _share(centre)
+        spread = math.sqrt(self._doubt**2 * (variance[0] + NOISE) + self._chance(rows, process, accuracy))
+        interval = (_share(centre - spread), _share(centre + spread))
+        return Condition(True, "", ratio, self.beta * ratio, accuracy, interval, float(variance[0]))
+
+    def _place(self, found: Vector) -> Vector:
+        return np.asarray((found - self.statistics[0]) / self.spread)
+
+    @property
+    def _clean_log_odds(self) -> float:
+        n, hits = self.n_samples, self.accuracy * self.n_samples
+        return math.log(hits + 0.5) - math.log(n - hits + 0.5)
+
+    def _process(self, size: int, without: str | None = None) -> Process:
+        """The process for batches of a size; `without` leaves a kind of view out."""
+        kept = np.array([without is None or kind != without for kind in self.kinds])
+        small = self.small[int(np.abs(np.log(np.array(SIZES) / size)).argmin())]
+        places = self._place(np.concatenate([self.statistics[kept], small]))
+        return Process(places, np.concatenate([self.changes[kept], np.zeros((len(small), 2))]))
+
+    @cached_property
+    def _doubt(self) -> float:
+        """How far accuracies lie from what the process says of kinds of view that it was not shown.
+
+        In log-odds, per square root of the variance and noise: the 95 % quantile over all sets of each kind left out
+        in its turn, one above as conformal prediction takes it. Sets that would be called unknown do not count.
+        """
+        found = []
+        for kind in sorted(set(self.kinds) - {""}):
+            own = np.array([one == kind for one in self.kinds])
+            changes, variance = self._process(self.n_samples, without=kind)(self._place(self.statistics[own]))
+            errors = np.abs(self.changes[own, 1] - changes[:, 1]) / np.sqrt(variance + NOISE)
+            found += errors[variance < UNKNOWN_FROM].tolist()
+        if not found:
+            return math.inf
+        rank = math.ceil(_LEVEL * (len(found) + 1))
+        return float(sorted(found)[min(rank, len(found)) - 1])
+
+    def _chance(self, rows: RowNumbers, process: Process, accuracy: float) -> float:
+        """The squared half-width that chance adds: in the batch's statistics, its answers and those of the fit."""
+        n = len(rows.answers)
+        outcomes = (1 / n + 1 / self.n_samples) / max(accuracy * (1 - accuracy), 0.5 / n)
+        if n > _RESAMPLED_AT_MOST:
+            return _DEVIATIONS**2 * outcomes
+        rng = np.random.default_rng(0)
+        counts = rng.multinomial(n, np.full(n, 1 / n), size=_RESAMPLES).astype(np.float64)
+        places = np.array([self._place(statistics(rows, weights)) for weights in counts])
+        return float(_DEVIATIONS**2 * (outcomes + process(places)[0][:, 1].var()))
+
+
+def unknown(beta: float, reason: str, variance: float = 1.0, *, unlike: bool = False) -> Condition:
+    """The condition of a batch that nothing can be said about: the fit's temperature stays."""
+    return Condition(False, reason, 1.0, beta, math.nan, _EVERYTHING, variance, unlike)
+
+
+def _share(log_odds: float) -> float:
+    return float(0.5 * (1 + np.tanh(0.5 * log_odds)))
