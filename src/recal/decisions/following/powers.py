@@ -60,8 +60,10 @@ def accept_followed(
     >>> from recal.decisions.following.condition import unknown
     >>> from recal.decisions import accept_followed
     >>> rule, strange = DecisionRule((0.9,), risk=0.01, confidence=0.95), unknown(1.0, "unlike all", unlike=True)
-    >>> accept_followed(rule, [[0.95, 0.05]], strange), accept_followed(rule, [[0.95, 0.05]], strange, accept_unlike=True)
-    (array([False]), array([ True]))
+    >>> accept_followed(rule, [[0.95, 0.05]], strange)
+    array([False])
+    >>> accept_followed(rule, [[0.95, 0.05]], strange, accept_unlike=True)
+    array([ True])
     """
     accepted = rule.accept(probs)
     return np.zeros_like(accepted) if condition.unlike and not accept_unlike else accepted
