@@ -11,7 +11,7 @@ import typer
 from recal.cli.printing import AsJson, print_json, print_table, say, working
 
 if TYPE_CHECKING:
-    from recal.decisions import Profile, Watched
+    from recal.decisions import Profile, WatchResult
 
 
 def watch(
@@ -93,7 +93,7 @@ def watch(
         say(f"As a stream: {when}; the capital against 'as before' reached {followed.highest:.3g} of {1 / alpha:.3g}.")
 
 
-def _tell_accuracy(found: Watched) -> None:
+def _tell_accuracy(found: WatchResult) -> None:
     if not found.others:
         return
     low, high = found.interval

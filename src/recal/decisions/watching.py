@@ -141,7 +141,7 @@ def watch(
     size, so a false alarm comes with probability at most `alpha`.
 
     Where the profile was made of labelled views of three or more damaging kinds, the logits of 50 or more inputs also
-    tell the temperature that suits them and their accuracy (see `Watched`). What lies far from every view is called
+    tell the temperature that suits them and their accuracy (see `WatchResult`). What lies far from every view is called
     unknown instead.
 
     Parameters

@@ -22,7 +22,7 @@ def to_the_power(probs: ArrayLike, ratio: float) -> NDArray[np.float64]:
     ----------
     probs : array-like of shape (n_samples, n_classes)
     ratio : float
-        Above 0. `Watched.ratio` is the one that suits a batch.
+        Above 0. `WatchResult.ratio` is the one that suits a batch.
 
     Examples
     --------
