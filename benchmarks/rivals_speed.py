@@ -99,8 +99,8 @@ LARGE = (
     ("vector scaling", recal.calibrators.VectorScaling()),
     ("SVS", recal.calibrators.StructuredVectorScaling()),
     ("SMS", recal.calibrators.StructuredMatrixScaling()),
-    ("MS-ODIR, one lambda and mu", recal.calibrators.MatrixScaling(lambdas=1e6, mus=1e3)),
-    ("Dir-ODIR, one lambda and mu", recal.calibrators.DirichletCalibration(lambdas=1e6, mus=1e3)),
+    ("MS-ODIR, one lambda and mu", recal.calibrators.MatrixScaling(penalty=1e6, intercept_penalty=1e3)),
+    ("Dir-ODIR, one lambda and mu", recal.calibrators.DirichletCalibration(penalty=1e6, intercept_penalty=1e3)),
 )
 
 

@@ -80,7 +80,7 @@ def test_aggregations_of_views_agree_with_numpy(method: type[Any], n_classes: in
 
 def test_the_curve_of_order_preserving_functions_too() -> None:
     logits, labels = problem(10)
-    calibrator = OrderPreserving("diagonal", random_state=0).fit(logits[:400], labels[:400])
+    calibrator = OrderPreserving(variant="diagonal", random_state=0).fit(logits[:400], labels[:400])
     np.testing.assert_allclose(by_onnx(calibrator, logits), calibrator.predict_proba(logits), rtol=0, atol=1e-6)
     few = OrderPreserving(n_ranks=3, max_iter=20, random_state=0).fit(logits[:400], labels[:400])
     np.testing.assert_allclose(by_onnx(few, logits), few.predict_proba(logits), rtol=0, atol=1e-6)

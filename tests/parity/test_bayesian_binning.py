@@ -56,7 +56,7 @@ def test_the_answer_is_the_published_average(decimals):
     fresh = rng.normal(scale=2.0, size=(40, 3))
     probs, fresh_probs = (np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) for z in (logits, fresh))
     raw = np.stack([averaged(probs[:, k], labels == k, fresh_probs[:, k]) for k in range(3)], axis=1)
-    model = BayesianBinning(spread=SPREAD, prior_samples=PRIOR, smoothing=0).fit(logits, labels)
+    model = BayesianBinning(spread=SPREAD, prior_samples=PRIOR, penalty=0).fit(logits, labels)
     np.testing.assert_allclose(
         model.predict_proba(fresh), raw / raw.sum(axis=1, keepdims=True), rtol=0, atol=2e-6
     )  # histograms with a negligible weight are left out

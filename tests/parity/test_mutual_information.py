@@ -63,7 +63,7 @@ def test_bins_answer_with_their_share_of_hits():
     rng = np.random.default_rng(0)
     logits = rng.normal(scale=2.0, size=(500, 3))
     labels = (0.5 * logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    model = MutualInformationBinning(n_bins=5, smoothing=0).fit(logits, labels)
+    model = MutualInformationBinning(n_bins=5, penalty=0).fit(logits, labels)
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     bins = np.searchsorted(model.edges_[0], np.log(probs / (1 - probs)))
     hits = np.eye(3)[labels]

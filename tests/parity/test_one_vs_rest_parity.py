@@ -32,7 +32,7 @@ def soft_regression(features: np.ndarray, positive: np.ndarray, smooth: float) -
 def test_platt_is_a_logistic_regression_on_the_log_odds(data, smooth):
     logits, labels = data
     probs = softmax(logits, axis=1)
-    model = PlattScaling(smooth=smooth).fit(logits, labels)
+    model = PlattScaling(penalty=smooth).fit(logits, labels)
     scores = np.empty(probs.shape)
     for k in range(3):
         log_odds = np.log(probs[:, k] / (1 - probs[:, k]))[:, None]
@@ -48,7 +48,7 @@ def test_beta_is_the_published_formula(data, smooth):
     """q = 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b, c by logistic regression on log p and -log(1 - p)."""
     logits, labels = data
     probs = softmax(logits, axis=1)
-    model = BetaCalibration(smooth=smooth).fit(logits, labels)
+    model = BetaCalibration(penalty=smooth).fit(logits, labels)
     maps = np.empty(probs.shape)
     for k in range(3):
         p = probs[:, k]
@@ -70,7 +70,7 @@ def test_beta_drops_a_negative_coefficient_and_fits_the_rest_again():
     (_, b), _ = soft_regression(np.column_stack([np.log(p), -np.log(1 - p)]), labels == 1, False)
     assert b < 0, "the problem must need the rule"
     (a,), c = soft_regression(np.log(p)[:, None], labels == 1, False)
-    model = BetaCalibration(smooth=False).fit(logits, labels)
+    model = BetaCalibration(penalty=False).fit(logits, labels)
     np.testing.assert_allclose(model.coefficients_[:, 1], [a, 0.0, c], atol=1e-4)
     # The other class sees the mirror image: log(1 - p) and -log(p) change places.
     np.testing.assert_allclose(model.coefficients_[:, 0], [0.0, a, -c], atol=1e-4)
@@ -80,7 +80,7 @@ def test_beta_drops_a_negative_coefficient_and_fits_the_rest_again():
 @pytest.mark.parametrize("method", [PlattScaling, BetaCalibration])
 def test_two_classes_are_solved_once_and_each_class_by_itself_gives_the_same(data, method, smooth):
     logits, labels = data[0][:, :2], data[1] % 2
-    model = method(smooth=smooth).fit(logits, labels)
+    model = method(penalty=smooth).fit(logits, labels)
     for k in range(2):
         p = softmax(logits, axis=1)[:, k]
         features = [np.log(p / (1 - p))] if method is PlattScaling else [np.log(p), -np.log(1 - p)]

@@ -114,7 +114,7 @@ def test_odir_finds_the_minimum_that_scipy_finds(method, lam, mu):
     ridge[:, -1] = mu / k
     least, theta = scipy_minimum(features, labels, ridge, 0.0)
     assert objective(theta[:, :-1], theta[:, -1]) == pytest.approx(least, abs=1e-12)
-    model = method(lambdas=lam, mus=mu).fit(logits, labels)
+    model = method(penalty=lam, intercept_penalty=mu).fit(logits, labels)
     assert objective(model.weights_[0], model.intercepts_[0]) == pytest.approx(least, abs=1e-7)
     expected = softmax(features @ theta[:, :-1].T + theta[:, -1], axis=1)
     np.testing.assert_allclose(model.predict_proba(logits), expected, atol=2e-3)

@@ -64,7 +64,7 @@ class LearnedAggregation(Calibrator):
     weights_: NDArray[np.float64]
     transforms_: list[str]
 
-    def __init__(self, per_class: bool = False, penalty: float = 1e-4, answers: Answers = "free") -> None:
+    def __init__(self, *, answers: Answers = "free", per_class: bool = False, penalty: float = 0.0001) -> None:
         self.per_class = per_class
         self.penalty = penalty
         self.answers = answers

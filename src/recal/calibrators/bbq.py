@@ -41,7 +41,7 @@ class BayesianBinning(Calibrator):
     prior_samples : float
         The prior's strength in samples, shared by all bins of a histogram; N' in the publication. A bin's prior mean
         is its middle.
-    smoothing : float
+    penalty : float
         How many samples, spread evenly over the classes, are added at the end so that no answer is nearly 0 or 1.
     answers : {"free", "kept"}
         "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
@@ -74,11 +74,11 @@ class BayesianBinning(Calibrator):
     offsets_: NDArray[np.int64]
 
     def __init__(
-        self, spread: float = 10.0, prior_samples: float = 2.0, smoothing: float = 1.0, answers: Answers = "free"
+        self, *, answers: Answers = "free", spread: float = 10.0, prior_samples: float = 2.0, penalty: float = 1.0
     ) -> None:
         self.spread = spread
         self.prior_samples = prior_samples
-        self.smoothing = smoothing
+        self.penalty = penalty
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
@@ -89,7 +89,7 @@ class BayesianBinning(Calibrator):
         layout = _Layout.of(len(labels), spread)
         curves = [_average(*_score(layout, column, labels == k, prior)) for k, column in enumerate(columns)]
         self.edges_, values, self.offsets_ = pack(curves)
-        self.values_ = smooth(values, len(labels), views.n_classes, self.smoothing)
+        self.values_ = smooth(values, len(labels), views.n_classes, self.penalty)
 
     def _check_state(self, n_classes: int) -> None:
         for steps in curves(self, "edges_", n_classes):

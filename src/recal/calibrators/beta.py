@@ -27,7 +27,7 @@ class BetaCalibration(Calibrator):
 
     Parameters
     ----------
-    smooth : float
+    penalty : float
         Fit to (N+ + s) / (N+ + 2s) and s / (N- + 2s) in place of 1 and 0. They keep the map honest where a class has
         few samples, and finite where it has none. 1, or True, is Platt's choice, 0, or False, hard targets; a tenth is
         better than both on most real sets (`docs/decisions/0025-soft-targets.md`).
@@ -52,8 +52,8 @@ class BetaCalibration(Calibrator):
     short_name: ClassVar[str] = "beta"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    def __init__(self, smooth: float = 0.1, answers: Answers = "free") -> None:
-        self.smooth = smooth
+    def __init__(self, *, answers: Answers = "free", penalty: float = 0.1) -> None:
+        self.penalty = penalty
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
@@ -61,7 +61,7 @@ class BetaCalibration(Calibrator):
         scores = class_scores(views.logits)
         self.limit_ = largest_score(scores)
         features = _features(scores, self.limit_)
-        high, low = targets(labels, views.n_classes, check_smooth(self.smooth))
+        high, low = targets(labels, views.n_classes, check_smooth(self.penalty))
         if views.n_classes == 2:  # the second class's map is the first's, mirrored
             a, b, c = _increasing([feature[:, :1] for feature in features], labels, high[:1], low[:1])[:, 0]
             self.coefficients_ = np.array([[a, b], [b, a], [c, -c]])

@@ -75,10 +75,11 @@ class ConsistencyCalibration(Calibrator):
 
     def __init__(
         self,
+        *,
+        answers: Answers = "free",
         draws: int = 200,
         n_bins: int = 15,
         random_state: int | np.random.Generator | None = 0,
-        answers: Answers = "free",
     ) -> None:
         self.draws = draws
         self.n_bins = n_bins

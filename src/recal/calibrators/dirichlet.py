@@ -25,7 +25,7 @@ class DirichletCalibration(MatrixScaling):
     >>> rng = np.random.default_rng(0)
     >>> honest = rng.normal(size=(300, 3))
     >>> y = (honest + rng.gumbel(size=(300, 3))).argmax(axis=1)
-    >>> model = DirichletCalibration(lambdas=1.0, mus=1.0).fit(3.0 * honest, y)
+    >>> model = DirichletCalibration(penalty=1.0, intercept_penalty=1.0).fit(3.0 * honest, y)
     >>> shifted = 3.0 * honest + rng.normal(size=(300, 1))
     >>> bool(np.allclose(model.predict_proba(shifted), model.predict_proba(3.0 * honest)))
     True

@@ -32,7 +32,7 @@ class HistogramBinning(Calibrator):
         Bins with equally many samples, or of equal width. A class is predicted for about 1 sample in n_classes, so few
         bins of equal mass throw all of its predictions into the last one; bins of equal width throw all small
         probabilities into the first one, which costs likelihood.
-    smoothing : float
+    penalty : float
         How many samples, spread evenly over the classes, are added to every bin so that no share is 0 or 1. An empty
         bin answers with its middle.
     answers : {"free", "kept"}
@@ -60,11 +60,11 @@ class HistogramBinning(Calibrator):
     values_: NDArray[np.float64]
 
     def __init__(
-        self, n_bins: int | None = None, strategy: str = "mass", smoothing: float = 1.0, answers: Answers = "free"
+        self, *, answers: Answers = "free", n_bins: int | None = None, strategy: str = "mass", penalty: float = 1.0
     ) -> None:
         self.n_bins = n_bins
         self.strategy = strategy
-        self.smoothing = smoothing
+        self.penalty = penalty
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
@@ -80,7 +80,7 @@ class HistogramBinning(Calibrator):
             middles = (ends[1:] + ends[:-1]) / 2
             bins = np.searchsorted(edges, scores, side="left")
             self.edges_[k] = edges
-            self.values_[k] = frequencies(bins, labels == k, middles, len(columns), self.smoothing)
+            self.values_[k] = frequencies(bins, labels == k, middles, len(columns), self.penalty)
 
     def _count_bins(self, strategy: str, n_samples: int, n_classes: int) -> int:
         if self.n_bins is not None:

@@ -42,7 +42,7 @@ class MutualInformationBinning(Calibrator):
         At most so many bins; fewer where the scores have fewer distinct values.
     share : {"all", "none"}
         One set of bins for all classes, or one for each (which wants many samples of each).
-    smoothing : float
+    penalty : float
         How many samples, spread evenly over the classes, are added to every bin so that no share is 0 or 1.
     answers : {"free", "kept"}
         "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
@@ -75,10 +75,12 @@ class MutualInformationBinning(Calibrator):
     values_: Vector
     information_: Vector
 
-    def __init__(self, n_bins: int = 15, share: str = "all", smoothing: float = 1.0, answers: Answers = "free") -> None:
+    def __init__(
+        self, *, answers: Answers = "free", n_bins: int = 15, share: str = "all", penalty: float = 1.0
+    ) -> None:
         self.n_bins = n_bins
         self.share = share
-        self.smoothing = smoothing
+        self.penalty = penalty
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
@@ -99,7 +101,7 @@ class MutualInformationBinning(Calibrator):
             self.edges_[g, : len(edges)] = edges
             bins = np.searchsorted(edges, scores, side="left")
             middles = np.zeros(len(edges) + 1)  # no bin is empty, so none needs its middle
-            shares = frequencies(bins, hits, middles, views.n_classes, self.smoothing)
+            shares = frequencies(bins, hits, middles, views.n_classes, self.penalty)
             self.values_[g, : len(shares)] = shares
 
     def _check_state(self, n_classes: int) -> None:

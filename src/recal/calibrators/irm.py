@@ -25,7 +25,7 @@ class IsotonicMulticlass(Calibrator):
 
     Parameters
     ----------
-    smoothing : float
+    penalty : float
         How many samples, spread evenly over the classes, are added to the frequencies so that none is 0 or 1.
     slope : float
         What is added per unit of probability to make the function strictly increasing.
@@ -49,8 +49,8 @@ class IsotonicMulticlass(Calibrator):
     knots_: NDArray[np.float64]
     values_: NDArray[np.float64]
 
-    def __init__(self, smoothing: float = 1.0, slope: float = 1e-9) -> None:
-        self.smoothing = smoothing
+    def __init__(self, *, penalty: float = 1.0, slope: float = 1e-9) -> None:
+        self.penalty = penalty
         self.slope = slope
 
     def _fit(self, views: Views, labels: Labels) -> None:
@@ -59,7 +59,7 @@ class IsotonicMulticlass(Calibrator):
         hits = np.zeros(scores.shape, dtype=bool)
         hits[np.arange(len(labels)), labels] = True
         self.knots_, values = fit_increasing(scores.ravel(), hits.ravel())
-        self.values_ = smooth(values, len(labels), views.n_classes, self.smoothing)
+        self.values_ = smooth(values, len(labels), views.n_classes, self.penalty)
 
     def _check_state(self, n_classes: int) -> None:
         knots = part(self, "knots_", (None,), -np.inf, np.inf, rising=True)

@@ -27,7 +27,7 @@ class IsotonicOneVsAll(IsotonicCalibration):
     ----------
     temperature : bool
         Whether to scale by a temperature first (IROvA-TS) or not (IROvA, which is `IsotonicCalibration`).
-    smoothing : float
+    penalty : float
         How many samples, spread evenly over the classes, are added to the frequencies so that none is 0 or 1.
     answers : {"free", "kept"}
         "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
@@ -51,9 +51,9 @@ class IsotonicOneVsAll(IsotonicCalibration):
 
     beta_: float
 
-    def __init__(self, temperature: bool = True, smoothing: float = 1.0, answers: Answers = "free") -> None:
+    def __init__(self, *, answers: Answers = "free", temperature: bool = True, penalty: float = 1.0) -> None:
         self.temperature = temperature
-        self.smoothing = smoothing
+        self.penalty = penalty
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:

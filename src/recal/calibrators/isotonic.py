@@ -25,7 +25,7 @@ class IsotonicCalibration(Calibrator):
 
     Parameters
     ----------
-    smoothing : float
+    penalty : float
         How many samples, spread evenly over the classes, are added to the frequencies so that none is 0 or 1. With 0
         the curves are those of scikit-learn's IsotonicRegression of the log-odds, which for two classes are the
         difference of the logits.
@@ -54,8 +54,8 @@ class IsotonicCalibration(Calibrator):
     values_: NDArray[np.float64]
     offsets_: NDArray[np.int64]
 
-    def __init__(self, smoothing: float = 1.0, answers: Answers = "free") -> None:
-        self.smoothing = smoothing
+    def __init__(self, *, answers: Answers = "free", penalty: float = 1.0) -> None:
+        self.penalty = penalty
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
@@ -73,7 +73,7 @@ class IsotonicCalibration(Calibrator):
         columns = np.ascontiguousarray(scores.T)
         curves = [fit_increasing(columns[k], labels == k) for k in range(n_classes)]
         self.knots_, values, self.offsets_ = pack(curves)
-        self.values_ = smooth(values, n_samples, n_classes, self.smoothing)
+        self.values_ = smooth(values, n_samples, n_classes, self.penalty)
 
     def _map_columns(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         return normalise(evaluate_columns(scores, self.knots_, self.values_, self.offsets_))

@@ -37,10 +37,11 @@ class MatrixScaling(Calibrator):
 
     Parameters
     ----------
-    lambdas, mus : float or sequence of float, optional
-        Strengths to try. By default eight lambdas from 1e-4 to 1e3 times K(K-1), which is 1e-4 to 1e3 for each weight,
-        and five mus from 1e-4 to 1e2 times K; with more than 200 classes, where one fit takes long, four lambdas from 1
-        to 1e3 times K(K-1) and two mus, 0.1 and 100 times K. With one value of each there is no search.
+    penalty, intercept_penalty : float or sequence of float, optional
+        The strengths lambda and mu to try. By default eight lambdas from 1e-4 to 1e3 times K(K-1), which is 1e-4 to 1e3
+        for each weight, and five mus from 1e-4 to 1e2 times K; with more than 200 classes, where one fit takes long,
+        four lambdas from 1 to 1e3 times K(K-1) and two mus, 0.1 and 100 times K. With one value of each there is no
+        search.
     n_folds : int
         Stratified folds of the search, which keeps the pair with the least held-out NLL.
     final : {"average", "refit"}
@@ -86,15 +87,16 @@ class MatrixScaling(Calibrator):
 
     def __init__(
         self,
-        lambdas: float | Sequence[float] | None = None,
-        mus: float | Sequence[float] | None = None,
+        *,
+        answers: Answers = "free",
+        penalty: float | Sequence[float] | None = None,
+        intercept_penalty: float | Sequence[float] | None = None,
         n_folds: int = 5,
         final: Literal["average", "refit"] = "average",
-        random_state: int | None = None,
-        answers: Answers = "free",
+        random_state: int | None = 0,
     ) -> None:
-        self.lambdas = lambdas
-        self.mus = mus
+        self.penalty = penalty
+        self.intercept_penalty = intercept_penalty
         self.n_folds = n_folds
         self.final = final
         self.random_state = random_state
@@ -107,8 +109,8 @@ class MatrixScaling(Calibrator):
         count = views.n_classes
         many = count > _MANY_CLASSES
         decades = (_FEW_LAMBDA_DECADES, _FEW_MU_DECADES) if many else (_LAMBDA_DECADES, _MU_DECADES)
-        lambdas = candidates(self.lambdas, "lambdas", count * (count - 1), decades[0])
-        mus = candidates(self.mus, "mus", count, decades[1])
+        lambdas = candidates(self.penalty, "penalty", count * (count - 1), decades[0])
+        mus = candidates(self.intercept_penalty, "intercept_penalty", count, decades[1])
         features = self._features(views)
         beta = fit_beta(features, labels)
         # One sample cannot be held out: it gets the strongest penalties.

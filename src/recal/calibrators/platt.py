@@ -25,7 +25,7 @@ class PlattScaling(Calibrator):
 
     Parameters
     ----------
-    smooth : float
+    penalty : float
         Fit to (N+ + s) / (N+ + 2s) and s / (N- + 2s) in place of 1 and 0. They keep the curve honest where a class has
         few samples, and finite where it has none. 1, or True, is Platt's choice, 0, or False, hard targets; a tenth is
         better than both on most real sets (`docs/decisions/0025-soft-targets.md`).
@@ -50,8 +50,8 @@ class PlattScaling(Calibrator):
     short_name: ClassVar[str] = "platt"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    def __init__(self, smooth: float = 0.1, answers: Answers = "free") -> None:
-        self.smooth = smooth
+    def __init__(self, *, answers: Answers = "free", penalty: float = 0.1) -> None:
+        self.penalty = penalty
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
@@ -59,7 +59,7 @@ class PlattScaling(Calibrator):
         scores = class_scores(views.logits)
         self.limit_ = largest_score(scores)
         scores = np.clip(scores, -self.limit_, self.limit_)
-        high, low = targets(labels, views.n_classes, check_smooth(self.smooth))
+        high, low = targets(labels, views.n_classes, check_smooth(self.penalty))
         if views.n_classes == 2:  # the second class's curve is the first's, mirrored
             slope, intercept = fit_logistic([scores[:, :1]], labels, high[:1], low[:1])[:, 0]
             self.slopes_, self.intercepts_ = np.array([slope, slope]), np.array([intercept, -intercept])

@@ -103,6 +103,7 @@ class ReCal(Calibrator):
 
     def __init__(
         self,
+        *,
         max_iter: int = 200,
         tol: float = 1e-6,
         confidence_at: ConfidenceAt = "original",
@@ -115,8 +116,8 @@ class ReCal(Calibrator):
         n_bins: int = 15,
         separable: Literal["pooled", "bound"] = "pooled",
         sequence: Sequence[Transform | str | int] | NDArray[np.integer[Any]] | None = None,
-        random_state: int | np.random.Generator | None = None,
         exact: bool = False,
+        random_state: int | np.random.Generator | None = 0,
     ) -> None:
         self.max_iter = max_iter
         self.tol = tol

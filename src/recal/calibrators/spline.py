@@ -40,7 +40,7 @@ class SplineCalibration(Calibrator):
     ----------
     n_knots : int
         Knots of the spline, spread evenly over the ranks.
-    smoothing : float
+    penalty : float
         How many samples, right by chance only, are added so that no confidence is 0 or 1.
 
     Attributes
@@ -73,9 +73,9 @@ class SplineCalibration(Calibrator):
     values_: NDArray[np.float64]
     beta_: float
 
-    def __init__(self, n_knots: int = 6, smoothing: float = 1.0) -> None:
+    def __init__(self, *, n_knots: int = 6, penalty: float = 1.0) -> None:
         self.n_knots = n_knots
-        self.smoothing = smoothing
+        self.penalty = penalty
 
     def _fit(self, views: Views, labels: Labels) -> None:
         n_samples = len(labels)
@@ -94,7 +94,7 @@ class SplineCalibration(Calibrator):
         slopes = _basis(self.knots_)(ranks[1:] - 0.5 / n_samples, 1) @ self.coefficients_
         self.scores_, tied, counts = np.unique(confidence, return_inverse=True, return_counts=True)
         calibrated = self.scores_ + np.bincount(tied, weights=slopes) / counts
-        self.values_ = smooth(np.clip(calibrated, 0.0, 1.0), n_samples, views.n_classes, self.smoothing)
+        self.values_ = smooth(np.clip(calibrated, 0.0, 1.0), n_samples, views.n_classes, self.penalty)
 
     def _check_state(self, n_classes: int) -> None:
         number(self, "beta_")

@@ -60,10 +60,11 @@ class StructuredMatrixScaling(Calibrator):
 
     def __init__(
         self,
+        *,
+        answers: Answers = "free",
         scale_penalty: float = 1.0,
         shift_penalty: float = 1.0,
         mix_penalty: float = 1.0,
-        answers: Answers = "free",
     ) -> None:
         self.scale_penalty = scale_penalty
         self.shift_penalty = shift_penalty

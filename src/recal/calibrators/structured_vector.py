@@ -55,7 +55,7 @@ class StructuredVectorScaling(Calibrator):
     short_name: ClassVar[str] = "svs"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    def __init__(self, scale_penalty: float = 1.0, shift_penalty: float = 1.0, answers: Answers = "free") -> None:
+    def __init__(self, *, answers: Answers = "free", scale_penalty: float = 1.0, shift_penalty: float = 1.0) -> None:
         self.scale_penalty = scale_penalty
         self.shift_penalty = shift_penalty
         self.answers = answers

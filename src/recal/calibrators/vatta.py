@@ -66,6 +66,7 @@ class VATTA(Calibrator):
 
     def __init__(
         self,
+        *,
         epochs: int = 500,
         batch_size: int = 500,
         learning_rate: float = 0.001,

@@ -24,8 +24,8 @@ class VectorScaling(Calibrator):
 
     Parameters
     ----------
-    ridge : float
-        Strength of a trace of ridge, ``ridge * (sum of (v - beta)^2 + sum of b^2)`` with beta the one common scale of
+    penalty : float
+        Strength of a trace of ridge, ``penalty * (sum of (v - beta)^2 + sum of b^2)`` with beta the one common scale of
         temperature scaling. It is there to make the answer finite and unique, for instance where a class is missing
         from the labels or is told apart without an error; by default it moves the loss by less than 1e-7 elsewhere.
     answers : {"free", "kept"}
@@ -45,7 +45,7 @@ class VectorScaling(Calibrator):
     --------
     >>> from recal.calibrators import VectorScaling
     >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
-    >>> VectorScaling(ridge=0.1).fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    >>> VectorScaling(penalty=0.1).fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
     array([[0.79, 0.21]])
     """
 
@@ -53,15 +53,15 @@ class VectorScaling(Calibrator):
     takes_weights: ClassVar[bool] = True
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    def __init__(self, ridge: float = 1e-7, answers: Answers = "free") -> None:
-        self.ridge = ridge
+    def __init__(self, *, answers: Answers = "free", penalty: float = 1e-7) -> None:
+        self.penalty = penalty
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         self._fit_weighted(views, labels, None)
 
     def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64] | None) -> None:
-        ridge = check_strength("ridge", self.ridge)
+        ridge = check_strength("penalty", self.penalty)
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         logits = np.array(views.logits, dtype=np.float64, order="C")
         self.limit_ = largest_score(np.abs(logits).max(axis=1))

@@ -54,7 +54,7 @@ class ViewAveraging(Calibrator):
     transforms_: list[str]
     beta_: float
 
-    def __init__(self, temperature: bool = False, answers: Answers = "free") -> None:
+    def __init__(self, *, answers: Answers = "free", temperature: bool = False) -> None:
         self.temperature = temperature
         self.answers = answers
 

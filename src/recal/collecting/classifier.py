@@ -1,4 +1,4 @@
-"""A model, a pool and a calibrator behind scikit-learn's methods: inputs in, honest probabilities out."""
+"""A model, a pool and a calibrator behind scikit-learn's methods: inputs in, calibrated probabilities out."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         What the model returns.
     device : optional
         Where a torch model runs.
-    seed : int
-        For drawing the pool.
+    random_state : int
+        For drawing the pool and the pilot.
     progress : bool
         Show a bar, if this is a terminal.
     pilot : int, optional
@@ -83,13 +83,13 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         self,
         model: Any,
         calibrator: Calibrator | None = None,
+        *,
         pool: str | Sequence[Transform | str] | None = None,
         preprocess: Any = None,
-        *,
         batch_size: int = 256,
         outputs: Outputs = "logits",
         device: Any = None,
-        seed: int = 0,
+        random_state: int = 0,
         progress: bool = False,
         pilot: int | None = None,
         engine: Any = "local",
@@ -101,7 +101,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         self.batch_size = batch_size
         self.outputs = outputs
         self.device = device
-        self.seed = seed
+        self.random_state = random_state
         self.progress = progress
         self.pilot = pilot
         self.engine = engine
@@ -115,7 +115,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(
         self,
-        inputs: Any,
+        X: Any,
         y: ArrayLike | None = None,
         *,
         classes: Sequence[Any] | None = None,
@@ -125,7 +125,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        inputs : anything that `recal.collect` takes
+        X : anything that `recal.collect` takes
             Inputs that the model was not trained on, not yet normalised.
         y : labels, optional where the inputs bring them
         classes : sequence, optional
@@ -134,10 +134,10 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             How often each sample counts, as in the calibrator's `fit`.
         """
         calibrator = AutoCalibration() if self.calibrator is None else clone(self.calibrator)
-        source = as_source(inputs)
+        source = as_source(X)
         self.pool_ = self._choose_pool(source) if calibrator.needs_views or calibrator.reads_views else ()
-        how = {"labels": y, "classes": classes, "preprocess": self.preprocess, "pilot": self.pilot, "seed": self.seed}
-        views = collect(self.model, source, self.pool_, **how, **self._how())
+        how = {"preprocess": self.preprocess, "pilot": self.pilot, "seed": self.random_state, **self._how()}
+        views = collect(self.model, source, self.pool_, labels=y, classes=classes, **how)
         if views.labels is None:
             raise InputError(
                 "Labels are needed to fit",
@@ -149,65 +149,65 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         self.calibrator_: Calibrator = calibrator.fit(views, sample_weight=sample_weight)
         self.classes_ = self.calibrator_.classes_
         self.__dict__.pop("n_features_in_", None)
-        if _is_table(inputs):
-            self.n_features_in_ = inputs.shape[1]
+        if _is_table(X):
+            self.n_features_in_ = X.shape[1]
         return self
 
-    def predict_proba(self, inputs: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return calibrated probabilities, (n_samples, n_classes)."""
-        return self._apply(inputs).probs
+        return self._apply(X).probs
 
-    def predict_confidence(self, inputs: Any) -> NDArray[np.float64]:
+    def predict_confidence(self, X: Any) -> NDArray[np.float64]:
         """Return the chance that the answer of `predict` is right, (n_samples,); see the calibrator's method."""
-        confidences = self._apply(inputs).confidences
+        confidences = self._apply(X).confidences
         assert confidences is not None
         return confidences
 
-    def _apply(self, inputs: Any) -> Applied:
-        self._check_fitted(inputs)
+    def _apply(self, X: Any) -> Applied:
+        self._check_fitted(X)
         how = {"preprocess": self.preprocess, "transforms": self.pool_, **self._how()}
-        applied = apply(self.calibrator_, self.model, inputs, **how)
+        applied = apply(self.calibrator_, self.model, X, **how)
         self.passes_per_answer_ = applied.passes_per_answer
         return applied
 
-    def predict(self, inputs: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each sample; the model's own answer, where the calibrator keeps it."""
-        self._check_fitted(inputs)
+        self._check_fitted(X)
         if self.calibrator_.keeps_accuracy:  # which needs no transformation
-            views = collect(self.model, inputs, None, preprocess=self.preprocess, **self._how())
+            views = collect(self.model, X, None, preprocess=self.preprocess, **self._how())
             return self.calibrator_.predict(views.logits)
-        return self.classes_[self.predict_proba(inputs).argmax(axis=1)]
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
-    def accept(self, inputs: Any) -> NDArray[np.bool_]:
+    def accept(self, X: Any) -> NDArray[np.bool_]:
         """Say of each input whether its answer is accepted, by the rule in the calibrator's `decision_`."""
-        self._check_fitted(inputs)
-        rule, applied = self.calibrator_.rule(), self._apply(inputs)
+        self._check_fitted(X)
+        rule, applied = self.calibrator_.rule(), self._apply(X)
         return rule.accept(applied.probs, applied.confidences)
 
-    def score(self, inputs: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of right answers."""
-        return float(np.average(self.predict(inputs) == np.asarray(y), weights=sample_weight))
+        return float(np.average(self.predict(X) == np.asarray(y), weights=sample_weight))
 
     def _choose_pool(self, source: Source) -> tuple[Transform, ...]:
         if self.pool is not None:
-            return as_pool(self.pool, self.seed)
-        return usual_pool(source, as_model(self.model, outputs=self.outputs, device=self.device), self.seed)
+            return as_pool(self.pool, self.random_state)
+        return usual_pool(source, as_model(self.model, outputs=self.outputs, device=self.device), self.random_state)
 
     def _how(self) -> dict[str, Any]:
         names = ("batch_size", "outputs", "device", "progress", "engine")
         return {name: getattr(self, name) for name in names}
 
-    def _check_fitted(self, inputs: Any = None) -> None:
+    def _check_fitted(self, X: Any = None) -> None:
         if not hasattr(self, "calibrator_"):
-            raise NotFittedError("This CalibratedClassifier is not fitted yet; call fit(inputs, y) first.")
+            raise NotFittedError("This CalibratedClassifier is not fitted yet; call fit(X, y) first.")
         expected = getattr(self, "n_features_in_", None)
-        if expected is not None and _is_table(inputs) and inputs.shape[1] != expected:
+        if expected is not None and _is_table(X) and X.shape[1] != expected:
             raise InputError(
                 f"The classifier was fitted on {expected} features",
-                came=f"got {inputs.shape[1]}",
-                aside=ASIDES["width"].format(inputs.shape[1], type(self).__name__, expected),
+                came=f"got {X.shape[1]}",
+                aside=ASIDES["width"].format(X.shape[1], type(self).__name__, expected),
             )
 
 
-def _is_table(inputs: Any) -> bool:
-    return len(getattr(inputs, "shape", ())) == 2
+def _is_table(X: Any) -> bool:
+    return len(getattr(X, "shape", ())) == 2

@@ -82,7 +82,7 @@ class Comparison:
     answers : mapping of method to the first split's answers, as column indices
     calibrators : mapping of method to the calibrator fitted on the first split
     failures : mapping of method to why it could not be fitted
-    fit, test : the first split's views; None where only probabilities were given, which are then `probs`, `labels`
+    fit_views, test : the first split's views; None where only probabilities were given: then see `probs` and `labels`
     test_rows : the test rows' places in the file they come from; None where they are all of it, in order
     classes : names of the columns, where they were given
     """
@@ -100,7 +100,7 @@ class Comparison:
     intervals: Mapping[str, Sequence[Interval]] = field(default_factory=dict)
     paired: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
-    fit: Views | None = None
+    fit_views: Views | None = None
     test: Views | None = None
     test_rows: NDArray[np.intp] | None = None
     probs: Mapping[str, NDArray[np.floating[Any]]] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,6 @@ def compare(
     bootstrap: int = 500,
     n_bins: int = 15,
     random_state: int = 0,
-    progress: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Compare calibrators on the same data.
 
@@ -64,8 +63,6 @@ def compare(
     n_bins : int
     random_state : int
         Seeds the splits, the draws, and every method that draws at random.
-    progress : callable, optional
-        Is told, in a few words, what comes next.
 
     Examples
     --------
@@ -92,8 +89,6 @@ def compare(
         for index, name in track(tuple(enumerate(names)), "method"):
             if name in failures:
                 continue
-            if progress is not None:
-                progress(f"split {split + 1} of {n_splits}: {name}")
             try:
                 fitted = _run(named.get(name), fit_views, test_views, random_state + split)
             except RecalError as error:
@@ -138,7 +133,7 @@ def compare(
         intervals=intervals,
         paired=paired,
         failures=failures,
-        fit=cuts[0][0],
+        fit_views=cuts[0][0],
         test=cuts[0][1],
         test_rows=cuts[0][2],
         classes=pooled.classes,

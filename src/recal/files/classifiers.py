@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recal.errors import FileError, InputError, NotFittedError
-from recal.files.contents import check_types
+from recal.files.contents import check_types, current_names
 from recal.files.encoding import Decoder, Encoder
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def restore_classifier(
     if set(settings) & set(_GIVEN_AGAIN) or not (model is None or isinstance(model, str)):
         raise FileError("a classifier's model and code cannot come from a file")
     settings = {key: decoder.decode(value) for key, value in settings.items()}
+    settings = current_names(CalibratedClassifier, settings)
     check_types(CalibratedClassifier, settings)
     calibrator, pool = restore_calibrator(inner, decoder), decoder.decode(header.get("pool"))
     if not isinstance(pool, list) or not all(callable(transform) for transform in pool):

@@ -216,7 +216,7 @@ def _is_calibrator(value: Any) -> bool:
 
 
 def _restore_calibrator(header: dict[str, Any], decoder: Decoder, inside: tuple[str, ...] = ()) -> Calibrator:
-    from recal.files.contents import check_params, check_state
+    from recal.files.contents import check_params, check_state, current_names
 
     name, params, state = header.get("class"), header.get("params"), header.get("state")
     family = calibrator_named(name) if isinstance(name, str) else None
@@ -225,7 +225,7 @@ def _restore_calibrator(header: dict[str, Any], decoder: Decoder, inside: tuple[
     if not isinstance(params, dict) or not isinstance(state, dict):
         raise FileError("`params` and `state` must be objects")
     # Item by item: a dict at this level may not be one of the encoder's tagged values.
-    params = {key: decoder.decode(value) for key, value in params.items()}
+    params = current_names(family, {key: decoder.decode(value) for key, value in params.items()})
     state = {key: _restore_state(key, value, decoder, inside) for key, value in state.items()}
     check_params(family, params)
     check_state(family, state)

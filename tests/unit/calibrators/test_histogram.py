@@ -46,7 +46,7 @@ def quantile_edges(n_bins):
 def test_values_are_the_bins_smoothed_shares(strategy, edges_of):
     logits, labels = draw()
     fresh, _ = draw(seed=1)
-    model = HistogramBinning(n_bins=10, strategy=strategy, smoothing=2.0).fit(logits, labels)
+    model = HistogramBinning(n_bins=10, strategy=strategy, penalty=2.0).fit(logits, labels)
     expected = reference(softmax(logits), labels, softmax(fresh), edges_of, 3, 2.0)
     np.testing.assert_allclose(model.predict_proba(fresh), expected, rtol=0, atol=1e-12)
 
@@ -54,7 +54,7 @@ def test_values_are_the_bins_smoothed_shares(strategy, edges_of):
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_a_bin_holds_its_upper_edge():
     logits = np.log([[0.5, 0.5], [0.2, 0.8]])
-    model = HistogramBinning(n_bins=2, strategy="width", smoothing=0).fit(logits, [0, 1])
+    model = HistogramBinning(n_bins=2, strategy="width", penalty=0).fit(logits, [0, 1])
     assert model.values_.tolist() == [[0.5, 0.75], [0.0, 1.0]]  # 0.5 lies in the first; an empty bin has its middle
 
 

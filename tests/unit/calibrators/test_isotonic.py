@@ -56,17 +56,17 @@ def test_one_vs_rest_without_smoothing_is_scikit_learns_normalised():
         ],
         axis=1,
     )
-    answer = IsotonicCalibration(smoothing=0).fit(logits, labels).predict_proba(fresh)
+    answer = IsotonicCalibration(penalty=0).fit(logits, labels).predict_proba(fresh)
     np.testing.assert_allclose(answer, raw / raw.sum(axis=1, keepdims=True), rtol=0, atol=1e-12)
 
 
 def test_smoothing_adds_one_sample_spread_over_the_classes():
     logits, labels = draw(n=40)
-    plain = IsotonicCalibration(smoothing=0).fit(logits, labels)
-    model = IsotonicCalibration(smoothing=1).fit(logits, labels)
+    plain = IsotonicCalibration(penalty=0).fit(logits, labels)
+    model = IsotonicCalibration(penalty=1).fit(logits, labels)
     np.testing.assert_allclose(model.values_, (40 * plain.values_ + 0.25) / 41)
     with pytest.raises(InputError, match=r"`smoothing`.*-1"):
-        IsotonicCalibration(smoothing=-1).fit(logits, labels)
+        IsotonicCalibration(penalty=-1).fit(logits, labels)
 
 
 def test_one_vs_all_without_temperature_is_plain_isotonic():
@@ -91,7 +91,7 @@ def test_multiclass_pools_all_pairs():
     probs, hits = softmax(logits), np.eye(4)[labels]
     curve = reference_curve(probs.ravel(), hits.ravel())
     raw = curve.predict(probs.ravel()).reshape(probs.shape) + 1e-9 * probs
-    answer = IsotonicMulticlass(smoothing=0).fit(logits, labels).predict_proba(logits)
+    answer = IsotonicMulticlass(penalty=0).fit(logits, labels).predict_proba(logits)
     np.testing.assert_allclose(answer, raw / raw.sum(axis=1, keepdims=True), rtol=0, atol=1e-12)
 
 

@@ -18,7 +18,7 @@ def draw(n=1500, k=4, seed=0, sharpness=3.0):
 def test_the_calibrated_confidence_is_the_slope_of_the_fitted_cumulative():
     """Numerically: the fitted cumulative number of hits, differenced between neighbouring ranks."""
     logits, labels = draw()
-    model = SplineCalibration(smoothing=0).fit(logits, labels)
+    model = SplineCalibration(penalty=0).fit(logits, labels)
     confidence = np.sort(softmax(logits).max(axis=1))
     excess = CubicSpline(model.knots_, model.coefficients_, bc_type="natural")
     ranks = np.arange(1501) / 1500

@@ -139,7 +139,7 @@ def test_what_a_pilot_cannot_do_is_said(data):
 def test_the_classifier_fits_after_a_pilot(data):
     images, y = data
     model = LeftHalf()
-    classifier = CalibratedClassifier(model, ViewStacking(), POOL, pilot=400).fit(images, y)
+    classifier = CalibratedClassifier(model, ViewStacking(), pool=POOL, pilot=400).fit(images, y)
     assert model.rows == 400 * 4 + 1200 * 2
     assert classifier.calibrator_.needed_transforms() == (Flip(),)
     assert classifier.predict_proba(images[:5]).shape == (5, 2)

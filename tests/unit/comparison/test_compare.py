@@ -217,9 +217,3 @@ def test_unknown_metrics_and_methods_are_refused(single):
         single.to_markdown(["ecce"])
     with pytest.raises(InputError, match="'nosuch'"):
         single.row("ece", "nosuch")
-
-
-def test_progress_is_told_each_fit():
-    told = []
-    compare(["ts"], make_views(100), splits=2, progress=told.append)
-    assert told == [f"split {s} of 2: {m}" for s in (1, 2) for m in ("uncalibrated", "ts")]

@@ -36,10 +36,10 @@ def fitted(**changes) -> CalibratedClassifier:
 
 
 def test_a_classifier_answers_the_same_with_its_model_given_again(tmp_path):
-    before = fitted(batch_size=7, seed=3)
+    before = fitted(batch_size=7, random_state=3)
     after = load(save(before, tmp_path / "c.recal"), model=model, preprocess=halve)
     np.testing.assert_array_equal(after.predict_proba(IMAGES), before.predict_proba(IMAGES))
-    assert (after.batch_size, after.seed, after.pool, after.pool_) == (7, 3, "zoom:0.5-0.9:3", before.pool_)
+    assert (after.batch_size, after.random_state, after.pool, after.pool_) == (7, 3, "zoom:0.5-0.9:3", before.pool_)
     np.testing.assert_array_equal(after.fit(IMAGES, LABELS).predict_proba(IMAGES), before.predict_proba(IMAGES))
 
 

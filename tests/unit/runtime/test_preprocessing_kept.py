@@ -164,7 +164,8 @@ def test_torch_modules_and_classifiers_take_the_normalisation_of_the_views(tmp_p
     np.testing.assert_allclose(probs, expected, atol=1e-6)
     with pytest.raises(InputError, match="contradicts the calibration"):
         CalibratedModule(network, calibrator, preprocess=Normalize(mean=0.5))
-    classifier = CalibratedClassifier(network, TemperatureScaling(), "flip", NORMALIZE).fit(images(), labels)
+    classifier = CalibratedClassifier(network, TemperatureScaling(), pool="flip", preprocess=NORMALIZE)
+    classifier.fit(images(), labels)
     again = load(save(classifier, tmp_path / "it.recal"), model=network)
     np.testing.assert_array_equal(again.predict_proba(images(7)), classifier.predict_proba(images(7)))
 

@@ -93,7 +93,7 @@ class CalibrationEnsemble(Calibrator):
     weights_: dict[str, float]
     reason_: str
 
-    def __init__(self, answers: Answers = "kept", random_state: int | np.random.Generator | None = 0) -> None:
+    def __init__(self, *, answers: Answers = "kept", random_state: int | np.random.Generator | None = 0) -> None:
         self.answers = answers
         self.random_state = random_state
 

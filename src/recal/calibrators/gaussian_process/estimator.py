@@ -81,11 +81,12 @@ class GaussianProcessCalibration(Calibrator):
 
     def __init__(
         self,
+        *,
+        answers: Answers = "free",
         n_points: int = 16,
         n_draws: int = 32,
-        max_search: int = 200_000,
-        random_state: int | None = None,
-        answers: Answers = "free",
+        max_search: int = 200000,
+        random_state: int | None = 0,
     ) -> None:
         self.n_points = n_points
         self.n_draws = n_draws

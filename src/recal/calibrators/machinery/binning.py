@@ -37,7 +37,7 @@ def frequencies(
 
     A bin that holds no sample says nothing, and answers with its middle.
     """
-    smoothing = check_number("smoothing", smoothing)
+    smoothing = check_number("penalty", smoothing)
     counts = np.bincount(bins, minlength=len(middles))
     hit = np.bincount(bins[hits], minlength=len(middles))
     shares = (hit + smoothing / n_classes) / np.maximum(counts + smoothing, np.finfo(np.float64).tiny)

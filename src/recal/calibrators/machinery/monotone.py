@@ -66,5 +66,5 @@ def smooth(values: NDArray[np.float64], n_samples: int, n_classes: int, smoothin
 
     The move is increasing, so order is kept, and with smoothing > 0 no frequency stays at 0 or 1.
     """
-    smoothing = check_number("smoothing", smoothing)
+    smoothing = check_number("penalty", smoothing)
     return (n_samples * values + smoothing / n_classes) / (n_samples + smoothing)

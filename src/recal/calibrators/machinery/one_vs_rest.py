@@ -18,7 +18,7 @@ _MAX_STEPS = 100
 
 def check_smooth(value: Any) -> float:
     """Return how many samples soften the targets; True stands for Platt's one, False for none."""
-    return float(value) if isinstance(value, bool | np.bool_) else check_number("smooth", value)
+    return float(value) if isinstance(value, bool | np.bool_) else check_number("penalty", value)
 
 
 def targets(labels: Labels, n_classes: int, smooth: float) -> tuple[np.ndarray, np.ndarray]:

@@ -86,13 +86,14 @@ class OrderPreserving(Calibrator):
 
     def __init__(
         self,
+        *,
         variant: str = "order-invariant",
         n_ranks: int = 10,
         n_hidden: int = 16,
         n_pieces: int = 10,
-        penalty: float = 3e-3,
+        penalty: float = 0.003,
         max_iter: int = 200,
-        random_state: int | None = None,
+        random_state: int | None = 0,
     ) -> None:
         self.variant = variant
         self.n_ranks = n_ranks

@@ -100,6 +100,7 @@ class ViewStacking(Calibrator):
 
     def __init__(
         self,
+        *,
         answers: Answers = "kept",
         max_views: int = 3,
         gate: float | Literal["auto"] | None = 0.99,

@@ -63,7 +63,7 @@ class LearningCurve:
 
 def learning_curve(comparison: Comparison, method: str, seed: int = 0) -> LearningCurve | None:
     """Fit a method again on parts of its fitting rows; None where that is not possible or would take too long."""
-    calibrator, fit, test = comparison.calibrators.get(method), comparison.fit, comparison.test
+    calibrator, fit, test = comparison.calibrators.get(method), comparison.fit_views, comparison.test
     if calibrator is None or fit is None or test is None:
         return None
     index = list(comparison.methods).index(method)
