@@ -109,6 +109,17 @@ def _columns(path: Path, names: list[str]) -> dict[str, Any]:
     return {name: found[name] for name in names}
 
 
+class _Files:
+    """The paths of a folder's files, which the page links; what lies outside, behind a link, is named and not shown."""
+
+    def __init__(self, source: Any) -> None:
+        self.paths, self.root = source.paths, source.root.resolve()
+
+    def __getitem__(self, row: int) -> Any:
+        path: Path = self.paths[row]
+        return path if path.resolve().is_relative_to(self.root) else f"{path.name} (a link out of the folder)"
+
+
 class _Read:
     """Inputs of a source one by one, as the page asks for them."""
 
@@ -128,7 +139,7 @@ def _open_inputs(path: Path, n_rows: int) -> Any:
     if source.n_samples is not None and source.n_samples != n_rows:
         raise InputError(f"--inputs {path} holds {source.n_samples:,} inputs, and {n_rows:,} answers are judged.")
     if hasattr(source, "paths"):
-        return source.paths
+        return _Files(source)
     if not hasattr(source, "read"):
         raise InputError(f"The inputs in {path} cannot be read one by one; give a folder of images, .npy or .npz.")
     return _Read(source)

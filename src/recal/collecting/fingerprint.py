@@ -17,23 +17,28 @@ _BLOCKS = 256
 _DEPTH = 12
 
 
-def digest_array(array: NDArray[Any]) -> str:
-    """Return a digest of an array's shape, dtype and values."""
+def digest_array(array: NDArray[Any], *, whole: bool = False) -> str:
+    """Return a digest of an array's shape, dtype and values; of all of them where `whole`, or where they are few."""
     state = _new()
     state.update(f"{array.shape}{array.dtype.str if array.dtype.kind != 'O' else 'object'}".encode())
     if array.dtype.names is not None:
         for name in array.dtype.names:  # between the fields of a record may lie bytes that mean nothing
-            state.update(digest_array(array[name]).encode())
+            state.update(digest_array(array[name], whole=whole).encode())
     elif array.dtype.kind == "O":
         for item in array.ravel():
             state.update(digest(item).encode())
-    elif array.nbytes <= _WHOLE_BYTES or array.shape[0] < _BLOCKS:
+    elif whole or is_read_whole(array):
         state.update(_bytes(array))
     else:
         rows = max(1, int(_WHOLE_BYTES / _BLOCKS / (array.nbytes / array.shape[0])))
         for start in np.linspace(0, array.shape[0] - rows, _BLOCKS).astype(int).tolist():
             state.update(_bytes(array[start : start + rows]))
     return state.hexdigest()
+
+
+def is_read_whole(array: NDArray[Any]) -> bool:
+    """Whether the digest of an array is one of all its bytes."""
+    return array.dtype.kind == "O" or array.nbytes <= _WHOLE_BYTES or array.shape[0] < _BLOCKS
 
 
 def digest_file(path: Path) -> str:

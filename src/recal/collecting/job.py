@@ -132,7 +132,7 @@ class Job:
 def digest_inputs(batch: Batch) -> str:
     """Return a digest of a batch's inputs."""
     inputs = batch.inputs
-    return digest_array(np.asarray(inputs.detach().cpu() if hasattr(inputs, "detach") else inputs))
+    return digest_array(np.asarray(inputs.detach().cpu() if hasattr(inputs, "detach") else inputs), whole=True)
 
 
 def _rows(inputs: Any, rows: NDArray[np.intp]) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,13 +12,15 @@ import numpy as np
 
 from recal.calibrators.base import Calibrator
 from recal.collecting.applying import Calibrating, class_names, job_of
+from recal.collecting.fingerprint import digest
 from recal.collecting.inputs.sources import Source
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import choose_engine, open_source
 from recal.collecting.sinks.memory import Sink
+from recal.collecting.sinks.unchanged import Inputs
 from recal.collecting.workers import as_indexed
-from recal.errors import RecalError
-from recal.files.prob_tables import write_prob_file
+from recal.errors import InputError, RecalError
+from recal.files.prob_tables import read_origin, write_prob_file
 from recal.transforms.parse import Own
 from recal.transforms.preprocessing import Outputs
 
@@ -69,6 +72,8 @@ class PartWriter:
 
     calibrating: Calibrating
     folder: Path
+    made_by: str = ""
+    stamps: Mapping[int, tuple[int, str]] = field(default_factory=dict)
 
     def __call__(self, block: Block) -> WrittenPart:
         found, calibrator = self.calibrating(block), self.calibrating.calibrator
@@ -81,6 +86,7 @@ class PartWriter:
             confidence=found.confidences,
             accepted=None if rule is None else rule.accept(found.probs, found.confidences),
             passes=found.passes,
+            origin={"job": self.made_by, "inputs": block.inputs, "stamp": self.stamps.get(block.index)},
         )
         return WrittenPart(block.index, len(block), int(found.passes.sum()))
 
@@ -89,6 +95,7 @@ class PartsSink(Sink):
     """Counts what is written, by workers or here."""
 
     doing: ClassVar[str] = "Applying"
+    wants_digests: ClassVar[bool] = True
 
     def __init__(self, job: Job, source: Source, writer: PartWriter, done: frozenset[int]) -> None:
         super().__init__(job, source, None)
@@ -108,6 +115,26 @@ class PartsSink(Sink):
 
 def part_name(index: int) -> str:
     return f"part-{index:06d}.parquet"
+
+
+def _of(job: Job) -> list[Any]:
+    """Return what a job computes, for a digest."""
+    names = [str(transform) for transform in job.transforms]
+    return [job.model.fingerprint(), names, job.outputs, None if job.preprocess is None else digest(job.preprocess)]
+
+
+def _done(folder: Path, indices: Sequence[int], made_by: str, inputs: Inputs) -> frozenset[int]:
+    """Return the parts that are there; refuse those of another calibrator, model or inputs, which are not mixed."""
+    records = {index: read_origin(folder / part_name(index)) for index in indices}
+    other = next((index for index, record in records.items() if record is None or record.get("job") != made_by), None)
+    if other is None:
+        other = inputs.changed({index: record for index, record in records.items() if record is not None})
+    if other is not None:
+        raise InputError(
+            f"{folder / part_name(other)} was made with another calibrator, model or other inputs. Parts of two jobs "
+            "are not mixed. Choose another folder, or remove the parts in this one."
+        )
+    return frozenset(indices)
 
 
 def apply_distributed(
@@ -147,9 +174,14 @@ def apply_distributed(
     folder = Path(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     there, every = set(os.listdir(folder)), range(-(-source.n_samples // batch_size))
-    done = frozenset(index for index in every if part_name(index) in there)
+    made_by = digest(
+        [calibrator.get_params(deep=False), calibrator.state(), _of(job), source.fingerprint(), batch_size]
+    )
+    inputs = Inputs(source, batch_size, folder)
+    done = _done(folder, [index for index in every if part_name(index) in there], made_by, inputs)
     missing = sum(min(batch_size, source.n_samples - index * batch_size) for index in every if index not in done)
-    sink = PartsSink(job, source, PartWriter(Calibrating(calibrator, job.transforms), folder), done)
+    writer = PartWriter(Calibrating(calibrator, job.transforms), folder, made_by, inputs.stamps())
+    sink = PartsSink(job, source, writer, done)
     choose_engine(engine)(job, source, batch_size, sink, progress)
     if sink.written != missing:
         raise RecalError(f"{missing} rows were to be written to {folder}, and {sink.written} were.")

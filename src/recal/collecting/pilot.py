@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from recal.calibrators.stacking.estimator import ViewStacking
 from recal.collecting.fingerprint import digest
 from recal.collecting.inputs.loaders import join
-from recal.collecting.inputs.sources import FILE_OPTIONS, Batch, IndexedSource
+from recal.collecting.inputs.sources import FILE_OPTIONS, Batch, IndexedSource, Stamp
 from recal.collecting.local import as_pool, collect, open_source
 from recal.errors import InputError, Remedy
 from recal.transforms import Transform
@@ -137,6 +137,16 @@ class Picked(IndexedSource):
     def names(self) -> list[str] | None:
         found = self.source.names()
         return None if found is None else [found[row] for row in self.rows]
+
+    def is_known_whole(self) -> bool:
+        return self.source.is_known_whole()
+
+    def stamp(self, start: int, stop: int) -> Stamp | None:
+        stamps = [self.source.stamp(row, row + 1) for row in self.rows[start:stop].tolist()]
+        known = [stamp for stamp in stamps if stamp is not None]
+        if len(known) < len(stamps):
+            return None
+        return Stamp(digest([stamp.digest for stamp in known]), max(stamp.newest for stamp in known))
 
     def describe(self, row: int) -> str:
         return self.source.describe(int(self.rows[row]))

@@ -6,8 +6,8 @@ import ctypes
 import os
 import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,6 +46,38 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise FileError(f"Cannot write {path}: {error.strerror or error}. Nothing was changed.") from error
     finally:
         partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
+
+
+def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, ...]:
+    """Write several files of one result: all of them are whole before the first takes its name.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> folder = pathlib.Path(tempfile.mkdtemp()) / "results"
+    >>> [path.name for path in write_together(folder, {"a.txt": b"one", "b.txt": b"two"})]
+    ['a.txt', 'b.txt']
+    """
+    was_there = folder.exists()
+    try:
+        with ExitStack() as stack:
+            for name, content in contents.items():
+                file = stack.enter_context(replacing(folder / name))
+                try:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                except OSError as error:
+                    with suppress(OSError):
+                        file.close()  # which would try to write the rest once more
+                    raise FileError(
+                        f"Cannot write {folder / name}: {error.strerror or error}. No files were written."
+                    ) from error
+    except FileError:
+        if not was_there and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+    return tuple(folder / name for name in contents)
 
 
 def partial_name(target: Path) -> Path:

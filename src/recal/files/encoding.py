@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from recal.decisions.stored import FORMER, STORED
 from recal.errors import FileError, InputError
+from recal.files.gate import allowance
 from recal.plan import Blend, Plan, Rule, Step
 from recal.transforms import Named, Transform, as_transform
 
@@ -218,6 +219,9 @@ def _read_text(decoder: Decoder, body: dict[str, Any], depth: int) -> NDArray[An
     values = _values(body, str)
     if any(len(value) > width for value in values):
         raise FileError("text is longer than its width")
+    # Numpy gives every text the room of the longest: what one long width would add must not outgrow the file.
+    if (padded := 4 * width * len(values)) > allowance(sum(map(len, values)) + len(values)):
+        raise FileError(f"its texts would take {padded:,} bytes, most of them padding")
     return np.array(values, dtype=f"<U{width}").reshape(_shape(body, len(values)))
 
 

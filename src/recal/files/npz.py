@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 
 from recal.errors import FileError
 from recal.files.atomic import replacing
+from recal.files.gate import admit
 from recal.files.origin import MARK
 
 npy: Any = numpy_format  # numpy publishes it without types
-# No logits and no images shrink two hundred times; what claims to, and is large, is a trap.
-_MAX_RATIO = 200
-_ALWAYS_READ_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Parts:
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any] | Parts]) -> None:
     """Write arrays as `numpy.load` reads them, whole or not at all. Equal arrays give equal bytes."""
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        archive.comment = MARK  # by which its origin is known
+        archive.comment = MARK.encode()  # by which its origin is known
         for name, array in arrays.items():
             parts = Parts(array.shape, array.dtype, [array]) if isinstance(array, np.ndarray) else array
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
@@ -71,11 +69,13 @@ def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, ND
             if len(set(members)) != len(members):
                 raise FileError("it holds two arrays of one name")
             wanted = [info for info in archive.infolist() if info.filename.removesuffix(".npy") in names]
-            _refuse_bombs(wanted, path.stat().st_size)
+            _refuse_bombs(wanted, path)
             return {info.filename.removesuffix(".npy"): _read_array(archive, info) for info in wanted}
     except zipfile.BadZipFile as error:
         raise FileError(f"{path} is not a whole .npz file: {error}.") from error
     except FileError as error:
+        if str(error).startswith(str(path)):
+            raise
         raise FileError(f"{path} cannot be used: {error}.") from None
     # zlib, struct, lzma and numpy each have errors of their own for a damaged file.
     except Exception as error:
@@ -85,16 +85,15 @@ def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, ND
 def refuse_bombs(path: Path) -> None:
     """Refuse an archive whose members claim to hold far more than the bytes that they take."""
     with zipfile.ZipFile(path) as archive:
-        _refuse_bombs(archive.infolist(), path.stat().st_size)
+        _refuse_bombs(archive.infolist(), path)
 
 
-def _refuse_bombs(members: list[zipfile.ZipInfo], file_bytes: int) -> None:
+def _refuse_bombs(members: list[zipfile.ZipInfo], path: Path) -> None:
     # Of the members' own bytes: what else lies in the file makes them no larger.
     total, packed = sum(info.file_size for info in members), sum(info.compress_size for info in members)
-    if packed > file_bytes:
-        raise FileError(f"its {file_bytes:,} bytes claim to be {packed:,}")
-    if total > _ALWAYS_READ_BYTES and total > _MAX_RATIO * packed:
-        raise FileError(f"its {packed:,} bytes claim to hold {total:,}")
+    if packed > path.stat().st_size:
+        raise FileError(f"{path}: its {path.stat().st_size:,} bytes claim to be {packed:,}.")
+    admit(path, total, packed)
 
 
 def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:

@@ -10,11 +10,14 @@ import os
 import stat
 import sys
 from io import FileIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from recal.files.gate import admit_chunk, declared
 
 _AS_IT_IS = ({"name": "bytes", "configuration": {"endian": "little"}},)
 
@@ -63,16 +66,23 @@ def open_regular(path: Path) -> FileIO:
 
 
 def check_regular(stored: Any, layer: int | None, rows: range) -> None:
-    """Refuse where zarr would open a pipe or a device in place of a chunk."""
+    """Refuse where zarr would open a pipe or a device in place of a chunk, or unpack more than a chunk holds."""
     root = getattr(stored.store, "root", None)
     if not isinstance(root, Path) or not rows:
         return
     sizes = stored.shards or stored.chunks
-    for block in range(rows[0] // sizes[-2], rows[-1] // sizes[-2] + 1):
-        index = (block, 0) if layer is None else (layer // sizes[0], block, 0)
+    step = sizes[0] if layer is None else sizes[1]
+    places = [range(-(-full // size)) for full, size in zip(stored.shape[-1:], sizes[-1:])] if len(sizes) > 1 else []
+    codecs = [codec["name"] for codec in stored.metadata.to_dict().get("codecs", ())]
+    expected = declared([(sizes, np.dtype(stored.dtype).itemsize)])
+    for block, *rest in product(range(rows[0] // step, rows[-1] // step + 1), *places):
+        index = (block, *rest) if layer is None else (layer // sizes[0], block, *rest)
         path = root / stored.path / stored.metadata.encode_chunk_key(index)
-        if path.exists() and not path.is_file():
+        if not path.exists():
+            continue
+        if not path.is_file():
             raise ValueError(f"{path} is not a regular file")
+        admit_chunk(path, codecs, expected)
 
 
 def plain_chunks(stored: Any, layer: int | None = None) -> PlainChunks | None:

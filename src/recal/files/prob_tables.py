@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -24,12 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Labels, check_confidences, check_labels, check_probs
-from recal.errors import FileError, InputError, MissingExtraError, Remedy
+from recal.errors import FileError, InputError, Remedy
 from recal.files.atomic import replacing
-from recal.files.origin import MARK
+from recal.files.origin import PARQUET_KEY, parquet_mark
+from recal.files.parquet import column_values, pyarrow_for, read_parquet
 from recal.files.probs import Probabilities, write_probs
 
 SUFFIXES = (".csv", ".parquet")
+_ORIGIN = b"recal_origin"
 _LABEL = "label"
 # The columns of recal's own tables beside the classes'.
 _ANSWER, _BESIDE, _PREFIX = ("answer", "confidence"), ("accepted", "passes", "input"), "p_"
@@ -43,7 +46,7 @@ def check_prob_name(path: Path) -> None:
     if path.suffix not in WRITTEN:
         raise InputError(f"Answers are written to a name ending in .npz, .parquet or .csv, got {path.name!r}.")
     if path.suffix == ".parquet":
-        _pyarrow("Writing a .parquet table")
+        pyarrow_for("Writing a .parquet table")
 
 
 def write_prob_file(
@@ -56,10 +59,12 @@ def write_prob_file(
     accepted: NDArray[np.bool_] | None = None,
     passes: NDArray[np.int64] | None = None,
     inputs: Sequence[str] | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write answers to an .npz file, a Parquet table or a CSV table, as the name says, whole or not at all.
 
-    The confidence in the answers is each row's largest probability where it is not given.
+    The confidence in the answers is each row's largest probability where it is not given. A Parquet table
+    keeps in its metadata what it was made from, `origin`, which `read_origin` returns.
     """
     check_prob_name(path)
     names = np.arange(probs.shape[1]) if classes is None else classes
@@ -75,10 +80,12 @@ def write_prob_file(
         columns["label"] = names[labels]
     if path.suffix == ".csv":
         return _write_csv(path, columns)
-    arrow, parquet = _pyarrow("Writing a .parquet table")
+    arrow, parquet = pyarrow_for("Writing a .parquet table")
     for place, name in enumerate(names.tolist()):
         columns[f"{_PREFIX}{name}"] = np.ascontiguousarray(probs[:, place])
-    table = arrow.table(columns).replace_schema_metadata({MARK: b"probabilities"})
+    table = arrow.table(columns)
+    marks = {PARQUET_KEY: parquet_mark(table.column_names, table.num_rows)}
+    table = table.replace_schema_metadata(marks | ({} if origin is None else {_ORIGIN: json.dumps(origin).encode()}))
     # A dictionary of probabilities holds nearly as many as there are rows: a sixth more bytes, and twice the time.
     repeating = [name for name in columns if name != _ANSWER[1] and not name.startswith(_PREFIX)]
     with replacing(path) as file:
@@ -105,6 +112,16 @@ def _csv_cells(values: NDArray[Any]) -> list[str]:
         return ["true" if value else "false" for value in values.tolist()]
     texts = [str(value) for value in values.tolist()]
     return [f"'{text}" if text[:1] in "=+-@\t\r" and text and not _is_number(text) else text for text in texts]
+
+
+def read_origin(path: Path) -> dict[str, Any] | None:
+    """Return what a table says it was made from; None where it says nothing."""
+    _, parquet = pyarrow_for("Reading Parquet files")
+    try:
+        held = json.loads((parquet.read_metadata(path).metadata or {})[_ORIGIN])
+    except Exception:  # no such table, no such metadata, or a damaged one
+        return None
+    return held if isinstance(held, dict) else None
 
 
 def read_columns(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
@@ -237,20 +254,5 @@ def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
-    pyarrow, parquet = _pyarrow("Reading Parquet files")
-    try:
-        table = parquet.read_table(path)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise FileError(f"{path} is not a readable Parquet file: {str(error).rstrip('.')}.") from error
-    if table.num_rows == 0:
-        raise FileError(f"{path} holds no rows.")
-    return {name: table.column(name).to_numpy() for name in table.column_names}
-
-
-def _pyarrow(purpose: str) -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingExtraError("pyarrow", "report", purpose) from None
-    return pyarrow, pyarrow.parquet
+    table = read_parquet(path)
+    return {name: column_values(table, name) for name in table.column_names}

@@ -15,7 +15,9 @@ from recal.checks import check_classes, check_labels, check_matrix
 from recal.errors import FileError, InputError
 from recal.files.atomic import exchange, partial_name, sync_folder
 from recal.files.checksums import Checksums, Pinned, checksum, describe, read_checksums
+from recal.files.gate import admit_folder, declared
 from recal.files.locks import FolderLock
+from recal.files.origin import JOURNAL, made_by_recal
 from recal.files.plain_chunks import check_regular, plain_chunks
 from recal.files.views import check_layout, row_parts, specs, transformed_dtype
 from recal.mapped import PIECE_VALUES, map_rows
@@ -24,8 +26,6 @@ from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
 VERSION = 1
-# A folder that `collect` is still writing holds this file.
-JOURNAL = "journal.jsonl"
 _FLOATS = ("float16", "float32", "float64")
 # Larger arrays are not read into memory whole but mapped.
 _MOST_BYTES = 1_000_000_000
@@ -39,8 +39,8 @@ def write_folder(views: Views, target: Path) -> None:
     partial = partial_name(target)
     lock = None
     try:
-        if target.exists() and not _is_zarr(target):
-            raise FileExistsError(17, "something that is no zarr folder is there")
+        if target.exists() and not _may_be_replaced(target):
+            raise FileExistsError(17, "something that recal did not write is there")
         lock = FolderLock(target) if target.is_dir() else None
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(views, partial)
@@ -53,8 +53,8 @@ def write_folder(views: Views, target: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _is_zarr(path: Path) -> bool:
-    return path.is_dir() and ((path / "zarr.json").is_file() or not any(path.iterdir()))
+def _may_be_replaced(path: Path) -> bool:
+    return path.is_dir() and (made_by_recal(path) or not any(path.iterdir()))
 
 
 def _move(partial: Path, target: Path) -> None:
@@ -137,6 +137,7 @@ def open_folder(path: Path, *, verify: bool = True) -> Views:
     except Exception as error:  # a folder can be broken in more ways than zarr has errors for
         raise FileError(f"{path} is not a zarr folder of views: {error}.") from error
     listed = _check_header(path, described)
+    _admit(path, arrays)
     if codecs - _CODECS:
         raise FileError(f"{path} is packed with {sorted(codecs - _CODECS)[0]!r}, which is not opened.")
     logits = _check_array(path, arrays, "logits", 2)
@@ -157,6 +158,13 @@ def open_folder(path: Path, *, verify: bool = True) -> Views:
     return Views.unchecked(_Rows(pinned, logits), layers, labels, classes, between)
 
 
+def _admit(path: Path, arrays: dict[str, Any]) -> None:
+    """Refuse arrays, or single chunks of them, that declare far more than the folder's files hold."""
+    sizes = [(array.shape, np.dtype(array.dtype).itemsize) for array in arrays.values()]
+    chunks = [(array.shards or array.chunks, np.dtype(array.dtype).itemsize) for array in arrays.values()]
+    admit_folder(path, max(declared(sizes), *(declared([chunk]) for chunk in chunks), 0))
+
+
 def _pin(path: Path, generation: Any, described: str, verify: bool) -> Pinned:
     """Return the folder as it is now; folders of older versions have no checksums."""
     if not isinstance(generation, str) or not verify:
@@ -170,15 +178,19 @@ def _pin(path: Path, generation: Any, described: str, verify: bool) -> Pinned:
     return Pinned(path, generation, sums)
 
 
-def _codecs(metadata: Any) -> Iterator[str]:
-    """Name every codec that an array's description mentions, those inside other codecs too."""
+def _codecs(metadata: Any, inside: str = "") -> Iterator[str]:
+    """Name every codec that an array's description mentions, those inside other codecs too.
+
+    What is packed inside a shard has a name of its own: how much it unpacks to is seen only when it is too late.
+    """
     for key, value in metadata.items():
         if key in ("codecs", "index_codecs"):
             for codec in value:
-                yield codec["name"]
-                yield from _codecs(codec)
+                packed = inside and codec["name"] in ("zstd", "blosc", "gzip")
+                yield f"{codec['name']} in shards" if packed else codec["name"]
+                yield from _codecs(codec, codec["name"])
         elif key == "configuration":
-            yield from _codecs(value)
+            yield from _codecs(value, inside)
 
 
 def _check_header(path: Path, header: Any) -> NDArray[Any]:
@@ -291,8 +303,7 @@ class _Rows:
     def _slice(self, rows: slice) -> NDArray[Any]:
         if self._plain:
             return self._plain.read(np.arange(*rows.indices(self.shape[0])))
-        if len(self.shape) == 2:
-            check_regular(self._stored, self._layer, range(*rows.indices(self.shape[0])))
+        check_regular(self._stored, self._layer, range(*rows.indices(self.shape[0])))
         return np.asarray(self._stored[rows] if self._layer is None else self._stored[self._layer, rows])
 
     def _pick(self, rows: NDArray[np.intp]) -> NDArray[Any]:

@@ -11,7 +11,7 @@ import pytest
 from recal import Plan, Views, save
 from recal.cli.app import COMMANDS, run
 from recal.cli.destinations import OUTPUTS, SUFFIXES
-from recal.files.origin import made_by_recal
+from recal.files.origin import MARK, made_by_recal
 from recal.files.prob_tables import read_prob_table, write_prob_file
 from recal.files.probs import probs_of_file
 
@@ -182,7 +182,7 @@ def test_a_table_comes_back_as_an_npz_file_does(tmp_path, classes, labels):
 
 def test_an_npz_file_says_who_made_it_and_numpy_reads_it(place):
     with zipfile.ZipFile(place / "p.npz") as archive:
-        assert archive.comment == b"recal"
+        assert archive.comment == MARK.encode()
     with np.load(place / "p.npz") as held:
         assert held["probs"].shape == (60, 3)
 

@@ -158,7 +158,7 @@ def test_a_name_without_a_known_ending_is_refused(tmp_path):
 def test_what_is_no_zarr_folder_is_never_replaced(tmp_path):
     (tmp_path / "v.zarr").mkdir()
     (tmp_path / "v.zarr" / "thesis.tex").write_text("dear")
-    with pytest.raises(FileError, match="no zarr folder"):
+    with pytest.raises(FileError, match="recal did not write"):
         make().write(tmp_path / "v.zarr")
     assert (tmp_path / "v.zarr" / "thesis.tex").read_text() == "dear"
     (tmp_path / "v.npz").mkdir()
@@ -281,7 +281,7 @@ ZARR = {
         r"\(1, 6, 3\)",
     ),
     "classes": (lambda p: edit(p / "zarr.json", lambda d: d["attributes"].update(classes=["a"])), "3 columns"),
-    "huge-labels": (lambda p: edit(p / "labels" / "zarr.json", lambda d: d.update(shape=[10**13])), "6 integers"),
+    "huge-labels": (lambda p: edit(p / "labels" / "zarr.json", lambda d: d.update(shape=[10**13])), "declare arrays"),
     "pickle": (
         lambda p: edit(p / "logits" / "zarr.json", lambda d: d["codecs"].append({"name": "numcodecs.pickle"})),
         "not a zarr folder|not opened|got nothing",
@@ -307,7 +307,7 @@ def test_a_bad_folder_is_refused_in_one_sentence(name, tmp_path):
 def test_a_folder_that_claims_too_many_rows_is_refused_when_read(tmp_path):
     path = make(count=0, labels=None).write(tmp_path / "v.zarr")
     edit(path / "logits" / "zarr.json", lambda d: d.update(shape=[10**14, 3]))
-    with pytest.raises(RecalError, match=r"memory|damaged"):
+    with pytest.raises(RecalError, match=r"declare arrays"):
         _ = read_views(path).logits
 
 

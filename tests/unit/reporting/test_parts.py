@@ -1,6 +1,7 @@
 """Parts of the answers, inputs to look at, and the number of labels: against numpy, and on what is known."""
 
 import dataclasses
+from html import escape
 
 import numpy as np
 import pytest
@@ -85,18 +86,19 @@ def test_examples_are_the_surest_mistakes_and_the_most_doubted(comparison):
     assert [one.doubt for one in found.doubted] == sorted(doubt, reverse=True)[:5]
 
 
-def test_inputs_are_pictures_links_or_nothing(tmp_path):
+def test_inputs_are_pictures_links_words_or_nothing(tmp_path):
     grey, colour = np.zeros((9, 9), np.uint8), np.random.default_rng(0).normal(size=(3, 200, 300))
     path = tmp_path / "a <b>.png"
     Image.fromarray(grey).save(path)
     (tmp_path / "note.txt").write_text("words")
-    inputs = [grey, colour, path, str(tmp_path / "note.txt"), np.zeros(7)]
-    shown = [shown_input(inputs, row) for row in range(5)]
+    inputs = [grey, colour, path, tmp_path / "note.txt", np.zeros(7), str(path)]
+    shown = [shown_input(inputs, row) for row in range(6)]
     assert 'width="112" height="112"' in shown[0]
     assert 'width="112" height="75"' in shown[1]
     assert shown[2].startswith(f'<a href="{path.as_uri()}"><img')
     assert shown[3].endswith(">note.txt</a>")
     assert shown[4] == ""
+    assert shown[5] == f"<q>{escape(str(path))}</q>", "a string is a text, also where a file has such a name"
 
 
 def test_the_page_shows_the_inputs_of_the_rows_it_names(comparison):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import io
+import math
 import re
 import struct
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from recal.collecting.inputs.sources import ArraySource, Source
 from recal.collecting.inputs.tables import SUFFIXES as TABLES
 from recal.collecting.inputs.tables import open_table
 from recal.errors import FileError, InputError, RecalError
+from recal.files.gate import admit, open_packed
 from recal.files.npz import refuse_bombs
 
 Part = Literal["train", "test"]
@@ -74,11 +74,11 @@ def open_path(
         if name.endswith(".npz"):
             return ArraySource(*_read_npz(path))
         if name.endswith(".npy"):
-            return ArraySource(np.load(path, mmap_mode="r", allow_pickle=False))
+            return _mapped(ArraySource(np.load(path, mmap_mode="r", allow_pickle=False)), path)
         if name.endswith(".txt"):
             return ArraySource(_read_lines(path))
         if re.search(r"idx\d", name):
-            return ArraySource(read_idx(path), _idx_labels(path))
+            return _mapped(ArraySource(read_idx(path), _idx_labels(path)), path)
     except RecalError:
         raise
     except Exception as error:  # zipfile, zlib, tarfile, struct and numpy each break in ways of their own
@@ -88,6 +88,11 @@ def open_path(
         "(.bin, .tar.gz), tables (.csv, .tsv, .parquet), texts (.txt, one per line), or a folder of images, sounds or "
         "texts."
     )
+
+
+def _mapped(source: ArraySource, path: Path) -> ArraySource:
+    source.file = path
+    return source
 
 
 def _reason(error: Exception) -> str:
@@ -109,7 +114,7 @@ def read_labels(path: Path) -> NDArray[Any]:
         if path.suffix in (".txt", ".csv"):
             return _read_label_lines(path)
         if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)
+            return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: its size must be the file's
         if not re.search(r"idx\d", path.name.lower()) and path.suffix not in ("", ".gz"):
             raise InputError(f"Labels are read from .npy, IDX, or .txt with one per line, got {path}.")
         return np.asarray(read_idx(path))
@@ -160,19 +165,23 @@ def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
 
 def read_idx(path: Path) -> NDArray[Any]:
     """Read an IDX file; one that is not compressed is mapped, not loaded."""
-    compressed = path.name.lower().endswith(".gz")
-    with gzip.open(path, "rb") if compressed else path.open("rb") as file:
+    opened, file = open_packed(path)
+    with opened:
         head = file.read(4)
         if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_DTYPES:
             raise ValueError(f"it does not begin as an IDX file (first bytes {head.hex() or 'none'})")
         dtype = np.dtype(_IDX_DTYPES[head[2]])
         shape = struct.unpack(f">{head[3]}I", file.read(4 * head[3]))
-        expected = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        expected = math.prod(shape) * dtype.itemsize
         offset = 4 + 4 * head[3]
-        size = len(values := file.read()) if compressed else path.stat().st_size - offset
+        if file.packed:
+            admit(path, expected)
+        size = len(values := file.read(expected + 1)) if file.packed else path.stat().st_size - offset
         if size != expected:
-            raise ValueError(f"its header promises {shape} values, {expected} bytes, and {size} follow")
-    if compressed:
+            raise ValueError(
+                f"its header promises {shape} values, {expected} bytes; {'more' if size > expected else size} follow"
+            )
+    if file.packed:
         return np.frombuffer(values, dtype=dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
 
@@ -190,14 +199,18 @@ def _read_cifar_archive(path: Path, part: Part) -> tuple[NDArray[Any], NDArray[A
     if part not in ("train", "test"):
         raise InputError("must be 'train' or 'test'", argument="part", came=f"got {part!r}")
     wanted = re.compile(r"(^|/)(test_batch|test)\.bin$" if part == "test" else r"(^|/)(data_batch_\d+|train)\.bin$")
-    with tarfile.open(path) as archive:
-        names = sorted(name for name in archive.getnames() if wanted.search(name))
-        if not names:
-            if any("_batch" in name or name.endswith("/meta") for name in archive.getnames()):
-                raise InputError(f"{path.name} holds pickles; take the binary version of CIFAR (…-binary.tar.gz).")
-            raise InputError(f"{path.name} holds no {part} images of CIFAR's binary version (.bin files).")
-        files = [archive.extractfile(name) for name in names]
-        parts = [_split_cifar((file or io.BytesIO()).read(), path) for file in files]
+    opened, metered = open_packed(path)
+    names, found = [], {}
+    with opened, tarfile.open(fileobj=cast(Any, metered), mode="r|") as archive:
+        for member in archive:  # one after the other: nothing is unpacked twice, and nothing to the disk
+            names.append(member.name)
+            if wanted.search(member.name) and member.isfile() and (file := archive.extractfile(member)) is not None:
+                found[member.name] = _split_cifar(file.read(), path)
+    if not found:
+        if any("_batch" in name or name.endswith("/meta") for name in names):
+            raise InputError(f"{path.name} holds pickles; take the binary version of CIFAR (…-binary.tar.gz).")
+        raise InputError(f"{path.name} holds no {part} images of CIFAR's binary version (.bin files).")
+    parts = [found[name] for name in sorted(found)]
     return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
 
 

@@ -13,8 +13,9 @@ from PIL import Image
 
 from recal.collecting.fingerprint import digest_texts
 from recal.collecting.inputs.pixels import Pixels, read_image
-from recal.collecting.inputs.sources import IndexedSource, form_of
+from recal.collecting.inputs.sources import IndexedSource, Stamp, form_of
 from recal.errors import FileError, InputError, Remedy
+from recal.files.gate import admit
 
 OnError = Literal["stop", "skip"]
 Size = int | tuple[int, int]
@@ -78,6 +79,9 @@ class FileFolder(IndexedSource):
 
     def names(self) -> list[str]:
         return [self._name(path) for path in self.paths]
+
+    def stamp(self, start: int, stop: int) -> Stamp:
+        return Stamp.of(self.paths[start:stop])
 
     def describe(self, row: int) -> str:
         return f"sample {row} ({self._name(self.paths[row])})"
@@ -183,7 +187,9 @@ class ImageFolder(FileFolder):
     def read_file(self, path: Path) -> NDArray[Any]:
         image = read_image(path, self.pixels)
         if self.resize is not None:
-            image = image.resize(self._resized(*image.size), Image.Resampling.BILINEAR)
+            size = self._resized(*image.size)
+            admit(path, 4 * max(size[0], 1) * max(size[1], 1))  # a line of pixels has a very long longer side
+            image = image.resize(size, Image.Resampling.BILINEAR)
         if self.crop is not None:
             height, width = self.crop
             if image.width < width or image.height < height:

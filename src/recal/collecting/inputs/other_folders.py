@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from recal.collecting.inputs.folder import SUFFIXES, FileFolder, ImageFolder, OnError, as_objects
 from recal.errors import FileError, InputError, MissingExtraError, Remedy
+from recal.files.gate import admit
 
 ReadAs = Literal["images", "texts", "sounds", "bytes"]
 
@@ -78,6 +79,7 @@ class SoundFolder(FileFolder):
         if self.seconds is None:
             return samples
         length = max(1, round(self.seconds * rate))
+        admit(path, 4 * length)  # a file may claim any rate
         return np.pad(samples[:length], (0, max(0, length - len(samples))))
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -92,6 +94,8 @@ def read_sound(path: Path) -> tuple[NDArray[np.float32], int]:
     except ImportError as error:
         raise MissingExtraError("soundfile", "audio", f"Reading {path.name}") from error
     try:
+        told = soundfile.info(path)
+        admit(path, 4 * told.frames * told.channels)
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         raise FileError(f"The sound {path} cannot be read: {str(error).rstrip('.')}.") from error

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from recal.errors import FileError, Remedy
+from recal.files.gate import admit
 
 # Pillow would try every format that it knows on a file of any name; some of them start other programs (EPS).
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
@@ -31,6 +32,7 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
     """
     try:
         with Image.open(path, formats=FORMATS) as file:
+            admit(path, 4 * file.width * file.height)  # from the header: nothing is decoded yet
             return _as_wanted(ImageOps.exif_transpose(file), file.format, pixels)
     except _UNREADABLE as error:
         raise FileError(

@@ -12,12 +12,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.collecting.fingerprint import digest_array
+from recal.collecting.fingerprint import digest_array, digest_texts, is_read_whole
 from recal.collecting.models.base import _comes_from
 from recal.errors import InputError
 
 # What a file or folder may be told; each reader takes its own of these.
 FILE_OPTIONS = ("resize", "crop", "on_error", "part", "pixels", "read", "seconds", "label_column", "text_column")
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """When some files were touched last: a digest of their names, sizes and times, and the newest of the times."""
+
+    digest: str
+    newest: int  # in nanoseconds, by the file system's clock
+
+    @classmethod
+    def of(cls, paths: Sequence[Path]) -> Stamp:
+        found = [os.stat(path) for path in paths]
+        # The time of the last change of anything about a file cannot be set by hand, as that of its content can.
+        told = [f"{path} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns}" for path, info in zip(paths, found)]
+        times = [moment for info in found for moment in (info.st_mtime_ns, info.st_ctime_ns)]
+        return cls(digest_texts(told), max(times, default=0))
 
 
 @dataclass(frozen=True)
@@ -77,6 +93,14 @@ class Source(ABC):
         """Return the shape and dtype of one input, where all are alike and it can be told without reading all."""
         return None
 
+    def is_known_whole(self) -> bool:
+        """Whether the fingerprint differs when any byte of the data does."""
+        return False
+
+    def stamp(self, start: int, stop: int) -> Stamp | None:
+        """Return what changes when the files behind these rows are touched; None where only reading them tells."""
+        return None
+
 
 class IndexedSource(Source):
     """A source whose samples can be read in any order, so that several workers can share it."""
@@ -99,7 +123,9 @@ class IndexedSource(Source):
 
 
 class ArraySource(IndexedSource):
-    """Inputs in one array or tensor, in memory or mapped from a file."""
+    """Inputs in one array or tensor, in memory or mapped from a file, which `file` then names."""
+
+    file: Path | None = None
 
     def __init__(self, values: Any, labels: ArrayLike | None = None) -> None:
         self.values = values if hasattr(values, "detach") else _as_array(values)
@@ -109,8 +135,16 @@ class ArraySource(IndexedSource):
         self.labels = None if labels is None else np.asarray(labels)
 
     def fingerprint(self) -> str:
-        values = self.values.detach().cpu().numpy() if hasattr(self.values, "detach") else self.values
-        return digest_array(values)
+        return digest_array(self._numpy())
+
+    def is_known_whole(self) -> bool:
+        return is_read_whole(self._numpy())
+
+    def stamp(self, start: int, stop: int) -> Stamp | None:
+        return None if self.file is None else Stamp.of([self.file])
+
+    def _numpy(self) -> NDArray[Any]:
+        return self.values.detach().cpu().numpy() if hasattr(self.values, "detach") else self.values
 
     def sample(self) -> tuple[tuple[int, ...], str] | None:
         return form_of(self.values)

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from recal.collecting.fingerprint import digest, digest_array
+from recal.collecting.fingerprint import digest, digest_array, is_read_whole
 from recal.collecting.inputs.sources import ArraySource, IndexedSource, Source
 from recal.collecting.models.base import _comes_from
 from recal.errors import FileError, InputError, MissingExtraError
+from recal.files.parquet import read_parquet
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 
@@ -29,6 +30,9 @@ class TableSource(IndexedSource):
     def fingerprint(self) -> str:
         columns = [(str(name), str(dtype)) for name, dtype in self.values.dtypes.items()]
         return digest([columns, [digest_array(np.asarray(self.values[name])) for name in self.values.columns]])
+
+    def is_known_whole(self) -> bool:
+        return all(is_read_whole(np.asarray(self.values[name])) for name in self.values.columns)
 
     def read(self, start: int, stop: int) -> Any:
         return self.values.iloc[start:stop]
@@ -60,10 +64,10 @@ def open_table(path: Path, *, label_column: str | None = None, text_column: str 
     except ImportError as error:
         raise MissingExtraError("pandas", "tables", f"Reading {path.name}") from error
     try:
-        if path.suffix == ".parquet":
-            frame = pandas.read_parquet(path)
+        if path.suffix.lower() == ".parquet":
+            frame = read_parquet(path, "tables").to_pandas()
         else:
-            frame = pandas.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",")
+            frame = pandas.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
     except ImportError as error:
         raise MissingExtraError("pyarrow", "tables", f"Reading {path.name}") from error
     except (OSError, ValueError, UnicodeDecodeError) as error:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from recal.checks import Floats, check_probs, looks_like_probabilities
 from recal.collecting.fingerprint import digest
 from recal.errors import FileError, InputError, MissingExtraError, Remedy, blame
+from recal.files.npz import refuse_bombs
 from recal.transforms.preprocessing import Outputs
 
 # Where a model answers a probability of 0 its logarithm is taken as that of this floor.
@@ -195,6 +196,7 @@ def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
     if not path.exists():
         raise InputError(f"There is no model file {path}.")
     try:
+        refuse_bombs(path)
         unknown = [name for name in io.get_untrusted_types(file=path) if name not in trusted]
         if not unknown:
             return io.load(path, trusted=list(trusted))

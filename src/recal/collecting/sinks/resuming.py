@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from recal.files.view_folders import JOURNAL
 
 # How far two machines' answers may lie apart, in units of the last place of the largest logit: sums of a few thousand
 # products in another order differ by this much, and no two models agree so well.
@@ -30,8 +26,3 @@ def differ_by_rounding(old: NDArray[Any], new: NDArray[Any]) -> bool:
         return True
     unit = float(np.finfo(old.dtype).eps) * max(float(np.abs(old).max()), float(np.finfo(old.dtype).tiny))
     return bool(np.abs(old.astype(np.float64) - new.astype(np.float64)).max() <= _ROUNDING_UNITS * unit)
-
-
-def is_foreign(folder: Path) -> bool:
-    """Whether a folder without a manifest holds anything but what a killed beginning leaves."""
-    return any(not (name == JOURNAL or name.endswith(".part")) for name in os.listdir(folder))

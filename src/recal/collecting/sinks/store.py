@@ -3,11 +3,12 @@
     name.zarr/logits, labels, transformed   what `read_views` reads
     name.zarr/manifest.json                 which model, pool and data; at the end also a digest of every block
     name.zarr/checksums.json                what `read_views` compares the blocks with
+    name.zarr/.stamps.json                  when the input files were touched last, so that they need not be read again
     name.zarr/journal.jsonl                 one line per finished block; there only while the store is unfinished
 
 A block's arrays are written first and its line afterwards. Whatever is not vouched for by a line with the right
 checksums is computed again, so a kill, a full disk or a power cut costs the blocks under way and nothing else.
-Nothing in a store depends on time, place or engine: two runs of one job give the same bytes.
+Nothing in a store but the stamps depends on time, place or engine: two runs of one job give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ import numpy as np
 
 from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.inputs.sources import Batch, Source
-from recal.collecting.job import Block, Job, digest_inputs
+from recal.collecting.job import Block, Job
 from recal.collecting.sinks.blocks import BlockWriter, StoreArrays, Token, Written, cannot_write, describe_block
 from recal.collecting.sinks.journal import Journal
 from recal.collecting.sinks.memory import ViewsSink
-from recal.collecting.sinks.resuming import differ_by_rounding, is_foreign, version_of
+from recal.collecting.sinks.resuming import differ_by_rounding, version_of
+from recal.collecting.sinks.unchanged import Inputs, same_inputs
 from recal.errors import FileError, InputError, Remedy
 from recal.files.atomic import replacing
 from recal.files.checksums import Checksums, checksum, describe
 from recal.files.locks import FolderLock
-from recal.files.view_folders import JOURNAL, header
+from recal.files.origin import JOURNAL, is_beginning
+from recal.files.view_folders import header
 from recal.files.views import read_views
 from recal.views import Views
 
@@ -125,6 +128,10 @@ class StoreSink(ViewsSink):
             self._reopen(found)
         if not self._complete:
             self._begin()
+        inputs = Inputs(self.source, self.batch_size, self.target)
+        if (changed := inputs.changed(self._journal.records)) is not None:
+            raise self._other_inputs(changed)
+        inputs.remember()
         self.done = frozenset(self._journal.records)
         if self.done:
             # One block is computed again: only what comes out tells a changed preprocess or function.
@@ -194,7 +201,7 @@ class StoreSink(ViewsSink):
     def _read_manifest(self) -> dict[str, Any]:
         """Return the manifest of what stands at the target; a folder that collect did not make is never touched."""
         path = self.target / "manifest.json"
-        if self.target.is_dir() and not path.exists() and not is_foreign(self.target):
+        if self.target.is_dir() and not path.exists() and is_beginning(self.target):
             return {**self._manifest, "complete": False}  # killed before its first file was whole
         try:
             if not path.is_file():
@@ -261,8 +268,7 @@ class StoreSink(ViewsSink):
         self._journal.add(index, record)
 
     def meet_again(self, batch: Batch) -> None:
-        recorded = self._journal.records[batch.index]
-        if recorded["inputs"] not in (None, digest_inputs(batch)):
+        if not same_inputs(batch, self._journal.records[batch.index]):
             raise self._other_inputs(batch.index)
 
     def _compare_block(self, block: Block, record: dict[str, Any]) -> None:

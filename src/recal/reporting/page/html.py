@@ -58,7 +58,8 @@ def report(
     title : shown above the verdict
     command : how the report can be made again, shown at its end
     inputs : indexable by the rows of the file that was tested on, optional
-        Images as arrays, which are shown, or paths, which are linked, for those that a person should look at.
+        Images as arrays, which are shown, `Path`s, which are linked, or texts, for those that a person should look at.
+        A string is a text and never a path.
     columns : mapping of name to one value per row of that file, optional
         The answers are also judged by the values of each, such as ``{"camera": [...]}``.
 

@@ -1,4 +1,7 @@
-"""Inputs that a person should look at, as small pictures inside the page or as links to their files."""
+"""Inputs that a person should look at: small pictures inside the page, links to their files, or the words of a text.
+
+A string that comes from data is a text and never a path: only a `Path`, which the caller made, is opened.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +15,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.errors import FileError
+
 _SIDE = 112
+_MOST_LETTERS = 300
 
 
 def shown_input(inputs: Any, row: int) -> str:
-    """Markup for one input: a picture where it is one, a link where it is a file, nothing where it is neither."""
+    """Markup for one input: a picture, a link where it is a file, the beginning of a text, or nothing."""
     value = inputs[row]
-    if isinstance(value, str | os.PathLike):
+    if isinstance(value, str):
+        more = "…" if len(value) > _MOST_LETTERS else ""
+        return f"<q>{escape(value[:_MOST_LETTERS])}{more}</q>"
+    if isinstance(value, os.PathLike):
         return _linked(Path(value))
     image = _as_pixels(np.asarray(value))
     return "" if image is None else _picture(image, f"input {row}")
 
 
 def _linked(path: Path) -> str:
-    from PIL import Image, UnidentifiedImageError
+    from recal.collecting.inputs.pixels import read_image
 
     try:
-        with Image.open(path) as opened:
-            pixels = np.asarray(opened.convert("RGB"))
-        inside = _picture(pixels, path.name)
-    except (OSError, UnidentifiedImageError):
+        inside = _picture(np.asarray(read_image(path)), path.name)
+    except FileError:
         inside = escape(path.name)
     return f'<a href="{escape(path.resolve().as_uri())}">{inside}</a>'
 

@@ -208,7 +208,8 @@ def _check_traceable(transforms: tuple[Transform, ...]) -> None:
 
 
 def _write(model: onnx.ModelProto, transforms: tuple[Transform, ...], path: str | os.PathLike[str]) -> Path:
-    onnx.helper.set_model_props(model, {"recal_transforms": ",".join(str(t) for t in transforms)})
+    listed = onnx.StringStringEntryProto(key="recal_transforms", value=",".join(str(t) for t in transforms))
+    model.metadata_props.append(listed)
     with replacing(path) as file:
         file.write(model.SerializeToString())
     return Path(path)

@@ -1,0 +1,81 @@
+"""Parquet tables, with what they declare checked before anything is decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.errors import FileError, MissingExtraError
+from recal.files.gate import admit
+
+# Bytes of one decoded value; of texts, each row holds a number and the texts are held once.
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+_TEXT_WIDTH = 8
+
+
+def pyarrow_for(purpose: str, extra: str = "report") -> tuple[Any, Any]:
+    """Return pyarrow and its Parquet module, or say how to install them."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtraError("pyarrow", extra, purpose) from None
+    return pyarrow, pyarrow.parquet
+
+
+def read_parquet(path: Path, extra: str = "report") -> Any:
+    """Return a file as a pyarrow table whose texts are dictionaries; refuse nested columns, and a file that lies.
+
+    A few hundred bytes can declare any number of equal rows, and one long text can stand in every one of them.
+    """
+    arrow, parquet = pyarrow_for("Reading Parquet files", extra)
+    try:
+        with parquet.ParquetFile(path) as file:
+            admit(path, _decoded_bytes(path, file.metadata))
+            texts = [field.name for field in file.schema_arrow if _is_text(arrow, field.type)]
+        table = parquet.read_table(path, read_dictionary=texts, partitioning=None)
+    except FileError:
+        raise
+    except MemoryError as error:
+        raise FileError(f"{path} does not fit in memory.") from error
+    except Exception as error:  # Arrow's own, and whatever its C++ raises on damaged files
+        raise FileError(f"{path} is not a readable Parquet file: {str(error).rstrip('.')}.") from error
+    if table.num_rows == 0:
+        raise FileError(f"{path} holds no rows.")
+    return table
+
+
+def column_values(table: Any, name: str) -> NDArray[Any]:
+    """Return a column as an array; equal texts are one text, however many rows hold it."""
+    column = table.column(name)
+    if not hasattr(column.type, "index_type"):
+        values: NDArray[Any] = column.to_numpy()
+        return values
+    parts = []
+    for chunk in column.chunks:
+        words = np.array([*chunk.dictionary.to_pylist(), None], dtype=object)
+        parts.append(words[chunk.indices.fill_null(len(words) - 1).to_numpy()])
+    return np.concatenate(parts)
+
+
+def _decoded_bytes(path: Path, metadata: Any) -> int:
+    total = 0
+    for place in range(metadata.num_columns):
+        column = metadata.schema.column(place)
+        if column.max_repetition_level or "." in column.path:
+            raise FileError(f"{path}: the column {column.path.split('.')[0]!r} is nested; one value per row is needed.")
+        total += metadata.num_rows * _WIDTHS.get(column.physical_type, max(_TEXT_WIDTH, column.length or 0))
+    for group in range(metadata.num_row_groups):
+        found = metadata.row_group(group)
+        total += sum(max(0, found.column(place).total_uncompressed_size) for place in range(found.num_columns))
+    return total
+
+
+def _is_text(arrow: Any, kind: Any) -> bool:
+    types = arrow.types
+    return any(
+        is_kind(kind) for is_kind in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    )

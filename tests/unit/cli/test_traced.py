@@ -1,0 +1,109 @@
+"""Every file that a command opens and every program that it starts, seen by Python's audit events."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+from recal import Views
+
+# An EPS file as Pillow would know it; to read it, Pillow starts Ghostscript.
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+
+COMMANDS = [
+    ["collect", "--model", "net.onnx", "--data", "images", "--divide", "255", "--pool", "flip", "--out", "c.npz"],
+    ["collect", "--model", "net.onnx", "--data", "hostile", "--divide", "255", "--on-error", "skip", "--out", "h.npz"],
+    ["fit", "v.npz", "--method", "ts", "--out", "t.recal"],
+    ["apply", "t.recal", "v.npz", "--out", "p.npz"],
+    ["evaluate", "p.npz", "--bootstrap", "0"],
+    ["compare", "v.npz", "--methods", "ts", "--splits", "1", "--out", "results"],
+    ["decide", "p.npz", "--risk", "0.3", "--out", "rule.recal"],
+    ["watch", "v.npz", "v.npz"],
+    ["groups", "v.npz", "--chart", "g.png"],
+    ["report", "v.npz", "v.npz", "--methods", "ts", "--inputs", "texts.txt", "--out", "texts.html"],
+    ["report", "v.npz", "v.npz", "--methods", "ts", "--inputs", "eps", "--out", "eps.html"],
+    ["export", "t.recal", "--classes", "3", "--out", "e.onnx"],
+    ["plan", "t.recal"],
+    ["transforms"],
+    ["doctor"],
+]
+
+TRACED = """
+import json, sys
+events = []
+def seen(name, arguments):
+    if name in ("open", "os.open") and isinstance(arguments[0], (str, bytes)):
+        path = arguments[0].decode() if isinstance(arguments[0], bytes) else arguments[0]
+        events.append(["open", path, str(arguments[1])])
+    elif name in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "socket.connect"):
+        events.append(["start", name, repr(arguments)[:200]])
+sys.addaudithook(seen)
+from recal.cli.app import run
+told = []
+for command in json.loads(sys.argv[1]):
+    del events[:]
+    code = run(command)
+    told.append([command[0], code, list(events)])
+with open("told.json", "w") as file:
+    json.dump(told, file)
+"""
+# Other packages ask the machine what it is; none of these reads a file that a user gave.
+HARMLESS = ("fc-list", "lscpu", "uname", "ldconfig", "/sbin/ldconfig", "gcc", "cc", "ld", "nvidia-smi", "lsb_release")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 60)
+    logits = 2 * (np.eye(3)[y] + rng.normal(0, 0.9, (60, 3)))
+    Views(logits, {"zoom:0.5": logits * 0.6 + rng.normal(0, 0.5, (60, 3))}, y).write("v.npz")
+    secret = tmp_path / "secret" / "private.png"
+    secret.parent.mkdir()
+    Image.fromarray(np.full((8, 8, 3), 7, np.uint8)).save(secret)
+    (tmp_path / "texts.txt").write_text(f"{secret}\n" * 60)
+    for folder in ("images/a", "hostile/a", "eps"):
+        (tmp_path / folder).mkdir(parents=True)
+    for number in range(4):
+        Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(tmp_path / f"images/a/{number}.png")
+        Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(tmp_path / f"hostile/a/{number}.png")
+    for number in range(60):
+        (tmp_path / f"eps/{number:02}.png").write_bytes(EPS)
+    (tmp_path / "hostile/a/eps.png").write_bytes(EPS)
+    (tmp_path / "eps/00.png").unlink()
+    (tmp_path / "eps/00.png").symlink_to(secret)
+    weights = numpy_helper.from_array(rng.normal(size=(192, 3)).astype(np.float32), "w")
+    nodes = [helper.make_node("Flatten", ["x"], ["rows"]), helper.make_node("MatMul", ["rows", "w"], ["scores"])]
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8]),
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 3]),
+    ]
+    graph = helper.make_graph(nodes, "linear", values[:1], values[1:], [weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), "net.onnx")
+    return tmp_path
+
+
+def test_commands_open_what_they_were_given_and_start_no_program(place):
+    classes = ["--classes", "a,b,c"]
+    commands = [[*command, *(classes if command[0] == "collect" else [])] for command in COMMANDS]
+    done = subprocess.run([sys.executable, "-c", TRACED, json.dumps(commands)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((place / "told.json").read_text())
+    assert [code for _, code, _ in told] == [0] * len(COMMANDS), done.stderr
+    for command, _, events in told:
+        started = [event for event in events if event[0] == "start"]
+        assert [event for event in started if not any(f"'{name}'" in event[2] for name in HARMLESS)] == [], command
+        opened = {path for kind, path, _ in events if kind == "open"}
+        assert not [path for path in opened if "private.png" in path], command
+        written = {path for kind, path, mode in events if kind == "open" and mode and set(mode) & set("wax+")}
+        strange = [path for path in written if path.startswith("/") and not path.startswith((str(place), "/dev/null"))]
+        assert not [path for path in strange if "cache" not in path.lower() and "/tmp" not in path], command
+    for page in ("texts.html", "eps.html"):
+        assert "data:image/png" not in (place / page).read_text().partition('id="look"')[2], page

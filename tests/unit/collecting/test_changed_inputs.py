@@ -1,0 +1,167 @@
+"""A store is not gone on with, nor taken for finished, when its inputs are others now, however alike they look."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+from torch.utils.data import Dataset
+
+from recal import InputError, collect, read_views
+from recal.collecting.inputs.folder import ImageFolder
+from recal.collecting.sinks import unchanged
+
+
+def model(batch):
+    rows = [np.frombuffer(item if isinstance(item, bytes) else str(np.asarray(item).tobytes()).encode(), np.uint8)
+            for item in batch]  # fmt: skip
+    return np.array([[row.mean(), row.std() + row[0]] for row in rows], dtype=np.float32) / 7
+
+
+def images(folder, seed):
+    for number in range(12):
+        pixels = np.random.default_rng([seed, number]).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:02}.bmp")
+
+
+def sounds(folder, seed):
+    for number in range(12):
+        soundfile.write(folder / f"{number:02}.wav", np.random.default_rng([seed, number]).uniform(-1, 1, 50), 8000)
+
+
+def texts(folder, seed):
+    for number in range(12):
+        (folder / f"{number:02}.txt").write_text(f"word {seed} {number:02}")
+
+
+def array(folder, seed):
+    rows = np.random.default_rng(seed).integers(0, 256, (12, 6, 6), dtype=np.uint8)
+    rows[:8] = 7  # a fingerprint of some rows sees no difference
+    np.save(folder / "x.npy", rows)
+
+
+WRITERS = {"images": images, "sounds": sounds, "texts": texts}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("finished", [True, False])
+def test_files_replaced_by_others_of_their_size_are_noticed(tmp_path, kind, finished):
+    data, other, store = tmp_path / "data", tmp_path / "other", tmp_path / "v.zarr"
+    for folder, seed in ((data, 1), (other, 2)):
+        folder.mkdir()
+        WRITERS[kind](folder, seed)
+    asked = iter(range(100))
+
+    def stopping(batch):
+        if not finished and next(asked) == 2:
+            raise RuntimeError("the power went")
+        return model(batch)
+
+    stopping.__qualname__ = model.__qualname__
+    if finished:
+        collect(stopping, data, None, out=store, batch_size=4)
+    else:
+        with pytest.raises(RuntimeError):
+            collect(stopping, data, None, out=store, batch_size=4)
+    collect_again = {"out": store, "batch_size": 4}
+    name = sorted(path.name for path in data.iterdir())[5]
+    before = (data / name).stat()
+    (data / name).write_bytes((other / name).read_bytes())
+    os.utime(data / name, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(InputError, match="other inputs: batch 1 differs"):
+        collect(model, data, None, **collect_again)
+
+
+def test_an_array_too_large_for_its_fingerprint_is_compared_block_by_block(tmp_path, monkeypatch):
+    monkeypatch.setattr("recal.collecting.fingerprint._WHOLE_BYTES", 8)
+    monkeypatch.setattr("recal.collecting.fingerprint._BLOCKS", 2)
+    array(tmp_path, 1)
+    rows = np.load(tmp_path / "x.npy")
+    rows[5] += 1
+    store = {"out": tmp_path / "v.zarr", "batch_size": 2}
+    collect(model, tmp_path / "x.npy", None, **store)
+    np.save(tmp_path / "x.npy", rows)
+    with pytest.raises(InputError, match="other inputs: batch 2 differs"):
+        collect(model, tmp_path / "x.npy", None, **store)
+    array(tmp_path, 1)
+    assert collect(model, tmp_path / "x.npy", None, **store).n_samples == 12
+
+
+class Pairs(Dataset):
+    def __init__(self, rows, labels):
+        self.rows, self.labels = rows, labels
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, row):
+        return self.rows[row], int(self.labels[row])
+
+
+@pytest.mark.parametrize("changed", ["rows", "labels"])
+def test_a_dataset_is_read_again_and_compared(tmp_path, changed):
+    rows, labels = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32), np.arange(12) % 2
+    store = {"out": tmp_path / "v.zarr", "batch_size": 4}
+    collect(model, Pairs(rows, labels), None, **store)
+    assert collect(model, Pairs(rows, labels), None, **store).n_samples == 12
+    others = {"rows": rows.copy(), "labels": labels.copy()}
+    others[changed][9] = 1 - others[changed][9]
+    with pytest.raises(InputError, match="other inputs: batch 2 differs"):
+        collect(model, Pairs(**others), None, **store)
+
+
+def test_files_that_nobody_touched_are_not_read_again(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    images(tmp_path / "data", 1)
+    store = {"out": tmp_path / "v.zarr", "batch_size": 4}
+    collect(model, tmp_path / "data", None, **store)
+    read, whole = [], ImageFolder.read_file
+
+    def counted(folder, path):
+        read.append(path.name)
+        return whole(folder, path)
+
+    monkeypatch.setattr(ImageFolder, "read_file", counted)
+    collect(model, tmp_path / "data", None, **store)
+    assert len(set(read)) == 12, "files as young as these are read: their times may hide a change"
+    read.clear()
+    monkeypatch.setattr(unchanged, "_YOUNG", -(10**12))
+    collect(model, tmp_path / "data", None, **store)
+    assert set(read) == {f"{number:02}.bmp" for number in range(4)}, "the block that is computed again, and no other"
+    os.utime(tmp_path / "data" / "09.bmp")
+    assert collect(model, tmp_path / "data", None, **store).n_samples == 12, "touched, read, and found the same"
+    assert "09.bmp" in read
+
+
+def test_a_store_without_its_stamps_is_read_again_and_still_good(tmp_path):
+    (tmp_path / "data").mkdir()
+    images(tmp_path / "data", 1)
+    store = {"out": tmp_path / "v.zarr", "batch_size": 4}
+    collect(model, tmp_path / "data", None, **store)
+    (tmp_path / "v.zarr" / unchanged.NAME).write_text("{")
+    collect(model, tmp_path / "data", None, **store)
+    assert read_views(tmp_path / "v.zarr").n_samples == 12
+
+
+def test_parts_of_another_job_are_not_mixed(tmp_path):
+    from recal import TemperatureScaling
+    from recal.collecting import apply_distributed
+
+    (tmp_path / "data").mkdir()
+    images(tmp_path / "data", 1)
+    logits = np.array([[3.0, 0.0], [0.0, 3.0], [2.0, 0.0], [0.0, 1.0]] * 8)
+    calibrators = [TemperatureScaling().fit(logits, np.array(y * 8)) for y in ([0, 1, 1, 1], [0, 0, 0, 1])]
+
+    def run(calibrator=calibrators[0]):
+        return apply_distributed(calibrator, model, tmp_path / "data", tmp_path / "p", engine="local", batch_size=4)
+
+    assert run().written == 12
+    assert run().written == 0
+    with pytest.raises(InputError, match=r"part-000000\.parquet was made with another"):
+        run(calibrators[1])
+    Image.new("RGB", (6, 6)).save(tmp_path / "data" / "05.bmp")
+    with pytest.raises(InputError, match=r"part-000001\.parquet was made with another"):
+        run()

@@ -1,0 +1,229 @@
+"""Small files that would take gigabytes are refused before they do, in a process that may hold little."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import struct
+import subprocess
+import sys
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zarr
+from safetensors.numpy import save
+
+from recal import TemperatureScaling, Views
+from recal import save as save_file
+from recal.errors import InputError
+from recal.files.gate import LIMIT, allowance
+
+
+def padded_text(folder):
+    held = save_file(TemperatureScaling().fit([[3.0, 0], [0, 3.0], [3.0, 0]], [0, 1, 1]), folder / "c.recal")
+    content = held.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    inner = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["recal"])
+    words = [str(number) for number in range(40_000)]
+    inner["state"]["classes_"] = {"__recal__": "text", "shape": [len(words)], "values": words, "width": 10_000}
+    (folder / "c.recal").write_bytes(save({}, metadata={"recal": json.dumps(inner)}))
+    return "c.recal"
+
+
+def constant_rows(folder):
+    rows = pyarrow.array(np.full(10**6, 0.5))
+    schema = pyarrow.schema([("a", pyarrow.float64()), ("b", pyarrow.float64())])
+    with pyarrow.parquet.ParquetWriter(folder / "t.parquet", schema) as writer:
+        for _ in range(40):
+            writer.write_table(pyarrow.table([rows, rows], schema=schema))
+    return "t.parquet"
+
+
+def one_long_text(folder):
+    words = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(3000, np.int32)), ["x" * 500_000])
+    pyarrow.parquet.write_table(pyarrow.table({"a": words}), folder / "t.parquet")
+    return "t.parquet"
+
+
+def zeros(megabytes):
+    """Packed zeros: the members of a gzip file follow each other."""
+    return gzip.compress(bytes(10**7), 9) * (megabytes // 10)
+
+
+def packed_idx(folder):
+    head = gzip.compress(b"\0\0\x08\x03" + struct.pack(">3I", 500, 1_000, 1_000))
+    (folder / "x-idx3-ubyte.gz").write_bytes(head + zeros(500))
+    return "x-idx3-ubyte.gz"
+
+
+def packed_tar(folder):
+    info = tarfile.TarInfo("cifar/test_batch.bin")
+    info.size = 500 * 10**6
+    (folder / "x.tar.gz").write_bytes(gzip.compress(info.tobuf()) + zeros(500) + gzip.compress(bytes(10_240)))
+    return "x.tar.gz"
+
+
+def xz_tar(folder):
+    (folder / "x.tar.gz").write_bytes(lzma.compress(bytes(10**6)))
+    return "x.tar.gz"
+
+
+def endless_tar_header(folder):
+    """A name of half a gigabyte, as GNU tar writes long names."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.size, info.type = 500 * 10**6, tarfile.GNUTYPE_LONGNAME
+    (folder / "x.tar.gz").write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT)) + zeros(500))
+    return "x.tar.gz"
+
+
+def empty_zarr(folder):
+    Views([[2.0, 0.0]] * 4).write(folder / "v.zarr")
+    path = folder / "v.zarr" / "logits" / "zarr.json"
+    held = json.loads(path.read_text())
+    held["shape"], held["chunk_grid"]["configuration"]["chunk_shape"] = [4 * 10**8, 2], [10**6, 2]
+    path.write_text(json.dumps(held))
+    root = json.loads((folder / "v.zarr" / "zarr.json").read_text())
+    root["attributes"]["recal"].pop("generation")
+    (folder / "v.zarr" / "zarr.json").write_text(json.dumps(root))
+    return "v.zarr"
+
+
+def packed_chunk(folder):
+    """A chunk of eight numbers that unpacks to half a gigabyte."""
+    root = zarr.open_group(str(folder / "v.zarr"), mode="w", zarr_format=3)
+    root.attrs["recal"] = {"kind": "views", "version": 1, "transforms": []}
+    packing = zarr.codecs.GzipCodec()
+    root.create_array("logits", data=np.zeros((4, 2)), chunks=(4, 2), compressors=packing, fill_value=1.0)
+    (chunk,) = [path for path in (folder / "v.zarr" / "logits" / "c").rglob("*") if path.is_file()]
+    chunk.write_bytes(zeros(500))
+    return "v.zarr"
+
+
+def png(width, height, content=b""):
+    def part(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", head) + part(b"IDAT", content) + part(b"IEND", b"")
+
+
+def large_image(folder):
+    (folder / "images").mkdir()
+    rows = zlib.compress(bytes((3 * 9_000 + 1) * 9_000), 1)
+    (folder / "images" / "a.png").write_bytes(png(9_000, 9_000, rows))
+    return "images"
+
+
+def fast_sound(folder):
+    """A header that claims four thousand million samples in a second."""
+    (folder / "sounds").mkdir()
+    rate = 2**31 - 1
+    head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 44, b"WAVE", b"fmt ", 16, 1, 1, rate, rate, 1, 8, b"data", 8)
+    (folder / "sounds" / "a.wav").write_bytes(head + bytes(8))
+    return "sounds"
+
+
+def packed_npz(folder):
+    head = io.BytesIO()
+    shape = (500 * 10**6,)
+    np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(folder / "i.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("inputs.npy", head.getvalue() + bytes(500 * 10**6))
+    return "i.npz"
+
+
+OPEN = "from pathlib import Path\nfrom recal.collecting.inputs.files import open_path\n"
+HOSTILE = {
+    "calibration": (padded_text, "import recal\nrecal.load({!r})"),
+    "parquet-probs": (constant_rows, "from recal.files.prob_tables import read_prob_table\nread_prob_table({!r})"),
+    "parquet-inputs": (constant_rows, OPEN + "open_path(Path({!r}))"),
+    "idx": (packed_idx, OPEN + "open_path(Path({!r}))"),
+    "tar": (packed_tar, OPEN + "open_path(Path({!r}))"),
+    "tar-xz": (xz_tar, OPEN + "open_path(Path({!r}))"),
+    "tar-header": (endless_tar_header, OPEN + "open_path(Path({!r}))"),
+    "zarr": (empty_zarr, "import recal\nrecal.read_views({!r}).logits.sum()"),
+    "zarr-chunk": (packed_chunk, "import recal\nrecal.read_views({!r}).logits.sum()"),
+    "image": (large_image, OPEN + "open_path(Path({!r})).read(0, 1)"),
+    "sound": (fast_sound, OPEN + "open_path(Path({!r}), seconds=2.0).read(0, 1)"),
+    "npz": (packed_npz, OPEN + "open_path(Path({!r}))"),
+}
+
+# One process for all of them, which imports once; its limit is lowered so that half a gigabyte is far too much.
+MEASURED = """
+import json, resource, sys
+import numpy, recal, recal.errors, recal.files.gate
+import pyarrow.parquet, pandas, zarr, PIL.Image, soundfile, recal.calibrators.temperature
+recal.files.gate._SMALL, recal.files.gate._LARGE = 2**25, 2**26
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+for code in json.loads(sys.argv[1]):
+    open("/proc/self/clear_refs", "w").write("5")
+    before = peak()
+    try:
+        exec(code)
+        print("read", end=" ")
+    except recal.errors.RecalError as error:
+        print("refused", str(error).replace("\\n", " "), end=" ")
+    print(round((peak() - before) / 1000))
+"""
+
+
+def measured(codes):
+    done = subprocess.run([sys.executable, "-c", MEASURED, json.dumps(codes)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from /proc")
+def test_a_small_file_that_would_take_gigabytes_is_refused(tmp_path):
+    codes = []
+    for name, (make, code) in HOSTILE.items():
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / make(tmp_path / name)
+        size = sum(part.stat().st_size for part in [path, *path.rglob("*")] if part.is_file())
+        assert size < 5_000_000, f"{name}, or it is not small"
+        codes.append(code.format(str(path)))
+    for name, told in zip(HOSTILE, measured(codes), strict=True):
+        assert told.startswith("refused"), f"{name}: {told}"
+        assert int(told.split()[-1]) < 200, f"{name}, in megabytes: {told}"
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from /proc")
+def test_a_text_in_every_row_is_held_once(tmp_path):
+    code = "from recal.files.prob_tables import read_columns\nassert len(read_columns({!r})['a']) == 3000"
+    (told,) = measured([code.format(str(tmp_path / one_long_text(tmp_path)))])
+    assert told.startswith("read"), told
+    assert int(told.split()[-1]) < 300, "megabytes; spelled out it would be 1,500"
+
+
+def test_the_limit_is_raised_by_name(monkeypatch, tmp_path):
+    from recal.collecting.inputs.files import read_idx
+
+    with gzip.open(tmp_path / "x-idx3-ubyte.gz", "wb", compresslevel=1) as file:
+        file.write(b"\0\0\x08\x03" + struct.pack(">3I", 30, 1_000, 1_000) + bytes(3 * 10**7))
+    monkeypatch.setattr("recal.files.gate._SMALL", 10**7)
+    monkeypatch.setattr("recal.files.gate._RATIO", 2)
+    with pytest.raises(Exception, match=f"set {LIMIT}=30000000"):
+        read_idx(tmp_path / "x-idx3-ubyte.gz")
+    monkeypatch.setenv(LIMIT, "30000000")
+    assert read_idx(Path(tmp_path / "x-idx3-ubyte.gz")).shape == (30, 1_000, 1_000)
+
+
+@pytest.mark.parametrize(("text", "bytes_"), [("16GB", 16 * 10**9), ("1.5 g", 15 * 10**8), ("300", 300)])
+def test_the_limit_is_written_as_people_write_it(monkeypatch, text, bytes_):
+    monkeypatch.setenv(LIMIT, text)
+    assert allowance(0) == bytes_
+
+
+def test_a_limit_that_is_no_number_is_refused(monkeypatch):
+    monkeypatch.setenv(LIMIT, "lots")
+    with pytest.raises(InputError, match="got 'lots'"):
+        allowance(0)
