@@ -10,9 +10,10 @@ import soundfile
 from PIL import Image
 from torch.utils.data import Dataset
 
-from recal import InputError, collect, read_views
+from recal import collect, read_views
 from recal.collecting.inputs.folder import ImageFolder
 from recal.collecting.sinks import unchanged
+from recal.errors import InputError
 
 
 def model(batch):
