@@ -11,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import check_weights
 from recal.engine.kernels import bins
 from recal.errors import InputError
-from recal.metrics.rows import Classes, check_n_bins, check_pair, equal_width_edges, run, score
+from recal.metrics.rows import Classes, check_n_bins, check_pair, counted, equal_width_edges, run, score
 
 Vector = NDArray[np.float64]
 
@@ -34,7 +35,7 @@ class BinTable:
     @property
     def gaps(self) -> Vector:
         """Mean confidence minus accuracy in each bin; 0 in an empty one."""
-        return (self.confidence_sums - self.correct) / np.maximum(self.counts, 1)
+        return (self.confidence_sums - self.correct) / np.where(self.counts > 0, self.counts, 1.0)
 
     @property
     def shares(self) -> Vector:
@@ -62,16 +63,23 @@ class BinTable:
         return _debiased(self, norm)
 
 
-def bin_table(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> BinTable:
+def bin_table(
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> BinTable:
     """Bin the rows by the confidence of their top class, in bins of equal width."""
     edges = equal_width_edges(n_bins)
+    if sample_weight is not None:
+        confidence, correct, weights = counted(score(probs, y, classes), sample_weight)
+        return table_of(confidence, correct, edges, weights)
     array, labels = check_pair(probs, y, classes)
     table = BinTable(edges, np.zeros(n_bins), np.zeros(n_bins), np.zeros(n_bins))
     run(bins.bin_top_label, array, labels, edges, table.counts, table.confidence_sums, table.correct)
     return table
 
 
-def ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
+def ece(
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
     """Expected calibration error: the distance of mean confidence and accuracy per bin, weighted by the bin's share.
 
     Parameters
@@ -83,6 +91,8 @@ def ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = 
         Bins of equal width (lo, hi] over [0, 1].
     classes : sequence of length n_classes, optional
         The columns' names, in the columns' order.
+    sample_weight : array-like of shape (n_samples,), optional
+        How often each sample counts.
 
     Examples
     --------
@@ -90,10 +100,12 @@ def ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = 
     >>> round(ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)  # two bins: |0.9 - 1| / 2 + |0.8 - 0| / 2
     0.45
     """
-    return bin_table(probs, y, n_bins, classes=classes).ece()
+    return bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight).ece()
 
 
-def mce(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
+def mce(
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
     """Maximum calibration error: the largest distance of mean confidence and accuracy of any bin that holds a row.
 
     Examples
@@ -102,11 +114,17 @@ def mce(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = 
     >>> round(mce([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
     0.8
     """
-    return bin_table(probs, y, n_bins, classes=classes).mce()
+    return bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight).mce()
 
 
 def debiased_ece(
-    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, norm: Literal[1, 2] = 2, classes: Classes = None
+    probs: ArrayLike,
+    y: ArrayLike,
+    n_bins: int = 15,
+    *,
+    norm: Literal[1, 2] = 2,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
 ) -> float:
     """Calibration error without most of the upward bias that finite bins cause (Kumar, Liang and Ma, 2019).
 
@@ -126,7 +144,7 @@ def debiased_ece(
     """
     if norm not in (1, 2):
         raise InputError("must be 1 or 2", argument="norm", came=f"got {norm!r}")
-    return _debiased(bin_table(probs, y, n_bins, classes=classes), norm)
+    return _debiased(bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight), norm)
 
 
 def _debiased(table: BinTable, norm: int) -> float:
@@ -150,8 +168,14 @@ def _folded_normal_mean(mean: Vector, deviation: Vector) -> Vector:
     return np.where(deviation > 0, folded, np.abs(mean))
 
 
-def equal_mass_edges(confidence: Vector, n_bins: int) -> Vector:
+def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = None) -> Vector:
     """Edges that put as nearly equal numbers of rows in each bin as equal confidences, kept together, allow."""
+    if weights is not None:
+        order = np.argsort(confidence)
+        reached = np.cumsum(weights[order]) / weights.sum()
+        ends = np.searchsorted(reached, np.arange(1, check_n_bins(n_bins)) / n_bins * (1 - 1e-12))
+        inner = np.unique(np.r_[confidence[order][ends], confidence[order][-1]])
+        return np.concatenate([[0.0], inner[:-1], [1.0]])
     n, ordered = len(confidence), np.sort(confidence)
     share, extra = divmod(n, check_n_bins(n_bins))
     b = np.arange(1, n_bins + 1)
@@ -160,18 +184,22 @@ def equal_mass_edges(confidence: Vector, n_bins: int) -> Vector:
     return np.concatenate([[0.0], inner[:-1], [1.0]])
 
 
-def table_of(confidence: Vector, correct: NDArray[np.bool_], edges: Vector) -> BinTable:
+def table_of(confidence: Vector, correct: NDArray[np.bool_], edges: Vector, weights: Vector | None = None) -> BinTable:
     """Bin rows whose confidence is already known, between any edges."""
     bin_of = np.empty(len(confidence), np.intp)
     bins.assign_bins(confidence, edges, bin_of)
 
-    def total(weights: NDArray[Any] | None) -> Vector:
-        return np.bincount(bin_of, weights=weights, minlength=len(edges) - 1).astype(np.float64)
+    def total(values: NDArray[Any] | None) -> Vector:
+        if weights is not None:
+            values = weights if values is None else weights * values
+        return np.bincount(bin_of, weights=values, minlength=len(edges) - 1).astype(np.float64)
 
     return BinTable(edges, total(None), total(confidence), total(correct))
 
 
-def adaptive_ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
+def adaptive_ece(
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
     """ECE with bins of equal numbers of rows, so that none is nearly empty.
 
     Rows of equal confidence share a bin, whatever their order; bins are then fewer, or of unequal size.
@@ -182,11 +210,13 @@ def adaptive_ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: C
     >>> round(adaptive_ece([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]], [0, 0, 0, 1], n_bins=2), 3)
     0.15
     """
-    rows = score(probs, y, classes)
-    return table_of(rows.confidence, rows.correct, equal_mass_edges(rows.confidence, n_bins)).ece()
+    confidence, correct, weights = counted(score(probs, y, classes), sample_weight)
+    return table_of(confidence, correct, equal_mass_edges(confidence, n_bins, weights), weights).ece()
 
 
-def classwise_ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
+def classwise_ece(
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
     """The mean over all classes of the binary ECE of that class's probability.
 
     Every column counts once, also a class that never occurs in `y`.
@@ -199,6 +229,13 @@ def classwise_ece(probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: 
     """
     edges = equal_width_edges(n_bins)
     array, labels = check_pair(probs, y, classes)
+    if sample_weight is not None:
+        score(array, labels)  # which checks the values
+        weights = check_weights(sample_weight, len(array))
+        columns = (table_of(array[:, k].astype(np.float64), labels == k, edges, weights) for k in range(array.shape[1]))
+        return float(
+            np.mean([np.abs(table.confidence_sums - table.correct).sum() for table in columns]) / weights.sum()
+        )
     gaps = np.zeros((1, array.shape[1], n_bins))
     run(bins.bin_classwise, array, labels, edges, np.zeros(len(array), np.intp), gaps)
     return float(np.abs(gaps).sum() / (len(array) * array.shape[1]))

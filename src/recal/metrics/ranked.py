@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.engine.kernels import bins
-from recal.metrics.rows import Classes, score
+from recal.metrics.rows import Classes, counted, score
 
 Vector = NDArray[np.float64]
 
@@ -21,16 +21,21 @@ class Runs(NamedTuple):
     confidence: Vector
 
 
-def runs(confidence: Vector, correct: NDArray[np.bool_]) -> Runs:
+def runs(confidence: Vector, correct: NDArray[np.bool_], weights: Vector | None = None) -> Runs:
     """Gather rows of equal confidence."""
     order = np.argsort(confidence)  # rows of equal confidence are added up, so their order does not matter
     ordered = confidence[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    if weights is not None:
+        right = np.add.reduceat((weights * correct)[order], starts)
+        return Runs(np.add.reduceat(weights[order], starts), right, ordered[starts])
     sizes = np.diff(np.r_[starts, len(ordered)]).astype(np.float64)
     return Runs(sizes, np.add.reduceat(correct[order].astype(np.float64), starts), ordered[starts])
 
 
-def ks_error(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+def ks_error(
+    probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
     """Kolmogorov-Smirnov calibration error (Gupta et al., 2021): no bins.
 
     Rows are added up from the least to the most confident; the error is the largest distance between the running
@@ -42,8 +47,7 @@ def ks_error(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> floa
     >>> round(ks_error([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
     0.4
     """
-    rows = score(probs, y, classes)
-    return ks_of(runs(rows.confidence, rows.correct))
+    return ks_of(runs(*counted(score(probs, y, classes), sample_weight)))
 
 
 def ks_of(gathered: Runs) -> float:
@@ -51,11 +55,12 @@ def ks_of(gathered: Runs) -> float:
     return float(np.abs(gaps).max() / gathered.sizes.sum())
 
 
-def aurc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+def aurc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None) -> float:
     """Area under the risk-coverage curve: the error rate among the i most confident rows, averaged over i = 1..n.
 
     Low when errors are made with low confidence. Rows of equal confidence count with the expectation over their
-    order. 0 when every row is right, 1 when every row is wrong.
+    order. 0 when every row is right, 1 when every row is wrong. Weights that are not whole numbers give the integral
+    over the share covered instead of the sum over rows.
 
     Examples
     --------
@@ -63,8 +68,17 @@ def aurc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
     >>> aurc([[0.9, 0.1], [0.8, 0.2]], [0, 1])  # risks 0 and 1/2
     0.25
     """
-    rows = score(probs, y, classes)
-    return aurc_of(runs(rows.confidence, rows.correct))
+    gathered = runs(*counted(score(probs, y, classes), sample_weight))
+    return aurc_of(gathered) if (gathered.sizes == np.rint(gathered.sizes)).all() else _weighted_area(gathered)
+
+
+def _weighted_area(gathered: Runs) -> float:
+    """The area where weights are no whole numbers: each run's risk, integrated over the mass it adds."""
+    sizes, wrong = gathered.sizes[::-1], (gathered.sizes - gathered.correct)[::-1]
+    above, wrong_above = np.cumsum(sizes) - sizes, np.cumsum(wrong) - wrong
+    rate = wrong / sizes
+    logs = np.log1p(np.divide(sizes, above, out=np.zeros(len(sizes)), where=above > 0))
+    return float((wrong + (wrong_above - rate * above) * logs).sum() / sizes.sum())
 
 
 def aurc_of(gathered: Runs, harmonic: Vector | None = None) -> float:
@@ -78,7 +92,7 @@ def harmonic_numbers(n: int) -> Vector:
     return np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n + 1))])
 
 
-def auroc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+def auroc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None) -> float:
     """How well confidence tells right from wrong answers: the chance that a right one has the higher confidence.
 
     Equal confidences count one half. NaN when every row is right or every row is wrong, since there is no pair.
@@ -89,8 +103,7 @@ def auroc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
     >>> auroc([[0.9, 0.1], [0.8, 0.2]], [0, 1])
     1.0
     """
-    rows = score(probs, y, classes)
-    return auroc_of(runs(rows.confidence, rows.correct))
+    return auroc_of(runs(*counted(score(probs, y, classes), sample_weight)))
 
 
 def auroc_of(gathered: Runs) -> float:

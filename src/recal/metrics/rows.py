@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels, check_form, check_labels, check_probs
+from recal.checks import Floats, Labels, check_form, check_labels, check_probs, check_weights
 from recal.engine.kernels import bins
 from recal.errors import InputError, RecalError
 
@@ -42,6 +42,17 @@ def score(probs: ArrayLike, y: ArrayLike, classes: Classes = None) -> RowScores:
     rows = RowScores(np.empty(n), np.empty(n, np.bool_), np.empty(n), np.empty(n), array.shape[1])
     run(bins.score_rows, array, labels, rows.confidence, rows.correct, rows.brier, rows.nll)
     return rows
+
+
+def counted(
+    rows: RowScores, sample_weight: ArrayLike | None
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64] | None]:
+    """Return confidence and correctness of the rows that count, and how often each does; None for once each."""
+    if sample_weight is None:
+        return rows.confidence, rows.correct, None
+    weights = check_weights(sample_weight, len(rows))
+    held = weights > 0.0
+    return rows.confidence[held], rows.correct[held], weights[held]
 
 
 def check_pair(probs: ArrayLike, y: ArrayLike, classes: Classes) -> tuple[Floats, Labels]:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.engine.kernels import bins
-from recal.metrics.rows import Classes, score
+from recal.metrics.rows import Classes, counted, score
 
 Vector = NDArray[np.float64]
 
@@ -16,7 +16,9 @@ _GRID = 4096
 _BANDWIDTH_TOLERANCE = 1e-9
 
 
-def smooth_ece(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> float:
+def smooth_ece(
+    probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
     """Smooth ECE of the top class's confidence, with the bandwidth that equals the error itself.
 
     The residuals, confidence minus outcome, are blurred over [0, 1] by a Gaussian that is reflected at both ends;
@@ -29,8 +31,9 @@ def smooth_ece(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None) -> fl
     >>> round(smooth_ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
     0.35
     """
-    rows = score(probs, y, classes)
-    return fixed_point(cosine_coefficients(rows.confidence, rows.gap / len(rows)))
+    confidence, correct, weights = counted(score(probs, y, classes), sample_weight)
+    shares = 1.0 / len(confidence) if weights is None else weights / weights.sum()
+    return fixed_point(cosine_coefficients(confidence, (confidence - correct) * shares))
 
 
 def cosine_coefficients(confidence: Vector, weights: Vector) -> Vector:

@@ -202,14 +202,31 @@ def test_equal_tops_predict_the_first_of_them():
     assert error_rate([[0.5, 0.5]], [1]) == 1.0
 
 
-@pytest.mark.parametrize("metric", [nll, brier, error_rate])
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
 def test_weights_count_samples_more_than_once(metric):
     rng = np.random.default_rng(0)
     probs, y, whole = rng.dirichlet(np.ones(4), 60), rng.integers(0, 4, 60), rng.integers(0, 4, 60)
+    whole[0] += -whole.sum() % 15  # bins of equal mass can then be filled evenly
     repeated = metric(np.repeat(probs, whole, axis=0), np.repeat(y, whole))
-    assert metric(probs, y, sample_weight=whole / 3) == pytest.approx(repeated, rel=1e-12)
+    assert metric(probs, y, sample_weight=whole) == pytest.approx(repeated, rel=1e-9)
     with pytest.raises(InputError, match="`sample_weight`"):
         metric(probs, y, sample_weight=whole[:-1])
+
+
+@pytest.mark.parametrize("metric", [nll, brier, error_rate, ece, mce, smooth_ece, ks_error, auroc, adaptive_ece])
+def test_only_the_proportions_of_weights_count(metric):
+    rng = np.random.default_rng(0)
+    probs, y, weights = rng.dirichlet(np.ones(4), 60), rng.integers(0, 4, 60), rng.random(60)
+    assert metric(probs, y, sample_weight=weights) == pytest.approx(
+        metric(probs, y, sample_weight=7 * weights), rel=1e-9
+    )
+
+
+def test_the_area_with_weights_is_the_limit_of_many_small_samples():
+    rng = np.random.default_rng(0)
+    probs, y, weights = rng.dirichlet(np.ones(3), 40), rng.integers(0, 3, 40), rng.integers(1, 4, 40) / 2
+    many = np.rint(weights * 2000).astype(int)
+    assert aurc(probs, y, sample_weight=weights) == pytest.approx(aurc(probs, y, sample_weight=many), abs=1e-4)
 
 
 def test_the_plain_brier_score_is_not_divided_by_the_classes():
