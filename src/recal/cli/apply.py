@@ -13,6 +13,7 @@ from recal.cli.recognise import check_kind, kind_of
 from recal.cli.sources import check_views_held, load_calibration, open_views
 
 if TYPE_CHECKING:
+    from recal.collecting.applying import Applied
     from recal.collecting.parts import AppliedParts
 
 # Whether the model was asked here, or the views were there already.
@@ -54,6 +55,12 @@ def apply(
     outputs: options.Outputs = None,
     device: options.Device = None,
     engine: options.Engine = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Judge these inputs together and use the temperature that suits them.")
+    ] = False,
+    accept_unlike: Annotated[
+        bool, typer.Option("--accept-unlike", help="With --follow: accept answers to inputs unlike all of the fit's.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Answer new inputs with calibrated confidence, and say which answers can be automated.
@@ -68,6 +75,11 @@ def apply(
 
     Inputs are prepared as they were for the fit ([bold]recal plan[/bold] shows how), and only the transformations that
     the calibration needs are computed.
+
+    With --follow all inputs of one command are judged together, by their logits alone, and confidences follow the
+    damage that is found: dark, blurred or noisy inputs get less. Answers never change. It needs 50 inputs or more and
+    a calibration whose views were of three or more kinds of damage (--pool damage). Inputs unlike all of the fit's keep
+    the fit's temperature, and the rule accepts none of them.
 
     Example: [bold]recal apply calibrated --model net.onnx --data new/ --out answers.csv[/bold]
 
@@ -90,7 +102,7 @@ def apply(
     if classes is not None:
         _name_classes(calibrator, classes.split(","), calibration)
     from recal import Plan
-    from recal.collecting.applying import Applied, passes_of
+    from recal.collecting.applying import Applied, passes_of, profile_of
     from recal.collecting.applying import apply as run
     from recal.collecting.parts import apply_distributed
     from recal.errors import InputError
@@ -98,6 +110,9 @@ def apply(
     from recal.runtime.numpy import answers_of
 
     in_parts = not out.suffix
+    profile = profile_of(calibrator) if follow else None
+    if in_parts and follow:
+        raise InputError(f"--follow judges all inputs together, and {out} would be written in parts; name one file.")
     check_prob_name(out / "part.parquet" if in_parts else out)
     if in_parts and (views is not None or labels is not None):
         raise InputError(
@@ -115,6 +130,7 @@ def apply(
             probs, sure = answers_of(calibrator, found) if plain else calibrator.predict_both(found)
             passes = None if plain else passes_of(calibrator, found.logits)
             applied = Applied(probs, found.labels, found.classes, passes, sure)
+            applied = applied if profile is None else applied.followed(profile.condition(found.logits))
     elif isinstance(calibrator, Plan):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and model is not None and data is not None:
@@ -133,7 +149,7 @@ def apply(
             if in_parts:
                 _tell_parts(apply_distributed(calibrator, opened, source, out, **how), skipped, as_json)
                 return
-            applied = run(calibrator, opened, source, **options.given(labels=labels), **how)
+            applied = run(calibrator, opened, source, **options.given(labels=labels), follow=follow, **how)
         except KeyboardInterrupt as stop:
             lost = "Nothing was written. What must survive this is collected: recal collect --out NAME.zarr"
             stop.add_note(f"Parts that are done are kept in {out}: run the same again." if in_parts else lost)
@@ -149,7 +165,7 @@ def apply(
         )
         raise InputError(f"recal apply takes either a file of views, or --model and --data; got {given or 'neither'}.")
     rule = getattr(calibrator, "decision_", None)
-    accept = None if rule is None else rule.accept(applied.probs, applied.confidences)
+    accept = None if rule is None else _accepted(rule, applied, accept_unlike)
     accepted = None if accept is None else int(accept.sum())
     how_sure: dict[str, Any] = {"confidence": applied.confidences, "accepted": accept, "inputs": inputs}
     if inputs is None and out.suffix == ".csv":
@@ -159,10 +175,15 @@ def apply(
     if as_json:
         counts = {"samples": n_samples, "classes": n_classes, "passes_per_answer": applied.passes_per_answer}
         counts |= {} if accepted is None else {"accepted": accepted}
+        counts |= {} if applied.condition is None else {"condition": applied.condition.to_dict()}
         print_json({**counts, "skipped": skipped, "file": out})
         return
     if skipped:
         say(f"{len(skipped)} files could not be read and were skipped, such as {skipped[0]}.")
+    if applied.condition is not None:
+        say(str(applied.condition))
+        if applied.condition.unlike and rule is not None and not accept_unlike:
+            say("The rule accepts no answer to such inputs. Use --accept-unlike to apply it all the same.")
     if accepted is not None:
         say(f"{accepted:,} of {n_samples:,} answers ({accepted / n_samples:.1%}) are accepted by the rule.")
     following = f" Next: recal evaluate {out}" if applied.labels is not None and out.suffix != ".csv" else ""
@@ -171,6 +192,14 @@ def apply(
     each = applied.passes_per_answer
     cost = "" if each is None or each == 1 else f" An answer {_TAKES[model is None]} {each:.2f} forward passes."
     say(f"{n_samples:,} answers written to {out}.{cost}{following}")
+
+
+def _accepted(rule: Any, applied: Applied, accept_unlike: bool) -> Any:
+    from recal.decisions import accept_followed
+
+    if applied.condition is None:
+        return rule.accept(applied.probs, applied.confidences)
+    return accept_followed(rule, applied.probs, applied.condition, applied.confidences, accept_unlike=accept_unlike)
 
 
 def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:

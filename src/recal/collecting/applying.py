@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,11 @@ from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import Engine, choose_engine, open_source
 from recal.collecting.models.base import as_model
 from recal.collecting.sinks.memory import Sink
-from recal.errors import InputError
+from recal.decisions.following.condition import Condition
+from recal.decisions.following.powers import followed_confidences, to_the_power
+from recal.decisions.following.statistics import RowNumbers
+from recal.decisions.profiles import Profile
+from recal.errors import InputError, Remedy
 from recal.plan import Plan
 from recal.transforms import Named, Transform
 from recal.transforms.parse import Own, by_name
@@ -33,6 +37,15 @@ class Applied:
     classes: NDArray[Any] | None
     passes: NDArray[np.int64] | None = None  # forward passes of each answer
     confidences: NDArray[np.float64] | None = None  # the chance that each answer is right, as `predict_confidence`
+    condition: Condition | None = None  # what following found of these inputs, where it was asked for
+
+    def followed(self, condition: Condition) -> Applied:
+        """Return the same answers at the temperature that suits these inputs."""
+        probs = to_the_power(self.probs, condition.ratio)
+        sure = (
+            self.confidences if self.confidences is None else followed_confidences(self.confidences, self.probs, probs)
+        )
+        return replace(self, probs=probs, confidences=sure, condition=condition)
 
     @property
     def passes_per_answer(self) -> float | None:
@@ -53,6 +66,7 @@ def apply(
     outputs: Outputs | None = None,
     device: Any = None,
     transforms: Own = (),
+    follow: bool = False,
     **files: Any,
 ) -> Applied:
     """Return calibrated probabilities of inputs; neither inputs nor logits are ever held whole.
@@ -69,6 +83,9 @@ def apply(
         knows, from its views, what they were collected with; others than those are refused.
     transforms : sequence of callables, or mapping of name to callable
         Your own transformations, where the calibrator knows them by name only.
+    follow : bool
+        Judge these inputs, taken together, by their logits, and use the temperature that suits them; the calibrator
+        needs a ``profile_`` for it. `Applied.condition` says what was found.
 
     Examples
     --------
@@ -81,7 +98,7 @@ def apply(
     """
     source = open_source(inputs, labels, files)
     job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
-    sink = ProbabilitySink(job, source, calibrator)
+    sink = ProbabilitySink(job, source, calibrator, profile_of(calibrator) if follow else None)
     choose_engine(engine)(job, source, batch_size, sink, progress)
     return sink.result()
 
@@ -145,6 +162,7 @@ class CalibratedBlock:
     confidences: NDArray[np.float64]
     passes: NDArray[np.int64]
     labels: NDArray[Any] | None
+    numbers: RowNumbers | None = None
 
     def __len__(self) -> int:
         return len(self.probs)
@@ -156,11 +174,13 @@ class Calibrating:
 
     calibrator: Calibrator
     transforms: tuple[Transform, ...]
+    profile: Profile | None = None  # where inputs are followed
 
     def __call__(self, block: Block) -> CalibratedBlock:
         views: dict[Transform | str, Any] = dict(zip(self.transforms, block.transformed))
         both = self.calibrator.predict_both(Views(block.logits, views))
-        return CalibratedBlock(block.index, *both, passes_of(self.calibrator, block.logits), block.labels)
+        numbers = None if self.profile is None else self.profile.numbers(block.logits)
+        return CalibratedBlock(block.index, *both, passes_of(self.calibrator, block.logits), block.labels, numbers)
 
 
 class ProbabilitySink(Sink):
@@ -168,9 +188,9 @@ class ProbabilitySink(Sink):
 
     doing: ClassVar[str] = "Applying"
 
-    def __init__(self, job: Job, source: Source, calibrator: Calibrator) -> None:
+    def __init__(self, job: Job, source: Source, calibrator: Calibrator, profile: Profile | None = None) -> None:
         super().__init__(job, source, class_names(calibrator))
-        self.calibrator = calibrator
+        self.calibrator, self.profile = calibrator, profile
         self._blocks: dict[int, CalibratedBlock] = {}
 
     def put(self, block: Block) -> None:
@@ -178,7 +198,7 @@ class ProbabilitySink(Sink):
         self.take(self.finisher()(block))
 
     def finisher(self) -> Calibrating:
-        return Calibrating(self.calibrator, self.job.transforms)
+        return Calibrating(self.calibrator, self.job.transforms, self.profile)
 
     def take(self, finished: CalibratedBlock) -> None:
         if finished.labels is not None and self.source.labels is None:
@@ -190,7 +210,24 @@ class ProbabilitySink(Sink):
         probs = np.concatenate([block.probs for block in blocks])
         labels, classes = self.labels(*probs.shape)
         passes, sure = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("passes", "confidences"))
-        return Applied(probs, labels, classes, passes, sure)
+        applied = Applied(probs, labels, classes, passes, sure)
+        if self.profile is None:
+            return applied
+        return applied.followed(self.profile.condition_of([b.numbers for b in blocks if b.numbers is not None]))
+
+
+def profile_of(calibrator: Any) -> Profile:
+    """Return the profile that a calibrator carries; say how to make one where it carries none."""
+    found = getattr(calibrator, "profile_", None)
+    if not isinstance(found, Profile):
+        raise InputError(
+            "Following needs a profile of the fit's samples, and this calibration holds none.",
+            remedy=Remedy(
+                "Set calibrator.profile_ = recal.profile(views, y) on the fit's views",
+                typed="Fit it again: recal fit VIEWS --out calibration.recal, with views of `--pool damage`",
+            ),
+        )
+    return found
 
 
 def class_names(calibrator: Calibrator) -> list[Any] | None:

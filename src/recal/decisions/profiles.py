@@ -8,6 +8,7 @@ label is known, from which a profile with labels learns to follow damage without
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from recal.checks import Floats, check_labels
 from recal.decisions.following.condition import Condition, Following, unknown
 from recal.decisions.following.learning import FEWEST_ROWS, learn
 from recal.decisions.following.prior_shift import recalls
+from recal.decisions.following.statistics import RowNumbers, join_rows, row_numbers
 from recal.errors import InputError
 from recal.transforms import as_transform
 from recal.views import Views
@@ -104,8 +106,17 @@ class Profile:
 
     def condition(self, logits: Floats) -> Condition:
         """What a batch of logits says about damage: its accuracy and the temperature that suits it, or why not."""
+        return self.condition_of([self.numbers(logits)])
+
+    def numbers(self, logits: Floats) -> RowNumbers:
+        """What `condition_of` needs of a piece of a batch, so that a large one need not be held whole."""
+        self.check_classes(logits.shape[1])
+        return row_numbers(logits, self.beta, math.nan if self.following is None else self.following.cut)
+
+    def condition_of(self, pieces: Sequence[RowNumbers]) -> Condition:
+        """The condition of a batch that was read in pieces."""
         if self.following is not None:
-            return self.following.condition(logits)
+            return self.following.condition_of(join_rows(pieces))
         few = f"the profile is of an earlier version, or of fewer than {FEWEST_ROWS} samples"
         why = few if self.labelled else "the profile was made without labels"
         return unknown(self.beta, why)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Floats
 from recal.decisions.bounds import Interval
 from recal.decisions.following.process import NOISE, Process
-from recal.decisions.following.statistics import N_STATISTICS, RowNumbers, row_numbers, statistics
+from recal.decisions.following.statistics import N_STATISTICS, RowNumbers, statistics
 from recal.errors import InputError
 
 Vector = NDArray[np.float64]
@@ -22,8 +22,10 @@ SIZES = (50, 100, 200, 400, 800)
 # Below so many inputs, or kinds of damaging views, the fit's temperature stays.
 SMALLEST_BATCH = 50
 FEWEST_KINDS = 3
-# From this variance of the process on (1 is the prior's), a batch is unlike every set of the fit.
-UNKNOWN_FROM = 0.3
+# From this variance of the process on (1 is the prior's), a batch is unlike every set of the fit and its accuracy
+# unknown. Its temperature still follows for a while: the process says "no change" the more, the less it knows.
+UNKNOWN_FROM = 0.4
+STAYS_FROM = 0.6
 _EVERYTHING: Interval = (0.0, 1.0)
 _LEVEL = 0.95
 _DEVIATIONS = 1.959964
@@ -42,7 +44,7 @@ class Condition:
     reason : str
         Where it is not known, why; empty where it is.
     ratio : float
-        The beta that suits the batch over the fit's; 1 where not known.
+        The beta that suits the batch over the fit's; 1 where too little is known of it.
     beta : float
     accuracy : float
         The estimate; NaN where not known.
@@ -63,16 +65,20 @@ class Condition:
     variance: float
     unlike: bool = False
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        accuracy = self.accuracy if self.known else None
+        return {**vars(self), "accuracy": accuracy, "interval": list(self.interval)}
+
     def __str__(self) -> str:
         """One sentence for a person: what was done, and why."""
-        if not self.known:
+        if self.ratio == 1 and not self.known:
             return f"The temperature of the fit stays: {self.reason}."
+        change = "stays" if abs(self.ratio - 1) < 0.005 else f"is multiplied by {1 / self.ratio:.2f}"
+        if not self.known:
+            return f"The temperature {change}, and accuracy is unknown: {self.reason}."
         low, high = self.interval
-        change = "unchanged" if abs(self.ratio - 1) < 0.005 else f"multiplied by {1 / self.ratio:.2f}"
-        return (
-            f"Followed: the temperature is {change}; estimated accuracy {self.accuracy:.1%} "
-            f"(95 % interval {low:.1%} to {high:.1%})."
-        )
+        return f"The temperature {change}; estimated accuracy {self.accuracy:.1%} (95 %: {low:.1%} to {high:.1%})."
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,14 +127,6 @@ class Following:
         if not (self.beta > 0 and 0 <= self.accuracy <= 1 and (self.spread > 0).all() and self.n_samples > 0):
             raise InputError("Following needs a positive beta and spread, and an accuracy from 0 to 1.")
 
-    def condition(self, logits: Floats) -> Condition:
-        """Say what a batch of logits, (n_samples, n_classes), shows."""
-        return self.condition_of(self.numbers(logits))
-
-    def numbers(self, logits: Floats) -> RowNumbers:
-        """Read off logits what `condition_of` needs of each row; a large batch is read piece by piece and joined."""
-        return row_numbers(logits, self.beta, self.cut)
-
     def condition_of(self, rows: RowNumbers) -> Condition:
         """Say what a batch shows, of which each row's numbers are known."""
         n = len(rows.answers)
@@ -142,9 +140,11 @@ class Following:
             return unknown(self.beta, f"{n} inputs are too few to judge by; {SMALLEST_BATCH} are needed")
         process = self._process(n)
         changes, variance = process(self._place(statistics(rows))[None])
-        if variance[0] >= UNKNOWN_FROM:
-            return unknown(self.beta, "these inputs are unlike every view of the fit", float(variance[0]), unlike=True)
         ratio, centre = math.exp(changes[0, 0]), self._clean_log_odds + changes[0, 1]
+        if variance[0] >= UNKNOWN_FROM:
+            strange = unknown(self.beta, "these inputs are unlike every view of the fit", float(variance[0]))
+            kept = 1.0 if variance[0] >= STAYS_FROM else ratio
+            return replace(strange, ratio=kept, beta=self.beta * kept, unlike=True)
         accuracy = _share(centre)
         spread = math.sqrt(self._doubt**2 * (variance[0] + NOISE) + self._chance(rows, process, accuracy))
         interval = (_share(centre - spread), _share(centre + spread))
@@ -195,9 +195,9 @@ class Following:
         return float(_DEVIATIONS**2 * (outcomes + process(places)[0][:, 1].var()))
 
 
-def unknown(beta: float, reason: str, variance: float = 1.0, *, unlike: bool = False) -> Condition:
+def unknown(beta: float, reason: str, variance: float = 1.0) -> Condition:
     """The condition of a batch that nothing can be said about: the fit's temperature stays."""
-    return Condition(False, reason, 1.0, beta, math.nan, _EVERYTHING, variance, unlike)
+    return Condition(False, reason, 1.0, beta, math.nan, _EVERYTHING, variance)
 
 
 def _share(log_odds: float) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
-from recal.decisions.following.statistics import RowNumbers, row_numbers
+from recal.decisions.following.statistics import RowNumbers, join_rows, row_numbers
 
 Vector = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class LabelledRows:
 
     def joined(self, other: LabelledRows) -> LabelledRows:
         losses, right = np.concatenate([self.losses, other.losses]), np.concatenate([self.right, other.right])
-        return LabelledRows(self.numbers.joined(other.numbers), losses, right)
+        return LabelledRows(join_rows([self.numbers, other.numbers]), losses, right)
 
     @property
     def log_ratio(self) -> float:

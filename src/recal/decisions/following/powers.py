@@ -40,8 +40,27 @@ def to_the_power(probs: ArrayLike, ratio: float) -> NDArray[np.float64]:
     return bounded_probs(weights / weights.sum(axis=1, keepdims=True), array.argmax(axis=1))
 
 
+def followed_confidences(
+    confidences: NDArray[np.float64], probs: NDArray[np.float64], followed: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Move the chance that each answer is right by as much, in log-odds, as following moved its probability."""
+    answers, rows = probs.argmax(axis=1), np.arange(len(probs))
+    moved = _log_odds(followed[rows, answers]) - _log_odds(probs[rows, answers])
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * (_log_odds(confidences) + moved))))
+
+
+def _log_odds(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    inside = np.clip(shares, 1e-15, 1 - 1e-15)
+    return np.asarray(np.log(inside) - np.log1p(-inside))
+
+
 def accept_followed(
-    rule: DecisionRule, probs: ArrayLike, condition: Condition, *, accept_unlike: bool = False
+    rule: DecisionRule,
+    probs: ArrayLike,
+    condition: Condition,
+    confidences: ArrayLike | None = None,
+    *,
+    accept_unlike: bool = False,
 ) -> NDArray[np.bool_]:
     """Say which followed probabilities a rule accepts: none where the batch is unlike every view of the fit.
 
@@ -51,19 +70,21 @@ def accept_followed(
     probs : array-like of shape (n_samples, n_classes)
         Followed already: `to_the_power(probs, condition.ratio)`.
     condition : Condition
+    confidences : array-like of shape (n_samples,), optional
+        Followed, too: the chance that each answer is right, where it is not the largest probability.
     accept_unlike : bool
         Apply the rule all the same.
 
     Examples
     --------
     >>> from recal import DecisionRule
-    >>> from recal.decisions.following.condition import unknown
-    >>> from recal.decisions import accept_followed
-    >>> rule, strange = DecisionRule((0.9,), risk=0.01, confidence=0.95), unknown(1.0, "unlike all", unlike=True)
+    >>> from recal.decisions import Condition, accept_followed
+    >>> rule = DecisionRule((0.9,), risk=0.01, confidence=0.95)
+    >>> strange = Condition(False, "unlike all", 1.0, 1.0, float("nan"), (0.0, 1.0), 1.0, unlike=True)
     >>> accept_followed(rule, [[0.95, 0.05]], strange)
     array([False])
     >>> accept_followed(rule, [[0.95, 0.05]], strange, accept_unlike=True)
     array([ True])
     """
-    accepted = rule.accept(probs)
+    accepted = rule.accept(probs, confidences)
     return np.zeros_like(accepted) if condition.unlike and not accept_unlike else accepted

@@ -6,6 +6,7 @@ shape of the distribution of confidence, the size of logits and the mix of answe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,9 +36,13 @@ class RowNumbers:
     def __getitem__(self, rows: NDArray[np.intp]) -> RowNumbers:
         return RowNumbers(self.values[rows], self.answers[rows], self.n_classes)
 
-    def joined(self, other: RowNumbers) -> RowNumbers:
-        values, answers = np.concatenate([self.values, other.values]), np.concatenate([self.answers, other.answers])
-        return RowNumbers(values, answers, self.n_classes)
+
+def join_rows(pieces: Sequence[RowNumbers]) -> RowNumbers:
+    """Put the rows of several sets into one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    values, answers = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("values", "answers"))
+    return RowNumbers(values, answers, pieces[0].n_classes)
 
 
 def row_numbers(logits: Floats, beta: float, cut: float) -> RowNumbers:
