@@ -72,7 +72,7 @@ def check_numbers(browser, rows, key, threshold):
     assert browser.text(f"accepted-{key}") == f"{accepted:,} of {len(above):,}"
     assert browser.text(f"accuracy-{key}") == share
     assert browser.text(f"errors-{key}") == f"{accepted - right:,}"
-    assert browser.text(f"range-{key}").endswith("if honest")
+    assert browser.text(f"range-{key}").endswith("if calibrated")
     promised = float(browser.text(f"promised-{key}").replace(",", ""))
     assert promised == pytest.approx((1 - rows.confidence[above]).sum(), abs=0.502)
 

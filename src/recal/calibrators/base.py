@@ -65,7 +65,7 @@ def kept_by_answers(default: Answers) -> bool:
 
 
 class Calibrator(Estimator, ABC):
-    """Maps a classifier's logits to honest probabilities.
+    """Maps a classifier's logits to calibrated probabilities.
 
     Attributes
     ----------

@@ -107,7 +107,7 @@ def _recal(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Make a trained classifier's confidence honest, without retraining and without changing a prediction.
+    """Calibrate a trained classifier's confidence, without retraining it and without changing a prediction.
 
     Begin with [bold]recal demo[/bold]: the whole job on real images in a minute.
 

@@ -1,4 +1,4 @@
-"""`recal evaluate`: how honest probabilities are."""
+"""`recal evaluate`: how well probabilities are calibrated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def evaluate(
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same intervals.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how honest probabilities are: metrics with 95 % intervals, and a test of calibration.
+    """Measure how well probabilities are calibrated: metrics with 95 % intervals, and a test of calibration.
 
     Of views, the model's own uncalibrated probabilities are measured. A table has one column for each class, named
     as the class is, and one for the labels.
@@ -55,7 +55,7 @@ def evaluate(
         str(result).splitlines()[0],
         ["metric", "value", "95 % interval" if result.intervals else ""],
         rows,
-        note=" ".join(filter(None, [f"Less is better, but for AUROC. Test of calibration: {tested}", disagreement])),
+        note=" ".join(filter(None, [f"Lower is better, except for AUROC. Calibration test: {tested}", disagreement])),
     )
     if report is not None:
         say(f"Written to {report}.")

@@ -37,7 +37,7 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a calibrated model as one ONNX file: inputs in, honest probabilities out.
+    """Write a calibrated model as one ONNX file: inputs in, calibrated probabilities out.
 
     The file holds the transformations, the model and the plan, and needs neither Python nor recal to run. Inputs are
     prepared as they were for the views of the fit, whose shape, dtype and normalisation the calibration knows

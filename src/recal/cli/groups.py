@@ -25,7 +25,7 @@ def groups(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how the model's answers react to each transformation, and how honest it is in each group.
+    """Show how the model's answers react to each transformation, and how well it is calibrated in each group.
 
     Every sample falls in one of four groups: was the prediction kept or changed, and did the confidence in it rise or
     not? Shown are each group's share and, where the views have labels, its calibration error (ECE). The paper's group

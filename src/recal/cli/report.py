@@ -36,6 +36,7 @@ def report(
     inputs: Annotated[
         Path | None, typer.Option("--inputs", help="What was collected from: a folder of images, .npy, .npz, ...")
     ] = None,
+    risk: Annotated[float, typer.Option("--risk", help="The largest share of errors among automated answers.")] = 0.01,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same page.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -80,6 +81,7 @@ def report(
             command=command_line(),
             inputs=None if inputs is None else _open_inputs(inputs, n_rows),
             columns=_columns(rows or source, by or []),
+            risk=risk,
         )
         found = recommend(result)
         judged = verdict(result, shown_first(result, found))

@@ -11,7 +11,7 @@ import numpy as np
 from recal.comparison.results import Comparison
 
 Outcome = Literal["better", "no difference", "worse", "mixed"]
-# Proper scores reward honest and sharp confidence together, so a method cannot win by being dishonest in a useful way.
+# Proper scores reward calibrated and sharp confidence together, so a method cannot win by being miscalibrated.
 PROPER = ("nll", "brier")
 LEVEL = 0.95
 
@@ -93,8 +93,8 @@ def judge(comparison: Comparison, method: str, other: str, level: float = LEVEL)
     >>> from recal.comparison import compare_probs
     >>> from recal.comparison.judgement import judge
     >>> y = (np.arange(400) % 10 == 0).astype(int)
-    >>> honest, boastful = np.tile([0.9, 0.1], (400, 1)), np.tile([0.999, 0.001], (400, 1))
-    >>> judge(compare_probs({"boastful": boastful, "honest": honest}, y), "honest", "boastful").outcome
+    >>> calibrated, boastful = np.tile([0.9, 0.1], (400, 1)), np.tile([0.999, 0.001], (400, 1))
+    >>> judge(compare_probs({"boastful": boastful, "calibrated": calibrated}, y), "calibrated", "boastful").outcome
     'better'
     """
     each = 1 - (1 - level) / len(PROPER)
@@ -130,7 +130,7 @@ def recommend(comparison: Comparison) -> Recommendation:
     of methods: the truly best one stays in with a probability of at least 95 % (Hsu's comparisons with the best, by
     Bonferroni). Of those that remain the cheapest is taken: fewest forward passes per answer, then those that keep
     every answer, then the order in which methods were given. The values themselves are never ranked. An uncalibrated
-    model that the honesty test rejects is not recommended where a calibrated one remains.
+    model that the calibration test rejects is not recommended where a calibrated one remains.
     """
     methods = comparison.methods
     level = 1 - (1 - LEVEL) / max(len(methods) - 1, 1)
@@ -141,7 +141,7 @@ def recommend(comparison: Comparison) -> Recommendation:
     }
     # Two scores could, in theory, send everybody round in a circle.
     unbeaten = tuple(name for name in methods if name not in beaten) or tuple(methods)
-    contenders = tuple(name for name in unbeaten if not _dishonest_as_it_is(comparison, name)) or unbeaten
+    contenders = tuple(name for name in unbeaten if not _miscalibrated_as_it_is(comparison, name)) or unbeaten
     method = min(contenders, key=lambda name: cost(comparison, name))
     return Recommendation(method, comparison.passes[list(methods).index(method)], contenders)
 
@@ -152,5 +152,5 @@ def cost(comparison: Comparison, method: str) -> tuple[float, bool, int]:
     return comparison.passes[index], not comparison.keeps_accuracy[index], index
 
 
-def _dishonest_as_it_is(comparison: Comparison, method: str) -> bool:
-    return method == comparison.methods[0] and comparison.honesty[method].rejected
+def _miscalibrated_as_it_is(comparison: Comparison, method: str) -> bool:
+    return method == comparison.methods[0] and comparison.calibration_tests[method].rejected

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import InputError
 from recal.metrics import LABELS
-from recal.metrics.consistency import CalibrationTest, honesty_of
+from recal.metrics.consistency import CalibrationTest, calibration_test_of
 from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.metrics.intervals import percentile_interval
 from recal.metrics.rows import RowScores
@@ -143,9 +143,9 @@ class Comparison:
         return 5 if metric == "aurc" else 4
 
     @cached_property
-    def honesty(self) -> Mapping[str, CalibrationTest]:
+    def calibration_tests(self) -> Mapping[str, CalibrationTest]:
         """The test of calibration of every method, on the first split's test rows."""
-        return {name: honesty_of(rows, self.setup.n_bins) for name, rows in self.samples.items()}
+        return {name: calibration_test_of(rows, self.setup.n_bins) for name, rows in self.samples.items()}
 
     def probabilities(self, method: str) -> NDArray[np.floating[Any]]:
         """A method's probabilities for the first split's test rows."""

@@ -1,4 +1,4 @@
-"""How honest probabilities are: every metric is a function (probs, y) -> number.
+"""How good probabilities are: every metric is a function (probs, y) -> number.
 
 `METRICS` is the one list of them, which the tests read; `LABELS` names those that `evaluate` and every table show.
 """

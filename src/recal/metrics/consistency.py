@@ -1,4 +1,4 @@
-"""A test of calibration: could an honest model have given these answers?"""
+"""A test of calibration: could a calibrated model have given these answers?"""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from recal.metrics.rows import Classes, RowScores, score
 
 Vector = NDArray[np.float64]
 _BLOCK = 1_000_000
-# Added to the variance of each bin's number of right answers. Where confidence is near 1 a single error, such as an
-# honest model makes now and then, would otherwise outweigh all other bins, and the test would find little else.
+# Added to the variance of each bin's number of right answers. Where confidence is near 1 a single error, such as a
+# calibrated model makes now and then, would otherwise outweigh all other bins, and the test would find little else.
 _LEAST_VARIANCE = 0.1
 # An interval's end below this is printed as 0.
 _SHOWN_AS_ZERO = 5e-5
@@ -31,9 +31,9 @@ class CalibrationTest:
 
     Attributes
     ----------
-    p_value : the chance that an honest model looks at least as dishonest as this one
-    statistic : squared gaps in units of their variance, summed; larger is less honest
-    mean_gap : mean confidence minus accuracy; positive when over-confident
+    p_value : the chance that a calibrated model looks at least as miscalibrated as this one
+    statistic : squared gaps in units of their variance, summed; larger is less calibrated
+    mean_gap : mean confidence minus accuracy; positive when overconfident
     """
 
     p_value: float
@@ -47,7 +47,7 @@ class CalibrationTest:
 
     @property
     def rejected(self) -> bool:
-        """Whether honesty is rejected at the 5 % level."""
+        """Whether calibration is rejected at the 5 % level."""
         return self.p_value < 1 - LEVEL
 
     @property
@@ -57,7 +57,10 @@ class CalibrationTest:
 
     @property
     def finding(self) -> str:
-        return f"an honest model {'would hardly' if self.rejected else 'could well'} look like this"
+        if not self.rejected:
+            return "the test finds no evidence of miscalibration"
+        bound = "at most " if self.p_value <= 1 / (self.draws + 1) else ""
+        return f"a calibrated model would give a result this far off in {bound}{100 * self.p_value:.2g} % of samples"
 
     def beside(self, interval: Interval) -> str:
         """Why the test and the ECE's interval seem to contradict each other; empty where they do not.
@@ -74,7 +77,7 @@ class CalibrationTest:
         if not self.rejected and not reaches_zero and math.isfinite(interval[0]):
             return (
                 f"The ECE's interval excludes 0 though the test finds nothing ({self.shown}): the interval takes the "
-                "gaps that were seen for the true ones, the test does not. Read it as: not shown to be dishonest."
+                "gaps that were seen for the true ones, the test does not. It finds no evidence of miscalibration."
             )
         return ""
 
@@ -98,10 +101,10 @@ def calibration_test(
     """Test whether the top class is right as often as its confidence says.
 
     The statistic adds up, over bins of equal numbers of rows, the squared gap between the expected and the observed
-    number of right answers, divided by its variance under honesty, and the same for all rows together, which shows
-    over-confidence too small to be seen bin by bin. Its distribution under honesty is simulated: each answer is right
-    with a chance equal to its confidence (consistency resampling), so the level holds for any number of rows and for
-    confidences near 1. The p-value is (1 + simulated at least as large) / (1 + draws).
+    number of right answers, divided by its variance under calibration, and the same for all rows together, which shows
+    overconfidence too small to be seen bin by bin. Its distribution under calibration is simulated: each answer is
+    right with a chance equal to its confidence (consistency resampling), so the level holds for any number of rows and
+    for confidences near 1. The p-value is (1 + simulated at least as large) / (1 + draws).
 
     Do not use it on the data that a calibrator was fitted on.
 
@@ -113,14 +116,16 @@ def calibration_test(
     """
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
         raise InputError("must be a whole number of at least 1", argument="draws", came=f"got {draws!r}")
-    return honesty_of(score(probs, y, classes), n_bins, draws, random_state)
+    return calibration_test_of(score(probs, y, classes), n_bins, draws, random_state)
 
 
-def honesty_of(rows: RowScores, n_bins: int = 15, draws: int = 1000, random_state: int | None = 0) -> CalibrationTest:
+def calibration_test_of(
+    rows: RowScores, n_bins: int = 15, draws: int = 1000, random_state: int | None = 0
+) -> CalibrationTest:
     """The same for rows that have been scored already."""
     edges = equal_mass_edges(rows.confidence, n_bins)
     cells = gather(rows, edges)
-    # Right and wrong rows of one run are told apart by their cells; under honesty only the run's confidence matters.
+    # Right and wrong rows of one run are told apart by their cells; if calibrated, only the run's confidence matters.
     starts = np.flatnonzero(np.r_[True, cells.run[1:] != cells.run[:-1]])
     sizes = np.add.reduceat(cells.counts, starts)
     expected = np.add.reduceat(cells.counts * cells.confidence, starts)

@@ -20,7 +20,7 @@ from recal.metrics.ranked import aurc_of, auroc_of, ks_of, runs
 from recal.metrics.rows import Classes, RowScores, check_pair, equal_width_edges, run
 from recal.metrics.smooth import cosine_coefficients, fixed_point
 
-# In the order in which people read them: what they mean, and whether less is better.
+# In the order in which people read them: what they mean, and whether lower is better.
 LABELS = {
     "ece": "ECE",
     "mce": "MCE",

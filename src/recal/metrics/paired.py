@@ -30,7 +30,7 @@ def paired_draws(
     """Each metric of `PAIRED`, (n_methods, draws); in a draw every method meets the same rows.
 
     Draws of a calibration error are moved so that they lie around the error without the part that noise adds. That part
-    is large where a model is honest and small where it is not, so it would not cancel in a difference.
+    is large where a model is calibrated and small where it is not, so it would not cancel in a difference.
     """
     n = len(methods[0])
     if any(len(rows) != n for rows in methods):

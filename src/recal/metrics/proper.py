@@ -1,4 +1,4 @@
-"""Proper scores, which reward honest and sharp confidence together, and the error rate."""
+"""Proper scores, which reward calibrated and sharp confidence together, and the error rate."""
 
 from __future__ import annotations
 

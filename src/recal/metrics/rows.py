@@ -28,7 +28,7 @@ class RowScores:
 
     @property
     def gap(self) -> NDArray[np.float64]:
-        """Confidence minus outcome; zero on average where confidence is honest."""
+        """Confidence minus outcome; zero on average where confidence is calibrated."""
         return self.confidence - self.correct
 
     def __len__(self) -> int:

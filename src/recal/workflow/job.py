@@ -261,7 +261,7 @@ def _write(found: Calibrated, judging: Views, title: str, command: str, seed: in
     names = judging.classes
     truth = judging.labels if names is None else names[judging.labels]
     compared = compare_probs(named, truth, classes=names, random_state=seed)
-    report(compared, found.folder / PAGE, title=title, command=command)
+    report(compared, found.folder / PAGE, title=title, command=command, risk=found.decision.risk)
     with replacing(found.folder / SUMMARY) as file:
         file.write((json.dumps(found.to_dict(), indent=2) + "\n").encode())
     save(found.calibrator, found.folder / CALIBRATION)

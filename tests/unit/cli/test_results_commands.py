@@ -82,7 +82,7 @@ def test_evaluate_prints_for_people_and_writes_a_page(files, capsys):
     assert run(["evaluate", "probs.npz", "--bootstrap", "50", "--report", "page.html"]) == 0
     shown = capsys.readouterr().out
     assert "95 % interval" in shown
-    assert "Test of calibration: p" in shown
+    assert "Calibration test: p" in shown
     assert "promised" in (files / "page.html").read_text()
 
 
@@ -95,7 +95,7 @@ def test_evaluate_without_labels_is_refused(files, capsys):
 def test_report_of_views(files, capsys):
     assert run(["report", "fit.npz", "test.npz", "--out", "r.html"]) == 0
     shown = capsys.readouterr().out
-    assert "an honest model makes" in shown
+    assert "a calibrated model would make" in shown
     assert "after" in shown
     assert "How this was made" in (files / "r.html").read_text()
 

@@ -171,7 +171,7 @@ def test_the_baseline_is_added_where_it_is_missing():
         (("ts", make_views(50)), "list such as"),
         ((["ts", "ts"], make_views(50)), "'ts' is given twice"),
         (([3], make_views(50)), "must be calibrators"),
-        ((["ts"], make_views(50), make_views(50, k=5)), "4 classes and `test` has 5"),
+        ((["ts"], make_views(50), make_views(50, k=5)), "same classes, got 4 and 5"),
         ((["ts"], Views([[1.0, 2.0], [3.0, 1.0]])), "Labels are needed"),
         ((["ts"], np.zeros((4, 2))), "must be Views, got ndarray"),
         ((["ts"], make_views(1)), "At least two samples"),

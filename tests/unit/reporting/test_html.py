@@ -59,7 +59,7 @@ def test_a_page_of_one_set_of_probabilities(alone):
     text = page(alone)
     parse(text)
     assert data_of(text)["before"] is None
-    assert "an honest model makes" in text
+    assert "a calibrated model would make" in text
 
 
 def test_the_same_comparison_gives_the_same_page(comparison):

@@ -149,7 +149,7 @@ def test_without_views_there_is_no_learning_curve(alone):
 
 
 def test_what_can_be_automated_is_what_decide_says(comparison):
-    found = automation(comparison, "recal")
+    found = automation(comparison, "recal", 0.01)
     probs, y = comparison.probabilities("recal"), comparison.test_labels
     assert found.decision.threshold == decide(probs, y, risk=0.01, confidence=0.95).threshold
     place = found.curve.risks.index(0.1)

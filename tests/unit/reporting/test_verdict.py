@@ -7,7 +7,9 @@ import pytest
 
 from recal.comparison import compare_probs, judge, recommend
 from recal.metrics import CalibrationTest, ece
-from recal.reporting.data.thresholds import honest_range, threshold_table
+from recal.reporting.data.automation import automation
+from recal.reporting.data.headline import headline
+from recal.reporting.data.thresholds import calibrated_range, threshold_table
 from recal.reporting.data.verdict import advice, shown_first, verdict
 
 
@@ -38,20 +40,20 @@ def test_a_spoiled_model_is_called_worse_though_more_of_its_sure_answers_are_rig
     told = verdict(result, "after")
     assert told.after.accuracy > told.before.accuracy  # which is all that the earlier page said
     assert told.outcome == "worse"
-    assert told.sentences[0].startswith("Worse: after, confidence fits the truth worse than before")
+    assert told.sentences[0].startswith("Worse: after, the probabilities are worse than before")
     assert told.after.kept == "too shy"
     assert told.before.kept == "as promised"
     assert recommend(result).method == "before"
-    assert advice(result, recommend(result)) == "Use before."
+    assert advice(result, recommend(result)) == "Use the probabilities as they were."
 
 
 def test_a_shy_model_made_boastful_is_shown_to_break_its_promise():
     logits, y = honest_logits(3000)
     result = found({"uncalibrated": soft(logits / 1.5), "ts": soft(logits * 1.5)}, y)
     told = verdict(result, "ts")
-    assert (told.before.kept, told.after.kept) == ("too shy", "too sure")
+    assert (told.before.kept, told.after.kept) == ("underconfident", "overconfident")
     assert told.after.made > told.after.high
-    assert told.headline.startswith("Better, but still not honest: after ts")
+    assert told.headline.startswith("Better, but still miscalibrated: after ts")
     assert "still not honest" in advice(result, recommend(result))
     assert told.tests[1].rejected
     promised, made = f"{told.after.promised:.0f} errors promised", f"{told.after.made} made: too sure"
@@ -82,8 +84,8 @@ def test_an_honest_model_is_left_as_it_is():
     chosen = recommend(result)
     assert chosen.method == "uncalibrated"
     assert shown_first(result, chosen) == "ts"
-    assert advice(result, chosen).startswith("Leave the model as it is: no method is distinguishably better")
-    assert verdict(result, "ts").sentences[0].startswith("No difference that these 3,000 samples can show")
+    assert advice(result, chosen).startswith("Leave the model as it is: no method is significantly better")
+    assert verdict(result, "ts").sentences[0].startswith("No significant difference on these 3,000 samples")
 
 
 def test_where_every_method_does_harm_none_is_recommended():
@@ -161,12 +163,12 @@ def exact_range(doubts, level=0.95):
 @pytest.mark.parametrize("shape", [(0.1, 5), (0.5, 3), (1, 9), (2, 2)])
 def test_the_range_of_honest_errors_is_that_of_a_sum_of_unequal_chances(n, shape):
     doubts = np.random.default_rng(n).beta(*shape, n)
-    low, high = honest_range(doubts.sum(), (doubts * (1 - doubts)).sum())
+    low, high = calibrated_range(doubts.sum(), (doubts * (1 - doubts)).sum())
     assert np.abs(np.array([low[0], high[0]]) - exact_range(doubts)).max() <= 1
 
 
 def test_the_range_without_doubts_or_with_certain_ones_is_a_point():
-    assert [end.tolist() for end in honest_range([0.0, 5.0], [0.0, 0.0])] == [[0, 5], [0, 5]]
+    assert [end.tolist() for end in calibrated_range([0.0, 5.0], [0.0, 0.0])] == [[0, 5], [0, 5]]
 
 
 def test_thresholds_count_strictly_above():
@@ -177,3 +179,24 @@ def test_thresholds_count_strictly_above():
     above = rows.confidence > level
     assert (told.accepted, told.made) == (above.sum(), (~rows.correct[above]).sum())
     assert told.promised == pytest.approx((1 - rows.confidence[above]).sum())
+
+
+def test_the_first_lines_say_what_to_use_and_what_it_brings():
+    rng = np.random.default_rng(0)
+    y = (rng.random(3000) < 0.03).astype(int)
+    before = np.tile([0.7, 0.3], (3000, 1))
+    after = np.tile([0.97, 0.03], (3000, 1))
+    result = compare_probs({"before": before, "after": after}, y)
+    automated = {name: automation(result, name, 0.05) for name in result.methods}
+    lines = headline(result, recommend(result), automated)
+    assert lines == (
+        "Use the calibrated probabilities.",
+        "100.0% of the answers can be automated with at most 5 % errors, 100.0% before.",
+    )
+
+
+def test_a_risk_that_cannot_be_shown_is_told_with_the_one_that_can():
+    y = np.r_[np.ones(20, int), np.zeros(380, int)]
+    result = compare_probs({"given": np.tile([0.95, 0.05], (400, 1))}, y)
+    (line,) = headline(result, recommend(result), {"given": automation(result, "given", 0.01)})
+    assert "400 labelled samples cannot guarantee at most 1 % errors; 7" in line

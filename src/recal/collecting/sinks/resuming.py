@@ -1,4 +1,4 @@
-"""Whether a store that is there may be gone on with."""
+"""Whether a store that is there can be resumed."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import numpy as np
 from recal.comparison import Comparison
 from recal.decisions import Decision, RiskCurve, SetReport, decide, evaluate_sets, prediction_sets, risk_curve
 
-# One mistake in a hundred accepted answers, promised at this confidence.
-RISK, CONFIDENCE = 0.01, 0.95
+# How sure the guarantee is.
+CONFIDENCE = 0.95
 # Sets that hold the truth less often than the answer itself is right would be single answers: the first above it.
 _COVERAGES = (0.9, 0.95, 0.99, 0.999)
 # The curve needs few points; sets need few rows.
@@ -24,7 +24,7 @@ class Automation:
 
     Attributes
     ----------
-    decision : the threshold at a risk of 1 %
+    decision : the threshold at the risk that was asked for
     curve : the share that may be accepted at each risk
     set_coverage : how often sets are asked to hold the truth: the first of 90, 95, 99, 99.9 % above the accuracy
     sets : prediction sets made on a random half of the test rows and measured on the other; None for fewer than 40
@@ -37,10 +37,10 @@ class Automation:
     sets: SetReport | None
 
 
-def automation(comparison: Comparison, method: str, seed: int = 0) -> Automation:
+def automation(comparison: Comparison, method: str, risk: float, seed: int = 0) -> Automation:
     """Search thresholds and sets on the test rows, which the method was not fitted on."""
     probs, labels = comparison.probabilities(method), comparison.test_labels
-    decision = decide(probs, labels, RISK, CONFIDENCE)
+    decision = decide(probs, labels, risk, CONFIDENCE)
     curve = risk_curve(probs, labels, _RISKS, CONFIDENCE)
     accuracy = float(comparison.samples[comparison.methods[0]].correct.mean())
     asked = next((share for share in _COVERAGES if share > accuracy), _COVERAGES[-1])

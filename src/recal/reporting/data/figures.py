@@ -16,7 +16,7 @@ from recal.metrics.ranked import runs
 from recal.metrics.rows import Classes, RowScores, equal_width_edges, score
 from recal.plan import Plan
 from recal.reporting.data.groups import by_strength
-from recal.reporting.data.thresholds import honest_range
+from recal.reporting.data.thresholds import calibrated_range
 from recal.views import Views
 
 Vector = NDArray[np.float64]
@@ -70,7 +70,7 @@ class Crowd:
     """Bins of equally many answers, least confident first: the error rates that were promised and that came.
 
     Most answers of a good model share the top bin of a reliability diagram; here they fill most of the picture. `low`
-    and `high` bound, in 95 % of cases, the error rate that an honest model shows in such a bin.
+    and `high` bound, in 95 % of cases, the error rate that a calibrated model shows in such a bin.
     """
 
     left: Vector  # shares of all answers, from 0 to 1
@@ -93,7 +93,7 @@ def crowd(rows: RowScores, n_bins: int = 20) -> Crowd:
     sums = [np.bincount(place, weights, size) for weights in (None, doubt, doubt * rows.confidence, ~rows.correct)]
     held = sums[0] > 0
     counts, promised, variance, made = (column[held].astype(np.float64) for column in sums)
-    low, high = honest_range(promised, variance)
+    low, high = calibrated_range(promised, variance)
     ends = np.cumsum(counts) / len(rows)
     rates = [column / counts for column in (promised, made, low, high)]
     starts = ends - counts / len(rows)

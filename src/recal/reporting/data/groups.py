@@ -1,4 +1,4 @@
-"""The group study: how samples react to each transformation, and how honest the model is in each group."""
+"""The group study: how samples react to each transformation, and how well the model is calibrated in each group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GROUP_LABELS = {
 }
 
 
-# The calibration error of fewer samples is mostly noise: with 10 bins even honest confidence is some 0.1 off.
+# The calibration error of fewer samples is mostly noise: with 10 bins even calibrated confidence is some 0.1 off.
 FEWEST_RANKED = 20
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.errors import InputError
 from recal.metrics.rows import RowScores
-from recal.reporting.data.thresholds import Counts, Vector, chance_of, honest_range
+from recal.reporting.data.thresholds import Counts, Vector, calibrated_range, chance_of
 
 # Below so many answers in the usual part, no part can be judged by itself.
 FEW = 20
@@ -19,12 +19,12 @@ FEW = 20
 
 @dataclass(frozen=True)
 class Slices:
-    """Per part, worst first: answers, errors promised and made, and what an honest model makes in 95 % of cases.
+    """Per part, worst first: answers, errors expected and made, and what a calibrated model makes in 95 % of cases.
 
     Attributes
     ----------
-    p_values : the chance that an honest model is at least so far from its promise, corrected for the number of parts
-        (Holm), so that in 95 of 100 honest models no part at all is found to be off
+    p_values : the chance that a calibrated model is at least so far off, corrected for the number of parts
+        (Holm), so that in 95 of 100 calibrated models no part at all is found to be off
     """
 
     by: str
@@ -43,7 +43,7 @@ class Slices:
 
     @property
     def gap_ranges(self) -> tuple[Vector, Vector]:
-        """Within which gaps those of an honest model lie."""
+        """Within which gaps those of a calibrated model lie."""
         return (self.low - self.promised) / self.counts, (self.high - self.promised) / self.counts
 
     @property
@@ -105,7 +105,7 @@ def slices_of(rows: RowScores, values: ArrayLike, by: str, names: Sequence[Any] 
     counts, made = np.bincount(place, minlength=len(found)), np.bincount(place[~rows.correct], minlength=len(found))
     sums = [np.bincount(place, weights, len(found)) for weights in (doubt, doubt * rows.confidence)]
     promised, variance = (column.astype(np.float64) for column in sums)
-    low, high = honest_range(promised, variance)
+    low, high = calibrated_range(promised, variance)
     chances = holm(chance_of(made, promised, variance))
     # Worst first: by how sure it is that something is off, then by how much.
     order = np.lexsort((-np.abs(made - promised) / counts, chances))

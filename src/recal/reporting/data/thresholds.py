@@ -19,7 +19,7 @@ THRESHOLDS = (*(round(i / 100, 2) for i in range(100)), 0.995, 0.999, 0.9999)
 
 @dataclass(frozen=True)
 class Acceptance:
-    """The answers above one threshold. `low` to `high` errors are what an honest model makes in 95 % of cases."""
+    """The answers above one threshold. `low` to `high` errors are what a calibrated model makes in 95 % of cases."""
 
     threshold: float
     accepted: int
@@ -40,8 +40,8 @@ class Acceptance:
 
     @property
     def kept(self) -> str:
-        """What became of the promise, in two words."""
-        return "too sure" if self.made > self.high else "too shy" if self.made < self.low else "as promised"
+        """How the confidence compares with the errors made."""
+        return "overconfident" if self.made > self.high else "underconfident" if self.made < self.low else "as expected"
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ def threshold_table(rows: RowScores, thresholds: ArrayLike = THRESHOLDS) -> Thre
 
     doubt = 1.0 - rows.confidence
     promised, variance = above(doubt), above(doubt * rows.confidence)
-    low, high = honest_range(promised, variance)
+    low, high = calibrated_range(promised, variance)
     whole = [np.rint(column).astype(np.int64) for column in (above(None), above(rows.correct))]
     return Thresholds(levels, whole[0], whole[1], promised, low, high, len(rows))
 
 
-def honest_range(mean: ArrayLike, variance: ArrayLike, level: float = 0.95) -> tuple[Counts, Counts]:
-    """How many errors an honest model makes, with this probability, when its doubts sum to `mean`.
+def calibrated_range(mean: ArrayLike, variance: ArrayLike, level: float = 0.95) -> tuple[Counts, Counts]:
+    """How many errors a calibrated model makes, with this probability, when its doubts sum to `mean`.
 
     The number of errors is a sum of independent events of different chances (Poisson binomial). The binomial of the
     same mean and variance is near enough to it: over a wide range of confidences its ends lie within one error of the
@@ -96,7 +96,7 @@ def honest_range(mean: ArrayLike, variance: ArrayLike, level: float = 0.95) -> t
 
 
 def chance_of(made: NDArray[Any], mean: Vector, variance: Vector) -> Vector:
-    """How likely an honest model makes so few or so many errors: twice the smaller tail, at most 1."""
+    """How likely a calibrated model makes so few or so many errors: twice the smaller tail, at most 1."""
     below = _below(made.astype(np.float64), mean, variance)
     above = 1 - _below(made - 1.0, mean, variance)
     return np.minimum(2 * np.minimum(below, above), 1.0)

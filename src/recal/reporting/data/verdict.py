@@ -1,4 +1,4 @@
-"""The verdict: what was promised and what came, before and after, and whether the change is real."""
+"""The verdict: errors expected and errors made, before and after, and whether the change is real."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Verdict:
     Attributes
     ----------
     judgement : by proper scores, against the model before; None where there is nothing to compare with
-    before, after : the answers above a confidence: errors promised, made, and what an honest model would make
-    tests : the tests of honesty over all answers, before and after
+    before, after : the answers above a confidence: errors expected, made, and what a calibrated model would make
+    tests : the calibration tests over all answers, before and after
     changed : how many answers are not those from before
     ece_high : the largest ECE that agrees with the samples; NaN where no interval was asked for
     """
@@ -58,14 +58,14 @@ class Verdict:
         numbers += f", Brier / K {signed(brier.value, digits)} [{signed(low, digits)}, {signed(high, digits)}]"
         name, n = _after(self.method), self.after.n_samples
         # What is better may still break its promises, and may break them the other way round.
-        better = "Better, but still not honest" if self.tests[-1].rejected else "Better"
+        better = "Better, but still miscalibrated" if self.tests[-1].rejected else "Better"
         return {
-            "better": f"{better}: {name}, confidence fits the truth better than before ({numbers}; less is better).",
-            "worse": f"Worse: {name}, confidence fits the truth worse than before ({numbers}; less is better).",
+            "better": f"{better}: {name}, the probabilities are better than before ({numbers}; lower is better).",
+            "worse": f"Worse: {name}, the probabilities are worse than before ({numbers}; lower is better).",
             "mixed": f"Undecided: {name}, one proper score is better and the other worse than before ({numbers}).",
             "no difference": (
-                f"No difference that these {n:,} samples can show: {name}, confidence fits the truth "
-                f"neither better nor worse than before ({numbers})."
+                f"No significant difference on these {n:,} samples: {name}, the probabilities are neither better nor "
+                f"worse than before ({numbers})."
             ),
         }[self.judgement.outcome]
 
@@ -79,7 +79,7 @@ class Verdict:
         found = [
             self.headline,
             f"{_promise(self.before, 'Before: ')} {_promise(self.after, _after(self.method).capitalize() + ': ')}",
-            f"Test of honesty over all answers: before {self.tests[0].shown}, {_after(self.method)} "
+            f"Calibration test (all predictions): before {self.tests[0].shown}, {_after(self.method)} "
             f"{_test(self.tests[1], self.ece_high)}",
             self._answers(),
             self.remark,
@@ -97,13 +97,13 @@ class Verdict:
 
 
 def verdict(comparison: Comparison, method: str) -> Verdict:
-    """Judge a method against the model before it, by what it promised and by proper scores."""
+    """Judge a method against the model before it, by expected and made errors and by proper scores."""
     first = comparison.methods[0]
     names = [method] if method == first else [first, method]
     tables = [threshold_table(comparison.samples[name]) for name in names]
     # The first level that enough answers reach, before and after: not the one at which the method looks best.
     level = next((v for v in _LEVELS if all(table.at(v).share >= _ENOUGH for table in tables)), 0.0)
-    tests = tuple(comparison.honesty[name] for name in names)
+    tests = tuple(comparison.calibration_tests[name] for name in names)
     interval = comparison.row("ece", method).interval
     remark = "" if comparison.setup.splits > 1 else tests[-1].beside(interval)
     answers = [comparison.answers[name] for name in names]
@@ -128,16 +128,22 @@ def advice(comparison: Comparison, found: Recommendation) -> str:
     if not comparison.setup.n_fit:  # probabilities from anywhere: what they cost is not known
         if len(comparison.methods) == 2 and others:
             return "These samples do not show which of the two to use."
-        return f"Use {found.method}."
+        return use(found.method)
     if found.method == first:
-        why = f"no method is distinguishably better, {many} among them" if others else "every method is worse"
-        return f"Leave the model as it is: {why}, and the model's own confidence passes the test of honesty."
+        why = f"no method is significantly better, {many} among them" if others else "every method is worse"
+        return f"Leave the model as it is: {why}, and its own confidence passes the calibration test."
     start = f"Use {found.method}, {passes_words(found.passes)} per answer: "
-    if comparison.honesty[found.method].rejected:
-        many += ". Its confidence is still not honest, so check what it promises below"
+    if comparison.calibration_tests[found.method].rejected:
+        many += ". It is still miscalibrated: see the expected errors below"
     if not others:
-        return start + f"every other method is distinguishably worse{many}."
-    return start + f"the cheapest of those that no other beats distinguishably; the others are {many}."
+        return start + f"every other method is significantly worse{many}."
+    return start + f"the cheapest of those that no other method beats significantly; the others are {many}."
+
+
+def use(method: str) -> str:
+    """Probabilities from anywhere are called "before" and "after" themselves."""
+    named = {"before": "the probabilities as they were", "after": "the calibrated probabilities"}
+    return f"Use {named.get(method, method)}."
 
 
 def shown_first(comparison: Comparison, found: Recommendation) -> str:
@@ -154,8 +160,8 @@ def _promise(found: Acceptance, when: str) -> str:
         f"all {found.accepted:,} answers"
     )  # fmt: skip
     text = (
-        f"{above}, {_count(found.promised)} errors promised, {found.made:,} made: {found.kept} "
-        f"(an honest model makes {found.low:,} to {found.high:,})."
+        f"{above}, {_count(found.promised)} errors expected, {found.made:,} made: {found.kept} "
+        f"(a calibrated model would make {found.low:,} to {found.high:,})."
     )
     return when + (text if when else text[0].upper() + text[1:])
 
@@ -163,7 +169,7 @@ def _promise(found: Acceptance, when: str) -> str:
 def _test(tested: CalibrationTest, ece_high: float) -> str:
     text = f"{tested.shown}: {tested.finding}"
     if not tested.rejected and np.isfinite(ece_high):
-        # Not to be rejected is no proof of honesty: how much may remain unseen belongs to it.
+        # Not to be rejected is no proof of calibration: how much may remain unseen belongs to it.
         return f"{text}; an ECE of up to {number(ece_high, 3)} would agree with these samples too."
     return f"{text}."
 

@@ -29,7 +29,7 @@ def reliability_chart(data: Reliability, css: str, name: str) -> str:
     """Accuracy against confidence with a 95 % band, and how many rows each bin holds below."""
     chart = Chart(f"Reliability diagram, {name}", (0, 1), (0, 1), height=340, margins=(14, 26, 98, 74))
     chart.axes(FIFTHS, FIFTHS, "", "share right")
-    chart.line((0, 1), (0, 1), "honest", "An honest model lies on this line.")
+    chart.line((0, 1), (0, 1), "ideal", "A calibrated model lies on this line.")
     base, most = chart.height - 28, float(data.counts.max())
     columns = (data.low, data.high, data.counts, data.confidence, data.accuracy, data.band_low, data.band_high)
     for low, high, count, confidence, accuracy, band_low, band_high in zip(*(column.tolist() for column in columns)):
@@ -67,7 +67,7 @@ def crowd_chart(data: Crowd, css: str, name: str) -> str:
     for left, right, lowest, highest, promised, made, low, high in zip(*(column.tolist() for column in columns)):
         words = (
             f"Confidence {lowest:.4g} to {highest:.4g}: errors promised {percent(promised, 2)}, made "
-            f"{percent(made, 2)}; an honest model makes {percent(low, 2)} to {percent(high, 2)}"
+            f"{percent(made, 2)}; a calibrated model would make {percent(low, 2)} to {percent(high, 2)}"
         )
         chart.box(left, right, low**0.5, high**0.5, f"band {css}", words, inset=0.6)
         chart.line((left, right), (promised**0.5, promised**0.5), "promise", words)

@@ -136,7 +136,7 @@ def crowd_figure(methods: Mapping[str, data.Crowd]) -> Figure:
     for ax, (name, found) in zip(axes, methods.items()):
         colour = _styles(list(methods))[name]["color"]
         middle, width = (found.left + found.right) / 2, (found.right - found.left) * 0.95
-        ax.bar(middle, found.high - found.low, width, found.low, color=colour, alpha=0.3, lw=0, label="if honest")
+        ax.bar(middle, found.high - found.low, width, found.low, color=colour, alpha=0.3, lw=0, label="if calibrated")
         ax.hlines(found.promised, found.left, found.right, color=INK, lw=1.4, label="promised")
         ax.plot(middle, found.made, "o", color=colour, ms=4, label="made")
         ax.set_yscale("function", functions=(lambda v: np.sqrt(np.maximum(v, 0)), np.square))
@@ -203,10 +203,10 @@ def flow_figure(found: data.Progress) -> Figure:
 
 
 def slice_figure(found: Slices) -> Figure:
-    """Confidence minus accuracy of each part, with the range in which an honest model's lie."""
+    """Confidence minus accuracy of each part, with the range in which a calibrated model's lie."""
     figure, (ax,) = _figure(height=1.0 + 0.22 * len(found.names))
     places, (low, high) = np.arange(len(found.names)), found.gap_ranges
-    ax.barh(places, high - low, 0.7, low, color=AFTER, alpha=0.25, lw=0, label="if honest")
+    ax.barh(places, high - low, 0.7, low, color=AFTER, alpha=0.25, lw=0, label="if calibrated")
     ax.plot(found.gaps, places, "o", color=AFTER, ms=4)
     ax.set_yticks(places, [name + (" *" if off else "") for name, off in zip(found.names, found.off)])
     ax.invert_yaxis()

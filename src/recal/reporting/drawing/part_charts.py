@@ -18,7 +18,7 @@ def _signed_tick(value: float) -> str:
 
 
 def slice_chart(parts: Mapping[str, Slices]) -> str:
-    """Mean confidence minus accuracy of each part, by "before" and "after", with the range of an honest model."""
+    """Mean confidence minus accuracy of each part, by "before" and "after", with the range of a calibrated model."""
     after = parts["after"]
     low, high = after.gap_ranges
     ends = np.concatenate([low, high, *(part.gaps for part in parts.values())])
@@ -31,7 +31,7 @@ def slice_chart(parts: Mapping[str, Slices]) -> str:
         y = size - index - 0.5
         words = (
             f"{name}: {after.counts[index]:,} answers, errors promised {after.promised[index]:.1f}, made "
-            f"{after.made[index]:,}; an honest model makes {after.low[index]:,} to {after.high[index]:,}"
+            f"{after.made[index]:,}; a calibrated model would make {after.low[index]:,} to {after.high[index]:,}"
         )
         chart.box(float(low[index]), float(high[index]), y - 0.32, y + 0.32, "band after", words)
         for key, part in parts.items():

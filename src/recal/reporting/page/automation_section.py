@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from recal.reporting.data.automation import CONFIDENCE, Automation, automation
+from recal.reporting.data.automation import CONFIDENCE, Automation
 from recal.reporting.drawing.charts import percent
 from recal.reporting.drawing.part_charts import automation_chart
 from recal.reporting.page.parts import Page, figure, legend, section, table
@@ -13,14 +13,14 @@ from recal.reporting.page.parts import Page, figure, legend, section, table
 
 def how_much_can_be_automated(view: Page) -> str:
     """For every method, beside the model before it."""
-    before = None if view.before is None else automation(view.comparison, view.before)
+    before = None if view.before is None else view.automated[view.before]
     blocks = {}
     for name in view.choices:
-        found = {**({} if before is None else {"before": before}), "after": automation(view.comparison, name)}
+        found = {**({} if before is None else {"before": before}), "after": view.automated[name]}
         blocks[name] = _block(found)
     note = (
-        f"The shares hold a promise: with {CONFIDENCE:.0%} confidence, mistakes among accepted answers stay below the "
-        "risk on inputs like these, the search for the threshold included. Each point keeps its own promise. "
+        f"Guarantee: with {CONFIDENCE:.0%} confidence, at most this share of accepted answers is wrong on inputs like "
+        "these. The threshold search is accounted for. Each point has its own guarantee. "
         "Sets: the fewest classes that hold the true one with the coverage that is asked for; made on one half of the "
         "test rows and measured on the other."
     )

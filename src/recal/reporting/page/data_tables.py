@@ -35,7 +35,7 @@ def crowd_table(data: Crowd, name: str) -> str:
         [f"{a:.4g}–{b:.4g}", f"{int(n):,}", percent(p, 2), percent(m, 2), f"{percent(low, 2)} – {percent(high, 2)}"]
         for a, b, n, p, m, low, high in zip(*(column.tolist() for column in columns))
     ]
-    head = ["confidence", "answers", "errors promised", "made", "if honest"]
+    head = ["confidence", "answers", "errors expected", "made", "if calibrated"]
     return table(head, rows, f"Errors by rank of confidence of {name}", card=False)
 
 
@@ -61,7 +61,7 @@ def risk_table(curves: Mapping[str, Curve]) -> str:
 def threshold_table_of(tables: Mapping[str, Thresholds]) -> str:
     head = ["confidence above"]
     for name in tables:
-        head += [f"{name}: accepted", "right", "errors", "promised", "if honest"]
+        head += [f"{name}: accepted", "right", "errors", "expected", "if calibrated"]
     rows = []
     for step in _STEPS:
         cells = [f"{step:g}"]
@@ -78,7 +78,7 @@ def threshold_table_of(tables: Mapping[str, Thresholds]) -> str:
 def slice_table(parts: Mapping[str, Slices]) -> str:
     """Worst first, before and after."""
     after, before = parts["after"], parts.get("before")
-    head = [after.by, "answers", "promised", "made", "if honest", "gap"]
+    head = [after.by, "answers", "expected", "made", "if calibrated", "gap"]
     head += ["before"] if before is not None else []
     gaps, old = after.gaps.tolist(), None if before is None else before.gaps.tolist()
     rows = []

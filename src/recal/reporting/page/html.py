@@ -19,6 +19,8 @@ from recal.errors import InputError
 from recal.files.atomic import replacing
 from recal.metrics.rows import Classes
 from recal.progress import track
+from recal.reporting.data.automation import automation
+from recal.reporting.data.headline import headline
 from recal.reporting.data.thresholds import THRESHOLDS, threshold_table
 from recal.reporting.data.verdict import advice, shown_first, verdict
 from recal.reporting.page.automation_section import how_much_can_be_automated
@@ -44,6 +46,7 @@ def report(
     command: str = "",
     inputs: Any = None,
     columns: Mapping[str, ArrayLike] | None = None,
+    risk: float = 0.01,
 ) -> Path:
     """Write the report on a comparison, or on probabilities from anywhere: one HTML file that needs no network.
 
@@ -62,6 +65,7 @@ def report(
         A string is a text and never a path.
     columns : mapping of name to one value per row of that file, optional
         The answers are also judged by the values of each, such as ``{"camera": [...]}``.
+    risk : the largest share of errors among automated answers, for the share that can be automated
 
     Returns
     -------
@@ -83,7 +87,7 @@ def report(
     else:
         named = {"given": results} if before is None else {"before": before, "after": results}
         comparison = compare_probs(named, y, classes=classes, bootstrap=bootstrap)
-    text = page(comparison, title=title, command=command, inputs=inputs, columns=columns)
+    text = page(comparison, title=title, command=command, inputs=inputs, columns=columns, risk=risk)
     with replacing(path) as file:
         file.write(text.encode("utf-8"))
     return Path(path)
@@ -96,6 +100,7 @@ def page(
     command: str = "",
     inputs: Any = None,
     columns: Mapping[str, ArrayLike] | None = None,
+    risk: float = 0.01,
 ) -> str:
     """The report as one string of HTML."""
     before = comparison.methods[0] if len(comparison.methods) > 1 else None
@@ -105,8 +110,11 @@ def page(
     told = advice(comparison, found) if before is not None else ""
     shown = shown_first(comparison, found)
     chosen = {name: _test_values(comparison, name, values) for name, values in (columns or {}).items()}
-    view = Page(comparison, shown, before, told, tables, verdicts, title, command, inputs, chosen)
+    automated = {name: automation(comparison, name, risk) for name in comparison.methods}
+    lines = headline(comparison, found, automated)
+    view = Page(comparison, shown, before, told, tables, verdicts, automated, lines, title, command, inputs, chosen)
     sections = (
+        _headline,
         _verdict,
         slider_card,
         how_much_can_be_automated,
@@ -143,6 +151,12 @@ def _test_values(comparison: Comparison, name: str, values: ArrayLike) -> NDArra
     raise InputError(
         f"The column {name!r} must hold one value for each row of the file that is tested on; got shape {column.shape}."
     )
+
+
+def _headline(view: Page) -> str:
+    """The first screen: what to do, what it costs, what it brings."""
+    lines = "".join(f"<p>{_words(line)}</p>" for line in view.headline)
+    return f'<section class="card headline" id="headline">{lines}</section>'
 
 
 def _verdict(view: Page) -> str:

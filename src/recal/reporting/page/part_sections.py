@@ -30,8 +30,8 @@ def classes(view: Page) -> str:
         blocks[name] = _parts(parts, f"By predicted class: {name}")
     note = (
         "Dots: mean confidence minus accuracy of the answers with each class, before and after; right of the middle "
-        "the model was too sure. Light boxes: where an honest model's dots lie. A star marks what chance does not "
-        "explain, all classes considered."
+        "the model was overconfident. Light boxes: where the dots of a calibrated model lie. A star marks what chance "
+        "does not explain, all classes considered."
     )
     return section("classes", "Class by class, worst first", view.per_method(blocks), note)
 

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from recal.comparison import Comparison
+from recal.reporting.data.automation import Automation
 from recal.reporting.data.thresholds import Thresholds
 from recal.reporting.data.verdict import Verdict
 
@@ -22,6 +23,8 @@ class Page:
     advice: str  # which method to use, and why
     tables: Mapping[str, Thresholds]
     verdicts: Mapping[str, Verdict]
+    automated: Mapping[str, Automation]  # by method
+    headline: Sequence[str]  # which method, what it costs, how much can be automated
     title: str
     command: str
     inputs: Any = None  # by row of the file that was tested on: images as arrays, or paths

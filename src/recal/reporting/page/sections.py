@@ -29,7 +29,7 @@ def method_table(view: Page) -> str:
     comparison = view.comparison
     rows = {metric: comparison.rows(metric) for metric in MAIN_METRICS}
     fitted = comparison.test is not None
-    head = ["method", *(LABELS[metric] for metric in MAIN_METRICS), "p, if honest"]
+    head = ["method", *(LABELS[metric] for metric in MAIN_METRICS), "p, calibration test"]
     head += ["fit, CPU", "passes"] if fitted else []
     lines = []
     for index, name in enumerate(comparison.methods):
@@ -38,14 +38,14 @@ def method_table(view: Page) -> str:
             f"{escape(name)}{keeps}",
             *(value_cell(rows[metric][index], metric, comparison.digits(metric)) for metric in MAIN_METRICS),
         ]
-        cells.append(comparison.honesty[name].shown.removeprefix("p ").removeprefix("= "))
+        cells.append(comparison.calibration_tests[name].shown.removeprefix("p ").removeprefix("= "))
         if fitted:
             cells += [seconds(comparison.fit_seconds[:, index].mean()), passes(comparison.passes[index])]
         lines.append(cells)
     note = (
         f"{escape(describe(comparison))} <b>Bold</b> is best and <u>underlined</u> second best. ▼ or ▲ with a number: "
-        f"the difference to {escape(comparison.baseline)} where its 95 % interval excludes zero. “p, if honest”: the "
-        "chance that an honest model would look at least this dishonest."
+        f"the difference to {escape(comparison.baseline)} where its 95 % interval excludes zero. “p, calibration "
+        "test”: the share of samples in which a calibrated model would give a result at least this far off."
         + (" “passes”: how often the model runs for one new input." if fitted else "")
     )
     left_out = "".join(
@@ -99,10 +99,10 @@ def figures(view: Page) -> str:
         blocks[name] = f'<div class="two">{"".join(cards)}</div>'
     note = (
         "Reliability: the thick mark is the share right in a bin of confidence, the light box its 95 % band, the dark "
-        "box the distance to the bin's mean confidence; an honest model lies on the dashed line. By rank: each column "
-        "holds equally many answers, so the crowd of sure ones is not squeezed into the last bin; a dot outside of its "
-        "light box made more or fewer errors than an honest model would. Histograms: filled is right, hollow is wrong; "
-        "the solid line is the mean confidence, the dashed one the accuracy."
+        "box the distance to the bin's mean confidence; a calibrated model lies on the dashed line. By rank: each "
+        "column holds equally many answers, so that the many confident ones are not squeezed into the last bin; a dot "
+        "outside of its light box made more or fewer errors than a calibrated model would. Histograms: filled is "
+        "right, hollow is wrong; the solid line is the mean confidence, the dashed one the accuracy."
     )
     return section("figures", "Where confidence was and is off", view.per_method(blocks), note)
 

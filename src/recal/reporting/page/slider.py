@@ -30,7 +30,7 @@ def slider_card(view: Page) -> str:
         ("Answers accepted", "coverage", "accepted"),
         ("Right among them", "accuracy", None),
         ("Errors made", "errors", None),
-        ("Errors its confidence promised", "promised", "range"),
+        ("Errors expected from its confidence", "promised", "range"),
     ]
     body = []
     for words, name, below in lines:
@@ -47,8 +47,8 @@ confidence</label>
 </noscript>
 <table class="numbers"><thead><tr><th></th>{header}</tr></thead>
 <tbody>{"".join(body)}</tbody></table>
-<p class="note">Confidence is honest where the errors made lie in the range in which those of an honest model lie 95
-times out of 100.</p>
+<p class="note">The confidence is calibrated where the errors made lie in the range that a calibrated model would show
+in 95 % of samples.</p>
 </div><div>{threshold_chart(tables, shown)}
 <details class="data"><summary>Other thresholds as a table</summary>{threshold_table_of(named)}</details></div></div>
 </section>"""
@@ -75,7 +75,7 @@ def _cell(key: str, table: Thresholds, index: int, name: str, below: str | None)
         "accuracy": percent(right / accepted if accepted else np.nan),
         "errors": f"{accepted - right:,}",
         "promised": f"{table.promised_errors[index]:,.0f}",
-        "range": f"{table.low[index]:,} to {table.high[index]:,} if honest",
+        "range": f"{table.low[index]:,} to {table.high[index]:,} if calibrated",
     }
     small = f'<small id="{below}-{key}">{words[below]}</small>' if below else ""
     return f'<td><span id="{name}-{key}">{words[name]}</span>{small}</td>'

@@ -18,7 +18,7 @@ _CPU_ROWS, _CPU_VALUES, _DEVICE_ROWS = 32, 100_000, 256
 
 
 class CalibratedModule(torch.nn.Module):
-    """A model that answers with calibrated logits: softmax of what it returns are honest probabilities.
+    """A model that answers with calibrated logits: the softmax of what it returns are calibrated probabilities.
 
     Only the transformations that the plan needs are computed, joined with the originals to larger batches. Where the
     plan has a gate, they are computed for the samples below it alone. The largest logit of each row is shifted to 0,

@@ -14,7 +14,7 @@
     byId("accuracy-" + key).textContent = percent(right / accepted);
     byId("errors-" + key).textContent = whole(accepted - right);
     byId("promised-" + key).textContent = whole(table.promised[index]);
-    byId("range-" + key).textContent = whole(table.low[index]) + " to " + whole(table.high[index]) + " if honest";
+    byId("range-" + key).textContent = whole(table.low[index]) + " to " + whole(table.high[index]) + " if calibrated";
   }
 
   function spoken(name, index) {
