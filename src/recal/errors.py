@@ -156,5 +156,9 @@ class FewSamplesWarning(UserWarning):
     """There are too few samples for what a method has to learn."""
 
 
+class SameRowsWarning(UserWarning):
+    """Something is made or measured on the rows that the calibration was fitted on."""
+
+
 class DoubtfulLabelsWarning(UserWarning):
     """Labels do not look like those of the rows that they are given with."""

@@ -32,6 +32,7 @@ from recal.checks import ASIDES, Labels, check_classes, check_labels, check_weig
 from recal.engine.guard import keep_answers
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.plan import Answers, Plan
+from recal.same_rows import kept_hashes, remember, seen_among
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 
@@ -73,6 +74,8 @@ class Calibrator(Estimator, ABC):
         The columns' names; column indices where labels were integers.
     n_fitted_ : int
         The number of samples of the fit.
+    row_hashes_ : ndarray of uint64
+        Of the rows of the fit, so that what is made on the same rows can say so; see `recal.same_rows`.
     decision_ : DecisionRule, where one was set
         Which answers `accept` accepts; see `recal.decide`.
     sets_ : PredictionSets, where they were set
@@ -94,6 +97,7 @@ class Calibrator(Estimator, ABC):
 
     classes_: NDArray[Any]
     n_fitted_: int
+    row_hashes_: NDArray[np.uint64]
     decision_: _Rule
     sets_: Any
     profile_: Any
@@ -147,6 +151,7 @@ class Calibrator(Estimator, ABC):
             n_fitted = len(weights) if self.takes_weights else int(weights.sum())
         self.classes_ = columns
         self.n_fitted_ = n_fitted
+        self.row_hashes_ = kept_hashes(views.logits)
         # Made for what the calibrator answered before.
         for attached in ("decision_", "sets_", "profile_", "preprocessing_"):
             if hasattr(self, attached):
@@ -185,6 +190,23 @@ class Calibrator(Estimator, ABC):
         # A plan with a gate needs no views for samples that are sure enough.
         if self.needed_transforms() and (plan is None or plan.needs_views(views.logits).any()):
             views = as_views(X, needs_views=True, method=type(self).__name__)
+        probs, confidence = self._answer(views)
+        seen, stands_for = self._seen(views)
+        if seen.any():
+            remember(probs[seen], stands_for)
+        return probs, confidence
+
+    def fitted_rows(self, X: Views | ArrayLike) -> int:
+        """Return about how many of these samples the calibrator was fitted on, by their hashes."""
+        self._check_width(X)
+        seen, stands_for = self._seen(as_views(X, needs_views=False, method=type(self).__name__))
+        return min(round(int(seen.sum()) * stands_for), len(seen))
+
+    def _seen(self, views: Views) -> tuple[NDArray[np.bool_], float]:
+        kept = getattr(self, "row_hashes_", None)  # older files have none
+        return (np.zeros(0, np.bool_), 1.0) if kept is None else seen_among(views.logits, kept, self.n_fitted_)
+
+    def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         own = self._predict_proba(views)
         if not self.keeps_accuracy:
             probs = bounded_probs(own)
@@ -283,6 +305,9 @@ class Calibrator(Estimator, ABC):
         check_kinds(self)
         if getattr(self, "n_fitted_", 1) < 1:
             raise InputError("must be at least 1", argument="n_fitted_", came=f"got {self.n_fitted_}")
+        hashes = getattr(self, "row_hashes_", np.empty(0, np.uint64))
+        if not isinstance(hashes, np.ndarray) or hashes.ndim != 1 or hashes.dtype != np.uint64:
+            raise InputError("must be a list of hashes", argument="row_hashes_")
         self._check_state(len(classes))
 
     def _check_state(self, n_classes: int) -> None:

@@ -129,7 +129,8 @@ def apply(
             plain = isinstance(calibrator, Plan)
             probs, sure = answers_of(calibrator, found) if plain else calibrator.predict_both(found)
             passes = None if plain else passes_of(calibrator, found.logits)
-            applied = Applied(probs, found.labels, found.classes, passes, sure)
+            fitted = 0 if plain else calibrator.fitted_rows(found)
+            applied = Applied(probs, found.labels, found.classes, passes, sure, fitted)
             applied = applied if profile is None else applied.followed(profile.condition(found.logits))
     elif isinstance(calibrator, Plan):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
@@ -170,6 +171,7 @@ def apply(
     how_sure: dict[str, Any] = {"confidence": applied.confidences, "accepted": accept, "inputs": inputs}
     if inputs is None and out.suffix == ".csv":
         how_sure["inputs"] = [str(row) for row in range(len(applied.probs))]
+    how_sure["fitted_rows"] = applied.fitted_rows
     write_prob_file(out, applied.probs, applied.labels, applied.classes, **how_sure)
     n_samples, n_classes = applied.probs.shape
     if as_json:
@@ -180,6 +182,11 @@ def apply(
         return
     if skipped:
         say(f"{len(skipped)} files could not be read and were skipped, such as {skipped[0]}.")
+    if applied.fitted_rows:
+        say(
+            f"The calibration was fitted on about {applied.fitted_rows:,} of these {n_samples:,} samples. Decide and "
+            "evaluate on others."
+        )
     if applied.condition is not None:
         say(str(applied.condition))
         if applied.condition.unlike and rule is not None and not accept_unlike:

@@ -44,7 +44,11 @@ def decide(
         Path | None,
         typer.Option("--out", help="Save the rule here; with --calibration, the calibration that holds it."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same intervals.")] = 0,
+    cross_fit: Annotated[
+        bool,
+        typer.Option("--cross-fit", help="Fit the method of --calibration and decide, both on these samples."),
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Same seed, same intervals and folds.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Find the confidence from which on answers may be accepted without a person, with a guarantee.
@@ -66,14 +70,41 @@ def decide(
         raise InputError("The two costs belong together: give --cost-error and --cost-review, or --risk alone.")
     if out is not None and len(sources) > 1:
         raise InputError(f"--out saves the rule of one file, got {len(sources)}.")
+    if cross_fit:
+        _check_cross_fit(sources, calibration, curve or more_labels)
     given: dict[str, Any] = {"cost_error": cost_error, "cost_review": cost_review, "per_class": per_class}
     if risk is not None:
         given["risk"] = risk
+    if cross_fit:
+        assert calibration is not None
+        fitted, alone = _cross_fitted(sources[0], calibration, labels, confidence, seed, given)
+        if out is not None:
+            from recal import save
+
+            save(fitted, out)
+        if as_json:
+            print_json({"files": sources, **alone.to_dict(), "cross_fitted": True, "out": out})
+            return
+        say(str(alone))
+        say(
+            "Cross-fitted: each sample's confidence comes from a fit without it. The share of mistakes is bounded as "
+            "measured in simulations, not proved; see the page on deciding."
+        )
+        if out is not None:
+            say(f"The calibration, fitted on all samples, with its rule is in {out}.")
+        return
     read = _methods(sources, calibration, label_column, labels)
     first = next(iter(read.values()))
     assert first.labels is not None
     methods = {name: one.probs for name, one in read.items()}
     sure = {name: one.confidence for name, one in read.items()}
+    for name, one in read.items():
+        if one.fitted_rows:
+            raise InputError(
+                f"The calibration of {name} was fitted on about {one.fitted_rows:,} of these {len(one.probs):,} "
+                "samples, so nothing can be guaranteed. Decide on other labelled samples, or use the same for both: "
+                "recal decide VIEWS --calibration CALIBRATION --cross-fit"
+            )
     with working("Deciding"):
         found = decide_each(
             methods,
@@ -148,7 +179,30 @@ def _probs(path: Path, calibration: Path | None, label_column: str, labels: Path
         raise InputError(f"{calibration} holds a {type(calibrator).__name__}, which answers for no views.")
     check_views_held(calibrator, calibration, views, path)
     probs, sure = calibrator.predict_both(views)
-    return Probabilities(probs, views.labels, views.classes, sure)
+    return Probabilities(probs, views.labels, views.classes, sure, calibrator.fitted_rows(views))
+
+
+def _check_cross_fit(sources: list[Path], calibration: Path | None, more: bool) -> None:
+    from recal.errors import InputError
+
+    if calibration is None or len(sources) > 1 or more:
+        raise InputError(
+            "--cross-fit takes one file of labelled views and --calibration, whose method is fitted again; it goes "
+            "without --curve and --more-labels."
+        )
+
+
+def _cross_fitted(
+    source: Path, calibration: Path, labels: Path | None, confidence: float, seed: int, given: dict[str, Any]
+) -> tuple[Any, Decision]:
+    from recal.cli.recognise import check_kind
+    from recal.cli.sources import load_calibration, open_views
+    from recal.decisions import decide_crossfitted
+
+    check_kind(source, "views")
+    views, calibrator = open_views(source, labels), load_calibration(calibration)
+    with working("Fitting and deciding"):
+        return decide_crossfitted(calibrator, views, confidence=confidence, random_state=seed, **given)
 
 
 def _save(decision: Decision, calibration: Path | None, out: Path) -> None:

@@ -35,10 +35,16 @@ def evaluate(
     assert found.labels is not None
     from recal import evaluate as measure
     from recal.metrics import LABELS, calibration_test
+    from recal.same_rows import warn_of_fitted
 
+    warn_of_fitted(
+        found.fitted_rows, len(found.probs), "these metrics are better than on new inputs", "Evaluate on other samples."
+    )
     with working("Measuring"):
-        result = measure(found.probs, found.labels, bootstrap, n_bins=bins, random_state=seed)
-        tested = calibration_test(found.probs, found.labels, bins, random_state=seed)
+        result = measure(
+            found.probs, found.labels, bootstrap, confidences=found.confidence, n_bins=bins, random_state=seed
+        )
+        tested = calibration_test(found.probs, found.labels, bins, confidences=found.confidence, random_state=seed)
         if report is not None:
             from recal.reporting import report as write_report
 

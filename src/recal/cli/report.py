@@ -54,6 +54,7 @@ def report(
     from recal.errors import InputError
     from recal.reporting import report as write_report
     from recal.reporting.data.verdict import advice, shown_first, verdict
+    from recal.same_rows import warn_of_fitted
 
     with working("Writing the report"):
         if held == "views":
@@ -66,14 +67,23 @@ def report(
             n_rows = (fit if test is None else test).n_samples
         else:
             after = labelled_probs(source, label_column, by or (), labels)
-            named, n_rows = {"given": after.probs}, len(after.probs)
+            read, n_rows = {"given": after}, len(after.probs)
+            warn_of_fitted(
+                after.fitted_rows, n_rows, "the page looks better than new inputs will", "Report on other samples."
+            )
             if before is not None:
                 try:
                     first = labelled_probs(before, label_column, by or (), labels).in_order_of(after)
                 except InputError as error:
                     raise error.at(f"{before} does not go with {source}") from None
-                named = {"before": first.probs, "after": after.probs}
-            result = compare_probs(named, after.named_labels, classes=after.classes, random_state=seed)
+                read = {"before": first, "after": after}
+            result = compare_probs(
+                {name: one.probs for name, one in read.items()},
+                after.named_labels,
+                confidences={name: one.confidence for name, one in read.items()},
+                classes=after.classes,
+                random_state=seed,
+            )
         write_report(
             result,
             out,

@@ -37,6 +37,7 @@ class Applied:
     classes: NDArray[Any] | None
     passes: NDArray[np.int64] | None = None  # forward passes of each answer
     confidences: NDArray[np.float64] | None = None  # the chance that each answer is right, as `predict_confidence`
+    fitted_rows: int = 0  # how many of the inputs the calibrator was fitted on
     condition: Condition | None = None  # what following found of these inputs, where it was asked for
 
     def followed(self, condition: Condition) -> Applied:
@@ -162,6 +163,7 @@ class CalibratedBlock:
     confidences: NDArray[np.float64]
     passes: NDArray[np.int64]
     labels: NDArray[Any] | None
+    fitted_rows: int = 0
     numbers: RowNumbers | None = None
 
     def __len__(self) -> int:
@@ -178,9 +180,11 @@ class Calibrating:
 
     def __call__(self, block: Block) -> CalibratedBlock:
         views: dict[Transform | str, Any] = dict(zip(self.transforms, block.transformed))
-        both = self.calibrator.predict_both(Views(block.logits, views))
+        seen = Views(block.logits, views)
+        both, passes = self.calibrator.predict_both(seen), passes_of(self.calibrator, block.logits)
+        fitted = self.calibrator.fitted_rows(seen)
         numbers = None if self.profile is None else self.profile.numbers(block.logits)
-        return CalibratedBlock(block.index, *both, passes_of(self.calibrator, block.logits), block.labels, numbers)
+        return CalibratedBlock(block.index, *both, passes, block.labels, fitted, numbers)
 
 
 class ProbabilitySink(Sink):
@@ -210,7 +214,7 @@ class ProbabilitySink(Sink):
         probs = np.concatenate([block.probs for block in blocks])
         labels, classes = self.labels(*probs.shape)
         passes, sure = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("passes", "confidences"))
-        applied = Applied(probs, labels, classes, passes, sure)
+        applied = Applied(probs, labels, classes, passes, sure, sum(block.fitted_rows for block in blocks))
         if self.profile is None:
             return applied
         return applied.followed(self.profile.condition_of([b.numbers for b in blocks if b.numbers is not None]))

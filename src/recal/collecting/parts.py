@@ -86,6 +86,7 @@ class PartWriter:
             confidence=found.confidences,
             accepted=None if rule is None else rule.accept(found.probs, found.confidences),
             passes=found.passes,
+            fitted_rows=found.fitted_rows,
             origin={"job": self.made_by, "inputs": block.inputs, "stamp": self.stamps.get(block.index)},
         )
         return WrittenPart(block.index, len(block), int(found.passes.sum()))

@@ -94,7 +94,7 @@ def compare(
             except RecalError as error:
                 failures[name] = str(error)
                 continue
-            found = evaluate(fitted.probs, _labels(test_views), n_bins=n_bins)
+            found = evaluate(fitted.probs, _labels(test_views), confidences=fitted.confidences, n_bins=n_bins)
             for metric, value in found.items():
                 values[metric][split, index] = value
             seconds[split, index] = fitted.seconds
@@ -105,7 +105,7 @@ def compare(
     kept = [index for index, name in enumerate(names) if name not in failures]
     names = tuple(names[index] for index in kept)
     labels = _labels(cuts[0][1])
-    samples = {name: score(first[name].probs, labels) for name in names}
+    samples = {name: score(first[name].probs, labels, confidences=first[name].confidences) for name in names}
     draws = bootstrap if n_splits == 1 else 0
     intervals, paired = _resampled(names, first, samples, labels, draws, n_bins, random_state)
     return Comparison(
@@ -144,6 +144,7 @@ def compare_probs(
     probs: Mapping[str, ArrayLike],
     y: ArrayLike,
     *,
+    confidences: Mapping[str, ArrayLike | None] | None = None,
     baseline: str | None = None,
     bootstrap: int = 500,
     n_bins: int = 15,
@@ -156,6 +157,8 @@ def compare_probs(
     ----------
     probs : mapping of name to an array of shape (n_samples, n_classes)
     y : array-like of shape (n_samples,)
+    confidences : mapping of name to what `predict_confidence` gave, optional
+        By default each row's largest probability.
     baseline : str, optional
         The name to which differences are taken; the first by default.
 
@@ -176,10 +179,10 @@ def compare_probs(
     if len({array.shape for array in arrays}) > 1:
         raise InputError(f"All probabilities must have one shape, got {', '.join(str(a.shape) for a in arrays)}.")
     labels = check_labels(y, arrays[0].shape[0], arrays[0].shape[1], classes)
-    evaluated = [
-        evaluate(array, labels, bootstrap=bootstrap, n_bins=n_bins, random_state=random_state) for array in arrays
-    ]
-    samples = {name: score(array, labels) for name, array in zip(names, arrays)}
+    sure = [(confidences or {}).get(name) for name in names]
+    how: dict[str, Any] = {"bootstrap": bootstrap, "n_bins": n_bins, "random_state": random_state}
+    evaluated = [evaluate(array, labels, confidences=given, **how) for array, given in zip(arrays, sure)]
+    samples = {name: score(array, labels, confidences=given) for name, array, given in zip(names, arrays, sure)}
     predictions = [array.argmax(axis=1) for array in arrays]
     return Comparison(
         methods=names,
@@ -214,6 +217,7 @@ def compare_probs(
 class _Fitted:
     calibrator: Calibrator | None
     probs: NDArray[np.float64]
+    confidences: NDArray[np.float64]
     seconds: float
     passes: float
     keeps_accuracy: bool
@@ -221,11 +225,12 @@ class _Fitted:
 
 def _run(calibrator: Calibrator | None, fit: Views, test: Views, seed: int) -> _Fitted:
     if calibrator is None:
-        return _Fitted(None, softmax(test.logits), 0.0, 1.0, True)
+        probs = softmax(test.logits)
+        return _Fitted(None, probs, probs.max(axis=1), 0.0, 1.0, True)
     began = time.process_time()
     fresh = refit(calibrator, fit, seed)
     seconds = time.process_time() - began
-    return _Fitted(fresh, fresh.predict_proba(test), seconds, passes_per_answer(fresh, test), fresh.keeps_accuracy)
+    return _Fitted(fresh, *fresh.predict_both(test), seconds, passes_per_answer(fresh, test), fresh.keeps_accuracy)
 
 
 def refit(calibrator: Calibrator, views: Views, seed: int) -> Calibrator:
@@ -342,7 +347,15 @@ def _resampled(
     if not draws:
         return {}, {}
     evaluated = [
-        evaluate(first[name].probs, labels, bootstrap=draws, n_bins=n_bins, random_state=seed) for name in names
+        evaluate(
+            first[name].probs,
+            labels,
+            bootstrap=draws,
+            confidences=first[name].confidences,
+            n_bins=n_bins,
+            random_state=seed,
+        )
+        for name in names
     ]
     intervals = {metric: [one.intervals[metric] for one in evaluated] for metric in LABELS}
     return intervals, paired_draws([samples[name] for name in names], draws, n_bins, seed)

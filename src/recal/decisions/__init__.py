@@ -11,6 +11,7 @@ from typing import Any
 
 # Each public name with the module of this folder that defines it.
 _HOMES = {
+    "decide_crossfitted": "crossfit",
     "Costs": "decision",
     "Decision": "decision",
     "Part": "decision",

@@ -1,5 +1,6 @@
 """What type checkers and editors see: the names of `__init__.py`, each from its home."""
 
+from .crossfit import decide_crossfitted as decide_crossfitted
 from .decision import Costs as Costs, Decision as Decision, Part as Part, decide as decide
 from .labels import Promise as Promise, more_labels as more_labels
 from .following.condition import Condition as Condition

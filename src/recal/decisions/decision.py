@@ -15,7 +15,12 @@ from recal.decisions.rule import DecisionRule, Reads, check_share, is_number
 from recal.decisions.search import Ranked, certified, further_answers, ranked
 from recal.errors import InputError
 from recal.metrics.rows import Classes
+from recal.same_rows import fitted_rows, warn_of_fitted
 
+REMEDY = (
+    "Decide on other labelled samples. Where there are none, recal.decisions.decide_crossfitted "
+    "(recal decide --cross-fit) uses the same samples for both."
+)
 # Of each sample: its answer, the confidence in it, whether it is wrong.
 Read = tuple[Labels, Vector, NDArray[np.bool_]]
 
@@ -81,6 +86,8 @@ class Decision:
     costs : Costs or None
     supported_risk : float or None
         Where nothing may be accepted: the lowest risk at which something could be.
+    n_fitted : int
+        About how many of the samples the calibration was fitted on. Above 0 there is no guarantee.
     """
 
     rule: DecisionRule
@@ -89,6 +96,7 @@ class Decision:
     costs: Costs | None = None
     classes: tuple[Any, ...] | None = None
     supported_risk: float | None = None
+    n_fitted: int = 0
 
     @property
     def threshold(self) -> float:
@@ -165,6 +173,7 @@ class Decision:
             "n_errors": self.n_errors,
             "needed": self.needed,
             "supported_risk": self.supported_risk,
+            "n_fitted": self.n_fitted,
             "message": str(self),
         }
         if self.costs is not None:
@@ -193,10 +202,11 @@ class Decision:
         low, high = self.interval
         each = " in each class" if self.rule.per_class else ""
         where = "" if self.rule.per_class else f"from a confidence of {self.threshold:.6g} on, "
+        void = f" No guarantee: {self.n_fitted:,} of these samples were used in the fit." if self.n_fitted else ""
         return (
             f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}), {where}with at most "
             f"{_percent(self.risk)} of them wrong{each}, at {_percent(self.confidence)} confidence; "
-            f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen."
+            f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen.{void}"
         )
 
     def _why(self) -> str:
@@ -283,7 +293,9 @@ def decide(
     accepted = sum(part.n_accepted for part in parts)
     names = None if classes is None else tuple(np.asarray(classes).tolist())
     supported = None if accepted or per_class else _supported(groups[0], bound, level)
-    return Decision(rule, parts, share_interval(accepted, len(array), confidence), costs, names, supported)
+    fitted = fitted_rows(array)
+    warn_of_fitted(fitted, len(array), "the guarantee does not hold", REMEDY)
+    return Decision(rule, parts, share_interval(accepted, len(array), confidence), costs, names, supported, fitted)
 
 
 def answers_of(probs: Floats, labels: Labels, confidences: ArrayLike | None = None) -> Read:

@@ -27,6 +27,7 @@ from recal.checks import check_labels, check_probs
 from recal.decisions.bounds import Interval, share_interval
 from recal.decisions.rule import check_share, is_number
 from recal.errors import InputError
+from recal.same_rows import fitted_rows, warn_of_fitted
 
 Method = Literal["lac", "aps", "raps"]
 Vector = NDArray[np.float64]
@@ -197,6 +198,7 @@ def prediction_sets(
     """
     array = check_probs(probs)
     labels = check_labels(y, len(array), array.shape[1], classes)
+    warn_of_fitted(fitted_rows(array), len(array), "the coverage does not hold", "Make the sets on other samples.")
     form = PredictionSets(method, coverage, (math.inf,), penalty, free_ranks, randomised, at_least_one)
     own = form.scores(array, u)[np.arange(len(array)), labels]
     groups = [own[labels == column] for column in range(array.shape[1])] if per_class else [own]

@@ -31,6 +31,7 @@ from recal.files.origin import PARQUET_KEY, parquet_mark
 from recal.files.parquet import column_values, pyarrow_for, read_parquet
 from recal.files.probs import Probabilities, write_probs
 
+_FITTED = b"recal.fitted_rows"
 SUFFIXES = (".csv", ".parquet")
 _ORIGIN = b"recal_origin"
 _LABEL = "label"
@@ -60,6 +61,7 @@ def write_prob_file(
     passes: NDArray[np.int64] | None = None,
     inputs: Sequence[str] | None = None,
     origin: Mapping[str, Any] | None = None,
+    fitted_rows: int = 0,
 ) -> Path:
     """Write answers to an .npz file, a Parquet table or a CSV table, as the name says, whole or not at all.
 
@@ -71,7 +73,7 @@ def write_prob_file(
     answer = names[probs.argmax(axis=1)]
     if path.suffix == ".npz":
         beside = {"answer": answer} | ({} if accepted is None else {"accepted": accepted})
-        return write_probs(path, probs, labels, classes, confidence, **beside)
+        return write_probs(path, probs, labels, classes, confidence, fitted_rows, **beside)
     sure = probs.max(axis=1) if confidence is None else confidence
     columns: dict[str, Any] = {} if inputs is None else {"input": list(inputs)}
     columns |= {_ANSWER[0]: answer, _ANSWER[1]: sure}
@@ -84,7 +86,9 @@ def write_prob_file(
     for place, name in enumerate(names.tolist()):
         columns[f"{_PREFIX}{name}"] = np.ascontiguousarray(probs[:, place])
     table = arrow.table(columns)
-    marks = {PARQUET_KEY: parquet_mark(table.column_names, table.num_rows)}
+    marks = {PARQUET_KEY: parquet_mark(table.column_names, table.num_rows)} | (
+        {_FITTED: str(fitted_rows).encode()} if fitted_rows else {}
+    )
     table = table.replace_schema_metadata(marks | ({} if origin is None else {_ORIGIN: json.dumps(origin).encode()}))
     # A dictionary of probabilities holds nearly as many as there are rows: a sixth more bytes, and twice the time.
     repeating = [name for name in columns if name != _ANSWER[1] and not name.startswith(_PREFIX)]
@@ -164,7 +168,7 @@ def read_prob_table(
         shown = None if own and names.tolist() == [str(number) for number in range(len(names))] else names
         confidence = check_confidences(_numbers(_ANSWER[1], sure), len(probs)) if own and sure is not None else None
         truth = None if labels is None else check_labels(*_labels(labels, names), classes=names)
-        return Probabilities(probs, truth, shown, confidence)
+        return Probabilities(probs, truth, shown, confidence, _fitted_rows(source) if own else 0)
     except InputError as error:
         raise error.at(source) from None
 
@@ -251,6 +255,14 @@ def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
         twice = next(name for name in header if header.count(name) > 1)
         raise FileError(f"{path}: the header names {twice!r} twice; give each column a name of its own.")
     return {name: np.array(column) for name, column in zip(header, zip(*rows))}
+
+
+def _fitted_rows(path: Path) -> int:
+    """How many of its rows the calibration was fitted on, as recal's own tables say."""
+    if path.suffix != ".parquet":
+        return 0
+    said = (pyarrow_for("Reading Parquet files")[1].read_schema(path).metadata or {}).get(_FITTED, b"0")
+    return int(said) if said.isdigit() else 0
 
 
 def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:

@@ -1,11 +1,13 @@
-"""Probabilities on disk: one .npz file with `probs` (n, K), optional `labels` (n,), `classes` (K,), `confidence` (n,).
+"""Probabilities on disk: one .npz file with `probs` (n, K), optional `labels` (n,), `classes` (K,),
+`confidence` (n,), `fitted_rows` (one number).
 
-The confidence is that in each row's answer, as `predict_confidence` gives it."""
+The confidence is that in each row's answer, as `predict_confidence` gives it; `fitted_rows` says how many of the
+rows the calibration was fitted on."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from recal.files.npz import names_in, read_npz, write_npz
 from recal.files.views import read_views
 from recal.plan import Plan
 
-_NAMES = ("probs", "labels", "classes", "confidence")
+_NAMES = ("probs", "labels", "classes", "confidence", "fitted_rows")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Probabilities:
     labels: Labels | None
     classes: NDArray[Any] | None
     confidence: NDArray[np.float64] | None = None
+    fitted_rows: int = 0  # how many of them the calibration was fitted on
 
     @property
     def named_labels(self) -> NDArray[Any]:
@@ -46,7 +49,7 @@ class Probabilities:
             columns = check_labels(other.classes, len(other.classes), len(self.classes), self.classes)
             places = np.argsort(columns)
             moved = None if self.labels is None else places[self.labels]
-            found = Probabilities(self.probs[:, columns], moved, other.classes, self.confidence)
+            found = replace(self, probs=self.probs[:, columns], labels=moved, classes=other.classes)
         else:
             found = self
         if found.labels is not None and other.labels is not None and (found.labels != other.labels).any():
@@ -63,6 +66,7 @@ def write_probs(
     labels: Labels | None = None,
     classes: NDArray[Any] | None = None,
     confidence: NDArray[np.float64] | None = None,
+    fitted_rows: int = 0,
     **beside: NDArray[Any],
 ) -> Path:
     """Write probabilities, and whatever arrays belong beside them, whole or not at all."""
@@ -76,6 +80,8 @@ def write_probs(
         arrays["classes"] = classes
     if confidence is not None:
         arrays["confidence"] = confidence
+    if fitted_rows:
+        arrays["fitted_rows"] = np.array(fitted_rows)
     write_npz(target, arrays | beside)
     return target
 
@@ -91,7 +97,10 @@ def read_probs(path: str | os.PathLike[str]) -> Probabilities:
         sure = check_confidences(arrays["confidence"], len(probs)) if "confidence" in arrays else None
     except InputError as error:
         raise error.at(source) from None
-    return Probabilities(probs, labels, classes, sure)
+    fitted = arrays.get("fitted_rows", np.array(0))
+    if fitted.shape != () or fitted.dtype.kind not in "iu":
+        raise InputError(f"{source}: fitted_rows must be one whole number, got the shape {fitted.shape}.")
+    return Probabilities(probs, labels, classes, sure, int(fitted))
 
 
 def probs_of_file(path: str | os.PathLike[str]) -> Probabilities:

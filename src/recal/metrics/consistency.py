@@ -94,6 +94,7 @@ def calibration_test(
     y: ArrayLike,
     n_bins: int = 15,
     *,
+    confidences: ArrayLike | None = None,
     draws: int = 1000,
     classes: Classes = None,
     random_state: int | None = 0,
@@ -116,7 +117,7 @@ def calibration_test(
     """
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
         raise InputError("must be a whole number of at least 1", argument="draws", came=f"got {draws!r}")
-    return calibration_test_of(score(probs, y, classes), n_bins, draws, random_state)
+    return calibration_test_of(score(probs, y, classes, confidences), n_bins, draws, random_state)
 
 
 def calibration_test_of(

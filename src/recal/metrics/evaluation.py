@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from recal.checks import check_confidences
 from recal.engine.kernels import bins
 from recal.errors import InputError
 from recal.metrics.binned import BinTable, equal_mass_edges, table_of
@@ -19,6 +20,7 @@ from recal.metrics.intervals import bootstrap as bootstrap_cells
 from recal.metrics.ranked import aurc_of, auroc_of, ks_of, runs
 from recal.metrics.rows import Classes, RowScores, check_pair, equal_width_edges, run
 from recal.metrics.smooth import cosine_coefficients, fixed_point
+from recal.same_rows import fitted_rows, warn_of_fitted
 
 # In the order in which people read them: what they mean, and whether lower is better.
 LABELS = {
@@ -106,6 +108,7 @@ def evaluate(
     y: ArrayLike,
     bootstrap: int = 0,
     *,
+    confidences: ArrayLike | None = None,
     n_bins: int = 15,
     classes: Classes = None,
     random_state: int | None = 0,
@@ -120,6 +123,9 @@ def evaluate(
     bootstrap : int
         Number of draws, such as 1000; 0 for none. Rows are not resampled one by one beyond 16,384 of them: cells of
         2,048 confidence quantiles stand for them, so a million rows cost little more than ten thousand.
+    confidences : array-like of shape (n_samples,), optional
+        What `predict_confidence` gave; by default each row's largest probability. All but class-wise ECE, Brier score,
+        NLL and error rate are about them.
     n_bins : int
         For the binned errors.
     classes : sequence of length n_classes, optional
@@ -140,8 +146,11 @@ def evaluate(
     array, labels = check_pair(probs, y, classes)
     edges = equal_width_edges(n_bins)
     n, k = array.shape
+    warn_of_fitted(fitted_rows(array), n, "these metrics are better than on new inputs", "Evaluate on other samples.")
     rows = RowScores(np.empty(n), np.empty(n, np.bool_), np.empty(n), np.empty(n), k)
     run(bins.score_rows, array, labels, rows.confidence, rows.correct, rows.brier, rows.nll)
+    if confidences is not None:
+        rows = replace(rows, confidence=check_confidences(confidences, n))
     gaps = np.zeros((1, k, n_bins))
     run(bins.bin_classwise, array, labels, edges, np.zeros(n, np.intp), gaps)
     width = table_of(rows.confidence, rows.correct, edges)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels, check_form, check_labels, check_probs, check_weights
+from recal.checks import Floats, Labels, check_confidences, check_form, check_labels, check_probs, check_weights
 from recal.engine.kernels import bins
 from recal.errors import InputError, RecalError
 
@@ -35,13 +35,13 @@ class RowScores:
         return len(self.confidence)
 
 
-def score(probs: ArrayLike, y: ArrayLike, classes: Classes = None) -> RowScores:
-    """Check and score every row in one pass."""
+def score(probs: ArrayLike, y: ArrayLike, classes: Classes = None, confidences: ArrayLike | None = None) -> RowScores:
+    """Check and score every row in one pass; confidence is the largest probability where it is not given."""
     array, labels = check_pair(probs, y, classes)
     n = len(array)
     rows = RowScores(np.empty(n), np.empty(n, np.bool_), np.empty(n), np.empty(n), array.shape[1])
     run(bins.score_rows, array, labels, rows.confidence, rows.correct, rows.brier, rows.nll)
-    return rows
+    return rows if confidences is None else replace(rows, confidence=check_confidences(confidences, n))
 
 
 def counted(

@@ -234,18 +234,19 @@ def _judged(
 ) -> Calibrated:
     assert deciding.labels is not None
     assert judging.labels is not None
-    decision = decide(fitted.predict_proba(deciding), deciding.labels, risk, confidence)
+    probs, sure = fitted.predict_both(deciding)
+    decision = decide(probs, deciding.labels, risk, confidence, confidences=sure)
     before = decide(calibrated_probs(Plan(), deciding), deciding.labels, risk, confidence)
     fitted.decision_ = decision.rule
-    raw, probs = calibrated_probs(Plan(), judging), fitted.predict_proba(judging)
-    accepted = decision.accept(probs)
+    raw, (probs, sure) = calibrated_probs(Plan(), judging), fitted.predict_both(judging)
+    accepted = decision.accept(probs, sure)
     wrong = probs.argmax(axis=1) != judging.labels
     return Calibrated(
         fitted,
         decision,
         before,
         evaluate(raw, judging.labels, _DRAWS, random_state=seed),
-        evaluate(probs, judging.labels, _DRAWS, random_state=seed),
+        evaluate(probs, judging.labels, _DRAWS, confidences=sure, random_state=seed),
         sizes,
         int(accepted.sum()),
         int((accepted & wrong).sum()),

@@ -40,8 +40,9 @@ class Automation:
 def automation(comparison: Comparison, method: str, risk: float, seed: int = 0) -> Automation:
     """Search thresholds and sets on the test rows, which the method was not fitted on."""
     probs, labels = comparison.probabilities(method), comparison.test_labels
-    decision = decide(probs, labels, risk, CONFIDENCE)
-    curve = risk_curve(probs, labels, _RISKS, CONFIDENCE)
+    sure = comparison.samples[method].confidence
+    decision = decide(probs, labels, risk, CONFIDENCE, confidences=sure)
+    curve = risk_curve(probs, labels, _RISKS, CONFIDENCE, confidences=sure)
     accuracy = float(comparison.samples[comparison.methods[0]].correct.mean())
     asked = next((share for share in _COVERAGES if share > accuracy), _COVERAGES[-1])
     order = np.random.default_rng(seed).permutation(len(labels))[:_MOST_ROWS]

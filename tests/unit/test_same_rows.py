@@ -1,0 +1,93 @@
+"""Rows that were fitted on are recognised where something is made or measured on them; equal rows by chance are not."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recal import TemperatureScaling, decide, evaluate, load, prediction_sets, save
+from recal.decisions import decide_crossfitted
+from recal.errors import SameRowsWarning
+from recal.files.prob_tables import read_prob_table, write_prob_file
+from recal.files.probs import read_probs
+from recal.same_rows import MOST_HASHES, kept_hashes, row_hashes, seen_among
+
+
+def problem(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    return 3 * np.eye(3)[y] + rng.normal(0, 1.5, (n, 3)), y
+
+
+@pytest.mark.parametrize("use", [decide, prediction_sets, evaluate], ids=lambda use: use.__name__)
+def test_the_rows_of_the_fit_are_recognised_and_others_are_not(use) -> None:
+    logits, y = problem()
+    new, truth = problem(seed=1)
+    calibrator = TemperatureScaling().fit(logits, y)
+    with pytest.warns(SameRowsWarning, match="fitted on all of these 400 samples"):
+        use(calibrator.predict_proba(logits), y)
+    with pytest.warns(SameRowsWarning, match="about 100 of these 400 samples"):
+        use(calibrator.predict_proba(np.r_[logits[:100], new[:300]]), np.r_[y[:100], truth[:300]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SameRowsWarning)
+        use(calibrator.predict_proba(new), truth)
+
+
+def test_a_decision_on_rows_of_the_fit_says_that_nothing_is_guaranteed() -> None:
+    logits, y = problem()
+    with pytest.warns(SameRowsWarning, match="--cross-fit"):
+        found = decide(TemperatureScaling().fit(logits, y).predict_proba(logits), y, risk=0.1)
+    assert found.n_fitted == 400
+    assert "No guarantee: 400 of these samples were used in the fit." in str(found)
+
+
+def test_a_file_keeps_the_hashes_and_float32_gives_the_same(tmp_path: Path) -> None:
+    logits, y = problem()
+    again = load(save(TemperatureScaling().fit(logits, y), tmp_path / "ts.recal"))
+    assert again.fitted_rows(logits.astype(np.float32)) == 400
+    assert again.fitted_rows(problem(seed=1)[0]) == 0
+
+
+def test_a_large_fit_keeps_a_sample_of_its_hashes_and_still_counts() -> None:
+    logits = np.random.default_rng(0).normal(size=(40_000, 2))
+    kept = kept_hashes(logits)
+    assert len(kept) == MOST_HASHES
+    seen, stands_for = seen_among(logits[:20_000], kept, len(logits))
+    assert abs(seen.sum() * stands_for - 20_000) < 1_000
+
+
+def test_equal_rows_by_chance_are_not_taken_for_the_same() -> None:
+    """A forest of 100 trees gives 101 different answers: most rows of a new sample equal one of the fit's."""
+    rng = np.random.default_rng(0)
+    for scale in (1.0, 0.1, 30.0):  # from a few values to many that appear once or twice
+        fit, new = (np.round(scale * rng.normal(size=(1000, 1)), 1) * [1, -1] for _ in range(2))
+        seen, _ = seen_among(new, kept_hashes(fit), 1000)
+        assert not seen.any()
+
+
+def test_hashes_differ_by_column_and_do_not_see_the_sign_of_zero() -> None:
+    assert len(set(row_hashes(np.eye(50)).tolist())) == 50
+    assert row_hashes([[0.0, 1.0]]) == row_hashes([[-0.0, 1.0]])
+
+
+@pytest.mark.parametrize("name", ["probs.npz", "probs.parquet"])
+def test_files_of_probabilities_hold_the_number_of_fitted_rows(tmp_path: Path, name: str) -> None:
+    probs = np.array([[0.9, 0.1], [0.2, 0.8]])
+    write_prob_file(tmp_path / name, probs, confidence=np.array([0.4, 0.8]), fitted_rows=2)
+    found = read_probs(tmp_path / name) if name.endswith("npz") else read_prob_table(tmp_path / name)
+    assert found.fitted_rows == 2
+    assert found.confidence is not None
+    np.testing.assert_array_equal(found.confidence, [0.4, 0.8])
+
+
+def test_cross_fitting_decides_without_a_row_judging_itself() -> None:
+    logits, y = problem(600)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SameRowsWarning)
+        calibrator, found = decide_crossfitted(TemperatureScaling(), logits, y, risk=0.2)
+    assert found.n_fitted == 0
+    assert calibrator.decision_ == found.rule
+    assert calibrator.n_fitted_ == 600
