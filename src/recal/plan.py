@@ -98,6 +98,9 @@ class Blend:
     gated_own, gated_offsets :
         What acts at and above the gate.
     answers : {"kept", "free"}
+    mixture, gated_mixture : float >= 0
+        The weight of log((1 - epsilon) p + epsilon / K) below and above the gate, p being what an ensemble's mixture
+        gives; such a blend is replayed by its ensemble.
 
     Examples
     --------
@@ -115,9 +118,11 @@ class Blend:
     gated_own: float = 1.0
     gated_offsets: tuple[float, ...] = ()
     answers: Answers = "kept"
+    mixture: float = 0.0
+    gated_mixture: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("own", "gated_own"):
+        for name in ("own", "gated_own", "mixture", "gated_mixture"):
             object.__setattr__(self, name, _number(getattr(self, name), f"`{name}`", least=0.0))
         for name in ("offsets", "gated_offsets"):
             given = getattr(self, name)
@@ -152,16 +157,24 @@ class Blend:
         return made
 
     @property
+    def needs_mixture(self) -> bool:
+        """Whether an ensemble's mixture is part of it."""
+        return self.mixture > 0.0 or self.gated_mixture > 0.0
+
+    @property
     def n_classes(self) -> int | None:
         """How many classes the offsets speak of; None where there are no offsets."""
         return len(self.offsets) or len(self.gated_offsets) or None
 
     def lines(self) -> list[str]:
         """Return what a person wants to know of it, line by line."""
-        lines = [f"  {name!s:<16} {weight:.4f}" for name, weight in (("original", self.own), *self.weights)]
+        parts = [("mixture", self.mixture)] if self.needs_mixture else []
+        parts += [("original", self.own), *self.weights]
+        lines = [f"  {name!s:<16} {weight:.4f}" for name, weight in parts]
         lines += [f"  {name:<16} {_range(values)}" for name, values in (("class offsets", self.offsets),) if values]
         if self.gate is not None and self.weights:
-            surer = f"original {self.gated_own:.4f}"
+            surer = f"mixture {self.gated_mixture:.4f}, " if self.needs_mixture else ""
+            surer += f"original {self.gated_own:.4f}"
             surer += f", class offsets {_range(self.gated_offsets)}" if self.gated_offsets else ""
             lines.append(f"  no view from a confidence of {self.gate:g} on: {surer}")
         return lines

@@ -11,46 +11,35 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.ets import EnsembleTemperatureScaling
-from recal.calibrators.machinery.folds import stratified_folds
+from recal.calibrators.ensemble.ensemble import CalibrationEnsemble
+from recal.calibrators.ensemble.fitting import Evidence, FittedEnsemble, fit_ensemble, losses_of
 from recal.calibrators.machinery.parameters import check_random_state
 from recal.calibrators.recal import ReCal
-from recal.calibrators.stacking.estimator import ViewStacking
 from recal.calibrators.stacking.view_choice import LossGain
-from recal.calibrators.structured_vector import StructuredVectorScaling
-from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Labels
 from recal.errors import FewSamplesWarning, InputError
 from recal.plan import Answers
-from recal.progress import track
 from recal.transforms import Transform
 from recal.views import Views
 
-_N_FOLDS = 5
-# So few samples choose nothing, and so many choose as well as more would.
-_LEAST_SAMPLES, _MOST_SAMPLES = 100, 20_000
-# The share of the loss that must be gained at all, and for each further forward pass per answer.
-_LEAST_GAIN, _GAIN_PER_PASS = 0.001, 0.005
+Vector = NDArray[np.float64]
 
-
-@dataclass(frozen=True)
-class _Trial:
-    """One method on samples left out: their losses, and what an answer costs."""
-
-    method: Calibrator
-    losses: NDArray[np.float64]
-    passes: float
-    parameters: int
+# From this share of the weight on, the other members change too little to be computed.
+_NEARLY_ALL = 0.95
+# The share of the loss that a forward pass more per answer must gain.
+_GAIN_PER_PASS = 0.005
+# As many samples judge ReCal as well as more would.
+_MOST_FOR_RECAL = 20_000
 
 
 class AutoCalibration(Calibrator):
-    """Choose among a few methods by the NLL of samples left out, towards fewer forward passes and fewer parameters.
+    """Fit the ensemble of calibrators, and take it or the simpler method that it comes down to.
 
-    Tried are temperature scaling, ensemble temperature scaling, structured vector scaling where answers may change,
-    and, where there are views, view stacking and ReCal with its guard. From the cheapest on, a method replaces the one
-    before it only where its mean loss is lower by more than one standard error of the paired differences, and by a
-    thousandth, and half a per cent more for every forward pass that it adds to an answer. The chosen one is fitted to
-    all samples.
+    `CalibrationEnsemble` mixes simple methods with weights that samples left out decide, and adds views where these
+    pay for their forward passes. Where one member has 95 % of the weight, that member is taken alone. Temperature
+    scaling is taken below 50 samples, without a single mistake, and where 200 mistakes or more show no gain over it
+    beyond one standard error. Where there are views, ReCal is tried as published. It is taken if its loss on samples
+    left out, with half a per cent added for each forward pass more per answer, is lower than the ensemble's.
 
     Parameters
     ----------
@@ -66,16 +55,12 @@ class AutoCalibration(Calibrator):
     calibrator_ : Calibrator
         The chosen method, fitted.
     reason_ : str
-        One sentence: what was chosen, over what, and why.
+        One sentence: what was chosen, and what it gains.
     trials_ : list of dict
-        For each method, from the cheapest on: `method`, `nll` of samples left out, `gain` over temperature scaling with
-        its `standard_error`, and `passes` per answer.
+        For each method that was tried: `method`, `nll` of samples left out, `gain` over temperature scaling with its
+        `standard_error`, `passes` per answer beyond the first, and `samples`, how many were left out.
     plan_ : Plan
         The chosen method's, where it has one.
-
-    Notes
-    -----
-    Below 100 samples nothing is tried and temperature scaling is taken; above 20,000 the trials take as many at random.
 
     Examples
     --------
@@ -84,12 +69,13 @@ class AutoCalibration(Calibrator):
     >>> y = rng.integers(0, 3, 500)
     >>> auto = AutoCalibration(random_state=0).fit(4 * (np.eye(3)[y] + rng.normal(size=(500, 3))), y)
     >>> auto.choice_
-    'ts'
+    'ensemble'
     """
 
     short_name: ClassVar[str] = "auto"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("kept")
     reads_views: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = True
 
     calibrator_: Calibrator
 
@@ -110,24 +96,29 @@ class AutoCalibration(Calibrator):
         return self
 
     def _fit(self, views: Views, labels: Labels) -> None:
+        self._choose(views, labels, None)
+
+    def _fit_weighted(self, views: Views, labels: Labels, weights: Vector) -> None:
+        self._choose(views, labels, weights)
+
+    def _choose(self, views: Views, labels: Labels, counts: Vector | None) -> None:
         rng = check_random_state(self.random_state)
-        seed = int(rng.integers(2**31))
-        methods = self._methods(bool(views.transforms), seed)
-        if len(labels) < _LEAST_SAMPLES:
-            chosen, trials = methods[0], []
-            why = f"{len(labels)} samples are too few to choose by: {_LEAST_SAMPLES} are needed"
-        else:
-            trials = _try_all(methods, views, labels, rng)
-            chosen, why = _choose(trials)
+        ensemble = CalibrationEnsemble(self.answers, random_state=int(rng.integers(2**31)))
+        fitted = fit_ensemble(views, labels, counts, ensemble.options(), rng)
+        ensemble._take(fitted)
+        chosen, self.reason_ = _simplest(ensemble, fitted)
+        evidence = fitted.evidence
+        self.trials_ = [] if evidence is None else _table(evidence)
+        if evidence is not None and views.transforms and counts is None:
+            trial = _try_recal(evidence, int(rng.integers(2**31)))
+            self.trials_.append(trial.record)
+            if trial.wins:
+                chosen, self.reason_ = trial.method, trial.sentence
+                chosen._fit(views, labels)
         vars(self).pop("plan_", None)  # of an earlier fit
-        self.choice_ = chosen.short_name
-        self.calibrator_ = chosen
-        chosen._fit(views, labels)
+        self.choice_, self.calibrator_ = chosen.short_name, chosen
         if hasattr(chosen, "plan_"):
             self.plan_ = chosen.plan_
-        others = ", ".join(method.short_name for method in methods if method is not chosen)
-        self.reason_ = f"Chosen: {self.choice_}, over {others}; {why}."
-        self.trials_ = _table(trials)
 
     def _check_state(self, n_classes: int) -> None:
         inner = getattr(self, "calibrator_", None)
@@ -144,86 +135,72 @@ class AutoCalibration(Calibrator):
         self._check_fitted()
         return self.calibrator_.needed_transforms()
 
-    def _methods(self, with_views: bool, seed: int) -> list[Calibrator]:
-        methods: list[Calibrator] = [TemperatureScaling(), EnsembleTemperatureScaling()]
-        if self.answers == "free":
-            methods.append(StructuredVectorScaling())
-        if with_views:
-            methods += [ViewStacking(answers=self.answers, random_state=seed), ReCal(guard="ece", random_state=seed)]
-        return methods
+
+def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Calibrator, str]:
+    """Return the ensemble, or the member that it comes down to, and one sentence why."""
+    name, weight = next(iter(fitted.weights.items()))
+    member = fitted.members[name]
+    if fitted.plan is not None or weight < _NEARLY_ALL or member.short_name != name:
+        return ensemble, ensemble.reason_
+    if hasattr(member, "answers"):
+        member.answers = ensemble.answers
+    if fitted.evidence is None:
+        return member, f"Takes {name}: there are fewer than 50 samples, or no mistakes, to choose by."
+    if weight == 1.0:
+        return member, f"Takes {name}: on samples left out, no mixture of methods has a lower NLL."
+    return member, f"Takes {name}, which has {100 * weight:.0f} % of the weight in the best mixture of methods."
 
 
-def _try_all(methods: list[Calibrator], views: Views, labels: Labels, rng: np.random.Generator) -> list[_Trial]:
-    """Return each method's trial, from the cheapest on."""
-    if len(labels) > _MOST_SAMPLES:
-        rows = np.sort(rng.choice(len(labels), _MOST_SAMPLES, replace=False))
-        views, labels = views[rows], labels[rows]
-    folds = stratified_folds(labels, _N_FOLDS, rng)
-    trials = [_try(method, views, labels, folds) for method in track(methods, "trying methods")]
-    return sorted(trials, key=lambda trial: (round(trial.passes, 2), trial.parameters))
+@dataclass(frozen=True)
+class _Trial:
+    """ReCal on the samples of one fold left out."""
+
+    method: ReCal
+    record: dict[str, Any]
+    wins: bool
+    sentence: str
 
 
-def _try(method: Calibrator, views: Views, labels: Labels, folds: NDArray[np.intp]) -> _Trial:
-    """Return the losses of samples left out. What is wrong with the samples is said once, by the fit to all of them."""
-    losses, passes, parameters = np.empty(len(labels)), 0.0, 0
-    for fold in track(range(_N_FOLDS), f"{method.short_name}, fold"):
-        rest, left_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FewSamplesWarning)
-            method._fit(views[rest], labels[rest])
-        method.classes_ = np.arange(views.n_classes)
-        part = views[left_out]
-        probs = method.predict_proba(part)
-        losses[left_out] = -np.log(probs[np.arange(len(left_out)), labels[left_out]])
-        passes += _passes(method, part) / _N_FOLDS
-        parameters = max(parameters, _count(method, views.n_classes))
-    del method.classes_
-    return _Trial(method, losses, passes, parameters)
-
-
-def _passes(method: Calibrator, views: Views) -> float:
-    """Return how many forward passes an answer costs beyond the first."""
-    needed, plan = len(method.needed_transforms()), getattr(method, "plan_", None)
-    return needed * (1.0 if plan is None else float(plan.needs_views(views.logits).mean())) if needed else 0.0
-
-
-def _count(method: Calibrator, n_classes: int) -> int:
-    """Return how many numbers the method has learned."""
-    plan = getattr(method, "plan_", None)
-    if plan is None:
-        return 3 if isinstance(method, EnsembleTemperatureScaling) else 2 * n_classes
-    return (
-        1 + 4 * len(plan.steps) + (0 if plan.blend is None else 1 + len(plan.blend.weights) + len(plan.blend.offsets))
+def _try_recal(evidence: Evidence, seed: int) -> _Trial:
+    """Return what ReCal as published does for one fold that it did not see, beside the ensemble."""
+    method, views = ReCal(random_state=seed), evidence.views
+    rest, left_out = np.flatnonzero(evidence.folds != 0), np.flatnonzero(evidence.folds == 0)
+    if len(rest) > _MOST_FOR_RECAL:
+        rest = rest[:: -(-len(rest) // _MOST_FOR_RECAL)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewSamplesWarning)
+        method._fit(views[rest], evidence.labels[rest])
+    losses = losses_of(method._predict_proba(views[left_out]), evidence.labels[left_out], None)
+    passes = float(len(method.plan_.transforms))
+    best = evidence.losses.get("ensemble with views", evidence.losses["ensemble"])[left_out]
+    record = _record("recal", losses, evidence.losses["ts"][left_out], None, passes)
+    cost = 1.0 + _GAIN_PER_PASS * (passes - evidence.passes)
+    wins = float(losses.mean()) * cost < float(best.mean())
+    gain = 100.0 * (1.0 - losses.mean() / best.mean())
+    return _Trial(
+        method,
+        record,
+        wins,
+        f"Takes recal: on samples left out, its NLL is {gain:.1f} % lower than that of the best mixture of methods, "
+        f"for {passes:.0f} more forward passes per answer.",
     )
 
 
-def _choose(trials: list[_Trial]) -> tuple[Calibrator, str]:
-    best, why = trials[0], "nothing that costs more lowered the NLL of samples left out by more than one standard error"
-    for trial in trials[1:]:
-        gain = LossGain.between(best.losses, trial.losses)
-        share = gain.mean / float(best.losses.mean())
-        if gain.is_clear and share >= _LEAST_GAIN + _GAIN_PER_PASS * (trial.passes - best.passes):
-            cost = f", for {trial.passes:.2f} more forward passes per answer" if trial.passes else ""
-            why = (
-                f"on samples left out its NLL is {100 * share:.1f} % below that of {best.method.short_name} "
-                f"({gain.mean:.4f}, standard error {gain.error:.4f}){cost}"
-            )
-            best = trial
-    return best.method, why
+def _table(evidence: Evidence) -> list[dict[str, Any]]:
+    plain = evidence.losses["ts"]
+    return [
+        _record(name, losses, plain, evidence.counts, evidence.passes if name == "ensemble with views" else 0.0)
+        for name, losses in evidence.losses.items()
+    ]
 
 
-def _table(trials: list[_Trial]) -> list[dict[str, Any]]:
-    plain = next((trial.losses for trial in trials if isinstance(trial.method, TemperatureScaling)), np.zeros(0))
-    table = []
-    for trial in trials:
-        gain = LossGain.between(plain, trial.losses)
-        table.append(
-            {
-                "method": trial.method.short_name,
-                "nll": float(trial.losses.mean()),
-                "gain": gain.mean,
-                "standard_error": gain.error,
-                "passes": trial.passes,
-            }
-        )
-    return table
+def _record(name: str, losses: Vector, plain: Vector, counts: Vector | None, passes: float) -> dict[str, Any]:
+    gain = LossGain.between(plain, losses, counts)
+    return {
+        "method": name,
+        "nll": float(np.average(losses, weights=counts)),
+        "gain": gain.mean,
+        "standard_error": gain.error,
+        "passes": passes,
+        "samples": len(losses),
+    }

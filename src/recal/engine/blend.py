@@ -40,8 +40,11 @@ def soft_log_probs(logits: Floats, beta: float, epsilon: float) -> NDArray[np.fl
     return np.log(x, out=x)
 
 
-def blend_probs(plan: Plan, views: Views) -> NDArray[np.float64]:
-    """Return the probabilities that a plan with a blend gives, (n_samples, n_classes)."""
+def blend_probs(plan: Plan, views: Views, mixed: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """Return the probabilities that a plan with a blend gives, (n_samples, n_classes).
+
+    `mixed` is what an ensemble's mixture gives, where that is part of the blend.
+    """
     logits = views.logits
     needed = np.flatnonzero(plan.needs_views(logits))
     if len(needed):
@@ -51,13 +54,15 @@ def blend_probs(plan: Plan, views: Views) -> NDArray[np.float64]:
         part = views[rows]
         return [part.transformed(transform) for transform in plan.transforms]
 
-    return _in_blocks(plan, logits, needed, read)
+    return _in_blocks(plan, logits, needed, read, mixed)
 
 
-def blend_arrays(plan: Plan, logits: Floats, transformed: Floats) -> NDArray[np.float64]:
+def blend_arrays(
+    plan: Plan, logits: Floats, transformed: Floats, mixed: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
     """Return the same from plain arrays, `transformed` in the order of `plan.transforms`; nothing is checked."""
     needed = np.flatnonzero(plan.needs_views(logits))
-    return _in_blocks(plan, logits, needed, lambda rows: [view[rows] for view in transformed])
+    return _in_blocks(plan, logits, needed, lambda rows: [view[rows] for view in transformed], mixed)
 
 
 def check_held(plan: Plan, views: Views) -> None:
@@ -71,13 +76,19 @@ def check_held(plan: Plan, views: Views) -> None:
 
 
 def _in_blocks(
-    plan: Plan, logits: Floats, needed: NDArray[np.intp], read: Callable[[NDArray[np.intp]], list[Floats]]
+    plan: Plan,
+    logits: Floats,
+    needed: NDArray[np.intp],
+    read: Callable[[NDArray[np.intp]], list[Floats]],
+    mixed: NDArray[np.float64] | None,
 ) -> NDArray[np.float64]:
     """Fill the probabilities, a block of rows at a time: first those that need no view, then the others."""
     blend, n_classes = plan.blend, logits.shape[1]
     assert blend is not None
     if blend.n_classes not in (None, n_classes):
         raise InputError(f"The plan was fitted on {blend.n_classes} classes, got logits of {n_classes}.")
+    if blend.needs_mixture and mixed is None:
+        raise InputError("This plan is part of an ensemble of calibrators; use the ensemble itself, not its `plan_`.")
     probs = np.empty(logits.shape)
     sure = np.setdiff1d(np.arange(len(logits)), needed, assume_unique=True)
     for rows, with_views in ((sure, False), (needed, bool(blend.weights))):
@@ -86,6 +97,8 @@ def _in_blocks(
             part = rows[begin : begin + size]
             own = np.ascontiguousarray(logits[part])
             scores = _scores(blend, plan.start, own, read(part) if with_views else None)
+            if blend.needs_mixture and mixed is not None:
+                scores += _of_mixture(blend, mixed[part], gated=bool(blend.weights) and not with_views)
             probs[part] = _to_probs(scores, own, blend)
     return probs
 
@@ -102,6 +115,12 @@ def _scores(blend: Blend, start: float, own: Floats, transformed: list[Floats] |
         x *= weight
         scores += x
     return scores
+
+
+def _of_mixture(blend: Blend, mixed: NDArray[np.float64], gated: bool) -> NDArray[np.float64]:
+    x = np.log((1.0 - blend.epsilon) * mixed + blend.epsilon / mixed.shape[1])
+    x *= blend.gated_mixture if gated else blend.mixture
+    return x
 
 
 def _to_probs(scores: NDArray[np.float64], own: Floats, blend: Blend) -> NDArray[np.float64]:

@@ -186,6 +186,8 @@ class Decoder:
 
     def blend(self, body: Any) -> Blend:
         """Return the blend of a plan; Blend itself refuses what no blend may hold."""
+        if isinstance(body, dict):  # files of 1.0.0rc1 know of no mixture
+            body = {"mixture": 0.0, "gated_mixture": 0.0, **body}
         if not isinstance(body, dict) or set(body) != {field.name for field in fields(Blend)}:
             raise FileError(f"a plan's blend must have {', '.join(field.name for field in fields(Blend))}")
         lists = [body[name] for name in ("weights", "offsets", "gated_offsets")]
@@ -194,7 +196,8 @@ class Decoder:
         weights, offsets, gated_offsets = lists
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in weights):
             raise FileError("a blend's weights must be pairs of a transformation and a number")
-        numbers = [body["own"], body["epsilon"], body["gated_own"], *offsets, *gated_offsets]
+        numbers = [body[name] for name in ("own", "epsilon", "gated_own", "mixture", "gated_mixture")]
+        numbers += [*offsets, *gated_offsets]
         numbers += [weight for _, weight in weights] + ([] if body["gate"] is None else [body["gate"]])
         if not all(type(number) in (int, float) for number in numbers):
             raise FileError("a blend's weights, offsets, epsilon and gate must be numbers")

@@ -1,43 +1,25 @@
-"""The ensemble of calibrators: a weighted mean of simple methods, and of views where these pay for their passes."""
+"""The ensemble of calibrators: a weighted mean of simple methods, and views on top where these pay for their passes."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.ensemble.members import (
-    Members,
-    cross_fitted,
-    family_of,
-    fit_members,
-    member_names,
-    mixture_probs,
-    needed_for,
-)
-from recal.calibrators.ensemble.weights import mixture_weights, without_light_ones
-from recal.calibrators.machinery.folds import stratified_folds
-from recal.calibrators.machinery.parameters import check_random_state
-from recal.checks import Floats, Labels
-from recal.engine.guard import keep_answers
+from recal.calibrators.ensemble.fitting import Evidence, FittedEnsemble, Options, fit_ensemble
+from recal.calibrators.ensemble.members import Members, family_of, mixture_probs, needed_for
+from recal.calibrators.machinery.parameters import check_count, check_random_state
+from recal.calibrators.machinery.state import check_plan
+from recal.calibrators.stacking.estimator import check_gate, report_of
+from recal.checks import Labels
+from recal.engine.blend import blend_probs
 from recal.errors import InputError
-from recal.plan import Answers
+from recal.plan import Answers, Plan
 from recal.views import Views
 
 Vector = NDArray[np.float64]
-
-# Fewer samples, or none that the model gets wrong, say nothing about which method suits them.
-LEAST_SAMPLES = 50
-# Few samples are cut into more folds: each fit then sees nearly all of them.
-_FEW_SAMPLES, _FOLDS, _MORE_FOLDS = 1000, 3, 5
-# How many values the fit of the weights and that of the members read at most; beyond, samples are drawn at random.
-_MOST_FOR_WEIGHTS, _MOST_FOR_MEMBERS = 4_000_000, 25_000_000
-# What the weights start from: as if so many samples had been seen to follow each of these, the simplest members; and
-# for temperature scaling so many more divided by the number of mistakes, since it is mistakes that tell members apart.
-_PRIOR = {"ts": 1.0, "svs": 1.0, "ets-svs": 1.0}
-_PRIOR_BY_MISTAKES = 50.0
 
 
 class CalibrationEnsemble(Calibrator):
@@ -54,10 +36,17 @@ class CalibrationEnsemble(Calibrator):
     and few mistakes to temperature scaling. Members that get less than a thousandth are dropped, and the others are
     fitted to all samples.
 
+    Where there are views, the log-probabilities of the mixture, of temperature scaling and of a few views are weighed
+    together, as `ViewStacking` does, if samples left out show that the views pay for their forward passes.
+
     Parameters
     ----------
     answers : {"kept", "free"}
         "kept": the model's own prediction always stays the likeliest.
+    max_views : int
+        How many views may be used; 0 uses none.
+    gate : float in (0, 1], "auto" or None
+        The confidence (after temperature scaling) from which on no view is computed, as in `ViewStacking`.
     random_state : int, Generator or None
         Draws the folds.
 
@@ -69,12 +58,17 @@ class CalibrationEnsemble(Calibrator):
         The members in use, fitted, and those that they read.
     reason_ : str
         One sentence: what was mixed, and what it gains.
+    plan_ : Plan, where views are used
+        Their weights and the gate; the mixture's own answer is part of it.
+    views_report_ : list of dict
+        What the search for views saw, as in `ViewStacking`.
 
     Notes
     -----
     Above 256 classes `sms`, `ets-sms` and `isotonic` are left out: a matrix of weights is slow to fit there, and a
     curve for each class would see too few samples. Below 50 samples, and where the model makes no mistake, only `ts`
-    is fitted. Weights are found from at most 4 million logits, members from 25 million, drawn at random.
+    is fitted. Weights and views are chosen on at most 50,000 samples and 5 million logits, and members are fitted to at
+    most 25 million logits, drawn at random.
 
     Examples
     --------
@@ -88,26 +82,48 @@ class CalibrationEnsemble(Calibrator):
 
     short_name: ClassVar[str] = "ensemble"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("kept")
+    reads_views: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = True
 
     members_: Members
     weights_: dict[str, float]
     reason_: str
+    plan_: Plan
 
-    def __init__(self, *, answers: Answers = "kept", random_state: int | np.random.Generator | None = 0) -> None:
+    def __init__(
+        self,
+        *,
+        answers: Answers = "kept",
+        max_views: int = 3,
+        gate: float | Literal["auto"] | None = 0.99,
+        random_state: int | np.random.Generator | None = 0,
+    ) -> None:
         self.answers = answers
+        self.max_views = max_views
+        self.gate = gate
         self.random_state = random_state
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        rng = check_random_state(self.random_state)
-        logits = views.logits
-        names = member_names(views.n_classes)
-        mistakes = int((np.argmax(logits, axis=1) != labels).sum())
-        few = len(labels) < LEAST_SAMPLES or not mistakes
-        weights = {"ts": 1.0} if few else _weights(names, logits, labels, rng)
-        rows = _drawn(len(labels), _MOST_FOR_MEMBERS // views.n_classes, rng)
-        self.reason_ = ""
-        self.weights_ = dict(sorted(weights.items(), key=lambda item: -item[1]))
-        self.members_ = fit_members(self.weights_, logits[rows], labels[rows])
+        self._take(fit_ensemble(views, labels, None, self.options(), check_random_state(self.random_state)))
+
+    def _fit_weighted(self, views: Views, labels: Labels, weights: Vector) -> None:
+        self._take(fit_ensemble(views, labels, weights, self.options(), check_random_state(self.random_state)))
+
+    def options(self) -> Options:
+        """Return the parameters, checked."""
+        return Options(self.answers, check_count("max_views", self.max_views, least=0), check_gate(self.gate))
+
+    def _take(self, fitted: FittedEnsemble) -> None:
+        self.members_, self.weights_ = fitted.members, fitted.weights
+        self.reason_ = sentence(fitted)
+        vars(self).pop("plan_", None)  # of an earlier fit
+        self.views_report_: list[dict[str, Any]] = []
+        if fitted.choice is not None:
+            weights = {} if fitted.plan is None or fitted.plan.blend is None else dict(fitted.plan.blend.weights)
+            alone = dict(zip(fitted.candidates, fitted.choice.alone))
+            self.views_report_ = report_of(alone, fitted.candidates, fitted.choice, weights, n_base=2)
+        if fitted.plan is not None:
+            self.plan_ = fitted.plan
 
     def _check_state(self, n_classes: int) -> None:
         members, weights = getattr(self, "members_", None), getattr(self, "weights_", None)
@@ -123,24 +139,32 @@ class CalibrationEnsemble(Calibrator):
         positive = all(type(share) in (int, float) and 0.0 < share <= 1.0 for share in shares)
         if not positive or abs(sum(shares) - 1) > 1e-6:
             raise InputError("must be positive numbers that sum to 1", argument="weights_")
+        if hasattr(self, "plan_"):
+            check_plan(self, n_classes)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        probs = mixture_probs(self.members_, self.weights_, views.logits)
-        return keep_answers(probs, np.argmax(views.logits, axis=1)) if self.answers == "kept" else probs
+        mixed = mixture_probs(self.members_, self.weights_, views.logits)
+        plan = getattr(self, "plan_", None)
+        return mixed if plan is None else blend_probs(plan.unguarded, views, mixed)
 
 
-def _weights(names: tuple[str, ...], logits: Floats, labels: Labels, rng: np.random.Generator) -> dict[str, float]:
-    rows = _drawn(len(labels), _MOST_FOR_WEIGHTS // logits.shape[1], rng)
-    logits, labels = logits[rows], labels[rows]
-    folds = stratified_folds(labels, _MORE_FOLDS if len(labels) < _FEW_SAMPLES else _FOLDS, rng)
-    probs = cross_fitted(names, logits, labels, folds)
-    likelihoods = probs[:, np.arange(len(labels)), labels].T.astype(np.float64)
-    prior = np.array([_PRIOR.get(name, 0.0) for name in names])
-    mistakes = (np.argmax(logits, axis=1) != labels).sum()
-    prior[0] += _PRIOR_BY_MISTAKES / max(1.0, float(mistakes))
-    return without_light_ones(names, mixture_weights(likelihoods, np.ones(len(labels)), prior))
+def sentence(fitted: FittedEnsemble) -> str:
+    """Return what an ensemble is and what it gains, in one sentence."""
+    parts = [f"{name} ({100 * weight:.0f} %)" for name, weight in fitted.weights.items()]
+    mixed = (
+        f"Mixes {', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else f"Uses {parts[0].split(' ')[0]} alone"
+    )
+    evidence = fitted.evidence
+    if evidence is None:
+        return f"{mixed}: there are too few samples, or no mistakes, to choose by."
+    if fitted.plan is not None:
+        seen = ", ".join(str(transform) for transform in fitted.plan.transforms)
+        mixed += f", and stacks {seen} on top for {evidence.passes:.2f} more forward passes per answer"
+    return f"{mixed}: on samples left out, its NLL is {_change(evidence)} than that of temperature scaling."
 
 
-def _drawn(count: int, most: int, rng: np.random.Generator) -> NDArray[np.intp] | slice:
-    """Return all rows, or as many as may be, at random."""
-    return slice(None) if count <= most else np.sort(rng.choice(count, most, replace=False))
+def _change(evidence: Evidence) -> str:
+    mine = evidence.losses.get("ensemble with views", evidence.losses["ensemble"])
+    own, plain = np.average([mine, evidence.losses["ts"]], axis=1, weights=evidence.counts)
+    share = 100.0 * (1.0 - own / plain)
+    return f"{abs(share):.1f} % {'lower' if share >= 0.0 else 'higher'}"

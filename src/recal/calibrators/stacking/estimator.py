@@ -118,7 +118,7 @@ class ViewStacking(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         rng = check_random_state(self.random_state)
         max_views = check_count("max_views", self.max_views, least=0)
-        gate, no_harm = _check_gate(self.gate), check_flag("no_harm", self.no_harm)
+        gate, no_harm = check_gate(self.gate), check_flag("no_harm", self.no_harm)
         kept = self.answers == "kept"
         worth = (0.1 if kept else 0.03) if self.worth is None else check_number("worth", self.worth)
         logits = views.logits
@@ -127,9 +127,9 @@ class ViewStacking(Calibrator):
         candidates = views.transforms if max_views else ()
         views, labels = _draw(views, labels, len(candidates), rng)
         alone = None
-        if (1 + len(candidates)) * labels.size * views.n_classes > _MOST_VALUES and len(candidates) > _SHORTLIST:
+        if _too_many(views, labels, candidates):
             alone = _gains_alone(views, labels, candidates, beta, epsilon)
-            candidates = tuple(candidates[i] for i in np.sort(np.argsort(-alone, kind="stable")[:_SHORTLIST]))
+            candidates = _best(candidates, alone)
         material = _material(views, labels, candidates, beta, epsilon, kept)
         choice = choose_views(material, rng, max_views=max_views, gate=gate, no_harm=no_harm, worth=worth)
         self.plan_ = _plan(choice, candidates, beta, epsilon, self.answers)
@@ -140,7 +140,7 @@ class ViewStacking(Calibrator):
         used = [gain.mean for view, gain in zip(choice.order, choice.gains) if candidates[view - 1] in weights]
         self.views_gain_ = float(sum(used))
         gains = dict(zip(candidates, choice.alone)) if alone is None else dict(zip(views.transforms, alone))
-        self.views_report_ = _report(gains, candidates, choice, weights)
+        self.views_report_ = report_of(gains, candidates, choice, weights)
 
     def _check_state(self, n_classes: int) -> None:
         check_plan(self, n_classes)
@@ -149,7 +149,7 @@ class ViewStacking(Calibrator):
         return calibrated_probs(self.plan_.unguarded, views)
 
 
-def _check_gate(gate: Any) -> float | str | None:
+def check_gate(gate: Any) -> float | str | None:
     if gate is None or (isinstance(gate, str) and gate == "auto"):
         return gate
     if isinstance(gate, bool) or not isinstance(gate, int | float | np.number) or not 0.0 < gate <= 1.0:
@@ -166,7 +166,7 @@ def _draw(views: Views, labels: Labels, n_candidates: int, rng: np.random.Genera
     return views[rows], labels[rows]
 
 
-def _fill(out: NDArray[np.float32], logits: Floats, beta: float, epsilon: float) -> None:
+def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilon: float) -> None:
     """Fill what `engine.blend.soft_log_probs` gives, in float32 throughout, as it is kept: a third of the time."""
     size, n_classes = max(1, _BLOCK // logits.shape[1]), logits.shape[1]
     for begin in range(0, len(logits), size):
@@ -185,9 +185,9 @@ def _material(
 ) -> Material:
     logits = views.logits
     features = np.empty((1 + len(candidates), *logits.shape), dtype=np.float32)
-    _fill(features[0], logits, beta, epsilon)
+    fill_log_probs(features[0], logits, beta, epsilon)
     for place, transform in enumerate(candidates, 1):
-        _fill(features[place], views.transformed(transform), beta, epsilon)
+        fill_log_probs(features[place], views.transformed(transform), beta, epsilon)
     state = ScaledLogits(logits)
     state.rescale(beta)
     log_partition = state.log_partition()
@@ -197,15 +197,32 @@ def _material(
         answers=state.columns,
         confidence=np.exp(-log_partition),
         plain_losses=log_partition - beta * state.drop_at(labels),
-        lossless=tuple(_is_lossless(transform) for transform in candidates),
+        lossless=tuple(is_lossless(transform) for transform in candidates),
         kept=kept,
     )
 
 
-def _is_lossless(transform: Transform) -> bool:
+def is_lossless(transform: Transform) -> bool:
     """Whether the view is as good an input as the original; known by its kind, or by its name where that is all."""
     known = getattr(transform, "keeps_information", None)
     return str(transform).split(":")[0] in _LOSSLESS_NAMES if known is None else bool(known)
+
+
+def shortlist(
+    views: Views, labels: Labels, candidates: tuple[Transform, ...], beta: float, epsilon: float
+) -> tuple[Transform, ...]:
+    """Return the candidates, or the best few by themselves where all cannot be held at once."""
+    if not _too_many(views, labels, candidates):
+        return candidates
+    return _best(candidates, _gains_alone(views, labels, candidates, beta, epsilon))
+
+
+def _too_many(views: Views, labels: Labels, candidates: tuple[Transform, ...]) -> bool:
+    return (1 + len(candidates)) * labels.size * views.n_classes > _MOST_VALUES and len(candidates) > _SHORTLIST
+
+
+def _best(candidates: tuple[Transform, ...], alone: NDArray[np.float64]) -> tuple[Transform, ...]:
+    return tuple(candidates[i] for i in np.sort(np.argsort(-alone, kind="stable")[:_SHORTLIST]))
 
 
 def _gains_alone(
@@ -213,13 +230,13 @@ def _gains_alone(
 ) -> NDArray[np.float64]:
     """Return what each candidate alone would gain, holding one at a time."""
     pair = np.empty((2, len(labels), views.n_classes), dtype=np.float32)
-    _fill(pair[0], views.logits, beta, epsilon)
+    fill_log_probs(pair[0], views.logits, beta, epsilon)
     shares = np.full(len(labels), 1.0 / len(labels))
     problem = StackMap(pair, labels, shares, offset_penalty=views.n_classes / len(labels))
     base = problem.solve((0,))
     gains = np.empty(len(candidates))
     for place, transform in enumerate(candidates):
-        _fill(pair[1], views.transformed(transform), beta, epsilon)
+        fill_log_probs(pair[1], views.transformed(transform), beta, epsilon)
         gains[place] = problem.promised_gains(base, (1,))[0]
     return gains
 
@@ -243,11 +260,17 @@ def _tuple(stack: Stack) -> tuple[float, ...]:
     return tuple(float(value) for value in stack.offsets)
 
 
-def _report(
-    alone: dict[Transform, float], candidates: tuple[Transform, ...], choice: Choice, weights: dict[Transform, float]
+def report_of(
+    alone: dict[Transform, float],
+    candidates: tuple[Transform, ...],
+    choice: Choice,
+    weights: dict[Transform, float],
+    n_base: int = 1,
 ) -> list[dict[str, Any]]:
+    """Return what the search saw of each candidate, those that it met first."""
     met: dict[Transform, tuple[int, LossGain]] = {
-        candidates[view - 1]: (place, gain) for place, (view, gain) in enumerate(zip(choice.order, choice.gains), 1)
+        candidates[view - n_base]: (place, gain)
+        for place, (view, gain) in enumerate(zip(choice.order, choice.gains), 1)
     }
     records = [
         {

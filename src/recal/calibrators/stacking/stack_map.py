@@ -37,11 +37,13 @@ class Stack:
     weights: Vector
     offsets: Vector
     loss: float
+    n_base: int = 1
+    """How many features, the first ones, are no views."""
 
     @property
     def views(self) -> tuple[int, ...]:
-        """The features other than the original that have a weight at all."""
-        return tuple(v for v, weight in zip(self.used, self.weights) if v > 0 and weight > 0.0)
+        """The views that have a weight at all."""
+        return tuple(v for v, weight in zip(self.used, self.weights) if v >= self.n_base and weight > 0.0)
 
 
 VIEW_PENALTY = 5e-5
@@ -58,6 +60,8 @@ class StackMap:
     offset_penalty : float
     with_offsets : bool
         Whether classes have offsets at all.
+    n_base : int
+        How many features, the first ones, are no views: they have no ridge, and a fit starts at the last of them.
     """
 
     def __init__(
@@ -68,9 +72,11 @@ class StackMap:
         *,
         offset_penalty: float,
         with_offsets: bool = True,
+        n_base: int = 1,
     ) -> None:
         self.features, self.labels, self.rows = features, labels, rows
         self.offset_penalty, self.with_offsets = offset_penalty, with_offsets
+        self.n_base = n_base
         _, self.n_samples, self.n_classes = features.shape
         self._n_chunks = -(-self.n_samples // stacking.CHUNK)
         self.probs = np.empty((self.n_samples, self.n_classes), dtype=np.float32)
@@ -97,9 +103,9 @@ class StackMap:
     ) -> Stack:
         """Return the best stack of these features. `start` is a guess, for instance of fewer features."""
         known = {} if start is None else dict(zip(start.used, start.weights))
-        weights = np.array([known.get(v, 1.0 if v == 0 and start is None else 0.0) for v in used])
+        weights = np.array([known.get(v, 1.0 if v == self.n_base - 1 and start is None else 0.0) for v in used])
         offsets = np.zeros(self.n_classes) if start is None else start.offsets.copy()
-        now = Stack(used, weights, offsets, 0.0)
+        now = Stack(used, weights, offsets, 0.0, self.n_base)
         loss = self.evaluate(now)
         for _ in range(max_iter):
             step_weights, step_offsets, decrement = self._newton_step(now)
@@ -111,7 +117,7 @@ class StackMap:
             now, loss = moved
             if decrement < 2.0 * tol:
                 break
-        found = Stack(used, now.weights, now.offsets, self.evaluate(now))
+        found = Stack(used, now.weights, now.offsets, self.evaluate(now), self.n_base)
         self._at = found
         return found
 
@@ -138,7 +144,7 @@ class StackMap:
         return np.where(slopes[:count] < 0.0, slopes[:count] ** 2 / (2.0 * left), 0.0)
 
     def _view_penalties(self, used: tuple[int, ...]) -> Vector:
-        return np.array([0.0 if v == 0 else VIEW_PENALTY for v in used])
+        return np.array([0.0 if v < self.n_base else VIEW_PENALTY for v in used])
 
     def _newton_step(self, stack: Stack) -> tuple[Vector, Vector, float]:
         """Return the step of weights and offsets, and the decrease of the loss that it promises, doubled."""
@@ -184,7 +190,7 @@ class StackMap:
         size = 1.0
         while size > _SHORTEST_STEP:
             weights = np.maximum(now.weights + size * step_weights, 0.0)
-            trial = Stack(now.used, weights, now.offsets + size * step_offsets, 0.0)
+            trial = Stack(now.used, weights, now.offsets + size * step_offsets, 0.0, self.n_base)
             value = self.evaluate(trial)
             if value <= loss - _ARMIJO * size * decrement:
                 return trial, value

@@ -52,18 +52,22 @@ class Material:
     """What a choice is made from, for each of n samples."""
 
     features: NDArray[np.float32]
-    """(1 + n_candidates, n, n_classes): x of the original, then of each candidate."""
+    """(n_base + n_candidates, n, n_classes): x of the original, of a mixture where there is one, of each candidate."""
     labels: Labels
     answers: Labels
     """The model's own predictions."""
     confidence: Vector
     """At the start temperature."""
     plain_losses: Vector
-    """Of temperature scaling."""
+    """Of the last feature that is no view, by itself: of temperature scaling, or of the mixture."""
     lossless: tuple[bool, ...]
     """Of each candidate, whether it keeps the input's information."""
     kept: bool
     """Whether answers are kept by the guard."""
+    n_base: int = 1
+    """How many features are no views."""
+    weights: Vector | None = None
+    """How often each sample counts."""
 
     @property
     def n_samples(self) -> int:
@@ -78,10 +82,15 @@ class LossGain:
     error: float
 
     @staticmethod
-    def between(before: Vector, after: Vector) -> LossGain:
+    def between(before: Vector, after: Vector, weights: Vector | None = None) -> LossGain:
         difference = before - after
-        spread = float(difference.std(ddof=1)) if len(difference) > 1 else np.inf
-        return LossGain(float(difference.mean()), float(spread / np.sqrt(len(difference))))
+        if len(difference) < 2:
+            return LossGain(float(difference.mean()), np.inf)
+        if weights is None:
+            return LossGain(float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference))))
+        shares = weights / weights.sum()
+        mean = float(shares @ difference)
+        return LossGain(mean, float(np.sqrt(np.square(shares) @ np.square(difference - mean))))
 
     @property
     def is_clear(self) -> bool:
@@ -107,13 +116,15 @@ class Choice:
 
     base: Stack | None
     base_gain: LossGain
-    base_loss: float
+    base_losses: Vector
     stack: Stack | None
     gate: float | None
     order: tuple[int, ...]
     gains: tuple[LossGain, ...]
     alone: Vector
     """What each candidate would gain by itself over the stack without views, to second order."""
+    losses: Vector
+    """Of the samples left out, under what was chosen."""
 
 
 class GrowingStack:
@@ -121,11 +132,16 @@ class GrowingStack:
 
     def __init__(self, material: Material, rows: NDArray[np.bool_]) -> None:
         self.material, self.rows = material, rows
-        count = int(rows.sum())
+        counts = rows.astype(np.float64) if material.weights is None else rows * material.weights
+        total = float(counts.sum())
         self.map = StackMap(
-            material.features, material.labels, rows / count, offset_penalty=material.features.shape[2] / count
+            material.features,
+            material.labels,
+            counts / total,
+            offset_penalty=material.features.shape[2] / total,
+            n_base=material.n_base,
         )
-        self.stacks = [self.map.solve((0,), tol=_SEARCH_TOL)]
+        self.stacks = [self.map.solve(tuple(range(material.n_base)), tol=_SEARCH_TOL)]
 
     @property
     def ended(self) -> bool:
@@ -134,7 +150,7 @@ class GrowingStack:
     def extend(self) -> None:
         """Add the best view; where none helps, the same stack again."""
         last = self.stacks[-1]
-        rest = tuple(v for v in range(1, len(self.material.features)) if v not in last.used)
+        rest = tuple(v for v in range(self.material.n_base, len(self.material.features)) if v not in last.used)
         self.map.evaluate(last)
         gains = self.map.promised_gains(last, rest) if rest else np.zeros(0)
         tried = [self._try(last, rest[i]) for i in self._contenders(rest, gains)]
@@ -142,7 +158,7 @@ class GrowingStack:
 
     def _contenders(self, rest: tuple[int, ...], gains: Vector) -> list[int]:
         ranked = [int(i) for i in np.argsort(-gains, kind="stable") if gains[i] > 0.0]
-        lossless = [i for i in ranked if self.material.lossless[rest[i] - 1]]
+        lossless = [i for i in ranked if self.material.lossless[rest[i] - self.material.n_base]]
         chosen = [i for few in (ranked, lossless) for i in few[:_CONTENDERS] if gains[i] >= _NEAR * gains[few[0]]]
         return list(dict.fromkeys(chosen))
 
@@ -153,11 +169,12 @@ class GrowingStack:
     def _best(self, tried: list[tuple[Stack, Vector]]) -> Stack:
         """Return the contender of least loss; one that loses information only if it is clearly better."""
         tried = sorted(tried, key=lambda pair: pair[0].loss)
-        gentle = [pair for pair in tried if self.material.lossless[pair[0].used[-1] - 1]]
+        gentle = [pair for pair in tried if self.material.lossless[pair[0].used[-1] - self.material.n_base]]
         if not gentle or gentle[0] is tried[0]:
             return tried[0][0]
         rows = self.rows
-        clear = LossGain.between(gentle[0][1][rows], tried[0][1][rows]).is_clear
+        weights = None if self.material.weights is None else self.material.weights[rows]
+        clear = LossGain.between(gentle[0][1][rows], tried[0][1][rows], weights).is_clear
         return tried[0][0] if clear else gentle[0][0]
 
     def delivered(self, stack: Stack, where: NDArray[np.intp]) -> Vector:
@@ -204,19 +221,21 @@ def choose_views(
     gate: float | str | None,
     no_harm: bool,
     worth: float,
+    offsets_alone: bool = True,
 ) -> Choice:
-    """Return the stack to use, by the rules above."""
+    """Return the stack to use, by the rules above. Without `offsets_alone` only views may bring class offsets."""
     whole = GrowingStack(material, np.ones(material.n_samples, dtype=bool))
-    whole.stacks[0] = whole.map.solve((0,), whole.stacks[0])
-    candidates = tuple(range(1, len(material.features)))
+    whole.stacks[0] = whole.map.solve(whole.stacks[0].used, whole.stacks[0])
+    candidates = tuple(range(material.n_base, len(material.features)))
     alone = whole.map.promised_gains(whole.stacks[0], candidates) if candidates else np.zeros(0)
     if material.n_samples < LEAST_SAMPLES:
         nothing = LossGain(0.0, np.inf)
-        return Choice(None, nothing, float(material.plain_losses.mean()), None, None, (), (), alone)
+        return Choice(None, nothing, material.plain_losses, None, None, (), (), alone, material.plain_losses)
     crossed = CrossFit(material, rng)
     offset_losses = crossed.losses()
-    base_gain = LossGain.between(material.plain_losses, offset_losses)
-    with_offsets = base_gain.exceeds(2.0, material.n_samples) or not no_harm
+    counts = material.weights
+    base_gain = LossGain.between(material.plain_losses, offset_losses, counts)
+    with_offsets = offsets_alone and (base_gain.exceeds(2.0, material.n_samples) or not no_harm)
     base_losses = offset_losses if with_offsets else material.plain_losses
     trust = base_gain.trust if no_harm else 1.0
     base = _drawn_back(whole.stacks[0], _plain(whole.stacks[0]), trust) if with_offsets else None
@@ -231,9 +250,10 @@ def choose_views(
             break
         stacked = crossed.losses()
         new = np.where(sure, base_losses, stacked)
-        gains.append(LossGain.between(losses, new))
+        gains.append(LossGain.between(losses, new, counts))
         order.append(whole.stacks[-1].used[-1])
-        least = worth * float(base_losses.mean() - losses.mean()) if chosen else _LEAST_SHARE * float(losses.mean())
+        gained, left = np.average([base_losses - losses, losses], axis=1, weights=counts)
+        least = worth * float(gained) if chosen else _LEAST_SHARE * float(left)
         clear = gains[-1].is_clear if chosen else gains[-1].exceeds(1.0, material.n_samples)
         worthwhile = clear and gains[-1].mean >= least
         if not (worthwhile or (length == 1 and not no_harm)):
@@ -243,25 +263,27 @@ def choose_views(
             gate_used = _lowest_gate(material.confidence, base_losses - stacked)
     stack = None
     if chosen:
-        trust = LossGain.between(base_losses, losses).trust if no_harm else 1.0
+        trust = LossGain.between(base_losses, losses, counts).trust if no_harm else 1.0
         full = whole.map.solve(whole.stacks[chosen].used, whole.stacks[chosen])
         without = whole.stacks[0] if with_offsets else _plain(whole.stacks[0])
         stack = _drawn_back(full, without, trust)
     return Choice(
-        base, base_gain, float(base_losses.mean()), stack, gate_used, tuple(order), tuple(gains), alone
+        base, base_gain, base_losses, stack, gate_used, tuple(order), tuple(gains), alone, losses
     )  # fmt: skip
 
 
 def _plain(stack: Stack) -> Stack:
-    """Return temperature scaling as a stack."""
-    return Stack((0,), np.ones(1), np.zeros_like(stack.offsets), np.nan)
+    """Return the last feature that is no view, as a stack: temperature scaling, or the mixture."""
+    base = tuple(range(stack.n_base))
+    return Stack(base, np.eye(stack.n_base)[-1], np.zeros_like(stack.offsets), np.nan, stack.n_base)
 
 
 def _drawn_back(stack: Stack, base: Stack, trust: float) -> Stack:
     """Return the stack a share `trust` of the way from the one without views."""
     weights = trust * stack.weights
-    weights[0] += (1.0 - trust) * base.weights[0]
-    return Stack(stack.used, weights, trust * stack.offsets + (1.0 - trust) * base.offsets, stack.loss)
+    weights[: stack.n_base] += (1.0 - trust) * base.weights[: stack.n_base]
+    offsets = trust * stack.offsets + (1.0 - trust) * base.offsets
+    return Stack(stack.used, weights, offsets, stack.loss, stack.n_base)
 
 
 def _surer_than(gate: float | str | None, material: Material) -> NDArray[np.bool_]:
