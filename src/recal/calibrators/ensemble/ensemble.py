@@ -13,7 +13,7 @@ from recal.calibrators.ensemble.members import Members, family_of, mixture_probs
 from recal.calibrators.machinery.parameters import check_count, check_random_state
 from recal.calibrators.machinery.state import check_plan
 from recal.calibrators.stacking.estimator import check_gate, report_of
-from recal.checks import Labels
+from recal.checks import Floats, Labels
 from recal.engine.blend import blend_probs
 from recal.errors import InputError
 from recal.plan import Answers, Plan
@@ -125,6 +125,10 @@ class CalibrationEnsemble(Calibrator):
         if fitted.plan is not None:
             self.plan_ = fitted.plan
 
+    def mixture(self, logits: Floats) -> NDArray[np.float64]:
+        """Return the weighted mean of what the members answer, before any view and any guard."""
+        return mixture_probs(self.members_, self.weights_, logits)
+
     def _check_state(self, n_classes: int) -> None:
         members, weights = getattr(self, "members_", None), getattr(self, "weights_", None)
         if not isinstance(members, dict) or not isinstance(weights, dict) or not weights:
@@ -143,7 +147,7 @@ class CalibrationEnsemble(Calibrator):
             check_plan(self, n_classes)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        mixed = mixture_probs(self.members_, self.weights_, views.logits)
+        mixed = self.mixture(views.logits)
         plan = getattr(self, "plan_", None)
         return mixed if plan is None else blend_probs(plan.unguarded, views, mixed)
 

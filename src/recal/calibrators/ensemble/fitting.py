@@ -76,6 +76,8 @@ def fit_ensemble(
 ) -> FittedEnsemble:
     """Return the ensemble of these samples, each of which counts so often."""
     logits, n_classes = views.logits, views.n_classes
+    if counts is not None and (counts != np.rint(counts)).any():
+        counts = counts * (len(counts) / counts.sum())  # not how often, but how much: the sum says nothing
     every = _drawn(len(labels), _MOST_FOR_MEMBERS // n_classes, rng)
     every_counts = None if counts is None else counts[every]
     if len(labels) < LEAST_SAMPLES or not (np.argmax(logits, axis=1) != labels).any():

@@ -80,10 +80,18 @@ def _fit(name: str, logits: Floats, labels: Labels, weights: Vector | None) -> C
         warnings.simplefilter("ignore", ConvergenceWarning)
         if weights is None:
             member._fit(views, labels)
-        else:
+        elif member.takes_weights:
             member._fit_weighted(views, labels, weights)
+        else:
+            rows = np.repeat(np.arange(len(labels)), _whole(weights))
+            member._fit(views[rows], labels[rows])
     member.classes_, member.n_fitted_ = np.arange(logits.shape[1]), len(labels)
     return member
+
+
+def _whole(weights: Vector) -> NDArray[np.intp]:
+    """Return how often each sample stands among the others: the weights, rounded so that running sums stay true."""
+    return np.diff(np.floor(np.cumsum(weights) + 0.5).astype(np.intp), prepend=0)
 
 
 def log_probs(member: Calibrator, logits: Floats) -> NDArray[np.float64]:

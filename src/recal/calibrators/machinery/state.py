@@ -49,7 +49,8 @@ def check_plan(calibrator: Any, n_classes: int) -> None:
         raise InputError(f"is {beta!r}, and `plan_` begins with {plan.start!r}", argument="beta_")
     widest = math.log(plan.start) + math.log(plan.finish) + sum(math.log(max(step.betas)) for step in plan.steps)
     blend = plan.blend
-    numbers = [] if blend is None else [blend.own, blend.gated_own, *(weight for _, weight in blend.weights)]
+    numbers = [] if blend is None else [blend.own, blend.gated_own, blend.mixture, blend.gated_mixture]
+    numbers += [] if blend is None else [weight for _, weight in blend.weights]
     numbers += [] if blend is None else [*blend.offsets, *blend.gated_offsets]
     if widest > math.log(LARGEST) or plan.start > LARGEST or any(abs(value) > LARGEST for value in numbers):
         raise InputError(f"holds numbers that together exceed {LARGEST:g}", argument="plan_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from recal.engine.guard import MARGIN
+from recal.errors import InputError
 from recal.plan import Plan
 from recal.runtime.onnx.nodes import DOUBLE, Nodes
 
@@ -18,8 +19,11 @@ def needs_views(g: Nodes, logits: str, plan: Plan) -> str:
     return g.op("Less", confidence, g.const(plan.blend.gate))
 
 
-def blended(g: Nodes, logits: str, transformed: str, plan: Plan, n_classes: int) -> str:
-    """Return probabilities before any guard, (n, K) float64, from logits, (n, K), and those of all views, (m, n, K)."""
+def blended(g: Nodes, logits: str, transformed: str, plan: Plan, n_classes: int, mixed: str = "") -> str:
+    """Return probabilities before any guard, (n, K) float64, from logits, (n, K), and those of all views, (m, n, K).
+
+    `mixed` is what an ensemble's mixture gives, (n, K) float64, where that is part of the blend.
+    """
     blend = plan.blend
     assert blend is not None
     scores = _weighed(g, _soft_log_probs(g, logits, plan, n_classes), blend.own, blend.offsets)
@@ -27,15 +31,15 @@ def blended(g: Nodes, logits: str, transformed: str, plan: Plan, n_classes: int)
         weights = np.array([weight for _, weight in blend.weights]).reshape(-1, 1, 1)
         views = g.op("Mul", _soft_log_probs(g, transformed, plan, n_classes), g.const(weights))
         scores = g.op("Add", scores, g.reduce("ReduceSum", views, 0, keepdims=0))
-    return g.op("Softmax", scores, axis=1)
+    return g.op("Softmax", _with_mixture(g, scores, mixed, blend.mixture, plan, n_classes), axis=1)
 
 
-def gated(g: Nodes, logits: str, plan: Plan, n_classes: int) -> str:
+def gated(g: Nodes, logits: str, plan: Plan, n_classes: int, mixed: str = "") -> str:
     """Return the probabilities, before any guard, of samples that are surer than the gate."""
     blend = plan.blend
     assert blend is not None
     scores = _weighed(g, _soft_log_probs(g, logits, plan, n_classes), blend.gated_own, blend.gated_offsets)
-    return g.op("Softmax", scores, axis=1)
+    return g.op("Softmax", _with_mixture(g, scores, mixed, blend.gated_mixture, plan, n_classes), axis=1)
 
 
 def keep_answers(g: Nodes, probs: str, logits: str, n_classes: int) -> str:
@@ -56,6 +60,16 @@ def keep_answers(g: Nodes, probs: str, logits: str, n_classes: int) -> str:
     return g.op("Where", here, g.op("Add", own, lost), lowered)
 
 
+def _with_mixture(g: Nodes, scores: str, mixed: str, weight: float, plan: Plan, n_classes: int) -> str:
+    """Add the mixture's part to the scores, where it has any."""
+    assert plan.blend is not None
+    if not plan.blend.needs_mixture:
+        return scores
+    if not mixed:
+        raise InputError("This plan is part of an ensemble of calibrators; export the ensemble itself.")
+    return g.op("Add", scores, g.op("Mul", _softened(g, mixed, plan.blend.epsilon, n_classes), g.const(weight)))
+
+
 def _weighed(g: Nodes, x: str, weight: float, offsets: tuple[float, ...]) -> str:
     scores = g.op("Mul", x, g.const(weight))
     return g.op("Add", scores, g.const(np.array(offsets).reshape(1, -1))) if offsets else scores
@@ -72,5 +86,9 @@ def _soft_log_probs(g: Nodes, logits: str, plan: Plan, n_classes: int) -> str:
     assert plan.blend is not None
     epsilon = plan.blend.epsilon
     probs = g.op("Softmax", g.op("Mul", _drops(g, logits), g.const(plan.start)), axis=-1)
+    return _softened(g, probs, epsilon, n_classes)
+
+
+def _softened(g: Nodes, probs: str, epsilon: float, n_classes: int) -> str:
     mixed = g.op("Add", g.op("Mul", probs, g.const(1.0 - epsilon)), g.const(epsilon / n_classes))
     return g.op("Log", mixed)

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from recal.calibrators.base import Calibrator
+from recal.calibrators.ensemble.ensemble import CalibrationEnsemble
 from recal.errors import InputError
 from recal.plan import Plan, plan_of
 from recal.runtime.onnx.blend import keep_answers
-from recal.runtime.onnx.methods import check_exportable, method_probs
-from recal.runtime.onnx.nodes import FLOAT, Nodes, model_of, onnx, tensor
+from recal.runtime.onnx.methods import check_exportable, method_probs, mixture
+from recal.runtime.onnx.nodes import DOUBLE, FLOAT, Nodes, model_of, onnx, tensor
 from recal.runtime.onnx.plan import check_classes, plan_probs
 from recal.transforms import Transform
 
 
 @dataclass(frozen=True)
 class Head:
-    """A plan, or a fitted calibrator that has none."""
+    """A plan, a fitted calibrator that has none, or an ensemble, whose plan reads what its members answer."""
 
     plan: Plan | None
     calibrator: Calibrator | None = None
@@ -66,15 +67,23 @@ class Head:
         """Return the map's own probabilities, (n, K) float64, before any guard, from logits, (n, K), and those of all
         views, (m, n, K)."""
         if self.plan is not None:
-            return plan_probs(g, logits, transformed, self.plan, n_classes)
+            return plan_probs(g, logits, transformed, self.plan, n_classes, self.mixed(g, logits, n_classes))
         assert self.calibrator is not None
         return method_probs(g, logits, transformed, self.calibrator, n_classes)
+
+    def mixed(self, g: Nodes, logits: str, n_classes: int) -> str:
+        """Return what an ensemble's mixture gives, (n, K) float64; nothing where it is no part of the plan."""
+        if self.calibrator is None or self.plan is None:
+            return ""
+        return mixture(g, g.cast(logits, DOUBLE), self.calibrator, n_classes)
 
 
 def head_of(source: Any) -> Head:
     """Return what a plan or a fitted calibrator does; of a calibrator that chose among others, what was chosen."""
-    while not hasattr(source, "plan_") and isinstance(getattr(source, "calibrator_", None), Calibrator):
+    while isinstance(getattr(source, "calibrator_", None), Calibrator):
         source = source.calibrator_
+    if isinstance(source, CalibrationEnsemble) and hasattr(source, "plan_"):
+        return Head(source.plan_, source)
     if isinstance(source, Calibrator) and not hasattr(source, "plan_") and hasattr(source, "classes_"):
         check_exportable(source)
         return Head(None, source)

@@ -20,14 +20,14 @@ def check_classes(plan: Plan, n_classes: int) -> None:
         raise InputError(f"The plan was fitted on {plan.blend.n_classes} classes, got {n_classes}.")
 
 
-def plan_probs(g: Nodes, logits: str, transformed: str, plan: Plan, n_classes: int) -> str:
+def plan_probs(g: Nodes, logits: str, transformed: str, plan: Plan, n_classes: int, mixed: str = "") -> str:
     """Return probabilities before any guard, (n, K) float64, from logits, (n, K), and those of all views, (m, n, K)."""
     if plan.blend is not None:
-        probs = blended(g, logits, transformed, plan, n_classes)
+        probs = blended(g, logits, transformed, plan, n_classes, mixed)
         if plan.blend.gate is None or not plan.blend.weights:
             return probs
         needed = g.op("Unsqueeze", needs_views(g, logits, plan), g.const([1]))
-        return g.op("Where", needed, probs, gated(g, logits, plan, n_classes))
+        return g.op("Where", needed, probs, gated(g, logits, plan, n_classes, mixed))
     stack = g.op("Unsqueeze", logits, g.const([0]))
     if plan.transforms:
         stack = g.op("Concat", stack, transformed, axis=0)

@@ -29,8 +29,10 @@ def needs_views(logits: Tensor, plan: Plan) -> Tensor:
     return 1.0 / drops.exp().sum(1) < gate
 
 
-def blended(logits: Tensor, transformed: Tensor, plan: Plan) -> Tensor:
+def blended(logits: Tensor, transformed: Tensor, plan: Plan, mixed: Tensor | None = None) -> Tensor:
     """Return probabilities, (n, K), of logits and of the logits of all views, (m, n, K).
+
+    `mixed` is what an ensemble's mixture gives, (n, K), where that is part of the blend.
 
     Views of samples above the gate are not read: whatever stands there does not reach the answer.
     """
@@ -40,8 +42,12 @@ def blended(logits: Tensor, transformed: Tensor, plan: Plan) -> Tensor:
     scores = own * blend.own + _offsets(blend.offsets, own)
     for (_, weight), view in zip(blend.weights, transformed):
         scores = scores + weight * _soft_log_probs(view, plan)
+    members = None if mixed is None else _softened(mixed, blend.epsilon)
+    if members is not None:
+        scores = scores + blend.mixture * members
     if blend.gate is not None and blend.weights:
         sure = own * blend.gated_own + _offsets(blend.gated_offsets, own)
+        sure = sure if members is None else sure + blend.gated_mixture * members
         scores = torch.where(needs_views(logits, plan)[:, None], scores, sure)
     probs = scores.softmax(1)
     return keep_answers(probs, logits.argmax(1, keepdim=True)) if blend.answers == "kept" else probs
@@ -67,9 +73,11 @@ def _drops(logits: Tensor) -> Tensor:
 def _soft_log_probs(logits: Tensor, plan: Plan) -> Tensor:
     """log((1 - epsilon) softmax(start z) + epsilon / K)."""
     assert plan.blend is not None
-    epsilon = plan.blend.epsilon
-    probs = (_drops(logits) * plan.start).softmax(1)
-    return (probs * (1.0 - epsilon) + epsilon / logits.shape[1]).log()
+    return _softened((_drops(logits) * plan.start).softmax(1), plan.blend.epsilon)
+
+
+def _softened(probs: Tensor, epsilon: float) -> Tensor:
+    return (probs * (1.0 - epsilon) + epsilon / probs.shape[1]).log()
 
 
 def _offsets(values: tuple[float, ...], like: Tensor) -> Tensor | float:

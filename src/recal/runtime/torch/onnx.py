@@ -61,7 +61,7 @@ def parts_of(model: Any, plan: Any, preprocess: Any) -> tuple[torch.nn.Module, A
     if isinstance(model, CalibratedModule):
         if plan is not None or preprocess is not None:
             raise InputError("A CalibratedModule has its own plan and preprocess; do not pass others.")
-        return model.model, model.plan, model.preprocess
+        return model.model, model.replay.source, model.preprocess
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"A torch module or the path of an ONNX file is needed, got {type(model).__name__}.")
     return model, plan, preprocess

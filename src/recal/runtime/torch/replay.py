@@ -17,6 +17,7 @@ from recal.engine.replay import replay
 from recal.plan import Plan, Rule, plan_of
 from recal.runtime.summation import BLOCK, half_of, lanes
 from recal.runtime.torch.blend import Tensor, blended, needs_views, torch, wide_dtype
+from recal.runtime.torch.mixture import Mixture, ensemble_of, plan_of_ensemble
 from recal.transforms.arrays import is_plain
 from recal.views import Views
 
@@ -34,7 +35,9 @@ class Replay(torch.nn.Module):
 
     def __init__(self, plan: Plan | Any) -> None:
         super().__init__()
-        self.plan = plan_of(plan)
+        self.ensemble = ensemble_of(plan)
+        self.plan = plan_of(plan) if self.ensemble is None else plan_of_ensemble(self.ensemble)
+        self.members = None if self.ensemble is None else Mixture(self.ensemble)
 
     def forward(self, logits: Tensor, transformed: Tensor) -> Tensor:
         """Return calibrated logits, (n, n_classes), the largest of each row at 0.
@@ -53,10 +56,21 @@ class Replay(torch.nn.Module):
     def confidence(self, logits: Tensor, transformed: Tensor) -> Tensor:
         """Return the chance that each answer is right, (n,): its probability before any guard lifts it."""
         blend, free = self.plan.blend, self.plan.unguarded
-        own = (self if free is self.plan else Replay(free))(logits, transformed).softmax(1)
+        own = (self if free is self.plan else self._with(free))(logits, transformed).softmax(1)
         if blend is not None and blend.answers == "free":
             return own.amax(1)
         return own.gather(1, logits.argmax(1, keepdim=True))[:, 0]
+
+    @property
+    def source(self) -> Any:
+        """What is replayed: the plan, or the ensemble that it is part of."""
+        return self.plan if self.ensemble is None else self.ensemble
+
+    def _with(self, plan: Plan) -> Replay:
+        """Return the same with another plan."""
+        other = Replay(Plan())
+        other.plan, other.ensemble, other.members = plan, self.ensemble, self.members
+        return other
 
     def needs_views(self, logits: Tensor) -> Tensor:
         """Say of each sample whether its views must be computed, (n,): the others are surer than the plan's gate."""
@@ -67,7 +81,9 @@ class Replay(torch.nn.Module):
     def by_reference(self, logits: Tensor, transformed: Tensor) -> Tensor:
         """Replay by the numpy runtime."""
         if self.plan.blend is not None:
-            probs = blend_arrays(self.plan, logits.detach().numpy(), transformed.detach().numpy())
+            plain = logits.detach().numpy()
+            mixed = None if self.ensemble is None else self.ensemble.mixture(plain)
+            probs = blend_arrays(self.plan, plain, transformed.detach().numpy(), mixed)
             return _as_logits(torch.from_numpy(probs), logits)
         layers = dict(zip(self.plan.transforms, transformed.detach().numpy()))
         views = Views.unchecked(logits.detach().numpy(), dict(layers), None, None)
@@ -81,7 +97,8 @@ class Replay(torch.nn.Module):
         plan = self.plan
         wide = wide_dtype(logits)
         if plan.blend is not None:
-            return _as_logits(blended(logits, transformed, plan), logits)
+            mixed = None if self.members is None else self.members(logits)
+            return _as_logits(blended(logits, transformed, plan, mixed), logits)
         original = _start(logits.to(wide), plan)
         column = logits.argmax(1, keepdim=True)
         views = {t: _start(transformed[index].to(wide), plan) for index, t in enumerate(plan.transforms)}
