@@ -103,7 +103,7 @@ class AutoCalibration(Calibrator):
 
     def _choose(self, views: Views, labels: Labels, counts: Vector | None) -> None:
         rng = check_random_state(self.random_state)
-        ensemble = CalibrationEnsemble(self.answers, random_state=int(rng.integers(2**31)))
+        ensemble = CalibrationEnsemble(answers=self.answers, random_state=int(rng.integers(2**31)))
         fitted = fit_ensemble(views, labels, counts, ensemble.options(), rng)
         ensemble._take(fitted)
         chosen, self.reason_ = _simplest(ensemble, fitted)

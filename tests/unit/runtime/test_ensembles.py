@@ -26,7 +26,7 @@ def looks(n_classes=4, n=700, tilt=0.6, seed=0):
 def fitted(request):
     answers, with_views = request.param
     views, y = looks()
-    ensemble = CalibrationEnsemble(answers, max_views=1 if with_views else 0).fit(views, y)
+    ensemble = CalibrationEnsemble(answers=answers, max_views=1 if with_views else 0).fit(views, y)
     assert bool(ensemble.needed_transforms()) == with_views
     return ensemble, looks(seed=1)[0]
 
@@ -67,7 +67,7 @@ def test_every_member_is_mapped_by_torch_as_by_numpy(name, n_classes):
     from recal.runtime.torch.mixture import Mixture
 
     views, y = looks(n_classes, n=300)
-    ensemble = CalibrationEnsemble("free")
+    ensemble = CalibrationEnsemble(answers="free")
     ensemble.members_, ensemble.weights_ = fit_members((name,), views.logits, y), {name: 1.0}
     new = np.array(looks(n_classes, seed=1)[0].logits)
     np.testing.assert_allclose(Mixture(ensemble)(torch.from_numpy(new)).numpy(), ensemble.mixture(new), atol=1e-9)
