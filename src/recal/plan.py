@@ -168,7 +168,7 @@ class Blend:
 
     def lines(self) -> list[str]:
         """Return what a person wants to know of it, line by line."""
-        parts = [("mixture", self.mixture)] if self.needs_mixture else []
+        parts: list[tuple[Any, float]] = [("mixture", self.mixture)] if self.needs_mixture else []
         parts += [("original", self.own), *self.weights]
         lines = [f"  {name!s:<16} {weight:.4f}" for name, weight in parts]
         lines += [f"  {name:<16} {_range(values)}" for name, values in (("class offsets", self.offsets),) if values]

@@ -34,6 +34,9 @@ _PRIOR = {"ts": 1.0, "svs": 1.0, "ets-svs": 1.0}
 _PRIOR_BY_MISTAKES = 50.0
 # From so many mistakes on, a gain over temperature scaling that is worth having exceeds its standard error.
 _MANY_MISTAKES = 200
+# Of class offsets on top of the mixture, relative to that of `ViewStacking`: the search on samples left out judges them
+# together with the views.
+_OFFSET_PENALTY = 0.01
 # What is mixed in of chance before a logarithm is taken, at most.
 _MOST_EPSILON = 1e-4
 
@@ -169,6 +172,7 @@ def _stack(
         kept=kept,
         n_base=2,
         weights=evidence.counts,
+        offset_penalty=_OFFSET_PENALTY,
     )
     choice = choose_views(
         material,

@@ -68,6 +68,8 @@ class Material:
     """How many features are no views."""
     weights: Vector | None = None
     """How often each sample counts."""
+    offset_penalty: float = 1.0
+    """How strongly class offsets are drawn to 0, relative to n_classes / n_samples."""
 
     @property
     def n_samples(self) -> int:
@@ -138,7 +140,7 @@ class GrowingStack:
             material.features,
             material.labels,
             counts / total,
-            offset_penalty=material.features.shape[2] / total,
+            offset_penalty=material.offset_penalty * material.features.shape[2] / total,
             n_base=material.n_base,
         )
         self.stacks = [self.map.solve(tuple(range(material.n_base)), tol=_SEARCH_TOL)]
