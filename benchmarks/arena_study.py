@@ -1,4 +1,4 @@
-"""Every method on many real problems: how often it beats a fixed panel, and how far its NLL is from temperature scaling.
+"""Every method on many real problems: how often it beats a fixed panel, and its NLL against temperature scaling.
 
     python -m benchmarks.arena_study arena.npz
     python -m benchmarks.arena_study arena.npz --rows 100 --answers free --methods auto,ensemble,sms
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.names import find_method
 from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.names import find_method
 from recal.engine.guard import keep_answers
 
 # What a method is compared with: the model as it is and twelve methods of the literature.
