@@ -11,9 +11,12 @@ import errno
 import inspect
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
@@ -46,7 +49,7 @@ COMMANDS: tuple[str, ...] = (
     "doctor",
 )
 
-OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 130, 141, 143
 
 # The markup is named because older releases of typer take it for plain text by default.
 _STYLE: dict[str, Any] = {
@@ -126,7 +129,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # a name that is not UTF-8, or a terminal that is ASCII, stops no command
             stream.reconfigure(errors="backslashreplace")
     try:
-        with warnings.catch_warnings():
+        with _ended_by_sigterm(), warnings.catch_warnings():
             shown = _Warnings()
             warnings.showwarning = shown.show
             group = typer.main.get_command(_app)
@@ -137,7 +140,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     except typer.Exit as done:
         return int(done.exit_code)
     except (KeyboardInterrupt, typer.Abort) as stop:
-        return _say(" ".join(["Interrupted.", *getattr(stop, "__notes__", ())]), INTERRUPTED)
+        ended = isinstance(stop, _Terminated)
+        how = "Terminated." if ended else "Interrupted."
+        return _say(" ".join([how, *getattr(stop, "__notes__", ())]), TERMINATED if ended else INTERRUPTED)
     except BrokenPipeError:
         # The reader left, as `head` does. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -148,6 +153,28 @@ def run(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _refuse(error, arguments)
     return OK
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: whatever cleans up, or tells how to go on, after Ctrl-C does the same for it."""
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """End the work on SIGTERM as on Ctrl-C. A second one ends the process at once."""
+    if threading.current_thread() is not threading.main_thread():  # only there may a signal be handled
+        yield
+        return
+
+    def end(*_: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _refuse(error: Exception, arguments: Sequence[str]) -> int:

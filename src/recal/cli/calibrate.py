@@ -69,7 +69,7 @@ def calibrate(
         absent = " and ".join(name for name, value in (("--model", model), ("--data", data)) if value is None)
         raise InputError(f"recal calibrate needs --model and --data; {absent} was not given.")
     options.check_there(model, data)
-    from recal.workflow import calibrate as run
+    from recal.workflow.job import calibrate as run
 
     between = options.preprocessing(preprocess, mean, std, divide, channels)
     opened = options.open_model(model, weights, trust, outputs, device)

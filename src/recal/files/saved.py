@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -148,9 +149,9 @@ def load(
 
 
 def _is_classifier(obj: Any) -> TypeGuard[CalibratedClassifier]:
-    from recal.collecting.classifier import CalibratedClassifier  # brings scikit-learn, which others need not wait for
-
-    return isinstance(obj, CalibratedClassifier)
+    # Its module brings scikit-learn, which others need not wait for; where it is not loaded, nothing is one.
+    module = sys.modules.get("recal.collecting.classifier")
+    return module is not None and isinstance(obj, module.CalibratedClassifier)
 
 
 def _encode_calibrator(calibrator: Calibrator, encoder: Encoder) -> dict[str, Any]:

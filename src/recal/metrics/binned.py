@@ -5,6 +5,7 @@ A bin is (lo, hi]; a confidence of exactly 0 belongs to the first bin and of exa
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -160,12 +161,13 @@ def _debiased(table: BinTable, norm: int) -> float:
 
 def _folded_normal_mean(mean: Vector, deviation: Vector) -> Vector:
     """E|X| of normal variables."""
-    from scipy.special import erf
-
     safe = np.where(deviation > 0, deviation, 1.0)
     ratio = np.abs(mean) / safe
-    folded = safe * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + np.abs(mean) * erf(ratio / np.sqrt(2))
+    folded = safe * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + np.abs(mean) * _erf(ratio / np.sqrt(2))
     return np.where(deviation > 0, folded, np.abs(mean))
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = None) -> Vector:

@@ -44,22 +44,23 @@ def cosine_coefficients(confidence: Vector, weights: Vector) -> Vector:
 
 
 def transform_grid(grid: Vector) -> Vector:
-    from scipy.fft import dct
-
     mirrored = grid.copy()
     # A point on the border coincides with its own mirror image.
     mirrored[..., 0] *= 2
     mirrored[..., -1] *= 2
-    return dct(mirrored, type=1, axis=-1)
+    return _cosines(mirrored)
+
+
+def _cosines(values: Vector) -> Vector:
+    """The cosine transform of type 1: x_0 + (-1)^k x_N + 2 sum x_j cos(pi j k / N), by numpy, which is there anyway."""
+    return np.fft.rfft(np.concatenate([values, values[..., -2:0:-1]], axis=-1), axis=-1).real
 
 
 def blur(coefficients: Vector, bandwidth: float) -> Vector:
     """The blurred residuals at the grid's points, times their spacing."""
-    from scipy.fft import dct
-
     size = coefficients.shape[-1] - 1
     waves = np.pi * np.arange(size + 1)
-    return dct(coefficients * np.exp(-0.5 * (bandwidth * waves) ** 2), type=1, axis=-1) / (2 * size)
+    return _cosines(coefficients * np.exp(-0.5 * (bandwidth * waves) ** 2)) / (2 * size)
 
 
 def error_at(coefficients: Vector, bandwidth: float) -> float:

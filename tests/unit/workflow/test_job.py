@@ -10,8 +10,8 @@ import pytest
 from recal import load, read_views
 from recal.calibrators import TemperatureScaling
 from recal.errors import FileError, InputError
-from recal.workflow import calibrate, calibration_in
-from recal.workflow.job import split
+from recal.workflow.folder import calibration_in
+from recal.workflow.job import calibrate, split
 
 
 def overconfident(batch):
