@@ -53,6 +53,7 @@ def folder(tmp_path_factory):
     views = recal.Views(logits, {"zoom:0.5": logits + rng.normal(size=(60, 2))}, y)
     recal.save(recal.ReCal(max_iter=2, random_state=0).fit(views, y), place / "recal.recal")
     recal.save(recal.ViewStacking().fit(views, y), place / "stack.recal")
+    recal.save(recal.profile(recal.Views(logits, labels=y)), place / "profile.recal")
     odds = np.exp(logits)
     write_probs(place / "probs.npz", odds / odds.sum(1, keepdims=True), y)
     return place
@@ -82,7 +83,9 @@ def test_help_and_lists_load_nothing_heavy(folder):
     [
         ("decide probs.npz --risk 0.3", {"scipy"}),  # exact bounds are beta functions
         ("apply ts.recal views.npz --out p.npz", {"numba", "scipy"}),  # numba itself looks for scipy
-        ("evaluate probs.npz", {"numba", "scipy"}),
+        ("evaluate probs.npz", set()),
+        ("evaluate probs.npz --bootstrap 50", set()),
+        ("watch profile.recal views.npz", set()),
         ("plan ts.recal", set()),
         ("plan recal.recal", set()),
         ("plan stack.recal", {"scipy"}),

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_weights
-from recal.engine.kernels import bins
 from recal.errors import InputError
+from recal.metrics import passes
 from recal.metrics.rows import Classes, check_n_bins, check_pair, counted, equal_width_edges, run, score
 
 Vector = NDArray[np.float64]
@@ -74,7 +74,7 @@ def bin_table(
         return table_of(confidence, correct, edges, weights)
     array, labels = check_pair(probs, y, classes)
     table = BinTable(edges, np.zeros(n_bins), np.zeros(n_bins), np.zeros(n_bins))
-    run(bins.bin_top_label, array, labels, edges, table.counts, table.confidence_sums, table.correct)
+    run(passes.bin_top_label, array, labels, edges, table.counts, table.confidence_sums, table.correct)
     return table
 
 
@@ -188,8 +188,7 @@ def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = N
 
 def table_of(confidence: Vector, correct: NDArray[np.bool_], edges: Vector, weights: Vector | None = None) -> BinTable:
     """Bin rows whose confidence is already known, between any edges."""
-    bin_of = np.empty(len(confidence), np.intp)
-    bins.assign_bins(confidence, edges, bin_of)
+    bin_of = passes.assigned_bins(confidence, edges)
 
     def total(values: NDArray[Any] | None) -> Vector:
         if weights is not None:
@@ -239,5 +238,5 @@ def classwise_ece(
             np.mean([np.abs(table.confidence_sums - table.correct).sum() for table in columns]) / weights.sum()
         )
     gaps = np.zeros((1, array.shape[1], n_bins))
-    run(bins.bin_classwise, array, labels, edges, np.zeros(len(array), np.intp), gaps)
+    run(passes.bin_classwise, array, labels, edges, np.zeros(len(array), np.intp), gaps)
     return float(np.abs(gaps).sum() / (len(array) * array.shape[1]))

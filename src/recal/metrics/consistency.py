@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.engine.kernels import bins
 from recal.errors import InputError
+from recal.metrics import passes
 from recal.metrics.binned import equal_mass_edges
 from recal.metrics.cells import gather
 from recal.metrics.intervals import LEVEL, Interval
@@ -131,8 +131,7 @@ def calibration_test_of(
     sizes = np.add.reduceat(cells.counts, starts)
     expected = np.add.reduceat(cells.counts * cells.confidence, starts)
     confidence = np.clip(expected / sizes, 0.0, 1.0)
-    bin_of = np.empty(len(starts), np.intp)
-    bins.assign_bins(confidence, edges, bin_of)
+    bin_of = passes.assigned_bins(confidence, edges)
     bin_starts = np.flatnonzero(np.r_[True, bin_of[1:] != bin_of[:-1]])
     variance = np.add.reduceat(sizes * confidence * (1 - confidence), bin_starts)
 

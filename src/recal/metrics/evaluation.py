@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from recal.checks import check_confidences
-from recal.engine.kernels import bins
 from recal.errors import InputError
+from recal.metrics import passes
 from recal.metrics.binned import BinTable, equal_mass_edges, table_of
 from recal.metrics.cells import gather
 from recal.metrics.intervals import Interval, classwise_interval
@@ -148,11 +148,11 @@ def evaluate(
     n, k = array.shape
     warn_of_fitted(fitted_rows(array), n, "these metrics are better than on new inputs", "Evaluate on other samples.")
     rows = RowScores(np.empty(n), np.empty(n, np.bool_), np.empty(n), np.empty(n), k)
-    run(bins.score_rows, array, labels, rows.confidence, rows.correct, rows.brier, rows.nll)
+    run(passes.score_rows, array, labels, rows.confidence, rows.correct, rows.brier, rows.nll)
     if confidences is not None:
         rows = replace(rows, confidence=check_confidences(confidences, n))
     gaps = np.zeros((1, k, n_bins))
-    run(bins.bin_classwise, array, labels, edges, np.zeros(n, np.intp), gaps)
+    run(passes.bin_classwise, array, labels, edges, np.zeros(n, np.intp), gaps)
     width = table_of(rows.confidence, rows.correct, edges)
     mass = table_of(rows.confidence, rows.correct, equal_mass_edges(rows.confidence, n_bins))
     values = _values(rows, width, mass, float(np.abs(gaps).sum() / (n * k)))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
-from recal.engine.kernels import bins
+from recal.metrics import passes
 from recal.metrics.binned import BinTable
 from recal.metrics.cells import Cells
 from recal.metrics.ranked import Runs, aurc_of, auroc_of, harmonic_numbers
@@ -208,8 +208,7 @@ def percentile_interval(draws: Vector) -> Interval:
 
 def _first_cells(confidence: Vector, edges: Vector) -> Starts:
     """The first cell of each bin that holds one."""
-    bin_of = np.empty(len(confidence), np.intp)
-    bins.assign_bins(confidence, edges, bin_of)
+    bin_of = passes.assigned_bins(confidence, edges)
     return _firsts(bin_of)
 
 
@@ -244,7 +243,7 @@ def classwise_interval(
     # Rows that agree in both to nine digits are as good as equal.
     block[np.argsort(rows.confidence + 1e-9 * rows.brier)] = rng.permutation(n) % blocks
     gaps = np.zeros((blocks, k, len(edges) - 1))
-    bins.bin_classwise(probs, labels, edges, block, gaps)
+    passes.bin_classwise(probs, labels, edges, block, gaps)
     flat = gaps.reshape(blocks, size) / (n * k)
     flat = flat[:, np.any(flat != 0, axis=0)]
     pattern = Field(flat.sum(axis=0), _absolute_sum)

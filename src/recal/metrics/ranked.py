@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.engine.kernels import bins
+from recal.metrics import passes
 from recal.metrics.rows import Classes, counted, score
 
 Vector = NDArray[np.float64]
@@ -84,7 +84,7 @@ def _weighted_area(gathered: Runs) -> float:
 def aurc_of(gathered: Runs, harmonic: Vector | None = None) -> float:
     if harmonic is None:
         harmonic = harmonic_numbers(int(gathered.sizes.sum()))
-    return float(bins.risk_coverage_area(gathered.sizes, gathered.correct, harmonic))
+    return passes.risk_coverage_area(gathered.sizes, gathered.correct, harmonic)
 
 
 def harmonic_numbers(n: int) -> Vector:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_confidences, check_form, check_labels, check_probs, check_weights
-from recal.engine.kernels import bins
 from recal.errors import InputError, RecalError
+from recal.metrics import passes
 
 Classes = Sequence[Any] | NDArray[Any] | None
 
@@ -40,7 +40,7 @@ def score(probs: ArrayLike, y: ArrayLike, classes: Classes = None, confidences: 
     array, labels = check_pair(probs, y, classes)
     n = len(array)
     rows = RowScores(np.empty(n), np.empty(n, np.bool_), np.empty(n), np.empty(n), array.shape[1])
-    run(bins.score_rows, array, labels, rows.confidence, rows.correct, rows.brier, rows.nll)
+    run(passes.score_rows, array, labels, rows.confidence, rows.correct, rows.brier, rows.nll)
     return rows if confidences is None else replace(rows, confidence=check_confidences(confidences, n))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.engine.kernels import bins
+from recal.metrics import passes
 from recal.metrics.rows import Classes, counted, score
 
 Vector = NDArray[np.float64]
@@ -39,7 +39,7 @@ def smooth_ece(
 def cosine_coefficients(confidence: Vector, weights: Vector) -> Vector:
     """Put weighted points on a grid and take its cosine transform, in which a reflected Gaussian is diagonal."""
     grid = np.zeros(_GRID + 1)
-    bins.spread_on_grid(confidence, weights, grid)
+    passes.spread_on_grid(confidence, weights, grid)
     return transform_grid(grid)
 
 

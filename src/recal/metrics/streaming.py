@@ -7,8 +7,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.engine.kernels import bins
 from recal.errors import InputError
+from recal.metrics import passes
 from recal.metrics.binned import BinTable
 from recal.metrics.evaluation import Evaluation
 from recal.metrics.rows import Classes, check_pair, equal_width_edges, run
@@ -51,14 +51,14 @@ class StreamingMetrics:
         n, k = array.shape
         self._expect(k)
         rows = [np.empty(n), np.empty(n, np.bool_), np.empty(n), np.empty(n)]
-        run(bins.score_rows, array, labels, *rows)
+        run(passes.score_rows, array, labels, *rows)
         # All rows are known to be good from here on.
         if self.n_classes is None:
             self.n_classes = k
             self._classwise = np.zeros((1, k, self.n_bins))
-        bins.bin_classwise(array, labels, self._edges, np.zeros(n, np.intp), self._classwise)
+        passes.bin_classwise(array, labels, self._edges, np.zeros(n, np.intp), self._classwise)
         table = self._table
-        bins.bin_top_label(array, labels, self._edges, table.counts, table.confidence_sums, table.correct)
+        passes.bin_top_label(array, labels, self._edges, table.counts, table.confidence_sums, table.correct)
         self._brier += float(rows[2].sum())
         self._nll += float(rows[3].sum())
         self.n_samples += n
