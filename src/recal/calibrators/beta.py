@@ -39,7 +39,7 @@ class BetaCalibration(Calibrator):
     coefficients_ : ndarray of shape (3, n_classes)
         a, b and c of each class.
     limit_ : float
-        Log p and -log(1 - p) count up to this size: 100, or twenty times the median log-odds where that is more.
+        Log p and -log(1 - p) count up to this size: 36, or twice the median log-odds where that is more.
 
     Examples
     --------

@@ -37,7 +37,7 @@ class PlattScaling(Calibrator):
     slopes_, intercepts_ : ndarray of shape (n_classes,)
         a and c.
     limit_ : float
-        Log-odds count up to this: 100, or twenty times their median where that is more.
+        Log-odds count up to this: 36, or twice their median where that is more.
 
     Examples
     --------

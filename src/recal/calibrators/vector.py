@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.diagonal_map import DiagonalMap
-from recal.calibrators.machinery.one_vs_rest import largest_score
 from recal.calibrators.machinery.parameters import check_strength, warn_if_few
 from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.machinery.state import part
@@ -64,7 +63,7 @@ class VectorScaling(Calibrator):
         ridge = check_strength("penalty", self.penalty)
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         logits = np.array(views.logits, dtype=np.float64, order="C")
-        self.limit_ = largest_score(np.abs(logits).max(axis=1))
+        self.limit_ = max(100.0, 20.0 * float(np.median(np.abs(logits).max(axis=1))))
         logits = within(logits, self.limit_)
         start = np.zeros((2, views.n_classes))
         start[0] = fit_beta(logits, labels, weights)

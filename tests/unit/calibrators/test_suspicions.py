@@ -70,6 +70,21 @@ def test_a_rare_class_that_is_never_predicted_but_ranked_is_not_suspected():
     assert said(z, y) == (None, "")
 
 
+def test_a_rare_class_whose_only_signal_is_the_order_of_its_scores_is_not_suspected():
+    """Accuracy at chance, probabilities of both classes nearly alike, an AUC of 0.7."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        y = (rng.random(1500) < 0.08).astype(int)
+        score = 1e-3 * (rng.normal(size=1500) + 0.75 * y) + np.where(rng.random(1500) < 0.01, 5.0, -3.0)
+        assert said(np.stack([np.zeros(1500), score], axis=1), y)[0] is None
+
+
+def test_a_change_that_only_the_search_found_is_no_other_split():
+    """A weak model: somewhere among its rows there is a stretch without a hit beyond chance."""
+    found = [said(*draw(1000, 3, 0.35, seed))[0] is DoubtfulLabelsWarning for seed in range(30)]
+    assert sum(found) == 0
+
+
 def test_one_class_only():
     z, _ = draw(200, 4)
     category, text = said(z, np.full(200, 3))

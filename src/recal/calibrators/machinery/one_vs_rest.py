@@ -34,12 +34,13 @@ def targets(labels: Labels, n_classes: int, smooth: float) -> tuple[np.ndarray, 
 
 
 def largest_score(scores: np.ndarray) -> float:
-    """Return how large a score may count: 100, or twenty times the usual one where all are large.
+    """Return how large a score may count: 36, what 1 - p in float64 can say, or twice the usual one if larger.
 
     With Platt's targets a sample pulls on the slope in proportion to its score, even one that is settled; a class that
-    the model rules out with a logit of -10,000 would flatten its whole curve.
+    the model rules out with a logit of -10,000 would flatten its whole curve. Code that works on probabilities has the
+    same bound without saying so.
     """
-    return max(100.0, 20.0 * float(np.median(np.abs(scores))))
+    return max(-float(np.log(np.finfo(np.float64).eps)), 2.0 * float(np.median(np.abs(scores))))
 
 
 def fit_logistic(

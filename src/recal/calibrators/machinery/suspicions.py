@@ -1,8 +1,8 @@
 """What is wrong with the samples of a fit, said before it is learned: labels of other rows, one class, no mistakes.
 
-Each test asks whether the labels know anything of their rows. A sample's score is the probability that the model gives
-to its label, less what it gives to a label drawn at random from the same set; were the labels in another order, the
-scores' mean would be 0 up to chance. No accuracy is too low by itself: a weak model passes if it is better than that.
+Each test asks whether the labels know anything of their rows. A sample's score is how high its label's log-odds rank in
+their column, less the rank of a label drawn at random from the same set; were the labels in another order, the scores'
+mean would be 0 up to chance. No accuracy is too low by itself: a weak model passes if it is better than that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.calibrators.machinery.probabilities import class_scores
 from recal.checks import Floats, Labels
 from recal.errors import DoubtfulLabelsWarning, FewSamplesWarning, InputError
 
@@ -22,19 +23,23 @@ FEWEST_MISTAKES = 10
 # Rows that are looked at, evenly spaced: enough for every test, and nothing beside the cost of a fit.
 _MOST_ROWS = 20_000
 _FEWEST_ROWS = 20
-_PIECE = 100_000
 # Labels in another order reach this many standard deviations once in fifty sets.
 _CHANCE = 2.0
 # Part of the rows is suspected only where the others leave no doubt.
 _BEYOND_DOUBT = 8.0
 _SHORTEST_PART = 50
+# A change in the middle is believed where chance alone would show one as large, anywhere, once in ten thousand sets.
+_SURELY_NO_CHANGE = 1e-4
+# Numbers that are ranked: a few digits are enough for a test.
+_MOST_VALUES, _ENOUGH_ROWS = 500_000, 1_000
 
 
 def warn_of_suspicions(logits: Floats, labels: Labels) -> None:
     """Warn of the gravest of what looks wrong with these samples, if anything does."""
     rows = np.arange(len(labels))
-    if len(rows) > _MOST_ROWS:
-        rows = np.linspace(0, len(labels) - 1, _MOST_ROWS).astype(np.intp)
+    most = min(_MOST_ROWS, max(_ENOUGH_ROWS, _MOST_VALUES // logits.shape[1]))
+    if len(rows) > most:
+        rows = np.linspace(0, len(labels) - 1, most).astype(np.intp)
     said = _one_class(labels) or _other_labels(_Match(logits, labels, rows), len(labels))
     if said:
         warnings.warn(said, DoubtfulLabelsWarning, stacklevel=3)
@@ -101,51 +106,74 @@ def _right_answers(logits: Floats, labels: Labels) -> Iterator[NDArray[np.bool_]
 
 
 class _Match:
-    """How well labels fit rows: hits, and what the model gives to the label beyond what it gives to any."""
+    """How well labels fit rows: hits, and how high each row's label ranks in its column beyond any label's rank.
+
+    Ranks do what an AUC does: they ask whether a class's own rows have its higher scores, however rare the class is and
+    whether or not it is ever the answer. With two classes the sum of the scores is the statistic of Mann and Whitney.
+    """
 
     def __init__(self, logits: Floats, labels: Labels, rows: NDArray[np.intp]) -> None:
         self.rows, self.labels = rows, labels[rows]
         self.n_classes = logits.shape[1]
         self.shares = np.bincount(self.labels, minlength=self.n_classes) / len(rows)
-        self.answers = np.empty(len(rows), dtype=np.intp)
-        self.scores = np.empty(len(rows))
-        # A few digits are enough for a test; pieces stay in a processor's cache.
-        shares, size = self.shares.astype(np.float32), max(1, _PIECE // self.n_classes)
-        for begin in range(0, len(rows), size):
-            part = slice(begin, begin + size)
-            given = logits[rows[part]]
-            place = np.arange(len(given))
-            self.answers[part] = given.argmax(axis=1)
-            weights = (given - given[place, self.answers[part]][:, None]).astype(np.float32)
-            np.exp(weights, out=weights)
-            totals = weights.sum(axis=1)
-            self.scores[part] = (weights[place, self.labels[part]] - weights @ shares) / totals
+        given = logits[rows]
+        self.answers = given.argmax(axis=1)
         self.hits = self.answers == self.labels
+        self.ranks = _ranks(class_scores(given))
+        place = np.arange(len(rows))
+        self.scores = self.ranks[place, self.labels] - self.ranks @ self.shares
 
     def by_chance(self, part: slice) -> tuple[bool, float]:
         """Return whether this part's labels could stand in any order, and how many hits another order would give."""
-        hits, scores = self.hits[part], self.scores[part]
+        hits = self.hits[part]
         own = np.bincount(self.labels[part], minlength=self.n_classes) / len(hits)
         expected = float(own @ np.bincount(self.answers[part], minlength=self.n_classes) / len(hits))
         spread = np.sqrt(expected * (1.0 - expected) / len(hits))
         unrelated = hits.mean() <= expected + _CHANCE * spread and self.evidence(part) <= _CHANCE
         # A part of few classes says nothing about the order of its labels, nor does a model of one answer.
         mixed = float(own @ own) <= 1.5 * float(self.shares @ self.shares) and np.ptp(self.answers[part]) > 0
-        return bool(unrelated and mixed and len(scores) >= _FEWEST_ROWS), expected
+        return bool(unrelated and mixed and len(hits) >= _FEWEST_ROWS), expected
 
     def evidence(self, part: slice) -> float:
-        """Return by how many standard deviations the scores' mean lies above 0."""
-        scores = self.scores[part]
-        return float(scores.mean() / max(scores.std() / np.sqrt(len(scores)), 1e-300))
+        """Return by how many standard deviations the labels' ranks exceed those of the same labels in any order.
 
-    def likeliest_change(self) -> int:
-        """Return where the scores' mean most likely changes."""
+        Mean and variance over all orders are exact (Hoeffding, 1951).
+        """
+        ranks, labels = self.ranks[part], self.labels[part]
+        counts = np.bincount(labels, minlength=self.n_classes)
+        shares = counts / len(labels)
+        apart = ranks - (ranks @ shares)[:, None]
+        apart -= apart.mean(axis=0)
+        total = float(apart[np.arange(len(labels)), labels].sum())
+        variance = float(np.square(apart).sum(axis=0) @ counts) / max(len(labels) - 1, 1)
+        # Where all rows or all labels are equal no order differs from another.
+        return total / np.sqrt(variance) if variance > 1e-20 else 0.0
+
+    def likeliest_change(self) -> tuple[int, float]:
+        """Return where the scores' mean most likely changes, and how likely chance alone makes it look as changed.
+
+        The chance is that of the largest over all places, not of one: Miller and Siegmund (1982).
+        """
         count = len(self.scores)
         before = np.cumsum(self.scores - self.scores.mean())[:-1]
         place = np.arange(1, count)
-        weight = np.abs(before) / np.sqrt(place * (count - place))
+        weight = np.abs(before) / np.sqrt(place * (count - place) / count) / max(self.scores.std(), 1e-300)
         weight[: _SHORTEST_PART - 1] = weight[count - _SHORTEST_PART :] = 0.0
-        return int(np.argmax(weight)) + 1
+        change = int(np.argmax(weight))
+        peak, edge = max(float(weight[change]), 1.0), _SHORTEST_PART / count
+        density = np.exp(-0.5 * peak**2) / np.sqrt(2.0 * np.pi)
+        chance = density * ((peak - 1.0 / peak) * 2.0 * np.log((1.0 - edge) / edge) + 4.0 / peak)
+        return change + 1, float(chance)
+
+
+def _ranks(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return each score's rank in its column as a share of the rows; equal scores get the middle of their ranks."""
+    ranks = np.empty_like(scores)
+    for k in range(scores.shape[1]):
+        column = np.ascontiguousarray(scores[:, k])
+        ordered = np.sort(column)
+        ranks[:, k] = np.searchsorted(ordered, column, "left") + np.searchsorted(ordered, column, "right")
+    return ranks / (2.0 * len(scores))
 
 
 def _other_labels(match: _Match, n_samples: int) -> str:
@@ -158,7 +186,9 @@ def _other_labels(match: _Match, n_samples: int) -> str:
         )
     if len(match.rows) < 4 * _SHORTEST_PART:
         return ""
-    change = match.likeliest_change()
+    change, chance_of_change = match.likeliest_change()
+    if chance_of_change > _SURELY_NO_CHANGE:
+        return ""
     for part, rest in ((slice(0, change), slice(change, None)), (slice(change, None), slice(0, change))):
         chance, expected = match.by_chance(part)
         if chance and match.evidence(rest) > _BEYOND_DOUBT:
