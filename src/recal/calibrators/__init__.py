@@ -13,11 +13,13 @@ from recal.calibrators.base import Calibrator
 
 # Each method with the module of this folder that defines it.
 _HOMES = {
+    "AffineScaling": "affine",
     "LearnedAggregation": "aggregate",
     "AutoCalibration": "auto",
     "BayesianBinning": "bbq",
     "BetaCalibration": "beta",
     "CalibrationEnsemble": "ensemble.ensemble",
+    "CentredIsotonic": "centred_isotonic",
     "ConsistencyCalibration": "consistency",
     "DirichletCalibration": "dirichlet",
     "EnsembleTemperatureScaling": "ets",
@@ -31,6 +33,7 @@ _HOMES = {
     "MATTA": "matta",
     "OrderPreserving": "order_preserving.estimator",
     "PlattScaling": "platt",
+    "QuadraticScaling": "quadratic",
     "ReCal": "recal",
     "SplineCalibration": "spline",
     "StructuredMatrixScaling": "structured_matrix",
@@ -38,6 +41,7 @@ _HOMES = {
     "TemperatureScaling": "temperature",
     "VATTA": "vatta",
     "VectorScaling": "vector",
+    "VennAbers": "venn_abers",
     "ViewAveraging": "view_averaging",
     "ViewStacking": "stacking.estimator",
 }

@@ -2,10 +2,12 @@
 
 from .base import Calibrator as Calibrator
 from .aggregate import LearnedAggregation as LearnedAggregation
+from .affine import AffineScaling as AffineScaling
 from .auto import AutoCalibration as AutoCalibration
 from .bbq import BayesianBinning as BayesianBinning
 from .beta import BetaCalibration as BetaCalibration
 from .ensemble.ensemble import CalibrationEnsemble as CalibrationEnsemble
+from .centred_isotonic import CentredIsotonic as CentredIsotonic
 from .consistency import ConsistencyCalibration as ConsistencyCalibration
 from .dirichlet import DirichletCalibration as DirichletCalibration
 from .ets import EnsembleTemperatureScaling as EnsembleTemperatureScaling
@@ -19,6 +21,7 @@ from .imax import MutualInformationBinning as MutualInformationBinning
 from .matta import MATTA as MATTA
 from .order_preserving.estimator import OrderPreserving as OrderPreserving
 from .platt import PlattScaling as PlattScaling
+from .quadratic import QuadraticScaling as QuadraticScaling
 from .recal import ReCal as ReCal
 from .spline import SplineCalibration as SplineCalibration
 from .structured_matrix import StructuredMatrixScaling as StructuredMatrixScaling
@@ -26,6 +29,7 @@ from .structured_vector import StructuredVectorScaling as StructuredVectorScalin
 from .temperature import TemperatureScaling as TemperatureScaling
 from .vatta import VATTA as VATTA
 from .vector import VectorScaling as VectorScaling
+from .venn_abers import VennAbers as VennAbers
 from .view_averaging import ViewAveraging as ViewAveraging
 from .stacking.estimator import ViewStacking as ViewStacking
 

@@ -172,6 +172,30 @@ def _beta(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> str:
     return _logistic(g, g.op("Add", g.op("Add", first, g.op("Mul", rest, b)), c))
 
 
+def _affine(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> str:
+    """A line or a parabola of the log-odds, between their bounds."""
+    low, high = (_per_class(g, row) for row in calibrator.bounds_)
+    scores = g.op("Min", g.op("Max", curves.class_scores(g, logits, n_classes), low), high)
+    mapped = g.op("Mul", scores, _per_class(g, calibrator.coefficients_[0]))
+    if len(calibrator.coefficients_) == 3:
+        bend = g.op("Mul", g.op("Mul", scores, scores), _per_class(g, calibrator.coefficients_[1]))
+        mapped = g.op("Add", mapped, bend)
+    return _logistic(g, g.op("Add", mapped, _per_class(g, calibrator.coefficients_[-1])))
+
+
+def _venn_abers(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> str:
+    scores = curves.class_scores(g, logits, n_classes)
+    low, high = (
+        curves.step_values(g, scores, [each[:-1] for each in _packed(edges, offsets)], _packed(values, offsets))
+        for edges, values, offsets in (
+            (calibrator.low_edges_, calibrator.low_values_, calibrator.low_offsets_),
+            (calibrator.high_edges_, calibrator.high_values_, calibrator.high_offsets_),
+        )
+    )
+    both = g.op("Add", g.op("Sub", g.const(1.0), low), high)
+    return curves.normalise(g, g.op("Div", high, both), n_classes)
+
+
 def _spline(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> str:
     """Give the prediction its confidence; the others share the rest, none of them more than the prediction."""
     top = g.op("ArgMax", logits, axis=1, keepdims=1)
@@ -247,6 +271,10 @@ METHODS: dict[type[Calibrator], Method] = {
     family.MutualInformationBinning: _information,
     family.PlattScaling: _platt,
     family.BetaCalibration: _beta,
+    family.AffineScaling: _affine,
+    family.QuadraticScaling: _affine,
+    family.CentredIsotonic: _isotonic,
+    family.VennAbers: _venn_abers,
     family.SplineCalibration: _spline,
     family.OrderPreserving: order_preserving,
     family.GaussianProcessCalibration: gaussian_process,

@@ -1,0 +1,93 @@
+"""Affine scaling: temperature scaling with a shift, for two classes or one class against the rest."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.machinery.one_vs_rest import fit_logistic, largest_score
+from recal.calibrators.machinery.parameters import warn_if_few
+from recal.calibrators.machinery.probabilities import class_scores, softmax
+from recal.checks import Labels
+from recal.plan import Answers
+from recal.views import Views
+
+Array = NDArray[np.float64]
+
+
+class AffineScaling(Calibrator):
+    """Scale and shift the log-odds, sigmoid(a z + c) with a >= 0, to the least negative log-likelihood.
+
+    For two classes this is temperature scaling with a shift towards one of them: two numbers, fitted to the labels as
+    they are (`PlattScaling` fits the same curve to smoothed labels). With more classes each has a curve of its log-odds
+    against the rest, and rows are divided by their sums. A trace of ridge keeps the curve finite where a class is
+    missing or told apart without an error.
+
+    Parameters
+    ----------
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    coefficients_ : ndarray of shape (2, n_classes)
+        a and c of each class.
+    bounds_ : ndarray of shape (2, n_classes)
+        The least and the largest log-odds that count: 36 apart from 0, or twice the median where that is more.
+
+    Examples
+    --------
+    >>> from recal.calibrators import AffineScaling
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0], [0.5, 0.0]]
+    >>> AffineScaling().fit(logits, [0, 1, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.59, 0.41]])
+    """
+
+    short_name: ClassVar[str] = "affine"
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
+
+    coefficients_: Array
+    bounds_: Array
+
+    def __init__(self, answers: Answers = "free") -> None:
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        warn_if_few(self, len(labels), views.n_classes)
+        scores = class_scores(views.logits)
+        limit = largest_score(scores)
+        scores = np.clip(scores, -limit, limit)
+        two = views.n_classes == 2
+        coefficients, bounds = self._fit_curves(scores[:, :1] if two else scores, labels, limit)
+        if two:  # the second class's curve is the first's, mirrored: what is odd in z keeps its sign
+            signs = np.where(np.arange(len(coefficients)) == 0, 1.0, -1.0)
+            coefficients = np.stack([coefficients[:, 0], signs * coefficients[:, 0]], axis=1)
+            bounds = np.stack([bounds[:, 0], -bounds[::-1, 0]], axis=1)
+        self.coefficients_, self.bounds_ = coefficients, bounds
+
+    def _predict_proba(self, views: Views) -> Array:
+        scores = np.clip(class_scores(views.logits), self.bounds_[0], self.bounds_[1])
+        mapped = scores * self.coefficients_[0]
+        if len(self.coefficients_) == 3:
+            mapped += np.square(scores) * self.coefficients_[1]
+        mapped += self.coefficients_[-1]
+        return softmax(-np.logaddexp(0.0, -mapped))
+
+    def _fit_curves(self, scores: Array, labels: Labels, limit: float) -> tuple[Array, Array]:
+        """Return the curves' coefficients and between which log-odds they hold."""
+        return straight(scores, labels), np.array([[-limit], [limit]]) * np.ones(scores.shape[1])
+
+
+def straight(scores: Array, labels: Labels) -> Array:
+    """Return slopes that are not negative, and shifts, (2, n_classes), by logistic regressions."""
+    ones, zeros = np.ones(scores.shape[1]), np.zeros(scores.shape[1])
+    found = fit_logistic([scores], labels, ones, zeros)
+    falling = found[0] < 0.0
+    if falling.any():
+        free = np.ones(found.shape, dtype=bool)
+        free[0] = ~falling
+        found = fit_logistic([scores], labels, ones, zeros, free)
+    return found
