@@ -11,7 +11,9 @@ from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.one_vs_rest import fit_logistic, largest_score
 from recal.calibrators.machinery.parameters import warn_if_few
 from recal.calibrators.machinery.probabilities import class_scores, softmax
+from recal.calibrators.machinery.state import part
 from recal.checks import Labels
+from recal.errors import InputError
 from recal.plan import Answers
 from recal.views import Views
 
@@ -49,6 +51,7 @@ class AffineScaling(Calibrator):
     short_name: ClassVar[str] = "affine"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
+    n_coefficients: ClassVar[int] = 2
     coefficients_: Array
     bounds_: Array
 
@@ -67,6 +70,12 @@ class AffineScaling(Calibrator):
             coefficients = np.stack([coefficients[:, 0], signs * coefficients[:, 0]], axis=1)
             bounds = np.stack([bounds[:, 0], -bounds[::-1, 0]], axis=1)
         self.coefficients_, self.bounds_ = coefficients, bounds
+
+    def _check_state(self, n_classes: int) -> None:
+        low, high = part(self, "bounds_", (2, n_classes))
+        if (low > high).any():
+            raise InputError("must hold the least log-odds first", argument="bounds_")
+        part(self, "coefficients_", (self.n_coefficients, n_classes))
 
     def _predict_proba(self, views: Views) -> Array:
         scores = np.clip(class_scores(views.logits), self.bounds_[0], self.bounds_[1])

@@ -54,6 +54,7 @@ class QuadraticScaling(AffineScaling):
     """
 
     short_name: ClassVar[str] = "quadratic"
+    n_coefficients: ClassVar[int] = 3
 
     def __init__(self, monotone: bool = True, answers: Answers = "free") -> None:
         self.monotone = monotone

@@ -12,7 +12,7 @@ from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.diagonal_map import DiagonalMap
 from recal.calibrators.machinery.parameters import check_strength, warn_if_few
 from recal.calibrators.machinery.probabilities import softmax
-from recal.calibrators.machinery.state import part
+from recal.calibrators.machinery.state import number, part
 from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
@@ -74,6 +74,8 @@ class VectorScaling(Calibrator):
     def _check_state(self, n_classes: int) -> None:
         part(self, "scales_", (n_classes,))
         part(self, "shifts_", (n_classes,))
+        if hasattr(self, "limit_"):
+            number(self, "limit_")
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         # Files of 1.0.0rc1 know no limit.

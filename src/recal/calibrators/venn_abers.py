@@ -11,7 +11,9 @@ from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.monotone import pack
 from recal.calibrators.machinery.parameters import warn_if_few
 from recal.calibrators.machinery.probabilities import class_scores, normalise
+from recal.calibrators.machinery.state import curves
 from recal.checks import Labels
+from recal.errors import InputError
 from recal.plan import Answers
 from recal.views import Views
 
@@ -76,6 +78,13 @@ class VennAbers(Calibrator):
         self.low_edges_, self.low_values_, self.low_offsets_ = pack(low)
         self.high_edges_, self.high_values_, self.high_offsets_ = pack(high)
 
+    def _check_state(self, n_classes: int) -> None:
+        for prefix in ("low_", "high_"):
+            edges = vars(self).get(f"{prefix}edges_")
+            for steps in curves(self, "edges_", n_classes, prefix):
+                if edges is None or edges[steps.stop - 1] != _ENDLESS:  # beyond the last edge there would be no value
+                    raise InputError("must end at the largest float64 for every class", argument=f"{prefix}edges_")
+
     def predict_interval(self, X: Views | ArrayLike) -> tuple[Array, Array]:
         """Return p0 and p1 of each class, (n_samples, n_classes) each: one against the rest, before rows are divided.
 
@@ -97,7 +106,7 @@ class VennAbers(Calibrator):
 def bracket(scores: Array, hits: NDArray[np.bool_]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Return p0 and p1 as step functions of the score: upper edges, of which the last is endless, and values."""
     where, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    own = np.bincount(place, weights=hits, minlength=len(where))
+    own = np.bincount(place, weights=hits, minlength=len(where)).astype(np.float64)
     same = _SAME * (1.0 + np.abs(where))
     # Seen as a hit, a sample between two scores is pooled with the upper one; seen as a miss, with the lower one.
     high = _with_one_more_hit(counts.astype(np.float64), own)

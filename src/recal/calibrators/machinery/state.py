@@ -100,14 +100,14 @@ def number(calibrator: Any, name: str, low: float = SMALLEST, high: float = LARG
     return float(value)
 
 
-def curves(calibrator: Any, inputs: str, n_curves: int) -> list[slice]:
+def curves(calibrator: Any, inputs: str, n_curves: int, prefix: str = "") -> list[slice]:
     """Return where each of the curves lies, which are packed end to end: inputs that rise, and shares of 0 to 1."""
-    offsets = vars(calibrator).get("offsets_")
+    offsets = vars(calibrator).get(f"{prefix}offsets_")
     if not isinstance(offsets, np.ndarray) or offsets.dtype.kind not in "iu" or offsets.shape != (n_curves + 1,):
-        raise InputError(f"must hold {n_curves + 1} whole numbers", argument="offsets_")
+        raise InputError(f"must hold {n_curves + 1} whole numbers", argument=f"{prefix}offsets_")
     # Files may hold infinite edges: the last step has no end.
-    places = part(calibrator, inputs, (None,), -np.inf, np.inf)
-    values = part(calibrator, "values_", (len(places),), 0.0, 1.0)
+    places = part(calibrator, f"{prefix}{inputs}", (None,), -np.inf, np.inf)
+    values = part(calibrator, f"{prefix}values_", (len(places),), 0.0, 1.0)
     if offsets[0] != 0 or offsets[-1] != len(values) or not (offsets[1:] > offsets[:-1]).all():
         raise InputError(f"must rise from 0 to {len(values)}", argument="offsets_", came=f"got {offsets.tolist()[:4]}")
     found = [slice(int(first), int(last)) for first, last in pairwise(offsets)]
