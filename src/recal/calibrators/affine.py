@@ -55,7 +55,7 @@ class AffineScaling(Calibrator):
     coefficients_: Array
     bounds_: Array
 
-    def __init__(self, answers: Answers = "free") -> None:
+    def __init__(self, *, answers: Answers = "free") -> None:
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:

@@ -23,7 +23,7 @@ class CentredIsotonic(IsotonicCalibration):
 
     Parameters
     ----------
-    smoothing : float
+    penalty : float
         How many samples, spread evenly over the classes, are added to the frequencies so that none is 0 or 1.
     answers : {"free", "kept"}
         "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
@@ -49,7 +49,7 @@ class CentredIsotonic(IsotonicCalibration):
         columns = np.ascontiguousarray(scores.T)
         curves = [centred(columns[k], labels == k) for k in range(n_classes)]
         self.knots_, values, self.offsets_ = pack(curves)
-        self.values_ = smooth(values, n_samples, n_classes, self.smoothing)
+        self.values_ = smooth(values, n_samples, n_classes, self.penalty)
 
 
 def centred(scores: Array, hits: NDArray[np.bool_]) -> tuple[Array, Array]:

@@ -56,7 +56,7 @@ class QuadraticScaling(AffineScaling):
     short_name: ClassVar[str] = "quadratic"
     n_coefficients: ClassVar[int] = 3
 
-    def __init__(self, monotone: bool = True, answers: Answers = "free") -> None:
+    def __init__(self, *, answers: Answers = "free", monotone: bool = True) -> None:
         self.monotone = monotone
         self.answers = answers
 

@@ -68,7 +68,7 @@ class VennAbers(Calibrator):
     high_values_: Array
     high_offsets_: NDArray[np.int64]
 
-    def __init__(self, answers: Answers = "free") -> None:
+    def __init__(self, *, answers: Answers = "free") -> None:
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:

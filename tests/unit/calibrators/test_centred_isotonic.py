@@ -20,7 +20,7 @@ def test_each_level_of_isotonic_regression_stands_at_the_mean_score_of_its_sampl
         centres[0] = z[level == 0].max()
     if values[-1] == 1:
         centres[-1] = z[level == 1].min()
-    model = CentredIsotonic(smoothing=0.0).fit(np.stack([np.zeros(400), z], axis=1), y)
+    model = CentredIsotonic(penalty=0.0).fit(np.stack([np.zeros(400), z], axis=1), y)
     second = slice(model.offsets_[1], model.offsets_[2])
     np.testing.assert_allclose(model.knots_[second], centres, atol=1e-12)
     np.testing.assert_allclose(model.values_[second], values, atol=1e-12)
