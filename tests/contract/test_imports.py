@@ -37,7 +37,11 @@ ROOMS = (
 )
 RANK = {room: rank for rank, line in enumerate(ROOMS) for room in line.split()}
 # What a user expects as a method or in one call, though the work is done further down the list.
-UPWARD = {("views", "files"): "Views.write", ("files", "collecting"): "save and load of a CalibratedClassifier"}
+UPWARD = {
+    ("views", "files"): "Views.write",
+    ("files", "collecting"): "save and load of a CalibratedClassifier",
+    ("metrics", "calibrators"): "decompose",
+}
 HEAVY = [
     "numba",
     "scipy",

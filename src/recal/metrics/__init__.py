@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from recal.metrics.binned import BinTable, adaptive_ece, bin_table, classwise_ece, debiased_ece, ece, mce
 from recal.metrics.consistency import CalibrationTest, calibration_test
+from recal.metrics.decomposition import Decomposition, decompose
 from recal.metrics.evaluation import LABELS, Evaluation, evaluate
 from recal.metrics.proper import brier, error_rate, nll
 from recal.metrics.ranked import aurc, auroc, ks_error
@@ -33,6 +34,7 @@ __all__ = [
     "METRICS",
     "BinTable",
     "CalibrationTest",
+    "Decomposition",
     "Evaluation",
     "StreamingMetrics",
     "adaptive_ece",
@@ -43,6 +45,7 @@ __all__ = [
     "calibration_test",
     "classwise_ece",
     "debiased_ece",
+    "decompose",
     "ece",
     "error_rate",
     "evaluate",

@@ -65,7 +65,7 @@ def test_smoothing_adds_one_sample_spread_over_the_classes():
     plain = IsotonicCalibration(penalty=0).fit(logits, labels)
     model = IsotonicCalibration(penalty=1).fit(logits, labels)
     np.testing.assert_allclose(model.values_, (40 * plain.values_ + 0.25) / 41)
-    with pytest.raises(InputError, match=r"`smoothing`.*-1"):
+    with pytest.raises(InputError, match=r"`penalty`.*-1"):
         IsotonicCalibration(penalty=-1).fit(logits, labels)
 
 
