@@ -114,12 +114,17 @@ def run_pilot(
         )
     candidates = as_pool(pool, seed)
     rows = np.sort(np.random.default_rng([seed, 1]).choice(source.n_samples, min(size, source.n_samples), False))
-    target = None if out is None else out.with_name(f"{out.stem}.pilot{out.suffix}")
+    target = None if out is None else pilot_path(out)
     views = collect(model, Picked(source, rows), candidates, out=target, **how)
     chooser = (ViewStacking() if stacking is None else stacking).fit(views)
     named = {str(transform): transform for transform in candidates}  # a store knows one's own by name only
     chosen = tuple(named[str(transform)] for transform in chooser.needed_transforms())
     return Pilot(len(rows), source.n_samples, candidates, chosen, chooser)
+
+
+def pilot_path(out: Path) -> Path:
+    """Return where the pilot's views are kept, beside those of all samples."""
+    return out.with_name(f"{out.stem}.pilot{out.suffix}")
 
 
 class Picked(IndexedSource):

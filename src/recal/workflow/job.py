@@ -23,13 +23,14 @@ from recal.collecting.default_pool import AUTO, usual_pool
 from recal.collecting.inputs.sources import IndexedSource
 from recal.collecting.local import as_pool, collect, needs_pilot, open_source
 from recal.collecting.models.base import as_model
-from recal.collecting.pilot import Picked, run_pilot
+from recal.collecting.pilot import Picked, pilot_path, run_pilot
 from recal.comparison import compare_probs
-from recal.decisions import Decision, decide
+from recal.decisions import Decision, decide, profile
 from recal.engine.replay import calibrated_probs
 from recal.errors import InputError
 from recal.files.atomic import replacing
 from recal.files.saved import save
+from recal.files.views import read_views
 from recal.metrics import Evaluation, evaluate
 from recal.plan import Plan
 from recal.reporting import report
@@ -177,6 +178,9 @@ def calibrate(
     views = _fit_views(answering, Picked(source, parts[0]), pool, pilot, folder / FIT, asked, method, random_state, say)
     say("3/4  Fit the calibration.")
     fitted = method.fit(views)
+    # What `recal watch` and `recal apply --follow` compare with; the pilot holds every transformation.
+    tried = pilot_path(folder / FIT)
+    fitted.profile_ = profile(read_views(tried) if tried.exists() else views, random_state=random_state)
     say("4/4  Decide which answers can be automated, and judge both.")
     needed = fitted.needed_transforms()
     deciding = collect(answering, Picked(source, parts[1]), needed, out=folder / DECIDE, **asked)
