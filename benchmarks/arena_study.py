@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.names import find_method
-from recal.engine.guard import keep_answers
+from recal.runtime.reference import keep_answers
 
 # What a method is compared with: the model as it is and twelve methods of the literature.
 PANEL = (

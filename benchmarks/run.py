@@ -29,9 +29,9 @@ from scipy.special import softmax
 from benchmarks.measuring import Timing, exponent, made_up, take_turns
 from benchmarks.page import write_page
 from recal import ReCal, TemperatureScaling, Views, ViewStacking, metrics
-from recal.calibrators.machinery.common_scale import fit_betas
+from recal.calibrators.machinery.common_scale import fit_temperature
 from recal.engine.kernels.threads import over_rows
-from recal.engine.replay import calibrate_arrays, replay
+from recal.engine.replay import calibrate_arrays, calibrated_scales
 from recal.engine.scaled import ScaledLogits
 
 SIZES = [(5000, 10), (5000, 100), (25000, 1000)]
@@ -130,12 +130,10 @@ def passes(n: int, k: int) -> dict[str, Any]:
     state, ones = ScaledLogits(logits), np.ones(n)
     contestants = {
         "bare": bare_sum(logits),
-        "float32": lambda: state.slopes(ones, quick=True),
         "float64": lambda: state.slopes(ones),
     }
     best = take_turns(contestants, 9)
-    guess = fit_betas(state, y, quick=True)
-    counts = {"float32": guess.passes, "float64": fit_betas(state, y, start=np.array(guess.values)).passes}
+    counts = {"float64": fit_temperature(logits, y).passes}
     return {
         "size": f"{n} x {k}",
         "rows": [{"kind": kind, "passes": counts[kind], "ratio": best[kind].cpu / best["bare"].cpu} for kind in counts],
@@ -225,7 +223,7 @@ def replays(small: bool) -> list[dict[str, Any]]:
     n = 100_000 if small else 1_000_000
     index = np.random.default_rng(0).integers(0, 5000, n)
     many = Views(logits[index], {t: sample.transformed(t)[index] for t in plan.transforms})
-    best = take_turns({"replay": lambda: replay(plan, many), "bare": bare_sum(many.logits)}, 2)
+    best = take_turns({"replay": lambda: calibrated_scales(plan, many), "bare": bare_sum(many.logits)}, 2)
     return [
         {"what": "one sample, 10 classes, 50 steps: median wall", "seconds": float(np.median(walls)), "target": 50e-6},
         {"what": f"{n:,} x 10, 50 steps: CPU", "seconds": best["replay"].cpu, "target": 2.0 * n / 1_000_000},

@@ -82,7 +82,7 @@ class Blend:
         softmax(own x(original) + sum of weight x(view) + offsets),
 
     or, where its confidence softmax(start z) reaches `gate`, softmax(gated_own x(original) + gated_offsets), which
-    needs no view. With answers kept the model's own answer stays the likeliest (`recal.engine.guard`).
+    needs no view. With answers kept the model's own answer stays the likeliest (`recal.runtime.reference`).
 
     Parameters
     ----------

@@ -23,6 +23,7 @@ ROOMS = (
     "engine.kernels",
     "transforms",
     "views plan",
+    "runtime.reference",  # what a plan means: small work and ties are decided there, so it stands below the engine
     "engine",
     "metrics",
     "calibrators",
@@ -91,7 +92,7 @@ def imported(path: Path) -> list[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             module = ".".join(part for part in (base, node.module) if part)
-            if module in ("recal", "recal.engine"):  # a name stands for its home, a folder for itself
+            if module in ("recal", "recal.engine", "recal.runtime"):  # a name stands for its home, a folder for itself
                 found += [(public_homes().get(a.name, f"{module}.{a.name}"), node.lineno) for a in node.names]
             else:
                 found.append((module, node.lineno))
@@ -115,7 +116,7 @@ def public_homes(package: str = "recal") -> dict[str, str]:
 def room_of(module: str) -> str:
     """The room of a module such as recal.engine.kernels.rows."""
     parts = module.split(".")[1:]
-    return ".".join(parts[:2]) if parts[:2] == ["engine", "kernels"] else parts[0]
+    return ".".join(parts[:2]) if ".".join(parts[:2]) in RANK else parts[0]
 
 
 FILES = sorted(SOURCE.rglob("*.py"))

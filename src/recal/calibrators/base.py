@@ -29,9 +29,9 @@ from recal.calibrators.machinery.probabilities import bounded_probs
 from recal.calibrators.machinery.state import check_kinds
 from recal.calibrators.machinery.suspicions import refuse_codes, warn_of_suspicions
 from recal.checks import ASIDES, Labels, check_classes, check_labels, check_weights
-from recal.engine.guard import keep_answers
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.plan import Answers, Plan
+from recal.runtime.reference import keep_answers
 from recal.same_rows import kept_hashes, remember, seen_among
 from recal.transforms import Transform, as_transform
 from recal.views import Views

@@ -8,16 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
-from recal.calibrators.machinery.common_scale import fit_betas
+from recal.calibrators.machinery.common_scale import fit_temperature
 from recal.calibrators.machinery.state import check_plan
 from recal.checks import Labels
 from recal.engine.replay import calibrated_probs
-from recal.engine.scaled import ScaledLogits
 from recal.plan import Plan
 from recal.views import Views
-
-# From how many logits on it pays to find the answer to 1e-6 in float32 before the last digits in float64.
-_LARGE = 1_000_000
 
 
 class TemperatureScaling(Calibrator):
@@ -53,11 +49,7 @@ class TemperatureScaling(Calibrator):
         self._fit_weighted(views, labels, None)
 
     def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64] | None) -> None:
-        state = ScaledLogits(views.logits)
-        guess = None
-        if state.logits.size > _LARGE:
-            guess = np.array(fit_betas(state, labels, quick=True, weights=weights).values)
-        answer = fit_betas(state, labels, start=guess, weights=weights)
+        answer = fit_temperature(views.logits, labels, weights)
         self.beta_ = answer.values[0]
         self.temperature_ = 1.0 / self.beta_
         self.converged_ = answer.converged

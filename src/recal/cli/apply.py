@@ -105,9 +105,9 @@ def apply(
     from recal.collecting.applying import Applied, passes_of, profile_of
     from recal.collecting.applying import apply as run
     from recal.collecting.parts import apply_distributed
+    from recal.engine.replay import answers_of
     from recal.errors import InputError
     from recal.files.prob_tables import check_prob_name, write_prob_file
-    from recal.runtime.numpy import answers_of
 
     in_parts = not out.suffix
     profile = profile_of(calibrator) if follow else None

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, check_logits
-from recal.engine.kernels import grouping as comparing
-from recal.engine.kernels.threads import over_rows
-from recal.engine.scaled import Columns, ScaledLogits, Vector
+from recal.checks import check_logits
+from recal.engine.kernels import SMALL
+from recal.engine.scaled import Columns, ScaledLogits, ScaledRows, Vector
 from recal.errors import InputError
 from recal.plan import ConfidenceAt, Rule, Ties
+from recal.runtime import reference
 
 # How many exponentials the rule for ties holds at a time.
 _PIECE = 1_000_000
+# Two float32 softmax values whose logarithms differ by more than this are never equal or reversed: every exp, their
+# sum in pairs and the quotient err by less than 2e-6 together for up to a million classes.
+_CLOSE = 1e-5
+# Below these log-odds against it, a prediction's float32 confidence is 1 in any order of summation (2**-24).
+_SATURATED = -16.8
 # Groups counted from 0, as betas are stored.
 GroupIndex = NDArray[np.int8]
 
@@ -55,78 +59,57 @@ def group(
     array([3, 4, 2])
     """
     rule = Rule(confidence_at=confidence_at, ties=ties)
-    original = ScaledLogits(check_logits(logits))
-    view = ScaledLogits(check_logits(transformed_logits, "transformed_logits"))
-    if original.logits.shape != view.logits.shape:
+    original = check_logits(logits)
+    view = check_logits(transformed_logits, "transformed_logits")
+    if original.shape != view.shape:
         raise InputError(
-            "`logits` and `transformed_logits` must have one shape, "
-            f"got {original.logits.shape} and {view.logits.shape}."
+            f"`logits` and `transformed_logits` must have one shape, got {original.shape} and {view.shape}."
         )
-    return group_indices(original, -original.log_partition(), view, rule).astype(np.int64) + 1
+    if original.size < SMALL:
+        return reference.groups(reference.Rows(original), reference.Rows(view), rule).astype(np.int64) + 1
+    pair = ScaledLogits(original), ScaledLogits(view)
+    return group_indices(*pair, pair[1].drop_at(pair[0].columns), rule).astype(np.int64) + 1
 
 
-class ViewRows(NamedTuple):
-    """What the rule for ties reads of a view. Sample chosen[k] stands in row where[k] of `logits`."""
+def group_indices(original: ScaledRows, view: ScaledRows, drops: Vector, rule: Rule) -> GroupIndex:
+    """Return the groups, counted from 0, of originals and a view at their present scales.
 
-    logits: Floats
-    where: Columns
-    maxima: Floats
-    scales: Vector
-    at: Columns  # the column at which the view's confidence is read
+    Logarithms of confidences are compared first, from what is known of the view's rows. Rows of which too little is
+    known are read; the rule for ties is asked only where the logarithms are too close to call.
 
-
-def group_indices(original: ScaledLogits, log_confidence: Vector, view: ScaledLogits, rule: Rule) -> GroupIndex:
-    """Return the groups, counted from 0, of originals and a view at their present scales."""
-    at = view.columns if rule.confidence_at == "own" else original.columns
-    everyone = np.arange(len(at))
-    rows = ViewRows(view.logits, everyone, view.maxima, view.scales, at)
-    view_log_confidence = view.scales * view.drop_at(at) - view.log_partition()
-    fell = confidence_fell(everyone, original, log_confidence, rows, view_log_confidence, rule)
+    Parameters
+    ----------
+    drops : (n_samples,)
+        How far the view's logit at the original's prediction lies below the view's largest.
+    """
+    own_odds = original.log_odds()
+    own = -np.logaddexp(0.0, own_odds)
+    gaps = np.zeros_like(drops) if rule.confidence_at == "own" else drops
+    odds, error = view.bounded_log_odds()
+    margin = own - view.scales * gaps + np.logaddexp(0.0, odds)
+    if rule.ties == "exact":  # a saturated pair differs by nothing in logarithms and by much in log-odds
+        settled = np.zeros(len(own), dtype=bool)
+        close = own > -_CLOSE
+    else:  # a confidence of 1 is never exceeded
+        settled = own_odds < _SATURATED
+        close = np.zeros(len(own), dtype=bool)
+    unclear = np.flatnonzero((np.abs(margin) <= _CLOSE + error) & (error > 0.0) & ~settled)
+    if len(unclear):
+        odds = view.look(unclear)
+        margin[unclear] = own[unclear] - view.scales[unclear] * gaps[unclear] + np.logaddexp(0.0, odds)
+    fell = (margin > 0.0) | settled
+    ties = np.flatnonzero((close | (np.abs(margin) <= _CLOSE)) & ~settled)
+    if len(ties):
+        at = view.columns if rule.confidence_at == "own" else original.columns
+        fell[ties] = _comparable(original, ties, original.columns, rule) >= _comparable(view, ties, at, rule)
     return (2 * (original.columns == view.columns) + fell).astype(np.int8)
 
 
-def confidence_fell(
-    chosen: Columns,
-    original: ScaledLogits,
-    log_confidence: Vector,
-    view: ViewRows,
-    view_log_confidence: Vector,
-    rule: Rule,
-    slack: Vector | float = 0.0,
-) -> NDArray[np.bool_]:
-    """Say of the samples `chosen` whether the confidence fell or stayed, from both confidences of these samples.
-
-    Logarithms are compared first. Only where they are too close to call does the rule for ties matter, and only
-    there is it computed. `slack` is how far `log_confidence` can be off.
-    """
-    exact = rule.ties == "exact"
-    margin = log_confidence - view_log_confidence
-    fell: NDArray[np.bool_] = margin > 0.0
-    close = np.abs(margin) <= comparing.CLOSE + slack
-    if exact:  # a saturated pair differs by nothing in logarithms and by much in log-odds
-        close |= log_confidence > -comparing.CLOSE
-    ties = np.flatnonzero(close)
-    if len(ties):
-        who, where = chosen[ties], view.where[ties]
-        own = _comparable(exact, original.logits, who, original.maxima, original.scales, original.columns, who)
-        fell[ties] = own >= _comparable(exact, view.logits, where, view.maxima, view.scales, view.at, who)
-    return fell
-
-
-def _comparable(
-    exact: bool, logits: Floats, where: Columns, maxima: Floats, scales: Vector, columns: Columns, who: Columns
-) -> Vector:
-    """Return what the rule for ties compares, of the samples `who`, whose logits stand in rows `where`."""
-    n_classes = logits.shape[1]
-    kernel = comparing.all_log_odds if exact else comparing.all_confidence32
-    order = comparing.sum_order(n_classes)
-    out = np.empty(len(who))
-    step = max(1, _PIECE // n_classes)
-    buffers = np.empty((min(step, len(who)), n_classes), dtype=np.float32)
-    for begin in range(0, len(who), step):
-        part = who[begin : begin + step]
-        over_rows(
-            kernel, where[begin : begin + step], logits, maxima[part], scales[part], columns[part], order, buffers,
-            out[begin : begin + step], size=len(part) * n_classes,
-        )  # fmt: skip
-    return out
+def _comparable(rows: ScaledRows, chosen: Columns, at: Columns, rule: Rule) -> Vector:
+    """Return what the rule for ties compares, of some rows."""
+    values = []
+    for begin in range(0, len(chosen), step := max(1, _PIECE // rows.shape[1])):
+        for part, block in rows.blocks(chosen[begin : begin + step]):
+            drops = block.astype(np.float64) - rows.maxima[part, None]
+            values.append(reference.comparable(rows.scales[part, None] * drops, at[part], rule))
+    return np.concatenate(values)

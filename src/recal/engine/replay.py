@@ -1,126 +1,164 @@
-"""Replay a plan: the reference that every other runtime must agree with."""
+"""Replay a plan at any size: small work by the reference, the rest by compiled passes that agree with it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.engine.blend import blend_arrays, blend_probs, check_held
 from recal.engine.grouping import group_indices
-from recal.engine.guard import keep_answers
-from recal.engine.kernels import grouping as comparing
-from recal.engine.kernels import replay as replaying
+from recal.engine.kernels import SMALL, rows
 from recal.engine.kernels.threads import over_rows
-from recal.engine.scaled import FlooredLogits, ScaledLogits, Vector
+from recal.engine.scaled import ScaledLogits, Vector, as_rows
 from recal.errors import InputError
 from recal.plan import Plan
+from recal.runtime import reference
 from recal.views import Views
 
-# How many logits of views are brought together at a time: some megabytes, which a processor's cache holds.
-_BLOCK = 1_000_000
+Matrix = NDArray[np.float64]
+Selection = slice | NDArray[np.intp]
+# How many logits of one view are worked on at a time: some megabytes, which a processor's cache holds.
+_BLOCK = 4_000_000
+# A step costs the reference some ten passes over its rows: beyond as many values, times steps, it is not used.
+_SMALL_STEPS = 4_000_000
+
+# How far what decides groups may be off before rows are read again: far below what is too close to call.
+_TOLERANCE = 1e-6
 
 
-def replay(plan: Plan, views: Views) -> ScaledLogits:
-    """Return the originals' logits with the scales that the plan gives them.
+def calibrated_probs(plan: Plan, views: Views, mixed: Matrix | None = None) -> Matrix:
+    """Return the probabilities that the plan gives, (n_samples, n_classes).
 
-    Each step groups every sample by the present logits of the original and of the step's view, and rescales both.
-    A sample's result does not depend on the others.
+    A sample's result does not depend on the others. `mixed` is what an ensemble's mixture gives, where that is part of
+    the plan's blend.
     """
-    if plan.blend is not None:
-        raise InputError("A plan with a blend does not scale logits; `calibrated_probs` replays it.")
-    check_held(plan, views)
-    if plan.rule.floor is not None:
-        return _replay_floored(plan, views, plan.rule.floor)
-    original = ScaledLogits(views.logits)
-    original.rescale(plan.start)
-    if plan.transforms:
-        _replay_steps(plan, views, original)
-    original.rescale(plan.finish)
-    return original
+    needed = plan.needs_views(views.logits)
+    if needed.any():
+        check_held(plan, views)
+    return _in_blocks(plan, views.logits, lambda rows: _read(plan, views, rows), needed, mixed)
 
 
-def calibrated_probs(plan: Plan, views: Views) -> NDArray[np.float64]:
-    """Return the probabilities that the plan gives, (n_samples, n_classes)."""
-    return replay(plan, views).probs() if plan.blend is None else blend_probs(plan, views)
-
-
-def answers_of(plan: Plan, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def answers_of(plan: Plan, views: Views) -> tuple[Matrix, Vector]:
     """Return the probabilities that the plan gives, and its confidence in each answer before the guard lifts it."""
     own = calibrated_probs(plan.unguarded, views)
     if plan.unguarded is plan:
         return own, own.max(axis=1)
     top = views.logits.argmax(axis=1)
-    return keep_answers(own, top), own[np.arange(len(own)), top]
+    return reference.keep_answers(own, top), own[np.arange(len(own)), top]
 
 
-def calibrate_arrays(plan: Plan, logits: Floats, transformed: Floats) -> NDArray[np.float64]:
-    """Return the probabilities that the plan gives, for a server that answers one by one: nothing is checked.
-
-    Parameters
-    ----------
-    logits : (n_samples, n_classes), float32 or float64, C-ordered and finite
-    transformed : (n_views, n_samples, n_classes), of the same kind, in the order of `plan.transforms`
-        Rows of samples that need no view (`plan.needs_views`) are not read.
-    """
-    if plan.blend is not None:
-        return blend_arrays(plan, logits, transformed)
-    if plan.rule.floor is not None:
-        raise InputError("A plan with a floor is replayed by `calibrated_probs`.")
-    scales = _scales(plan, np.concatenate([transformed, logits[None]]))
-    original = ScaledLogits(logits, scales * plan.finish)
-    return original.probs()
+def calibrate_arrays(plan: Plan, logits: Floats, transformed: Floats, mixed: Matrix | None = None) -> Matrix:
+    """Return the same from plain arrays, `transformed` in the order of `plan.transforms`; nothing is checked."""
+    return _in_blocks(plan, logits, lambda rows: [view[rows] for view in transformed], plan.needs_views(logits), mixed)
 
 
 def calibrated_scales(plan: Plan, views: Views) -> Vector:
     """Return the factor by which the plan multiplies each sample's logits; only without a floor is there one."""
+    if plan.blend is not None:
+        raise InputError("A plan with a blend does not scale logits; `calibrated_probs` replays it.")
     if plan.rule.floor is not None:
         raise InputError("With a floor a plan does not scale a sample's logits by one factor.")
-    return replay(plan, views).scales
+    check_held(plan, views)
+    logits = views.logits
+    parts = _parts(np.arange(len(logits)), views.n_classes)
+    return np.concatenate([_scales(plan, logits[part], _read(plan, views, part)) for part in parts])
 
 
-def _replay_steps(plan: Plan, views: Views, original: ScaledLogits) -> None:
-    """Set the originals' scales, a block of rows at a time."""
-    transforms = plan.transforms
-    # What lies on disk is read in larger pieces: a chunk must not be read twice.
-    rows = max(1, _BLOCK // (views.n_classes * (len(transforms) if views.in_memory else 1)))
-    for begin in range(0, views.n_samples, rows):
-        part = slice(begin, min(begin + rows, views.n_samples))
-        block = views if rows >= views.n_samples else views[part]
-        arrays = [*(block.transformed(transform) for transform in transforms), original.logits[part]]
-        stack = np.empty((len(arrays), part.stop - part.start, views.n_classes), dtype=np.result_type(*arrays))
-        for target, array in zip(stack, arrays):
-            target[:] = array
-        original.scales[part] = _scales(plan, stack)
+def calibrated_logits(plan: Plan, logits: Floats, transformed: Floats) -> Matrix:
+    """Return what a plan without a blend makes of logits, the largest of each row at 0, from plain arrays."""
+    if plan.rule.floor is not None:
+        return reference.replayed(plan, logits, transformed).now()
+    drops = logits.astype(np.float64)
+    drops -= drops.max(axis=1, keepdims=True)
+    return _scales(plan, logits, transformed)[:, None] * drops
 
 
-def _scales(plan: Plan, stack: Floats) -> Vector:
-    """Return the scales that the plan gives before `finish`; the stack holds each view, and the originals last."""
-    step_views, betas = plan.program
-    rule = plan.rule
-    scales = np.empty(stack.shape[1])
-    over_rows(
-        replaying.replay_rows, scales, stack, step_views, betas, plan.start, rule.confidence_at == "own",
-        rule.ties == "exact", comparing.sum_order(stack.shape[2]), *ScaledLogits.SCALE_RANGE, size=stack.size,
-    )  # fmt: skip
-    return scales
+def check_held(plan: Plan, views: Views) -> None:
+    """Refuse views that lack what the plan reads."""
+    missing = [str(transform) for transform in plan.transforms if not views.holds(transform)]
+    if missing:
+        raise InputError(
+            f"The plan needs logits of {', '.join(missing)}, which these views do not hold. "
+            "Collect them with pool=plan.transforms."
+        )
 
 
-def _replay_floored(plan: Plan, views: Views, floor: float) -> ScaledLogits:
-    """A floor breaks the proportion between a row's logits: every step writes them anew."""
-    original = FlooredLogits(views.logits, floor)
-    original.rescale(plan.start)
-    tracks: dict[object, FlooredLogits] = {}
-    for step in plan.steps:
-        if step.is_neutral:
-            continue
-        view = tracks.get(step.transform)
-        if view is None:
-            view = tracks[step.transform] = FlooredLogits(views.transformed(step.transform), floor)
-            view.rescale(plan.start)
-        groups = group_indices(original, -original.log_partition(), view, plan.rule)
-        factors = np.asarray(step.betas)[groups]
+def _read(plan: Plan, views: Views, rows: Selection) -> list[Floats]:
+    part = views[rows]
+    return [part.transformed(transform) for transform in plan.transforms]
+
+
+def _parts(rows: NDArray[np.intp], n_classes: int) -> Iterator[Selection]:
+    """Yield rows a block at a time, as slices where there are no gaps: these are not copied."""
+    size = max(1, _BLOCK // n_classes)
+    for begin in range(0, len(rows), size):
+        part = rows[begin : begin + size]
+        whole = part[-1] - part[0] == len(part) - 1
+        yield slice(int(part[0]), int(part[-1]) + 1) if whole else part
+
+
+def _in_blocks(
+    plan: Plan,
+    logits: Floats,
+    read: Callable[[Selection], Sequence[Floats]],
+    needed: NDArray[np.bool_],
+    mixed: Matrix | None,
+) -> Matrix:
+    """Fill the probabilities a block of rows at a time: first those that need no view, then the others."""
+    n_classes = logits.shape[1]
+    if plan.blend is not None and plan.blend.n_classes not in (None, n_classes):
+        raise InputError(f"The plan was fitted on {plan.blend.n_classes} classes, got logits of {n_classes}.")
+    if plan.blend is not None and plan.blend.needs_mixture and mixed is None:
+        raise InputError("This plan is part of an ensemble of calibrators; use the ensemble itself, not its `plan_`.")
+    if not plan.transforms and plan.blend is None and plan.rule.floor is None:
+        return _scaled_probs(logits, _scales(plan, logits, []))
+    probs = np.empty(logits.shape)
+    for with_views in (False, True):
+        for part in _parts(np.flatnonzero(needed == with_views), n_classes):
+            own = np.ascontiguousarray(logits[part])
+            probs[part] = _block_probs(
+                plan, own, read(part) if with_views else [], None if mixed is None else mixed[part]
+            )
+    return probs
+
+
+def _block_probs(plan: Plan, logits: Floats, transformed: Sequence[Floats], mixed: Matrix | None) -> Matrix:
+    if plan.blend is not None:
+        return reference.blended_probs(plan, logits, transformed, np.full(len(logits), bool(transformed)), mixed)
+    if plan.rule.floor is not None:
+        return reference.replayed(plan, logits, transformed).probs()
+    return _scaled_probs(logits, _scales(plan, logits, transformed))
+
+
+def _scaled_probs(logits: Floats, scales: Vector) -> Matrix:
+    """Return softmax(s z), each row with its scale."""
+    if logits.size < SMALL:
+        state = reference.Rows(logits)
+        state.scales = scales
+        return state.probs()
+    logits, out = as_rows(logits), np.empty(logits.shape)
+    over_rows(rows.softmax, logits, logits.max(axis=1), scales, out)
+    return out
+
+
+def _scales(plan: Plan, logits: Floats, transformed: Sequence[Floats] | Floats) -> Vector:
+    """Return each row's scale after the plan, from plain arrays."""
+    steps, betas = plan.program
+    if not len(steps):
+        start = np.clip(np.full(len(logits), plan.start), *reference.SCALE_RANGE)
+        return np.clip(start * plan.finish, *reference.SCALE_RANGE)
+    if logits.size < SMALL and logits.size * len(steps) < _SMALL_STEPS:
+        return reference.replayed(plan, logits, transformed).scales
+    original = ScaledLogits(logits, tolerance=_TOLERANCE)
+    views = [ScaledLogits(view, tolerance=_TOLERANCE) for view in transformed]
+    drops = [view.drop_at(original.columns) for view in views]
+    for state in (original, *views):
+        state.rescale(plan.start)
+    for number, values in zip(steps, betas):
+        factors = values[group_indices(original, views[number], drops[number], plan.rule)]
         original.rescale(factors)
-        view.rescale(factors)
+        views[number].rescale(factors)
     original.rescale(plan.finish)
-    return original
+    return original.scales

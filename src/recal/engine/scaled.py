@@ -1,90 +1,218 @@
-"""Logits with one scale per row. The logits are never copied or changed: rescaling a sample is one multiplication."""
+"""Logits with one scale per row, and what is known of their confidences as the scales move.
+
+The logits are never copied or changed: rescaling a sample is one multiplication. And they are seldom read: near a scale
+at which a row was read its log-odds are a short series (`kernels.series`), and only where that is not good enough for
+the question is the row read again.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.engine.kernels import fast, rows
+from recal.engine.kernels import SMALL, series
+from recal.engine.kernels import rows as kernels
 from recal.engine.kernels.threads import over_rows
-from recal.mapped import PIECE_VALUES, MappedRows
+from recal.mapped import MappedRows
+from recal.runtime.reference import SCALE_RANGE, Rows
 
 Vector = NDArray[np.float64]
 Columns = NDArray[np.intp]
+# Gives an array that holds the rows asked for, perhaps among others, and where in it they stand.
+ReadRows = Callable[[Columns], tuple[Floats, Columns]]
+# How many logits are read together: what is on disk need not fit in memory.
+_PIECE = 16_000_000
+
+# A tolerance that lets all pass of which anything is known.
+_ANY = 1e200
 
 
-def as_rows(logits: Floats) -> Floats:
-    """Return logits as the kernels read them: row by row in memory, float32 or float64."""
-    if isinstance(logits, MappedRows):
-        return logits
-    dtype = np.float32 if logits.dtype == np.float16 else logits.dtype
-    return np.ascontiguousarray(logits, dtype=dtype)
+class ScaledRows:
+    """Rows of logits, each multiplied by a scale of its own; they are read where they lie, and not held.
 
-
-class ScaledLogits:
-    """Rows of logits, each multiplied by a scale of its own.
+    Parameters
+    ----------
+    read : function
+        Gives an array that holds the rows asked for, perhaps among others, and where in it they stand.
+    shape : (n_samples, n_classes)
+    tolerance : float
+        How far s x'(s) may be off before a row is read again; with 0 every question about another scale reads it.
 
     Attributes
     ----------
-    logits : (n_samples, n_classes), read only
     scales : (n_samples,) float64
     maxima, columns : each row's largest logit and where it stands; a positive scale moves neither
     """
 
-    # No sequence of betas takes a scale out of this range, so nothing over- or underflows to inf or 0.
-    SCALE_RANGE = (1e-100, 1e100)
+    def __init__(self, read: ReadRows, shape: tuple[int, int], tolerance: float = 0.0) -> None:
+        self._read, self.shape, self._tolerance = read, shape, tolerance
+        self.scales = np.ones(shape[0])
+        self.columns = np.empty(shape[0], dtype=np.intp)
+        self.maxima = np.empty(shape[0])
+        for part, block in self.blocks():
+            self.columns[part] = block.argmax(axis=1)
+            self.maxima[part] = block[np.arange(len(block)), self.columns[part]]
+        self._forget()
 
-    def __init__(self, logits: Floats, scales: Vector | None = None) -> None:
-        self.logits = as_rows(logits)
-        n_samples = len(self.logits)
-        self.scales = np.ones(n_samples) if scales is None else scales
-        self.maxima = np.empty(n_samples, dtype=self.logits.dtype)
-        self.columns = np.empty(n_samples, dtype=np.intp)
-        over_rows(rows.row_maxima, self.logits, self.maxima, self.columns)
+    def _forget(self) -> None:
+        self._x: Vector | None = None
+        self._lowest: Vector | None = None
+        # What is known about the present scales, and about others that were only asked for.
+        self._here, self._there = np.zeros((2, series.TERMS, self.shape[0]))
+        self._here[series.REACH] = self._there[series.REACH] = np.inf  # nothing is known
+
+    def blocks(self, chosen: Columns | None = None) -> Iterator[tuple[Columns, Floats]]:
+        """Yield all rows, or the chosen ones, a piece at a time: which they are, and their logits."""
+        for part, array, where in self._pieces(chosen):
+            together = where[-1] - where[0] == len(where) - 1 and bool((np.diff(where) == 1).all())
+            yield part, array[where[0] : where[-1] + 1] if together else array[where]
+
+    def _pieces(self, chosen: Columns | None) -> Iterator[tuple[Columns, Floats, Columns]]:
+        every = np.arange(self.shape[0]) if chosen is None else chosen
+        size = max(1, _PIECE // self.shape[1])
+        for begin in range(0, len(every), size):
+            part = every[begin : begin + size]
+            yield (part, *_readable(*self._read(part)))
 
     def rescale(self, factors: Vector | float) -> None:
         """Multiply every row's scale by its factor."""
-        self.scales = np.clip(self.scales * factors, *self.SCALE_RANGE)
+        self._x = None
+        self.scales = np.clip(self.scales * factors, *SCALE_RANGE)
+
+    def log_odds(self, n_bins: int = 0) -> Vector:
+        """Return x, the log-odds against each row's largest class, at the present scales.
+
+        Confidences that may lie on either side of an edge of `n_bins` bins are computed in full.
+        """
+        if self._x is None:
+            self._x, _, _, error = self._near_here()
+            if len(near := _near_an_edge(self._x, n_bins, error)):
+                self._x[near] = self.look(near)
+        return self._x
+
+    def _near_here(self) -> Vector:
+        out = self._expand(self._here, self.scales)
+        far = np.flatnonzero(np.isnan(out[0]))
+        if len(far):
+            self.look(far)
+            out = self._expand(self._here, self.scales)
+        return out
+
+    def bounded_log_odds(self) -> tuple[Vector, Vector]:
+        """Return x from the last look at each row, however far off, and how far off; unknown rows are read."""
+        x, _, _, error = self._expand(self._here, self.scales, _ANY)
+        if len(unknown := np.flatnonzero(error > 1.0)):
+            x[unknown], error[unknown] = self.look(unknown), 0.0
+        return x, error
+
+    def look(self, chosen: Columns) -> Vector:
+        """Read some rows at their present scales, and return their x."""
+        self._here[:, chosen] = terms = self._look(chosen, self.scales[chosen])
+        return terms[1]
 
     def log_partition(self) -> Vector:
         """Return log sum_j exp(s (z_j - max z)) of each row: minus the log of its confidence."""
-        return self.log_partition_at(1.0)
+        return np.logaddexp(0.0, self.log_odds())
 
-    def log_partition_at(self, factors: Vector | float) -> Vector:
-        """Return the same as it would be after `rescale(factors)`."""
-        out = np.empty((1, len(self.scales)))
-        over_rows(rows.log_partition, self.logits, self.maxima, self.scales * factors, out)
-        return out[0]
+    def log_partition_at(self, factors: Vector | float, n_bins: int = 0) -> Vector:
+        """Return the same as it would be after `rescale(factors)`; `n_bins` as in `log_odds`."""
+        wanted = self.scales * factors
+        x, _, _, error = self._asked(wanted)
+        if len(near := _near_an_edge(x, n_bins, error)):
+            x[near] = self._look(near, wanted[near])[1]
+        return np.logaddexp(0.0, x)
 
-    def slopes(self, factors: Vector, quick: bool = False) -> tuple[Vector, Vector]:
+    def slopes(self, factors: Vector | float) -> tuple[Vector, Vector]:
         """Return the first two derivatives of the log-partition in the scale, at scales * factors.
 
-        Rows whose factor is 0 are left out and get 0. `quick` trades digits (1e-6) for a quarter of the time.
+        Rows whose factor is 0 are left out and get 0.
         """
-        kernel = fast.log_partition_and_slopes if quick else rows.log_partition_and_slopes
-        out = np.zeros((3, len(self.scales)))
-        over_rows(kernel, self.logits, self.maxima, self.scales * factors, out)
+        out = self._asked(self.scales * factors)
         return out[1], out[2]
+
+    def _asked(self, wanted: Vector) -> Vector:
+        """Return what is known at some scales; of scales that are 0 nothing."""
+        out = self._expand(self._here, wanted)
+        far = np.flatnonzero(np.isnan(out[0]))
+        if len(far):
+            rest = np.zeros_like(wanted)
+            rest[far] = wanted[far]
+            found = self._expand(self._there, rest)
+            unread = np.flatnonzero(np.isnan(found[0]))
+            if len(unread):
+                self._there[:, unread] = self._look(unread, wanted[unread])
+                found = self._expand(self._there, rest)
+            out[:, far] = found[:, far]
+        return out
+
+    def _expand(self, terms: Vector, wanted: Vector, tolerance: float | None = None) -> Vector:
+        """What `kernels.rows.expand` fills, (4, n_samples)."""
+        tolerance = self._tolerance if tolerance is None else tolerance
+        out = np.zeros((4, len(wanted)))
+        if not self._is_small:
+            over_rows(kernels.expand, wanted, terms, tolerance, out, size=16 * len(wanted))
+            return out
+        rows = wanted > 0.0
+        scales, terms = wanted[rows], terms[:, rows]
+        t = scales - terms[series.AT]
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            error = series.remainder(t, terms[series.REACH - 1], terms[series.REACH])
+            found = np.array([*series.expand(t, *terms[series.AT + 1 : series.REACH]), error])
+            far = ~(error * series.SHARPER * scales <= tolerance * np.abs(t))
+        found[0, far], found[3, far] = np.nan, np.inf
+        out[:, rows] = found
+        return out
+
+    @property
+    def _is_small(self) -> bool:
+        return self.shape[0] * self.shape[1] < SMALL
+
+    def _look(self, chosen: Columns, scales: Vector) -> Vector:
+        """Return the terms of some rows about scales at which they are read, (TERMS, n_rows)."""
+        if self._lowest is None:
+            self._lowest = np.concatenate([block.min(axis=1) for _, block in self.blocks()]) - self.maxima
+        sums, begin = np.empty((series.DEGREE + 1, len(chosen))), 0
+        for part, array, where in self._pieces(chosen):
+            piece = slice(begin, begin := begin + len(part))
+            rows = (self.maxima[part], self.columns[part], scales[piece])
+            if self._is_small:
+                sums[:, piece] = _moments(array[where], *rows)
+            else:
+                over_rows(kernels.moments, where, array, *rows, sums[:, piece], size=len(part) * self.shape[1])
+        return series.terms_of(scales, sums, self._lowest[chosen])
 
     def drop_at(self, columns: Columns) -> Vector:
         """Return how far the logit at each row's column lies below the row's largest, unscaled; at most 0."""
-        step = max(1, PIECE_VALUES // self.logits.shape[1])  # of what is mapped, no more is held at a time
-        parts = [slice(first, first + step) for first in range(0, len(columns), step)]
-        rows = np.arange(len(columns))
-        picked = np.concatenate([self.logits[rows[part], columns[part]] for part in parts])
-        return picked.astype(np.float64) - self.maxima.astype(np.float64)
+        picked = [block[np.arange(len(part)), columns[part]] for part, block in self.blocks()]
+        return np.concatenate(picked).astype(np.float64) - self.maxima
 
     def runner_up_drop(self) -> Vector:
         """Return how far each row's second logit lies below its largest, unscaled; at most 0."""
-        second = np.empty(len(self.scales))
-        over_rows(rows.runners_up, self.logits, self.columns, second)
-        return second - self.maxima.astype(np.float64)
+        second = np.empty(self.shape[0])
+        for part, block in self.blocks():
+            others = np.array(block)
+            others[np.arange(len(part)), self.columns[part]] = -np.inf
+            second[part] = others.max(axis=1)
+        return second - self.maxima
+
+
+class ScaledLogits(ScaledRows):
+    """The same of logits that are held."""
+
+    def __init__(self, logits: Floats, scales: Vector | None = None, tolerance: float = 0.0) -> None:
+        self.logits = as_rows(logits)
+        n_samples, n_classes = self.logits.shape
+        super().__init__(lambda rows: (self.logits, rows), (n_samples, n_classes), tolerance)
+        if scales is not None:
+            self.scales = scales
 
     def probs(self) -> NDArray[np.float64]:
         """Return softmax(s * z)."""
         out = np.empty(self.logits.shape)
-        over_rows(rows.softmax, self.logits, self.maxima, self.scales, out)
+        over_rows(kernels.softmax, self.logits, self.maxima, self.scales, out)
         return out
 
 
@@ -96,13 +224,43 @@ class FlooredLogits(ScaledLogits):
     """
 
     def __init__(self, logits: Floats, floor: float) -> None:
-        super().__init__(np.asarray(logits, dtype=np.float64))
-        self._floor = floor
-        self.rescale(1.0)
+        self._dense = Rows(logits, floor)
+        super().__init__(self._dense.drops)
 
     def rescale(self, factors: Vector | float) -> None:
-        scales = np.broadcast_to(np.asarray(factors, dtype=np.float64), self.scales.shape)
-        dense = np.empty(self.logits.shape)
-        over_rows(rows.floored_log_softmax, self.logits, self.maxima, np.ascontiguousarray(scales), self._floor, dense)
-        self.logits = dense
-        self.maxima = dense[np.arange(len(dense)), self.columns]
+        self._dense.rescale(factors)
+        self.logits = self._dense.drops
+        self._forget()
+
+
+def as_rows(logits: Floats) -> Floats:
+    """Return logits as the kernels read them: row by row in memory, float32 or float64."""
+    if isinstance(logits, MappedRows):
+        return logits
+    dtype = np.float32 if logits.dtype == np.float16 else logits.dtype
+    return np.ascontiguousarray(logits, dtype=dtype)
+
+
+def _readable(logits: Floats, rows: Columns) -> tuple[Floats, Columns]:
+    """Return an array that kernels can read, the given one or a copy of the rows, and where in it they stand."""
+    if logits.dtype != np.float16 and logits.flags.c_contiguous:
+        return logits, rows
+    return as_rows(logits[rows]), np.arange(len(rows))
+
+
+def _moments(block: Floats, tops: Vector, columns: Columns, scales: Vector) -> Vector:
+    """What `kernels.rows.moments` fills, without a compiler."""
+    drops = block.astype(np.float64) - tops[:, None]
+    weights = np.exp(scales[:, None] * drops)
+    weights[np.arange(len(block)), columns] = 0.0
+    sums = [weights.sum(axis=1)]
+    for _ in range(series.DEGREE):
+        weights *= drops
+        sums.append(weights.sum(axis=1))
+    return np.array(sums)
+
+
+def _near_an_edge(x: Vector, n_bins: int, error: Vector) -> Columns:
+    """Return the rows whose confidence an error of x may move across an edge of equally wide bins."""
+    place = n_bins / (1.0 + np.exp(np.minimum(x, 700.0)))
+    return np.flatnonzero(np.abs(place - np.round(place)) < n_bins * error)

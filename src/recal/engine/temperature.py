@@ -32,8 +32,6 @@ _LAST_STEP = 1e-5
 # Rounding can keep a slope from ever being small; a bracket this narrow says as much.
 _NARROW = 1e-9
 _MOST_PASSES = 100
-# A guess from a group that has since changed may be far off; beyond this it is no help.
-_SENSIBLE_START = (0.25, 4.0)
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,6 @@ class Betas:
         values = tuple(new if other else old for old, new, other in zip(self.values, by.values, chosen))
         bounds = tuple(new if other else old for old, new, other in zip(self.at_bound, by.at_bound, chosen))
         return Betas(values, self.converged and by.converged, self.passes + by.passes, bounds)
-
-    def with_values(self, chosen: NDArray[np.bool_], values: Vector) -> Betas:
-        """Return these betas with the values of the chosen groups taken from elsewhere."""
-        return replace(self, values=tuple(float(new) if c else old for old, new, c in zip(self.values, values, chosen)))
 
     def limited(self, chosen: NDArray[np.bool_], least: float, largest: float) -> Betas:
         """Return these betas with those of the chosen groups drawn into a range."""
@@ -79,7 +73,7 @@ def solve_betas(
     is. Groups that are not `chosen` keep 1.
     """
     if bounds is None:
-        given = [1.0] * n_groups if start is None else np.clip(start, *_SENSIBLE_START).tolist()
+        given = [1.0] * n_groups if start is None else np.clip(start, LEAST_BETA, LARGEST_BETA).tolist()
         floor, ceiling = [math.log(LEAST_BETA)] * n_groups, [math.log(LARGEST_BETA)] * n_groups
     else:
         given = np.clip(np.ones(n_groups) if start is None else start, *bounds).tolist()
@@ -118,6 +112,7 @@ class _Search:
         self.log_beta, self.origin = log_beta, origin
         self.floor = self.lower = floor
         self.ceiling = self.upper = ceiling
+        self.tried: set[float] = set()
         self.last = math.inf
         self.at_bound = False
 
@@ -130,6 +125,7 @@ class _Search:
                 self.log_beta = self.origin
                 return False
             return True  # the minimum, or a loss that is flat: nothing to learn
+        self.tried.add(self.log_beta)
         if slope < 0.0:
             self.lower = self.log_beta
         else:
@@ -146,7 +142,7 @@ class _Search:
         if not self.lower < target < self.upper:
             # Beyond a bound that was never tried: try the bound. Beyond one that was: halve the bracket.
             untried = self.ceiling if step > 0.0 else self.floor
-            target = untried if untried in (self.lower, self.upper) else 0.5 * (self.lower + self.upper)
+            target = 0.5 * (self.lower + self.upper) if untried in self.tried else untried
         elif abs(step) > 0.5 * self.last:
             target = 0.5 * (self.lower + self.upper)
         self.last = abs(target - self.log_beta)

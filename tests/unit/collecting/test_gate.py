@@ -9,7 +9,7 @@ import pytest
 
 from recal import Blend, CalibratedClassifier, Plan, Views, ViewStacking
 from recal.collecting.applying import apply
-from recal.runtime.numpy import calibrated_probs
+from recal.engine.replay import calibrated_probs
 from recal.transforms import Named
 
 PLAN = Plan(start=0.6, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2))

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from recal import Blend, Plan, Views
-from recal.engine.blend import blend_arrays, soft_log_probs
-from recal.engine.guard import keep_answers
+from recal.engine.replay import calibrate_arrays, calibrated_probs, calibrated_scales
 from recal.errors import InputError
-from recal.runtime.numpy import calibrate_arrays, calibrated_probs, calibrated_scales, replay
+from recal.runtime.reference import keep_answers, soft_log_probs
 
 
 def problem(seed=0, n=60, n_classes=4, gate=0.9, answers="kept", dtype=np.float32):
@@ -91,14 +90,14 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(monkeypatch):
     whole = calibrated_probs(plan, views)
     for row in range(0, 150, 13):
         np.testing.assert_array_equal(calibrated_probs(plan, views[row])[0], whole[row])
-    monkeypatch.setattr("recal.engine.blend._BLOCK", 57 * 7)
+    monkeypatch.setattr("recal.engine.replay._BLOCK", 57 * 7)
     np.testing.assert_array_equal(calibrated_probs(plan, views), whole)
 
 
 def test_plain_arrays_give_the_same():
     plan, views = problem(n=50)
     transformed = np.stack([views.transformed(t) for t in plan.transforms])
-    for function in (blend_arrays, calibrate_arrays):
+    for function in (calibrate_arrays,):
         np.testing.assert_array_equal(function(plan, views.logits, transformed), calibrated_probs(plan, views))
 
 
@@ -115,7 +114,7 @@ def test_offsets_for_other_classes_and_scales_of_a_blend_are_refused():
     plan, views = problem(n_classes=4)
     with pytest.raises(InputError, match="fitted on 4 classes, got logits of 5"):
         calibrated_probs(plan, problem(n_classes=5)[1])
-    for function in (replay, calibrated_scales):
+    for function in (calibrated_scales,):
         with pytest.raises(InputError, match="does not scale logits"):
             function(plan, views)
 

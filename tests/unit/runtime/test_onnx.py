@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from recal import CalibratedModule, Plan, Step, TemperatureScaling, Views, save
 from recal.cli.app import run
+from recal.engine.replay import calibrated_probs
 from recal.errors import FileError, InputError
-from recal.runtime.numpy import calibrated_probs
 from recal.runtime.onnx import export_onnx, export_replay
 from recal.transforms import as_transform
 

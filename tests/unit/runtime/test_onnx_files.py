@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from recal import Blend, CalibratedModule, Plan, Step, Views, save
 from recal.cli.app import run
 from recal.collecting import Normalize
+from recal.engine.replay import calibrated_probs
 from recal.errors import InputError
-from recal.runtime.numpy import calibrated_probs
 from recal.runtime.onnx import export_onnx
 from recal.transforms import as_transform
 

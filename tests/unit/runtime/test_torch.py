@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from recal import Blend, Plan, ReCal, Step, TemperatureScaling, Views
+from recal.engine.replay import calibrated_probs
 from recal.errors import InputError, NotFittedError
-from recal.runtime.numpy import calibrated_probs
 from recal.runtime.torch import CalibratedModule
 from recal.runtime.torch.replay import Replay
 from recal.transforms import Named

@@ -14,7 +14,7 @@ from recal.calibrators.machinery.parameters import check_count, check_random_sta
 from recal.calibrators.machinery.state import check_plan
 from recal.calibrators.stacking.estimator import check_gate, report_of
 from recal.checks import Floats, Labels
-from recal.engine.blend import blend_probs
+from recal.engine.replay import calibrated_probs
 from recal.errors import InputError
 from recal.plan import Answers, Plan
 from recal.views import Views
@@ -149,7 +149,7 @@ class CalibrationEnsemble(Calibrator):
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         mixed = self.mixture(views.logits)
         plan = getattr(self, "plan_", None)
-        return mixed if plan is None else blend_probs(plan.unguarded, views, mixed)
+        return mixed if plan is None else calibrated_probs(plan.unguarded, views, mixed)
 
 
 def sentence(fitted: FittedEnsemble) -> str:

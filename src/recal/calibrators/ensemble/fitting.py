@@ -14,8 +14,8 @@ from recal.calibrators.stacking.estimator import fill_log_probs, is_lossless, sh
 from recal.calibrators.stacking.view_choice import Choice, LossGain, Material, choose_views
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Labels
-from recal.engine.guard import keep_answers
 from recal.plan import Answers, Blend, Plan
+from recal.runtime.reference import keep_answers
 from recal.transforms import Transform
 from recal.views import Views
 

@@ -13,59 +13,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
-from recal.engine.losses import Losses, ReadLosses
-from recal.engine.scaled import ScaledLogits, Vector
+from recal.engine.losses import GroupLosses
+from recal.engine.scaled import ScaledLogits, ScaledRows, Vector
 from recal.engine.temperature import LARGEST_BETA, LEAST_BETA, Betas, solve_betas
 
 # What a group without a mistake gets: Laplace's answer, the beta of all samples, or the largest one allowed.
 Separable = Literal["laplace", "pooled", "bound"]
 # No answer is so far out that float32, in which some runtimes compute, could not hold it.
 _EXTREMES = (1e-30, 1e30)
+# From how many logits on a guess from as many samples saves more passes than it costs.
+_LARGE, _FEW_SAMPLES = 1_000_000, 2000
 
 
 def fit_beta(logits: Floats, labels: Labels, weights: Vector | None = None) -> float:
     """Return the beta = 1/T that minimises the mean NLL of softmax(beta * logits), as temperature scaling does."""
-    return float(fit_betas(ScaledLogits(logits), labels, weights=weights).values[0])
+    return float(fit_temperature(logits, labels, weights).values[0])
 
 
-def fit_betas(
-    state: ScaledLogits,
-    labels: Labels,
-    groups: NDArray[np.int8] | None = None,
-    n_groups: int = 1,
-    start: Vector | None = None,
-    quick: bool = False,
-    drops: Vector | None = None,
-    weights: Vector | None = None,
-    separable: Separable = "laplace",
-) -> Betas:
-    """Return the beta of each group that minimises its negative log-likelihood, relative to the present scales.
+def fit_temperature(logits: Floats, labels: Labels, weights: Vector | None = None) -> Betas:
+    """Return the same with a word on how it came about. Where there are many samples, some give a guess first."""
+    start = None
+    if logits.size > _LARGE:
+        some = slice(None, None, max(1, len(labels) // _FEW_SAMPLES))
+        few = fit_betas(ScaledLogits(logits[some]), labels[some], weights=None if weights is None else weights[some])
+        start = np.array(few.values)
+    return fit_betas(ScaledLogits(logits), labels, start, weights)
 
-    `start` is a guess of the betas; it saves passes and does not change the answer. `quick` gives such a guess.
-    `drops` is `state.drop_at(labels)`, for a caller that has it already. `weights` counts a sample more than once.
+
+def fit_betas(state: ScaledRows, labels: Labels, start: Vector | None = None, weights: Vector | None = None) -> Betas:
+    """Return the beta that minimises the negative log-likelihood of all samples, relative to the present scales.
+
+    `start` is a guess; it saves passes and does not change the answer. `weights` counts a sample more than once.
+    """
+    members = np.zeros(len(labels), dtype=np.intp)
+    return fit_losses(GroupLosses(state, state.drop_at(labels), members, 1, weights), start)
+
+
+def fit_losses(losses: GroupLosses, start: Vector | None = None, separable: Separable = "laplace") -> Betas:
+    """Return the beta of each group that minimises its loss.
 
     A group without a mistake gets what `separable` says. Pooled, it takes the beta of all samples, but grows surer
     (beta > 1) no further than one more, wrong, sample of its own would allow: otherwise it would grow without end,
     iteration by iteration, while the groups that hold the mistakes keep the common beta above 1.
     """
-    members = np.zeros(len(labels), dtype=np.intp) if groups is None else groups.astype(np.intp)
-    drops = state.drop_at(labels) if drops is None else drops
-    return fit_losses(ReadLosses(state, drops, members, n_groups, quick, weights), start, separable)
-
-
-def fit_losses(losses: Losses, start: Vector | None = None, separable: Separable = "laplace") -> Betas:
-    """Return the same from what is known of the groups' losses."""
     n_groups = len(losses.sizes)
-    start, known = losses.guess(start)
 
     def derivatives(betas: Vector) -> tuple[Vector, Vector]:
         first, second = losses.sums(betas)
         return first - losses.pull, second
 
     wanted = np.ones(n_groups, dtype=bool) if separable == "bound" else losses.mistaken
-    answer = solve_betas(derivatives, n_groups, start, chosen=wanted & ~known)
-    if start is not None and known.any():
-        answer = answer.with_values(wanted & known, start)
+    answer = solve_betas(derivatives, n_groups, start, chosen=wanted)
     if separable == "bound":
         return answer
     beyond = np.array(answer.at_bound) & losses.mistaken

@@ -167,7 +167,7 @@ def _draw(views: Views, labels: Labels, n_candidates: int, rng: np.random.Genera
 
 
 def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilon: float) -> None:
-    """Fill what `engine.blend.soft_log_probs` gives, in float32 throughout, as it is kept: a third of the time."""
+    """Fill what `runtime.reference.soft_log_probs` gives, in float32 throughout, as it is kept: a third of the time."""
     size, n_classes = max(1, _BLOCK // logits.shape[1]), logits.shape[1]
     for begin in range(0, len(logits), size):
         part = logits[begin : begin + size]

@@ -10,6 +10,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+# Below as many values nothing is compiled: numpy answers before a compiler has been loaded.
+SMALL = 100_000
+
 
 class _Module:
     """A module of kernels that is imported when it is first asked for a name."""

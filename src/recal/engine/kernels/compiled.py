@@ -15,4 +15,3 @@ kernel = partial(njit, cache=True, nogil=True, error_model="numpy", no_cfunc_wra
 part_of_kernel = partial(kernel, no_cpython_wrapper=True)
 # Sums may be reordered to use vector instructions; the order depends on the number of classes alone.
 FAST = {"reassoc", "contract", "nsz"}
-CONTRACT = {"contract"}

@@ -1,4 +1,4 @@
-"""Reductions over the rows of a logit matrix, each row with a scale of its own.
+"""Passes over the rows of a logit matrix, each row with a scale of its own.
 
 Kernels take arrays and fill arrays for the rows `start` to `stop`; nothing crosses from row to row, so a row's result
 is the same bit for bit whatever its batch. `kernels.threads.over_rows` runs them on all cores. Loops go by index
@@ -9,110 +9,120 @@ from __future__ import annotations
 
 import numpy as np
 
-from recal.engine.kernels.compiled import FAST, kernel
-from recal.engine.kernels.exponential import exp
+from recal.engine.kernels import series
+from recal.engine.kernels.compiled import FAST, kernel, part_of_kernel
+from recal.engine.kernels.series import AT, REACH, SHARPER
 
-# A probability of exactly 0 at the truth is an infinite loss, and nothing is certain: answers stay within these.
-ABOVE_ZERO = 1e-300
-BELOW_ONE = 1.0 - 2.0**-53
-
-
-@kernel()
-def row_maxima(logits, start, stop, maxima, columns):  # type: ignore[no-untyped-def]
-    """Fill each row's largest value and its column, the first one where several are equal."""
-    for i in range(start, stop):
-        best = logits[i, 0]
-        column = 0
-        for j in range(1, logits.shape[1]):
-            if logits[i, j] > best:
-                best = logits[i, j]
-                column = j
-        maxima[i] = best
-        columns[i] = column
+# As in the reference: answers are never exactly 0 or 1.
+ABOVE_ZERO, BELOW_ONE = 1e-300, 1.0 - 2.0**-53
+# Adding 1.5 * 2**52 leaves the nearest integer in the low bits of a float64: rounding that vector instructions have.
+_ROUND = 6755399441055744.0
+# ln 2 in two parts, the first with trailing zeros, so that k times it is exact.
+_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 
 
-@kernel()
-def runners_up(logits, start, stop, columns, out):  # type: ignore[no-untyped-def]
-    """Fill each row's largest value apart from the one at its column."""
-    for i in range(start, stop):
-        best = -np.inf
-        for j in range(logits.shape[1]):
-            if j != columns[i]:
-                best = max(best, np.float64(logits[i, j]))
-        out[i] = best
+@part_of_kernel(fastmath={"contract"})
+def exp(x):  # type: ignore[no-untyped-def]
+    """Return e**x, x at most some hundreds, to one unit in the last place; exp(0) is exactly 1, below -708 it is 0.
 
-
-@kernel(fastmath=FAST)
-def log_partition(logits, start, stop, maxima, scales, out):  # type: ignore[no-untyped-def]
-    """Fill F(s) = log sum_j exp(s * (z_j - max z)) into out[0]: minus the log of the confidence."""
-    for i in range(start, stop):
-        top = np.float64(maxima[i])
-        scale = scales[i]
-        total = 0.0
-        row = logits[i]
-        for j in range(len(row)):
-            total += exp(scale * (np.float64(row[j]) - top))
-        out[0, i] = np.log(total)
-
-
-@kernel(fastmath=FAST)
-def log_partition_and_slopes(logits, start, stop, maxima, scales, out):  # type: ignore[no-untyped-def]
-    """Fill F(s) and its first two derivatives in s into out[0], out[1], out[2], in one pass over the row.
-
-    Rows of scale 0 are left out.
+    2**k e**r, with k the integer nearest to x / ln 2 and e**r a polynomial: numba's own exp is a call per value, which
+    no compiler turns into vector instructions.
     """
-    for i in range(start, stop):
-        top = np.float64(maxima[i])
-        scale = scales[i]
-        if scale == 0.0:
-            continue
-        total = 0.0
-        first = 0.0
-        second = 0.0
-        row = logits[i]
+    bounded = x if x >= -708.0 else -708.0
+    shifted = np.float64(bounded * 1.4426950408889634 + _ROUND)
+    k = shifted - _ROUND
+    r = bounded - k * _LN2_HIGH - k * _LN2_LOW
+    p = r * (1.0 / 479001600.0) + 1.0 / 39916800.0
+    p = p * r + 1.0 / 3628800.0
+    p = p * r + 1.0 / 362880.0
+    p = p * r + 1.0 / 40320.0
+    p = p * r + 1.0 / 5040.0
+    p = p * r + 1.0 / 720.0
+    p = p * r + 1.0 / 120.0
+    p = p * r + 1.0 / 24.0
+    p = p * r + 1.0 / 6.0
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    bits = np.float64(p).view(np.int64) + (shifted.view(np.int64) << 52)  # k is added to the exponent
+    power = np.int64(bits).view(np.float64)
+    return power if x >= -708.0 else 0.0
+
+
+@kernel(fastmath=FAST)
+def moments(where, start, stop, logits, tops, columns, scales, out):  # type: ignore[no-untyped-def]
+    """Fill out[m, k] with the sum of w d**m, m = 0..8, over all classes but the likeliest of row where[k].
+
+    d = z - max z and w = exp(scale * d). The likeliest class is left out by a weight of 0, not by a loop of two parts:
+    short loops have no vectors.
+    """
+    for k in range(start, stop):
+        row = logits[where[k]]
+        top, column, scale = np.float64(tops[k]), columns[k], scales[k]
+        m0 = m1 = m2 = m3 = m4 = m5 = m6 = m7 = m8 = 0.0
         for j in range(len(row)):
             drop = np.float64(row[j]) - top
-            weight = exp(scale * drop)
-            pull = weight * drop
-            total += weight
-            first += pull
-            second += pull * drop
-        mean = first / total
-        out[0, i] = np.log(total)
-        out[1, i] = mean
-        out[2, i] = max(second / total - mean * mean, 0.0)
+            w = 0.0 if j == column else exp(scale * drop)
+            w1 = w * drop
+            square = drop * drop
+            w2, w3 = w * square, w1 * square
+            w4, w5 = w2 * square, w3 * square
+            w6, w7 = w4 * square, w5 * square
+            m0 += w
+            m1 += w1
+            m2 += w2
+            m3 += w3
+            m4 += w4
+            m5 += w5
+            m6 += w6
+            m7 += w7
+            m8 += w6 * square
+        out[0, k], out[1, k], out[2, k], out[3, k], out[4, k] = m0, m1, m2, m3, m4
+        out[5, k], out[6, k], out[7, k], out[8, k] = m5, m6, m7, m8
+
+
+_expand, _remainder = part_of_kernel(series.expand), part_of_kernel(series.remainder)
 
 
 @kernel()
-def softmax(logits, start, stop, maxima, scales, probs):  # type: ignore[no-untyped-def]
+def expand(wanted, start, stop, terms, tolerance, out):  # type: ignore[no-untyped-def]
+    """Fill x, the first two derivatives of the log-partition, and how far x can be off, at the scales wanted.
+
+    Nothing is filled where a scale is 0, and NaN where the slope may be off by more than the tolerance.
+    """
+    for i in range(start, stop):
+        if wanted[i] == 0.0:
+            continue
+        t = wanted[i] - terms[AT, i]
+        error = _remainder(t, terms[REACH - 1, i], terms[REACH, i])
+        if not error * SHARPER * wanted[i] <= tolerance * abs(t):
+            out[0, i] = np.nan
+            out[3, i] = np.inf
+            continue
+        out[0, i], out[1, i], out[2, i] = _expand(
+            t, terms[1, i], terms[2, i], terms[3, i], terms[4, i], terms[5, i], terms[6, i], terms[7, i], terms[8, i],
+            terms[9, i],
+        )  # fmt: skip
+        out[3, i] = error
+
+
+@kernel(fastmath=FAST)
+def softmax(logits, start, stop, tops, scales, probs):  # type: ignore[no-untyped-def]
     """Fill softmax(s * z), never exactly 0 or 1.
 
     The largest logit keeps the largest probability even where a tiny scale would tie them.
     """
     for i in range(start, stop):
-        top = np.float64(maxima[i])
-        scale = scales[i]
+        top, scale = np.float64(tops[i]), scales[i]
+        row, out = logits[i], probs[i]
         total = 0.0
-        for j in range(logits.shape[1]):
-            drop = np.float64(logits[i, j]) - top
+        for j in range(len(row)):
+            drop = np.float64(row[j]) - top
             weight = exp(scale * drop)
-            if drop < 0.0 and weight > BELOW_ONE:
-                weight = BELOW_ONE
-            probs[i, j] = weight
+            weight = BELOW_ONE if drop < 0.0 and weight > BELOW_ONE else weight
+            out[j] = weight
             total += weight
-        for j in range(logits.shape[1]):
-            probs[i, j] = min(max(probs[i, j] / total, ABOVE_ZERO), BELOW_ONE)
-
-
-@kernel()
-def floored_log_softmax(logits, start, stop, maxima, scales, floor, out):  # type: ignore[no-untyped-def]
-    """Fill log(max(softmax(s * z), floor))."""
-    for i in range(start, stop):
-        top = np.float64(maxima[i])
-        total = 0.0
-        for j in range(logits.shape[1]):
-            total += exp(scales[i] * (np.float64(logits[i, j]) - top))
-        log_total = np.log(total)
-        least = np.log(floor)
-        for j in range(logits.shape[1]):
-            out[i, j] = max(scales[i] * (np.float64(logits[i, j]) - top) - log_total, least)
+        for j in range(len(row)):
+            share = out[j] / total
+            share = share if share > ABOVE_ZERO else ABOVE_ZERO
+            out[j] = share if share < BELOW_ONE else BELOW_ONE

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from recal.engine.kernels.compiled import FAST, kernel
-from recal.engine.kernels.exponential import exp
+from recal.engine.kernels.rows import exp
 
 CHUNK = 1024
 

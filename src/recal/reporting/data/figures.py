@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.machinery.recal_loop import Iteration
+from recal.calibrators.recal.loop import Iteration
 from recal.engine.replay import calibrated_probs
 from recal.metrics import evaluate
 from recal.metrics.binned import equal_mass_edges, table_of

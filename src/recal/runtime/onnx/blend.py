@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from recal.engine.guard import MARGIN
 from recal.errors import InputError
 from recal.plan import Plan
 from recal.runtime.onnx.nodes import DOUBLE, Nodes
+from recal.runtime.reference import MARGIN
 
 
 def needs_views(g: Nodes, logits: str, plan: Plan) -> str:
@@ -45,7 +45,7 @@ def gated(g: Nodes, logits: str, plan: Plan, n_classes: int, mixed: str = "") ->
 def keep_answers(g: Nodes, probs: str, logits: str, n_classes: int) -> str:
     """Return the nearest probabilities, (n, K) float64, in which the model's own answer is the likeliest class.
 
-    `recal.engine.guard` says why: rivals above the answer, and the answer, share what they have.
+    `recal.runtime.reference` says why: rivals above the answer, and the answer, share what they have.
     """
     answer = g.op("ArgMax", logits, axis=1, keepdims=1)
     here = g.op("Equal", g.const(np.arange(n_classes).reshape(1, -1)), answer)

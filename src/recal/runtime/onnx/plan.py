@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from recal.errors import InputError
 from recal.plan import Plan
 from recal.runtime.onnx.blend import blended, gated, needs_views
 from recal.runtime.onnx.nodes import DOUBLE, Nodes
-from recal.runtime.onnx.replay import add_steps, is_parallel
-from recal.runtime.onnx.stepwise import add_stepwise
+from recal.runtime.onnx.steps import add_steps
 
 
 def check_classes(plan: Plan, n_classes: int) -> None:
@@ -34,11 +31,4 @@ def plan_probs(g: Nodes, logits: str, transformed: str, plan: Plan, n_classes: i
     wide = g.cast(stack, DOUBLE)
     drops = g.op("Sub", wide, g.reduce("ReduceMax", wide, 2))
     columns = g.op("ArgMax", wide, axis=2, keepdims=0)  # (1 + m, n)
-    if not is_parallel(plan, n_classes):
-        return g.op("Softmax", add_stepwise(g, drops, columns, plan, n_classes), axis=1)
-    own = g.row(drops, 0)
-    if not plan.transforms:
-        return g.op("Softmax", g.op("Mul", own, g.const(np.float64(plan.start * plan.finish))), axis=1)
-    scales = add_steps(g, drops, columns, plan, n_classes)  # (1, n)
-    scales = scales if plan.finish == 1.0 else g.op("Mul", scales, g.const(np.float64(plan.finish)))
-    return g.op("Softmax", g.op("Mul", own, g.op("Transpose", scales, perm=[1, 0])), axis=1)
+    return g.op("Softmax", add_steps(g, drops, columns, plan, n_classes), axis=1)

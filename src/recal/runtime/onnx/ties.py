@@ -59,17 +59,7 @@ def comparable(g: Nodes, laid: str, n_classes: int, rule: Rule) -> str:
     """Return what the rule compares, (1, ...), of scaled float64 rows, laid out, whose largest value is 0."""
     if rule.ties == "exact":
         return _log_odds(g, laid, n_classes)
-    return _confidence(g, g.cast(g.op("Exp", laid), FLOAT), n_classes)
-
-
-def nearly_comparable(g: Nodes, laid: str, n_classes: int) -> str:
-    """Return the same of float32 rows: a float32 exp costs a tenth, and is off by a bit now and then."""
-    return _confidence(g, g.op("Exp", laid), n_classes)
-
-
-def _confidence(g: Nodes, weights: str, n_classes: int) -> str:
-    """A float32 softmax: weights, each rounded to float32, divided in float32 by their float32 sum."""
-    read, total = _sum32(g, weights, n_classes)
+    read, total = _sum32(g, g.cast(g.op("Exp", laid), FLOAT), n_classes)
     return g.op("Div", read, total)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from recal.engine.guard import MARGIN
 from recal.errors import MissingExtraError
 from recal.plan import Plan
+from recal.runtime.reference import MARGIN
 
 try:
     import torch
@@ -54,7 +54,7 @@ def blended(logits: Tensor, transformed: Tensor, plan: Plan, mixed: Tensor | Non
 
 
 def keep_answers(probs: Tensor, answer: Tensor) -> Tensor:
-    """Return the nearest probabilities in which the answer, (n, 1), is likeliest; see `recal.engine.guard`."""
+    """Return the nearest probabilities in which the answer, (n, 1), is likeliest; see `recal.runtime.reference`."""
     own = probs.gather(1, answer)
     rivals = probs.scatter(1, answer, 0.0)
     falling = rivals.sort(1, descending=True).values

@@ -10,19 +10,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from recal.engine.blend import blend_arrays
-from recal.engine.replay import replay
+from recal.engine.replay import calibrate_arrays, calibrated_logits
 from recal.plan import Plan, Rule, plan_of
+from recal.runtime.reference import SCALE_RANGE
 from recal.runtime.summation import BLOCK, half_of, lanes
 from recal.runtime.torch.blend import Tensor, blended, needs_views, torch, wide_dtype
 from recal.runtime.torch.mixture import Mixture, ensemble_of, plan_of_ensemble
 from recal.transforms.arrays import is_plain
-from recal.views import Views
 
-# As in the reference: no sequence of betas takes a scale out of this range.
-_LEAST_SCALE, _LARGEST_SCALE = 1e-100, 1e100
 _PLAIN_DTYPES = (torch.float16, torch.float32, torch.float64)
 
 
@@ -80,17 +75,11 @@ class Replay(torch.nn.Module):
 
     def by_reference(self, logits: Tensor, transformed: Tensor) -> Tensor:
         """Replay by the numpy runtime."""
+        rows, views = logits.detach().numpy(), transformed.detach().numpy()
         if self.plan.blend is not None:
-            plain = logits.detach().numpy()
-            mixed = None if self.ensemble is None else self.ensemble.mixture(plain)
-            probs = blend_arrays(self.plan, plain, transformed.detach().numpy(), mixed)
-            return _as_logits(torch.from_numpy(probs), logits)
-        layers = dict(zip(self.plan.transforms, transformed.detach().numpy()))
-        views = Views.unchecked(logits.detach().numpy(), dict(layers), None, None)
-        views._checked = {None, *self.plan.transforms}  # a single row may look like probabilities by chance
-        state = replay(self.plan, views)
-        drops = state.logits.astype(np.float64) - state.maxima.astype(np.float64)[:, None]
-        return torch.from_numpy(state.scales[:, None] * drops).to(_answer_dtype(logits))
+            mixed = None if self.ensemble is None else self.ensemble.mixture(rows)
+            return _as_logits(torch.from_numpy(calibrate_arrays(self.plan, rows, views, mixed)), logits)
+        return torch.from_numpy(calibrated_logits(self.plan, rows, views)).to(_answer_dtype(logits))
 
     def by_torch(self, logits: Tensor, transformed: Tensor) -> Tensor:
         """Replay by torch operations."""
@@ -136,7 +125,7 @@ class _Scaled:
         self.scale = torch.ones_like(self.drop[:, :1])
 
     def rescale(self, factors: Tensor | float) -> None:
-        self.scale = (self.scale * factors).clamp(_LEAST_SCALE, _LARGEST_SCALE)
+        self.scale = (self.scale * factors).clamp(*SCALE_RANGE)
 
     def now(self) -> Tensor:
         return self.scale * self.drop

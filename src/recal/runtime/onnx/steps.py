@@ -1,9 +1,8 @@
-"""The replay one step after the other, as an ONNX loop: where steps cannot be done at once, or had better not be.
+"""The replay of steps as an ONNX loop, one step after the other, as in the reference.
 
-A floor breaks the proportion between a row's logits, so every step writes them anew and no step can be done before the
-last. Betas beyond all reason are bounded as in the reference. And a plan of many classes whose rounds do not settle
-costs less this way. As in the torch runtime, arithmetic is float64, and the float32 confidences that decide ties are
-summed in numpy's order.
+Arithmetic is float64, and the float32 confidences that decide ties are summed in numpy's order. A row is only ever
+multiplied by a scale, so rows are laid out once and the loop carries scales; a floor breaks that proportion, and the
+loop then carries the rows themselves.
 """
 
 from __future__ import annotations
@@ -15,23 +14,26 @@ import numpy as np
 from recal.plan import Plan
 from recal.runtime.onnx.nodes import BOOL, DOUBLE, INT64, Nodes, onnx, tensor
 from recal.runtime.onnx.ties import comparable, lay_out, lay_out_views
+from recal.runtime.reference import SCALE_RANGE
 
-_LEAST_SCALE, _LARGEST_SCALE = 1e-100, 1e100
+_LEAST_SCALE, _LARGEST_SCALE = SCALE_RANGE
 
 
-def add_stepwise(g: Nodes, drops: str, columns: str, plan: Plan, n_classes: int) -> str:
-    """Return the originals' logits after the plan, (n, K) float64; `drops` and `columns` as in `replay`."""
+def add_steps(g: Nodes, drops: str, columns: str, plan: Plan, n_classes: int) -> str:
+    """Return the originals' logits after the plan, (n, K) float64.
+
+    Parameters
+    ----------
+    drops : (1 + m, n, K) float64
+        How far each logit lies below the largest of its row, the originals first.
+    columns : (1 + m, n) int64
+        Where the largest stands.
+    """
     if plan.rule.floor is None:
-        scale = g.op("Transpose", stepwise_scale(g, drops, columns, plan, n_classes), perm=[1, 0])
+        scale = g.row(_looped(g, _scaled(g, drops, plan), drops, columns, plan, n_classes), 0)  # (n, 1)
         return g.op("Mul", _clip(g, g.op("Mul", scale, g.const(plan.finish))), g.row(drops, 0))
     state = _looped(g, _floored(g, drops, plan), drops, columns, plan, n_classes)
     return _rescale_floored(g, g.row(state, 0), g.const(plan.finish), plan, axis=1)
-
-
-def stepwise_scale(g: Nodes, drops: str, columns: str, plan: Plan, n_classes: int) -> str:
-    """Return the originals' scales, (1, n), after the steps; for plans without a floor."""
-    state = _looped(g, _scaled(g, drops, plan), drops, columns, plan, n_classes)
-    return g.op("Transpose", g.row(state, 0), perm=[1, 0])
 
 
 def _looped(g: Nodes, state: str, drops: str, columns: str, plan: Plan, n_classes: int) -> str:

@@ -15,16 +15,17 @@ from recal.calibrators.machinery.parameters import check_count, check_flag, chec
 from recal.calibrators.machinery.suspicions import FEWEST_MISTAKES
 from recal.checks import Labels
 from recal.engine.grouping import GroupIndex, group_indices
-from recal.engine.kernels import table
-from recal.engine.losses import Losses, ReadLosses, TabledLosses
-from recal.engine.scaled import FlooredLogits, ScaledLogits, Vector
-from recal.engine.screened import ScreenedView
-from recal.engine.tabled import TabledLogits
+from recal.engine.losses import GroupLosses
+from recal.engine.scaled import FlooredLogits, ScaledLogits, ScaledRows, Vector
 from recal.errors import InputError
 from recal.plan import NEUTRAL, Plan, Rule, Step
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 
+# How far a row's slope may be off before the row is read again; betas are then within 1e-8 of those of exact slopes.
+_TOLERANCE = 1e-7
+# The group that the next draw forms may be another: beyond this its beta is no help.
+_SENSIBLE_START = (0.25, 4.0)
 FourBetas = tuple[float, float, float, float]
 
 
@@ -116,26 +117,31 @@ class ThinEvidence:
 
 
 class _Fit:
-    """The state of a fit: one scale per sample and view. No view's logits are held longer than an iteration."""
+    """The state of a fit: one scale per sample and view, and what is known of rows near it; no view is held."""
 
     def __init__(self, views: Views, labels: Labels, reading: Reading) -> None:
         self.views, self.labels, self.reading = views, labels, reading
-        if reading.rule.floor is not None:
-            self.original: ScaledLogits = FlooredLogits(views.logits, reading.rule.floor)
-        elif reading.exact:
-            self.original = ScaledLogits(views.logits)
-        else:
-            self.original = TabledLogits(views.logits, n_bins=reading.n_bins)
+        self.original = self._rows(None)
         self.correct = (self.original.columns == labels).astype(np.float64)
-        # A floor moves logits, which nothing else does.
-        self.drops = self.original.drop_at(labels) if reading.rule.floor is None else None
-        self.edges = np.arange(reading.n_bins + 1) / reading.n_bins
+        self.drops = self.original.drop_at(labels)
         self.thin = ThinEvidence()
-        self.tracks: dict[Transform, Any] = {}
+        # Each view that was drawn, and how far its logit at the original's prediction lies below its largest.
+        self.tracks: dict[Transform, ScaledRows] = {}
+        self.view_drops: dict[Transform, Vector] = {}
         # Where the solver ended when a transformation was last drawn: a good place to begin the next time.
         self.last_betas: dict[Transform, Vector] = {}
         # What each transformation gave that was rejected at the present state: drawn again, it gives the same.
         self.rejected: dict[Transform, Iteration] = {}
+
+    def _rows(self, transform: Transform | None) -> ScaledRows:
+        """Return the originals' rows, or a view's, whose logits are read when they are needed."""
+        views, floor = self.views, self.reading.rule.floor
+        tolerance = 0.0 if self.reading.exact else _TOLERANCE
+        if floor is not None:
+            return FlooredLogits(views.logits if transform is None else views.transformed(transform), floor)
+        if transform is None:
+            return ScaledLogits(views.logits, tolerance=tolerance)
+        return ScaledRows(partial(views.rows_of, transform), (views.n_samples, views.n_classes), tolerance)
 
     def begin(self, start: float) -> None:
         self.start = start
@@ -143,22 +149,20 @@ class _Fit:
         self._refresh()
 
     def _refresh(self) -> None:
-        self.log_partition = self.original.log_partition()
+        if self.reading.rule.floor is not None:  # a floor moves logits, which nothing else does
+            self.drops = self.original.drop_at(self.labels)
+        self.log_partition = np.logaddexp(0.0, self.original.log_odds(self.reading.n_bins))
         self.ece = self._ece(self.log_partition)
 
     def _ece(self, log_partition: Vector, members: NDArray[np.bool_] | slice = slice(None)) -> float:
         """Return the calibration error of the samples that are members."""
-        gaps = np.zeros(self.reading.n_bins)
-        correct = self.correct[members]
-        table.sum_bins(log_partition[members], correct, self.edges, gaps)
+        n_bins, correct, confidence = self.reading.n_bins, self.correct[members], np.exp(-log_partition[members])
+        inner = np.arange(1, n_bins) / n_bins
+        gaps = np.bincount(np.searchsorted(inner, confidence), correct - confidence, minlength=n_bins)
         return float(np.abs(gaps).sum() / len(correct))
 
-    def _losses(self, groups: GroupIndex, n_groups: int) -> Losses:
-        if isinstance(self.original, TabledLogits):
-            assert self.drops is not None
-            return TabledLosses(self.original, self.drops, groups, n_groups)
-        drops = self.original.drop_at(self.labels) if self.drops is None else self.drops
-        return ReadLosses(self.original, drops, groups.astype(np.intp), n_groups)
+    def _losses(self, groups: GroupIndex, n_groups: int) -> GroupLosses:
+        return GroupLosses(self.original, self.drops, groups, n_groups)
 
     def closing_beta(self) -> float:
         separable: Separable = "bound" if self.reading.separable == "bound" else "laplace"
@@ -167,12 +171,13 @@ class _Fit:
     def iterate(self, transform: Transform) -> Iteration:
         if transform in self.rejected:
             return self.rejected[transform]
-        groups = self._group(transform)
+        view = self._view(transform)
+        groups = group_indices(self.original, view, self.view_drops[transform], self.reading.rule)
         losses = self._losses(groups, 4)
         sizes = losses.sizes
         answer = fit_losses(losses, self.last_betas.get(transform), self.reading.separable)
         raw: Vector = np.array(answer.values)
-        self.last_betas[transform] = raw.copy()
+        self.last_betas[transform] = np.clip(raw, *_SENSIBLE_START)
         raw[sizes == 0] = 1.0
         betas = _shrunk(raw, sizes / len(groups), self.reading.shrink)
         ece_before = self.ece
@@ -182,7 +187,7 @@ class _Fit:
         if accepted:
             factors = betas[groups]
             self.original.rescale(factors)
-            self.tracks[transform].rescale(factors)
+            view.rescale(factors)
             self._refresh()
             self.rejected.clear()
             self.thin.add(betas, sizes, sizes - losses.by_group(self.correct))
@@ -193,26 +198,19 @@ class _Fit:
             self.rejected[transform] = iteration
         return iteration
 
-    def _group(self, transform: Transform) -> GroupIndex:
-        rule = self.reading.rule
-        track = self.tracks.get(transform)
-        if rule.floor is not None:
-            if track is None:
-                track = self.tracks[transform] = FlooredLogits(self.views.transformed(transform), rule.floor)
-                track.rescale(self.start)
-            return group_indices(self.original, -self.log_partition, track, rule)
-        if track is None:
-            track = self.tracks[transform] = ScreenedView(self.start, len(self.labels))
-        if not isinstance(self.original, TabledLogits):
-            view = ScaledLogits(self.views.transformed(transform), track.scales)
-            return group_indices(self.original, -self.log_partition, view, rule)
-        read = partial(self.views.rows_of, transform)
-        groups: GroupIndex = track.groups(self.original, read, rule)
-        return groups
+    def _view(self, transform: Transform) -> ScaledRows:
+        """Return the rows of a view; with a floor, its drops change with every rescaling."""
+        if transform not in self.tracks:
+            self.tracks[transform] = self._rows(transform)
+            self.tracks[transform].rescale(self.start)
+        view = self.tracks[transform]
+        if transform not in self.view_drops or self.reading.rule.floor is not None:
+            self.view_drops[transform] = view.drop_at(self.original.columns)
+        return view
 
     def _guarded(self, betas: Vector, groups: GroupIndex) -> tuple[Vector, bool]:
         """Undo what would raise the calibration error: all of it, or one group's part."""
-        after = self._log_partition_at(groups, betas)
+        after = self.original.log_partition_at(betas[groups], self.reading.n_bins)
         if self._ece(after) > self.ece:
             return np.array(NEUTRAL), False
         kept = betas.copy()
@@ -221,11 +219,6 @@ class _Fit:
             if members.any() and self._ece(after, members) > self._ece(self.log_partition, members):
                 kept[k] = 1.0
         return kept, True
-
-    def _log_partition_at(self, groups: GroupIndex, betas: Vector) -> Vector:
-        if isinstance(self.original, TabledLogits):
-            return self.original.field(self.original.at(groups, betas, near_edges=True), table.VALUE)
-        return self.original.log_partition_at(betas[groups])
 
 
 def _shrunk(raw: Vector, shares: Vector, shrink: str) -> Vector:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, State
 from recal.calibrators.machinery.parameters import check_count, check_random_state
-from recal.calibrators.machinery.recal_loop import Iteration, Reading, ThinEvidence, compile_plan
 from recal.calibrators.machinery.state import check_plan
 from recal.calibrators.machinery.suspicions import FEWEST_MISTAKES
+from recal.calibrators.recal.loop import Iteration, Reading, ThinEvidence, compile_plan
 from recal.checks import Labels
 from recal.engine.replay import calibrated_probs
 from recal.errors import FewSamplesWarning, InputError
