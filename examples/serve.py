@@ -2,7 +2,7 @@
 
     pip install 'recal-calibration[onnx]' fastapi uvicorn
     recal export calibration.recal --model net.onnx --accept 0.97 --out calibrated.onnx
-    python examples/serve.py calibrated.onnx --profile profile.recal
+    python examples/serve.py calibrated.onnx --follow --threshold 0.97
 
 POST /predict takes one input as the raw bytes of an array in the file's dtype and shape, or as JSON {"input": [...]},
 and answers {"prediction", "confidence", "accept", "passes"}; `accept` is false where a person should look, and null
@@ -10,6 +10,10 @@ where the file has no threshold. What is no input is answered by 400 or 413, wha
 above white, for instance) by 422. GET /health says whether the service answers, GET /metrics what it has seen
 (Prometheus text). Requests that come together are answered together; when the queue is full the answer is 503 at once,
 so that nobody waits for what will not come.
+
+`recal export` writes the profile of the fit beside the file (calibrated.profile.recal). With it the service compares
+the model's logits, an output of the file, with those of the fit. With --follow it lets confidences follow damage: the
+last 1,000 answers are judged together, anew after each 100. Answers never change.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,6 +36,8 @@ from fastapi import FastAPI, HTTPException, Request, Response
 DTYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}
 # A stream is compared with the fit anew after so many answers, so that the service's memory does not grow.
 WATCHED = 50_000
+# How many answers are judged together where inputs are followed, and after how many they are judged anew.
+WINDOW, ANEW = 1000, 100
 
 
 @dataclass
@@ -46,6 +54,8 @@ class Seen:
     confidence: float = 0.0
     watch: Any = None
     alarms: int = 0
+    evidence: float = 1.0  # the highest ever, which an alarm does not reset
+    condition: Any = None
 
     def lines(self) -> str:
         count = max(1, self.answered)
@@ -60,7 +70,13 @@ class Seen:
             "recal_mean_confidence": self.confidence / count,
             "recal_drift_alarms_total": self.alarms,
             "recal_drift_evidence": 1.0 if self.watch is None else self.watch.capital,
+            "recal_drift_evidence_highest": self.evidence,
+            "recal_drift_threshold": math.nan if self.watch is None else 1 / self.watch.alpha,
         }
+        if self.condition is not None:
+            values["recal_followed_ratio"] = self.condition.ratio
+            values["recal_estimated_accuracy"] = self.condition.accuracy
+            values["recal_inputs_unlike_the_fit"] = float(self.condition.unlike)
         return "".join(f"{name} {value:g}\n" for name, value in values.items())
 
 
@@ -72,6 +88,8 @@ class Service:
     max_batch: int
     queue_size: int
     profile: Any = None
+    follow: bool = False
+    threshold: float | None = None
     seen: Seen = field(default_factory=Seen)
 
     def __post_init__(self) -> None:
@@ -82,6 +100,14 @@ class Service:
             raise SystemExit(f"{self.file} takes {given.type} of {given.shape}; a dtype and sizes known are needed.")
         self.dtype = np.dtype(DTYPES[given.type])
         self.outputs = [output.name for output in self.session.get_outputs()]
+        if self.profile is not None and "logits" not in self.outputs:
+            raise SystemExit(f"{self.file} does not give the model's logits, which are watched; export it again.")
+        if self.follow and self.profile is None:
+            raise SystemExit("--follow needs the profile that `recal export` writes beside the file, or --profile.")
+        if self.follow and "accept" in self.outputs and self.threshold is None:
+            raise SystemExit("--follow changes confidences: give the threshold of `accept` again as --threshold.")
+        self.window: deque[Any] = deque(maxlen=WINDOW)
+        self.due = ANEW
         self.queue: asyncio.Queue[tuple[np.ndarray, asyncio.Future[dict[str, Any]]]] = asyncio.Queue(self.queue_size)
         self._watch_anew()
 
@@ -142,30 +168,54 @@ class Service:
         """Return the answers to a batch, and take note of them."""
         found = dict(zip(self.outputs, self.session.run(self.outputs, {self.input: arrays})))
         seen, count = self.seen, len(arrays)
-        accept, taken = found.get("accept"), found["prediction"] >= 0
+        taken = found["prediction"] >= 0
         seen.answered += int(taken.sum())
         seen.unfit += int((~taken).sum())
         seen.batches += 1
         seen.passes += float(found["passes"][taken].sum()) if "passes" in found else int(taken.sum())
-        seen.confidence += float(found["confidence"][taken].sum())
+        sure, accept = found["confidence"], found.get("accept")
+        if self.profile is not None and taken.any():
+            self._look_at(found["logits"][taken])
+            if self.follow:
+                sure, accept = self._followed(found["probs"], sure, accept)
+        seen.confidence += float(sure[taken].sum())
         seen.accepted += int(taken.sum()) if accept is None else int(accept[taken].sum())
-        if seen.watch is not None and taken.any():
-            self._look_at(found["probs"][taken])
         return [
             {
                 "prediction": int(found["prediction"][row]),
-                "confidence": float(found["confidence"][row]),
+                "confidence": float(sure[row]),
                 "accept": None if accept is None else bool(accept[row]),
                 "passes": int(found["passes"][row]) if "passes" in found else 1,
             }
             for row in range(count)
         ]
 
-    def _look_at(self, probs: np.ndarray) -> None:
-        self.seen.watch.update(np.log(np.maximum(probs, 1e-30)))
-        if self.seen.watch.alarm or self.seen.watch.n_seen >= WATCHED:
-            self.seen.alarms += self.seen.watch.alarm
+    def _look_at(self, logits: np.ndarray) -> None:
+        """Compare the model's own logits, of which the profile was made, with those of the fit."""
+        watch = self.seen.watch
+        watch.update(logits)
+        self.seen.evidence = max(self.seen.evidence, watch.highest)
+        if watch.alarm or watch.n_seen >= WATCHED:
+            self.seen.alarms += watch.alarm
             self._watch_anew()
+        if not self.follow:
+            return
+        self.window.extend(logits)
+        self.due -= len(logits)
+        if self.due <= 0 or self.seen.condition is None:
+            self.seen.condition, self.due = self.profile.condition(np.stack(self.window)), ANEW
+
+    def _followed(self, probs: np.ndarray, sure: np.ndarray, accept: Any) -> tuple[np.ndarray, Any]:
+        """Let confidences follow the window's condition; inputs unlike all of the fit's are never accepted."""
+        from recal.decisions.following.powers import followed_confidences, to_the_power
+
+        condition, rows = self.seen.condition, np.isfinite(sure)
+        given, followed = probs[rows].astype(np.float64), sure.astype(np.float64)
+        given /= given.sum(axis=1, keepdims=True)
+        followed[rows] = followed_confidences(followed[rows], given, to_the_power(given, condition.ratio))
+        if self.threshold is None:
+            return followed, accept
+        return followed, (followed >= self.threshold) & (not condition.unlike)
 
     def _watch_anew(self) -> None:
         if self.profile is not None:
@@ -210,20 +260,22 @@ def make_app(service: Service) -> FastAPI:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="what `recal export --model` wrote")
-    parser.add_argument("--profile", type=Path, help="a profile of the fit (recal.decisions.profile), for the watch")
+    parser.add_argument("--profile", type=Path, help="of the fit; by default what `recal export` wrote beside the file")
+    parser.add_argument("--follow", action="store_true", help="let confidences follow damage")
+    parser.add_argument("--threshold", type=float, help="with --follow: accept answers from this confidence on")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--max-batch", type=int, default=32)
     parser.add_argument("--queue", type=int, default=256, help="how many requests may wait before others get 503")
     given = parser.parse_args()
-    profile = None
-    if given.profile is not None:
+    profile, path = None, given.profile or given.file.with_suffix(".profile.recal")
+    if given.profile is not None or path.exists():
         import recal
 
-        profile = recal.load(given.profile)
+        profile = recal.load(path)
     import uvicorn
 
-    service = Service(given.file, given.max_batch, given.queue, profile)
+    service = Service(given.file, given.max_batch, given.queue, profile, given.follow, given.threshold)
     uvicorn.run(make_app(service), host=given.host, port=given.port, log_level="warning")
 
 

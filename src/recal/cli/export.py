@@ -71,16 +71,27 @@ def export(
             more = options.given(outputs=options.outputs_of(stored, outputs), accept=accept)
             export_onnx(opened, example, out, plan=source, preprocess=prepared, **more)
             n_classes = _n_classes(out)
+        kept = _keep_profile(source, out) if model is not None else None
         cost = measure(out, head, n_classes, with_model=model is not None)
     if as_json:
         views = [str(transform) for transform in head.transforms]
         steps = 0 if head.plan is None else len(head.plan.steps)
         told = {"file": out, "transforms": views, "steps": steps, "bytes": out.stat().st_size}
-        print_json({**told, "ms": cost.whole, "calibration_ms": cost.calibration})
+        print_json({**told, "ms": cost.whole, "calibration_ms": cost.calibration, "profile": kept})
         return
     say(f"Written to {out}: {_described(head, model is not None)}.")
+    if kept is not None:
+        say(f"The profile of the fit's inputs is in {kept}: examples/serve.py watches and follows with it.")
     whole = "" if cost.whole is None else f"One answer takes {cost.whole:.3g} ms on one thread here, of which "
     say(f"{whole}{'the' if whole else 'The'} calibration alone takes {cost.calibration:.2g} ms.")
+
+
+def _keep_profile(source: Any, out: Path) -> Path | None:
+    """Write the profile of the fit beside the file, so that whoever serves it can watch its logits and follow them."""
+    from recal import save
+
+    profile = getattr(source, "profile_", None)
+    return None if profile is None else save(profile, out.with_suffix(".profile.recal"))
 
 
 def _described(head: Any, with_model: bool) -> str:

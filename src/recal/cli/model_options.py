@@ -140,15 +140,15 @@ def reading(
 
 
 def transforms_for(pool: str, source: Any, model: Any, seed: int | None) -> Any:
-    """Return the pool that was typed: none, the usual one for such inputs, or a spec."""
+    """Return the pool that was typed: none, the usual one or the damage for such inputs, or a spec."""
     from recal.errors import InputError
 
     if not pool.strip():
         raise InputError("--pool is empty; give none, auto, or transformations such as zoom:0.5-0.9:10.")
-    if pool == "auto":
+    if pool in ("auto", "damage"):
         from recal.collecting.default_pool import usual_pool
 
-        return usual_pool(source, model, seed or 0)
+        return usual_pool(source, model, seed or 0, pool)
     return None if pool == "none" else pool
 
 

@@ -16,12 +16,19 @@ from recal.checks import ASIDES
 from recal.collecting import collect
 from recal.collecting.applying import Applied, apply
 from recal.collecting.default_pool import usual_pool
-from recal.collecting.inputs.sources import Source, as_source
+from recal.collecting.inputs.sources import IndexedSource, Source, as_source
 from recal.collecting.local import as_pool
 from recal.collecting.models.base import as_model
+from recal.collecting.pilot import Picked
+from recal.decisions.following.powers import accept_followed
+from recal.decisions.profiles import profile
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Outputs
+from recal.views import Views
+
+# Of the inputs of a fit, so many are asked about through damage where inputs are followed.
+_PILOT = 2000
 
 
 class CalibratedClassifier(ClassifierMixin, BaseEstimator):
@@ -54,6 +61,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         `recal.collect`.
     engine : {"local", "ray"} or RayEngine
         Where the model is asked. A file does not keep it.
+    follow : bool
+        Let confidences follow damage. `fit` then also asks about up to 2,000 of its inputs through the pool "damage"
+        (or through `pool`, where given), and each call of `predict_proba` judges its inputs together: 50 are needed.
 
     Attributes
     ----------
@@ -65,6 +75,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     pool_ : tuple of transformations
     passes_per_answer_ : float
         How many forward passes an answer took on average in the last `predict_proba`.
+    condition_ : Condition
+        Where inputs are followed, what the last call found of them; ``print(condition_)`` says what was done and why.
 
     Examples
     --------
@@ -93,6 +105,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         progress: bool = False,
         pilot: int | None = None,
         engine: Any = "local",
+        follow: bool = False,
     ) -> None:
         self.model = model
         self.calibrator = calibrator
@@ -105,6 +118,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         self.progress = progress
         self.pilot = pilot
         self.engine = engine
+        self.follow = follow
 
     def __sklearn_clone__(self) -> CalibratedClassifier:
         # The model is given trained; scikit-learn's own way would hand back an untrained copy of it.
@@ -147,6 +161,10 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         if y is not None:
             refuse_codes(views.logits, y, views.labels, views.classes)
         self.calibrator_: Calibrator = calibrator.fit(views, sample_weight=sample_weight)
+        if self.follow:
+            self.calibrator_.profile_ = profile(
+                self._damaged(source, y, classes, views), random_state=self.random_state
+            )
         self.classes_ = self.calibrator_.classes_
         self.__dict__.pop("n_features_in_", None)
         if _is_table(X):
@@ -166,8 +184,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     def _apply(self, X: Any) -> Applied:
         self._check_fitted(X)
         how = {"preprocess": self.preprocess, "transforms": self.pool_, **self._how()}
-        applied = apply(self.calibrator_, self.model, X, **how)
+        applied = apply(self.calibrator_, self.model, X, follow=self.follow, **how)
         self.passes_per_answer_ = applied.passes_per_answer
+        self.condition_ = applied.condition
         return applied
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -182,11 +201,26 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         """Say of each input whether its answer is accepted, by the rule in the calibrator's `decision_`."""
         self._check_fitted(X)
         rule, applied = self.calibrator_.rule(), self._apply(X)
+        if applied.condition is not None:
+            return accept_followed(rule, applied.probs, applied.condition, applied.confidences)  # type: ignore[arg-type]
         return rule.accept(applied.probs, applied.confidences)
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of right answers."""
         return float(np.average(self.predict(X) == np.asarray(y), weights=sample_weight))
+
+    def _damaged(self, source: Source, y: Any, classes: Any, views: Views) -> Views:
+        """The views that following learns from: those of the pool given, or damage to some of the inputs."""
+        if self.pool is not None and views.transforms:
+            return views
+        kept = source
+        if isinstance(source, IndexedSource) and source.n_samples > _PILOT:
+            rows = np.sort(
+                np.random.default_rng([self.random_state, 2]).choice(source.n_samples, _PILOT, replace=False)
+            )
+            kept, y = Picked(source, rows), None if y is None else np.asarray(y)[rows]
+        how = {"preprocess": self.preprocess, "seed": self.random_state, **self._how()}
+        return collect(self.model, kept, "damage" if self.pool is None else self.pool, labels=y, classes=classes, **how)
 
     def _choose_pool(self, source: Source) -> tuple[Transform, ...]:
         if self.pool is not None:

@@ -12,6 +12,7 @@ from recal.collecting.inputs.tables import TableSource
 from recal.collecting.models.base import Model
 from recal.errors import InputError, Remedy
 from recal.transforms import Transform, pool
+from recal.transforms.damage import DAMAGE
 from recal.transforms.frames import is_frame
 from recal.transforms.layout import image_layout
 
@@ -31,8 +32,12 @@ _SMALLEST_SIDE = 8  # of a picture; what is narrower is channels or features
 _LOOK_AT = 32  # samples
 
 
-def usual_pool(source: Source, model: Model, seed: int = 0) -> tuple[Transform, ...]:
-    """Return the pool for inputs of which nobody said what they are.
+# Pools that are chosen by what the inputs are.
+NAMED: dict[str, dict[str, str]] = {AUTO: USUAL, "damage": DAMAGE}
+
+
+def usual_pool(source: Source, model: Model, seed: int = 0, name: str = AUTO) -> tuple[Transform, ...]:
+    """Return the pool of this name, "auto" or "damage", for inputs of which nobody said what they are.
 
     A text is a text and a folder of images is images; arrays are told apart by their axes and dtype (see `modality`).
     Where two readings are possible, an error asks which, since a series zoomed like a picture is rubbish that no
@@ -50,7 +55,7 @@ def usual_pool(source: Source, model: Model, seed: int = 0) -> tuple[Transform, 
                 "recal.pool('median:0.1-0.6:8', data=X_train)",
             ),
         )
-    return pool(USUAL[made_for], seed=seed, data=data)
+    return pool(NAMED[name][made_for], seed=seed, data=data)
 
 
 def modality(batch: Any, model: Model | None = None) -> str:

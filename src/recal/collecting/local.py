@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from recal.checks import check_one_each
-from recal.collecting.default_pool import AUTO, usual_pool
+from recal.collecting.default_pool import NAMED, usual_pool
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.job import Job, Preprocess
 from recal.collecting.models.base import as_model
@@ -110,7 +110,8 @@ def collect(
         raise InputError("must be a whole number from 1 on", argument="batch_size", came=f"got {batch_size!r}")
     answering = as_model(model, outputs=outputs, device=device)
     source = open_source(inputs, labels, files)
-    transforms = usual_pool(source, answering, seed) if isinstance(pool, str) and pool == AUTO else as_pool(pool, seed)
+    named = isinstance(pool, str) and pool in NAMED
+    transforms = usual_pool(source, answering, seed, str(pool)) if named else as_pool(pool, seed)
     target = None if out is None else Path(out)
     if pilot is not None and transforms and needs_pilot(source, pilot):
         from recal.collecting.pilot import run_pilot

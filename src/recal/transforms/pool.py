@@ -12,6 +12,7 @@ import numpy as np
 
 from recal.errors import InputError, Remedy
 from recal.transforms.base import BuiltIn, Transform, format_strength
+from recal.transforms.damage import DAMAGE
 from recal.transforms.parse import KINDS, as_transform, build, parse_options, read_strength
 
 _NUMBER = r"\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+(?:e-?\d+)?"
@@ -42,7 +43,9 @@ def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]
         Text joins parts with ``+``; a part is ``kind:low-high:count`` (a grid of step 0.01, or 1 for kinds of whole
         strengths; the upper end excluded; drawn without replacement), ``kind:strength``, or a bare ``kind``: for
         ``flip`` and ``shift`` the one that is meant, for others 10 strengths from their declared range. Options
-        follow: ``zoom:0.1-0.9:20:layout=NHWC``. Callables are known by their name.
+        follow: ``zoom:0.1-0.9:20:layout=NHWC``. Callables are known by their name. ``damage`` stands for seven kinds
+        of damage to images at three strengths each, from which a profile learns to follow; ``damage:audio``,
+        ``damage:series``, ``damage:text``, ``damage:tabular`` and ``damage:video`` for others.
     seed : int
         The same seed draws the same pool; a part draws the same strengths whatever other kinds stand beside it.
     data : array-like of shape (n_samples, n_features), optional
@@ -83,7 +86,19 @@ def _items(spec: Any) -> Iterable[Any]:
 
 
 def _parts(item: Any, data: Any) -> list[_Range | Transform]:
-    return [_part(text, data) for text in item.split("+")] if isinstance(item, str) else [as_transform(item)]
+    if not isinstance(item, str):
+        return [as_transform(item)]
+    return [part for text in item.split("+") for part in _named(text.strip(), data)]
+
+
+def _named(text: str, data: Any) -> list[_Range | Transform]:
+    """One part, or all of a pool of damage: `damage` for images, `damage:audio` and the like for others."""
+    name, _, made_for = text.partition(":")
+    if name != "damage":
+        return [_part(text, data)]
+    if (made_for or "image") not in DAMAGE:
+        raise InputError(f"There are pools of damage for {', '.join(DAMAGE)}, got {text!r}.")
+    return [_part(part, data) for part in DAMAGE[made_for or "image"].split("+")]
 
 
 def _part(text: str, data: Any) -> _Range | Transform:

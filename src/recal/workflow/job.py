@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
 from recal.collecting.applying import passes_of
-from recal.collecting.default_pool import AUTO, usual_pool
+from recal.collecting.default_pool import AUTO, NAMED, usual_pool
 from recal.collecting.inputs.sources import IndexedSource
 from recal.collecting.local import as_pool, collect, needs_pilot, open_source
 from recal.collecting.models.base import as_model
@@ -218,7 +218,8 @@ def _fit_views(
     """Collect what the fit reads; of many inputs only the views that a pilot found worth it."""
     if not (method.needs_views or method.reads_views):
         return collect(model, source, None, out=out, **asked)
-    candidates = usual_pool(source, model, seed) if isinstance(pool, str) and pool == AUTO else as_pool(pool, seed)
+    named = isinstance(pool, str) and pool in NAMED
+    candidates = usual_pool(source, model, seed, str(pool)) if named else as_pool(pool, seed)
     if candidates and needs_pilot(source, pilot):
         found = run_pilot(model, source, candidates, pilot, out=out, seed=seed, **asked)
         say(f"     {found}.")

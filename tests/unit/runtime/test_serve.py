@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from recal import Blend, Plan
+from recal import Blend, Plan, Views
 from recal.decisions import profile
 from recal.runtime.onnx import export_onnx
 
@@ -144,3 +144,56 @@ def test_requests_that_wait_are_answered_together_and_a_full_queue_says_so(serve
     refused = [answer for answer in answers if isinstance(answer, serve.HTTPException)]
     assert [(error.status_code, error.headers) for error in refused] == [(503, {"Retry-After": "1"})] * 4
     assert service.seen.refused == 4
+
+
+def net_logits(rows: np.ndarray) -> np.ndarray:
+    weights = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32) * 4
+    return rows @ weights
+
+
+def stream(n: int, seed: int, scale: float = 1.0) -> np.ndarray:
+    return (scale * np.random.default_rng([seed, 3]).normal(size=(n, 6))).astype(np.float32)
+
+
+def test_the_fits_own_stream_raises_no_alarm_and_damage_does(serve: Any, file: Path) -> None:
+    """The profile is of raw logits, and so is what the endpoint feeds to the watch."""
+    kept = profile(net_logits(stream(500, 0)))
+    for seed in range(1, 21):
+        service = serve.Service(file, max_batch=64, queue_size=16, profile=kept)
+        for rows in np.split(stream(192, seed), 3):
+            service.run(rows)
+        assert service.seen.alarms == 0
+        assert service.seen.evidence < 100
+    for rows in np.split(stream(384, 99, scale=0.25), 6):
+        service.run(rows)
+    assert service.seen.alarms > 0
+    lines = service.seen.lines()
+    assert "recal_drift_threshold 100" in lines
+    assert service.seen.evidence >= 100, "an alarm must stay visible in the metrics"
+
+
+def test_confidences_follow_a_window_of_damaged_inputs(serve: Any, file: Path) -> None:
+    rng = np.random.default_rng(5)
+    clean = stream(600, 0)
+    y = (net_logits(clean) + rng.gumbel(size=(600, 3))).argmax(1)
+    kinds = {"hush": 1.5, "hiss": 3.0, "loud": 6.0}
+    through = {}
+    for number, (kind, size) in enumerate(kinds.items()):
+        for strength in (0.3, 0.6, 1.0):
+            noise = strength * size * np.random.default_rng(number).normal(size=clean.shape)
+            through[f"{kind}:{strength}"] = net_logits((clean + noise).astype(np.float32))
+    kept = profile(Views(net_logits(clean), through, y))
+    service = serve.Service(file, 64, 16, kept, True, 0.7)
+    damaged = (stream(600, 7) + 2.0 * np.random.default_rng(8).normal(size=(600, 6))).astype(np.float32)
+    plain = serve.Service(file, 64, 16)
+    pairs = [(service.run(rows), plain.run(rows)) for rows in np.split(damaged, 12)]
+    assert service.seen.condition.ratio < 0.9
+    followed, as_they_were = pairs[-1]
+    assert [one["prediction"] for one in followed] == [one["prediction"] for one in as_they_were]
+    assert np.mean([one["confidence"] for one in followed]) < np.mean([one["confidence"] for one in as_they_were])
+    assert "recal_followed_ratio" in service.seen.lines()
+
+
+def test_following_asks_for_the_threshold_again(serve: Any, file: Path) -> None:
+    with pytest.raises(SystemExit, match="give the threshold"):
+        serve.Service(file, 8, 16, profile(net_logits(stream(200, 0))), True)

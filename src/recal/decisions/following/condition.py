@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.decisions.bounds import Interval
-from recal.decisions.following.process import NOISE, Process
-from recal.decisions.following.statistics import N_STATISTICS, RowNumbers, statistics
+from recal.decisions.following.process import NOISE, TwoReadings
+from recal.decisions.following.statistics import CLASS_MIX, N_STATISTICS, RowNumbers, statistics
 from recal.errors import InputError
 
 Vector = NDArray[np.float64]
@@ -158,12 +158,12 @@ class Following:
         n, hits = self.n_samples, self.accuracy * self.n_samples
         return math.log(hits + 0.5) - math.log(n - hits + 0.5)
 
-    def _process(self, size: int, without: str | None = None) -> Process:
+    def _process(self, size: int, without: str | None = None) -> TwoReadings:
         """The process for batches of a size; `without` leaves a kind of view out."""
         kept = np.array([without is None or kind != without for kind in self.kinds])
         small = self.small[int(np.abs(np.log(np.array(SIZES) / size)).argmin())]
         places = self._place(np.concatenate([self.statistics[kept], small]))
-        return Process(places, np.concatenate([self.changes[kept], np.zeros((len(small), 2))]))
+        return TwoReadings(places, np.concatenate([self.changes[kept], np.zeros((len(small), 2))]), hidden=CLASS_MIX)
 
     @cached_property
     def _doubt(self) -> float:
@@ -183,7 +183,7 @@ class Following:
         rank = math.ceil(_LEVEL * (len(found) + 1))
         return float(sorted(found)[min(rank, len(found)) - 1])
 
-    def _chance(self, rows: RowNumbers, process: Process, accuracy: float) -> float:
+    def _chance(self, rows: RowNumbers, process: TwoReadings, accuracy: float) -> float:
         """The squared half-width that chance adds: in the batch's statistics, its answers and those of the fit."""
         n = len(rows.answers)
         outcomes = (1 / n + 1 / self.n_samples) / max(accuracy * (1 - accuracy), 0.5 / n)

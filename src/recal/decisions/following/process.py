@@ -50,6 +50,27 @@ class Process:
         return kernel @ self._weights, np.clip(1.0 - (explained**2).sum(axis=0), 0.0, 1.0)
 
 
+class TwoReadings:
+    """Two processes over the same sets, one of which does not see one statistic: the mix of answered classes.
+
+    Damage makes a model answer few classes, and so do inputs of few classes, which are no damage. Of the two readings
+    the one nearer to "no change" is taken. The variance is that of the process which sees all.
+    """
+
+    def __init__(self, places: Vector, changes: Vector, hidden: int) -> None:
+        self._hidden = hidden
+        self._all, self._blind = Process(places, changes), Process(self._blinded(places), changes)
+
+    def __call__(self, places: Vector) -> tuple[Vector, Vector]:
+        seen, variance = self._all(places)
+        blind, _ = self._blind(self._blinded(places))
+        nearer = np.abs(blind[:, :1]) < np.abs(seen[:, :1])
+        return np.where(nearer, blind, seen), variance
+
+    def _blinded(self, places: Vector) -> Vector:
+        return np.delete(places, self._hidden, axis=1)
+
+
 def _kernel(first: Vector, second: Vector) -> Vector:
     squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2 * first @ second.T
     return np.asarray(np.exp(-np.maximum(squares, 0.0) / (2 * LENGTH**2)))

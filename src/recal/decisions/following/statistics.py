@@ -17,6 +17,7 @@ from recal.checks import Floats
 Vector = NDArray[np.float64]
 
 N_STATISTICS = 9
+CLASS_MIX = 7  # where among them the entropy of the answered classes stands
 # Confidences whose shares are counted: near certain, confident, and hardly more than a guess among the rest.
 _CONFIDENT = (0.99, 0.9, 0.6)
 # Shares are clipped here before their log-odds are taken; beyond, a set of hundreds cannot tell them apart.

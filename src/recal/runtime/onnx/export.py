@@ -82,9 +82,9 @@ def export_onnx(
     The path. The file has one input, `inputs` (or the ONNX model's own, where nothing is put before it), of any number
     of rows. Its outputs are `probs` (n, n_classes), `prediction` (n,), the index of the answer, `confidence` (n,), the
     chance that it is right, as `predict_confidence` gives it, `passes` (n,), how many forward passes each answer took,
-    and `accept` (n,) where a threshold is given. Where the plan has a gate, views are computed only for the rows below
-    it. Rows that a transformation would refuse in Python,
-    such as floats above white, are answered by NaN and the prediction -1.
+    `accept` (n,) where a threshold is given, and `logits` (n, n_classes), the model's own, for a watch. Where the plan
+    has a gate, views are computed only for the rows below it. Rows that a transformation would refuse in Python, such
+    as floats above white, are answered by NaN and the prediction -1.
 
     Examples
     --------

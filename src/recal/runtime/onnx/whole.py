@@ -63,7 +63,8 @@ def whole_model(
 ) -> onnx.ModelProto:
     """Return the model of the whole file; `example` is a batch as the file will get them, or None: as the model's."""
     whole, g = Whole(front, views, head, n_classes, outputs), Nodes()
-    name = "inputs" if views is not None or len(front) > 1 else front[0].input.name
+    own_name = front[0].input.name
+    name = "inputs" if views is not None or len(front) > 1 or own_name == "logits" else own_name
     if example is None:
         given, shape = element_type(front[0].input), sizes(front[0].input)
     else:
@@ -149,6 +150,7 @@ def _results(
     g.rename(g.op("Where", unknown, g.const(np.int64(-1)), answer), "prediction")
     g.rename(g.cast(confidence, FLOAT), "confidence")
     g.rename(g.op("Identity", passes), "passes")
+    g.rename(g.cast(logits, FLOAT), "logits")
     results = [("prediction", INT64), ("confidence", FLOAT), ("passes", INT64)]
     if accept is not None:
         limits = accept.thresholds
@@ -156,4 +158,6 @@ def _results(
         read = confidence if accept.reads == "confidence" else largest
         g.rename(g.op("GreaterOrEqual", read, threshold), "accept")
         results.append(("accept", BOOL))
-    return [tensor(name, kind, ["batch"]) for name, kind in results]
+    # The model's own logits, which a watch compares with those of the fit.
+    wide = tensor("logits", FLOAT, ["batch", whole.n_classes])
+    return [*(tensor(name, kind, ["batch"]) for name, kind in results), wide]
