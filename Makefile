@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := $(wildcard src tests benchmarks examples paper)
 
-.PHONY: help venv demo paper test test-slow test-oldest test-newest test-core test-extras check bench docs examples clean
+.PHONY: help venv demo paper test test-slow test-oldest test-newest test-core test-extras check mutants bench docs examples clean
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:[^#]*##/\t/'
 
@@ -103,6 +103,9 @@ check: $(FOR_TEST) ## lint and types only
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing/user.py
+
+mutants: $(FOR_TEST) ## small wrong changes to the code, each of which a quick test must notice
+	$(BIN)/python -m tests.mutants.run
 
 bench: $(FOR_BENCH) ## speed, beside the peers and the physical limit
 	$(BIN)/python -m benchmarks.run --out docs/benchmarks --disk

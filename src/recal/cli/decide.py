@@ -238,7 +238,8 @@ def _print(found: Decisions, first: Probabilities) -> None:
     if decision.costs is not None:
         say(
             f"Cost per answer {decision.cost:.4g}; {decision.costs.review:.4g} if every answer is reviewed, "
-            f"{_all_accepted(found, first):.4g} if none is."
+            f"{_all_accepted(found, first):.4g} if none is. The threshold that was cheapest in these samples, without "
+            f"a guarantee, costs {decision.lowest_cost:.4g}."
         )
     if decision.rule.per_class and len(found) == 1:
         names = range(len(decision.parts)) if first.classes is None else first.classes

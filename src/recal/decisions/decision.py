@@ -88,6 +88,9 @@ class Decision:
         Where nothing may be accepted: the lowest risk at which something could be.
     n_fitted : int
         About how many of the samples the calibration was fitted on. Above 0 there is no guarantee.
+    lowest_cost : float
+        The mean cost of an answer at the threshold that was cheapest in these samples, without a guarantee: what the
+        guarantee costs is `cost` minus this. NaN where no costs were given.
     """
 
     rule: DecisionRule
@@ -97,6 +100,7 @@ class Decision:
     classes: tuple[Any, ...] | None = None
     supported_risk: float | None = None
     n_fitted: int = 0
+    lowest_cost: float = math.nan
 
     @property
     def threshold(self) -> float:
@@ -178,6 +182,7 @@ class Decision:
         }
         if self.costs is not None:
             plain["cost"] = self.cost
+            plain["lowest_cost"] = self.lowest_cost
             plain["cost_error"], plain["cost_review"] = self.costs.error, self.costs.review
         if not self.rule.per_class:
             return {"threshold": _finite(self.threshold), **plain}
@@ -256,7 +261,8 @@ def decide(
         How sure the guarantee is.
     confidences : array-like of shape (n_samples,), optional
         What `predict_confidence` gave; by default each row's largest probability. They rank answers better where a
-        calibrator keeps answers that it finds unlikely. The rule then reads them, too.
+        calibrator keeps answers that it finds unlikely, and the rule then reads them, too. Being calibrated, they also
+        say where the search had best begin, which accepts more where samples are few. The guarantee holds for any.
     cost_error, cost_review : float, optional
         What an accepted mistake and a review cost. Chosen is the threshold with the lowest cost among those that are,
         with the given confidence, cheaper than having every answer reviewed.
@@ -286,7 +292,8 @@ def decide(
     bound = risk if costs is None else costs.risk
     read = answers_of(array, labels, confidences)
     groups = by_answer(read, array.shape[1]) if per_class else [ranked(*read[1:])]
-    parts = tuple(_part(group, bound, level / len(groups), costs) for group in groups)
+    calibrated = confidences is not None
+    parts = tuple(_part(group, bound, level / len(groups), costs, calibrated) for group in groups)
     rule = DecisionRule(
         tuple(part.threshold for part in parts), risk=bound, confidence=confidence, reads=_reads(array, read)
     )
@@ -295,7 +302,16 @@ def decide(
     supported = None if accepted or per_class else _supported(groups[0], bound, level)
     fitted = fitted_rows(array)
     warn_of_fitted(fitted, len(array), "the guarantee does not hold", REMEDY)
-    return Decision(rule, parts, share_interval(accepted, len(array), confidence), costs, names, supported, fitted)
+    return Decision(
+        rule,
+        parts,
+        share_interval(accepted, len(array), confidence),
+        costs,
+        names,
+        supported,
+        fitted,
+        _lowest(groups, costs),
+    )
 
 
 def answers_of(probs: Floats, labels: Labels, confidences: ArrayLike | None = None) -> Read:
@@ -323,6 +339,17 @@ def by_answer(read: Read, n_classes: int) -> list[Ranked]:
     return [ranked(sure[rows], wrong[rows]) for rows in np.split(order, cuts)]
 
 
+def _lowest(groups: list[Ranked], costs: Costs | None) -> float:
+    """The mean cost of an answer if each group had the threshold that is cheapest in these samples."""
+    if costs is None:
+        return math.nan
+    total, n_samples = 0.0, sum(map(len, groups))
+    for one in groups:
+        sizes = np.r_[0, one.ends]
+        total += float(np.min(costs.per_answer(one.errors[sizes], sizes, len(one)))) * len(one) if len(one) else 0.0
+    return total / n_samples
+
+
 def _supported(answers: Ranked, risk: float, level: float) -> float | None:
     """The lowest risk above `risk` at which these answers allow anything to be accepted, to 1 % of itself."""
     low, high = risk, 0.5
@@ -334,10 +361,10 @@ def _supported(answers: Ranked, risk: float, level: float) -> float | None:
     return high
 
 
-def _part(answers: Ranked, risk: float, level: float, costs: Costs | None) -> Part:
+def _part(answers: Ranked, risk: float, level: float, costs: Costs | None, calibrated: bool) -> Part:
     """Decide about some answers: the largest certified set, or the one that costs least."""
     n = len(answers)
-    sizes = certified(answers, risk, level) if n else np.empty(0, np.intp)
+    sizes = certified(answers, risk, level, calibrated=calibrated) if n else np.empty(0, np.intp)
     if not len(sizes):
         needed, at_least = further_answers(answers, risk, level) if n else (None, True)
         return Part(math.inf, n, 0, 0, needed, at_least)

@@ -35,6 +35,8 @@ _MANY = ((0, 0.3), (3, 0.5))
 _MANY_TIMES = 8
 # What is left begins where sets are 4, 16, ... times as large.
 _APART = 4
+# No answer is taken to be wrong less often than this share of the risk: labels are wrong now and then.
+_LEAST_DOUBT = 0.2
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,14 @@ def ranked(confidence: Vector, wrong: NDArray[np.bool_]) -> Ranked:
     return Ranked(falling, errors, ends)
 
 
-def certified(answers: Ranked, risk: float, level: float) -> Counts:
+def certified(answers: Ranked, risk: float, level: float, *, calibrated: bool = False) -> Counts:
     """Return the sizes of all sets of most confident answers whose share of mistakes is shown to be below `risk`.
 
     With probability at least 1 - `level` that is true of every one of them, so any may be chosen, by whatever rule.
+    Where confidences are `calibrated` and samples few, they say where the search had best begin; labels do not.
     """
     n = len(answers)
-    planned, weights = _sequence(n, risk, level)
+    planned, weights = _sequence(n, risk, level, likely_start(answers, risk, level) if calibrated else None)
     if not len(planned):
         return np.empty(0, np.intp)
     sizes = answers.ends[np.searchsorted(answers.ends, planned)]  # a set that parts equals takes them all in
@@ -93,9 +96,27 @@ def certified(answers: Ranked, risk: float, level: float) -> Counts:
     return np.unique(sizes[passed])
 
 
-def _sequence(n: int, risk: float, level: float) -> tuple[Counts, Vector]:
+def likely_start(answers: Ranked, risk: float, level: float) -> int | None:
+    """Return the size that is likeliest to be certified if confidences are true; None where samples are many, or none.
+
+    With m mistakes expected from the confidences, and k allowed at a size, it is shown with the chance that a Poisson
+    number of mean m is at most k. Sizes are those at which one more mistake is allowed.
+    """
+    from scipy.special import pdtr
+
+    n, fewest = len(answers), fewest_answers(risk, level)
+    if not fewest <= n < _MANY_TIMES * fewest:
+        return None
+    sizes: list[int] = []
+    while (size := smallest_size(len(sizes), risk, level)) <= n:
+        sizes.append(size)
+    doubt = np.cumsum(np.maximum(1.0 - answers.confidence, _LEAST_DOUBT * risk))[np.array(sizes) - 1]
+    return sizes[int(np.argmax(pdtr(np.arange(len(sizes)), doubt)))]
+
+
+def _sequence(n: int, risk: float, level: float, start: int | None = None) -> tuple[Counts, Vector]:
     """The sizes to test, from the smallest on, and the error probability with which each begins a sequence."""
-    begins = _beginnings(n, risk, level)
+    begins = _beginnings(n, risk, level) if start is None else {start: level}
     if not begins:
         return np.empty(0, np.intp), np.empty(0)
     sizes = [min(begins)]

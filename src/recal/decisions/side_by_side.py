@@ -212,7 +212,7 @@ def risk_curve(
     rates = answers.errors[answers.ends] / answers.ends
     counts = []
     for risk in risks:
-        sizes = certified(answers, check_share(risk, "risks"), 1.0 - confidence)
+        sizes = certified(answers, check_share(risk, "risks"), 1.0 - confidence, calibrated=confidences is not None)
         counts.append(int(sizes[-1]) if len(sizes) else 0)
     within = [answers.ends[rates <= risk] for risk in risks]
     return RiskCurve(

@@ -1,0 +1,124 @@
+"""Constants and edges of the rules that carry a promise, each pinned from both sides by a case made by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from recal.decisions.bounds import chance_of_so_few
+from recal.decisions.decision import Costs, decide
+from recal.decisions.rule import DecisionRule
+from recal.decisions.search import _sequence, certified, likely_start, ranked
+from recal.decisions.sets import PredictionSets, _limit, prediction_sets
+
+
+def answers(confidence, wrong=()):
+    mistakes = np.zeros(len(confidence), bool)
+    mistakes[list(wrong)] = True
+    return ranked(np.asarray(confidence, float), mistakes)
+
+
+def two_columns(confidence):
+    return np.column_stack([confidence, 1 - np.asarray(confidence)])
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3])
+def test_a_threshold_between_rounded_confidences_parts_them(digits):
+    step = 10.0**-digits
+    for low in np.arange(1, 10**digits) * step:
+        low, high = round(float(low), digits), round(float(low) + step, digits)
+        threshold = answers([high, low]).threshold(1)
+        assert low < threshold <= high
+
+
+def test_sets_grow_by_half_a_per_cent_and_by_one_at_least():
+    planned, _ = _sequence(5000, 0.01, 0.05)
+    grown = np.diff(planned) / planned[:-1]
+    assert grown[planned[:-1] > 1000].max() <= 0.006
+    assert np.diff(planned).min() >= 1 or planned[-1] == 5000
+    assert len(planned) < 700
+
+
+def test_what_a_failed_sequence_had_is_not_carried_on():
+    """Five mistakes at the top end the first sequence, which had 4 %. The second begins at 1,290 answers with 1 %."""
+    planned, weights = _sequence(2000, 0.01, 0.05)
+    starts = np.flatnonzero(weights)
+    np.testing.assert_allclose(weights[starts], [0.04, 0.01])
+    assert planned[starts[1]] == 1290
+    assert chance_of_so_few(5, 1290, 0.01) == pytest.approx(0.0112, abs=1e-4)
+    assert not len(certified(answers(np.linspace(1, 0.5, 2000), range(5)), 0.01, 0.05))
+    assert len(certified(answers(np.linspace(1, 0.5, 2000), range(4)), 0.01, 0.05))
+
+
+def test_equal_confidences_are_accepted_together_or_not_at_all():
+    sizes = certified(answers(np.r_[np.full(200, 0.9), np.full(200, 0.8)]), 0.02, 0.05)
+    assert set(sizes.tolist()) <= {200, 400}
+
+
+def test_an_answer_at_the_threshold_is_accepted():
+    rule = DecisionRule((0.75,), 0.01, 0.95)
+    assert rule.accept([[0.75, 0.25], [np.nextafter(0.75, 0), 1 - np.nextafter(0.75, 0)]]).tolist() == [True, False]
+
+
+def test_each_class_has_its_part_of_the_error_probability():
+    """299 right answers of one class show 1 % at 95 %; where two classes share the 5 %, 368 are needed of each."""
+    for n, possible in ((367, False), (368, True)):
+        probs = np.r_[two_columns(np.linspace(0.6, 0.9, n)), two_columns(np.linspace(0.1, 0.4, n))]
+        found = decide(probs, np.repeat([0, 1], n), per_class=True)
+        assert found.possible is possible
+
+
+def test_the_risk_of_costs_is_their_ratio():
+    assert Costs(error=50.0, review=1.0).risk == 0.02
+    assert Costs(2.0, 1.0).per_answer(3, 60, 100) == pytest.approx((2 * 3 + 40) / 100)
+
+
+def test_the_cheapest_threshold_of_the_samples_is_told_beside_the_guarantee():
+    sure = np.linspace(0.99, 0.5, 1000)
+    wrong = np.arange(1000) >= 700
+    found = decide(two_columns(sure), wrong.astype(int), cost_error=10, cost_review=1)
+    assert found.lowest_cost == pytest.approx(0.3)  # 700 accepted without a mistake, 300 reviewed
+    assert found.cost >= found.lowest_cost
+    assert math.isnan(decide(two_columns(sure), wrong.astype(int)).lowest_cost)
+
+
+def test_the_start_is_where_the_expected_mistakes_are_likeliest_allowed():
+    sure = np.full(1000, 0.9999)
+    assert likely_start(answers(sure), 0.01, 0.05) > 299  # doubt is at least a fifth of the risk: 0.6 mistakes in 299
+    doubtful = np.r_[np.full(299, 0.9999), np.full(701, 0.9)]
+    assert likely_start(answers(doubtful), 0.01, 0.05) == 299
+    assert likely_start(answers(sure[:298]), 0.01, 0.05) is None
+    assert likely_start(answers(np.full(8 * 299, 0.9)), 0.01, 0.05) is None  # many: sequences begin in several places
+    assert likely_start(answers(np.full(8 * 299 - 1, 0.9)), 0.01, 0.05) == 299
+
+
+def test_a_start_from_confidences_survives_a_mistake_near_the_top_and_labels_do_not_move_it():
+    sure = np.linspace(0.9999, 0.999, 1000)
+    one_mistake = answers(sure, [3])
+    assert not len(certified(one_mistake, 0.01, 0.05))
+    assert certified(one_mistake, 0.01, 0.05, calibrated=True).max() == 1000
+    assert likely_start(one_mistake, 0.01, 0.05) == likely_start(answers(sure), 0.01, 0.05)
+
+
+def test_a_class_whose_score_is_the_limit_stays_in_the_set():
+    kept = PredictionSets("lac", 0.9, (0.5,)).predict([[0.5, 0.5], [0.25, 0.75]])
+    assert kept.tolist() == [[True, True], [False, True]]
+
+
+def test_the_limit_is_the_score_of_rank_n_plus_one_times_the_coverage():
+    scores = np.arange(1, 10) / 10.0
+    assert _limit(scores, 0.9) == 0.9
+    assert _limit(scores, 0.8) == 0.8
+    assert _limit(scores[:8], 0.9) == math.inf
+
+
+def test_raps_counts_ranks_beyond_the_free_ones():
+    sets = PredictionSets("raps", 0.9, (1.0,), penalty=0.25, free_ranks=1, randomised=False)
+    np.testing.assert_allclose(sets.scores([[0.5, 0.25, 0.25]]), [[0.5, 1.0, 1.5]])
+
+
+def test_sets_are_made_of_the_true_class_scores():
+    probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.3, 0.7]])
+    assert prediction_sets(probs, [0, 0, 0, 0], 0.5).limits == (pytest.approx(0.6),)

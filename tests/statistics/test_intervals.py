@@ -1,0 +1,77 @@
+"""What the bootstrap does with noise, pinned by cases made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from recal.engine.guard import MARGIN, keep_answers
+
+from recal.calibrators import TemperatureScaling
+from recal.metrics.binned import equal_mass_edges, table_of
+from recal.metrics.cells import gather
+from recal.metrics.intervals import Field, _absolute_sum, bootstrap, tracked_errors
+from recal.metrics.rows import equal_width_edges, score
+from recal.same_rows import kept_hashes, seen_among
+
+
+def scored(n: int = 300):
+    rng = np.random.default_rng(0)
+    sure = rng.uniform(0.5, 1, n)
+    rows = score(np.column_stack([sure, 1 - sure]), (rng.random(n) > sure).astype(int))
+    tables = [
+        table_of(rows.confidence, rows.correct, edges)
+        for edges in (equal_width_edges(15), equal_mass_edges(rows.confidence, 15))
+    ]
+    return rows, *tables
+
+
+def test_the_upper_end_is_at_least_the_error_and_1_96_deviations_of_its_noise():
+    field = Field(np.array([0.1]), _absolute_sum)
+    field.add(np.array([[0.11], [0.09]] * 50))
+    low, high = field.factors()
+    assert high == pytest.approx((0.1 + 1.96 * 0.01) / 0.1, rel=1e-4)
+    assert low == pytest.approx((0.1 - 0.01) / 0.1, rel=1e-4)
+
+
+def test_rank_metrics_are_centred_at_their_value():
+    rows, width, mass = scored()
+    cells = gather(rows, equal_width_edges(15))
+    names = ("ece", "mce", "adaptive_ece", "smooth_ece", "ks_error", "aurc", "auroc", "brier", "nll", "error_rate")
+    values = dict.fromkeys((*names, "debiased_ece"), 0.2)
+    moved = values | {"aurc": 0.3}
+    found = [bootstrap(cells, given, width, mass, 50, np.random.default_rng(0)) for given in (values, moved)]
+    np.testing.assert_allclose(np.subtract(found[1]["aurc"], found[0]["aurc"]), 0.1)
+    assert found[0]["brier"] == found[1]["brier"]
+
+
+def test_a_bin_of_few_rows_that_are_all_right_has_noise_that_resampling_does_not_show():
+    rows = score([[0.95, 0.05]] * 3 + [[0.6, 0.4]] * 4, [0] * 3 + [0, 0, 1, 1])
+    tables = [table_of(rows.confidence, rows.correct, equal_width_edges(15))] * 2
+    values = dict.fromkeys(("ece", "mce", "adaptive_ece", "smooth_ece", "ks_error"), 0.1)
+    hidden = tracked_errors(gather(rows, equal_width_edges(15)), values, *tables)["mce"].hidden
+    # (3 + 1) / (3 + 2) right, against 3 of 3; 3 of 6 against 2 of 4 is no more than what is seen.
+    np.testing.assert_allclose(hidden, [0.0, np.sqrt(0.8 * 0.2 / 3)])
+
+
+def test_a_sample_of_weight_zero_does_not_count():
+    logits = np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 3.0]] * 10)
+    y = np.array([0, 1, 1, 0] * 10)
+    weights = np.r_[np.ones(20), np.zeros(20)]
+    weighted = TemperatureScaling().fit(logits, y, sample_weight=weights)
+    alone = TemperatureScaling().fit(logits[:20], y[:20])
+    assert weighted.temperature_ == pytest.approx(alone.temperature_)
+    assert weighted.n_fitted_ == 20
+
+
+def test_the_guard_lifts_the_answer_by_a_millionth():
+    kept = keep_answers(np.array([[0.6, 0.4, 0.0]]), np.array([1]))[0]
+    assert 0 < kept[1] - kept[0] < 1e-5
+    assert 1e-7 < MARGIN < 1e-5
+    assert kept.sum() == pytest.approx(1.0)
+
+
+def test_as_many_equal_rows_as_pairs_within_one_set_are_chance():
+    fit = np.column_stack([np.r_[np.arange(100.0), np.arange(40.0)], np.ones(140)])  # 40 rows appear twice
+    new = np.column_stack([np.arange(60.0, 160.0), np.ones(100)])  # 40 equal rows that appear once in either
+    assert not seen_among(new, kept_hashes(fit), 140)[0].any()
+    assert seen_among(new, kept_hashes(fit[:100]), 100)[0].sum() == 40
