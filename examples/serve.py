@@ -34,6 +34,8 @@ import onnxruntime
 from fastapi import FastAPI, HTTPException, Request, Response
 
 DTYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}
+# How long requests under way may take once the service was told to end (SIGTERM, SIGINT).
+GRACE_SECONDS = 5
 # A stream is compared with the fit anew after so many answers, so that the service's memory does not grow.
 WATCHED = 50_000
 # How many answers are judged together where inputs are followed, and after how many they are judged anew.
@@ -276,7 +278,9 @@ def main() -> None:
     import uvicorn
 
     service = Service(given.file, given.max_batch, given.queue, profile, given.follow, given.threshold)
-    uvicorn.run(make_app(service), host=given.host, port=given.port, log_level="warning")
+    # A client that sends its request slowly must not keep the service from ending.
+    ending = {"timeout_graceful_shutdown": GRACE_SECONDS}
+    uvicorn.run(make_app(service), host=given.host, port=given.port, log_level="warning", **ending)
 
 
 if __name__ == "__main__":

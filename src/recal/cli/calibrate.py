@@ -78,6 +78,9 @@ def calibrate(
     others |= {"label_column": label_column, "text_column": text_column}
     source = options.open_data(data, **options.reading(opened, data, **images, **others))
     how = options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine)
+    transforms = options.transforms_for(pool, source, opened, seed)
+    names = None if classes is None else classes.split(",")
+    options.preflight(opened, source, transforms, preprocess=between, classes=names, **how)
     try:
         found = run(
             opened,
@@ -87,7 +90,7 @@ def calibrate(
             confidence=confidence,
             pool=None if pool == "none" else pool,
             pilot=pilot,
-            classes=None if classes is None else classes.split(","),
+            classes=names,
             preprocess=between,
             random_state=seed,
             progress=shows_progress() and not as_json,

@@ -100,6 +100,7 @@ def collect(
     }
     transforms, found = options.transforms_for(pool, source, opened, seed), None
     try:
+        options.preflight(opened, source, transforms, **how)
         if pilot is not None and transforms is not None and needs_pilot(source, pilot):
             from recal.collecting import run_pilot
 

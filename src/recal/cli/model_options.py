@@ -152,6 +152,14 @@ def transforms_for(pool: str, source: Any, model: Any, seed: int | None) -> Any:
     return None if pool == "none" else pool
 
 
+def preflight(model: Any, source: Any, transforms: Any, *, engine: Any = None, **how: Any) -> None:
+    """Put the first batch through everything before the work; on a cluster the model is not asked here."""
+    from recal.collecting.preflight import preflight as check
+
+    names = ("labels", "classes", "preprocess", "outputs", "batch_size", "device", "seed")
+    check(model, source, transforms, asked=engine is None, **{name: how[name] for name in names if name in how})
+
+
 def preprocessing(
     function: str | None,
     mean: str | None,

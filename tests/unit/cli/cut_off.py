@@ -1,6 +1,6 @@
 """Commands that are killed, or meet a full disk, at each thing that they do to the disk in turn; then run again.
 
-    python tests/unit/cli/cut_off.py FOLDER [COMMAND ...]
+    python tests/unit/cli/cut_off.py FOLDER STRIDE [COMMAND ...]
 
 Each attempt is a process forked from this one, so that a hundred of them cost what a few starts of Python do. An audit
 hook counts what is opened for writing, made, renamed and removed below the folder; at one of them the process ends
@@ -15,10 +15,28 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
+PRELOADED = (
+    "zarr",
+    "pyarrow.parquet",
+    "onnx",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_svg",
+    "recal.cli.collect",
+    "recal.cli.apply",
+    "recal.cli.watch",
+    "recal.collecting",
+    "recal.collecting.parts",
+    "recal.collecting.sinks.store",
+    "recal.files.saved",
+    "recal.calibrators.temperature",
+    "recal.reporting.drawing.figures",
+    "recal.runtime.onnx",
+)
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate")
 KILLED = 9
 MODEL = """
@@ -143,9 +161,12 @@ def attempt(name: str, mode: str, number: int, expected: dict[str, bytes]) -> tu
 
 
 def main(arguments: list[str]) -> int:
-    folder, names = Path(arguments[0]).resolve(), arguments[1:] or list(COMMANDS)
+    folder, stride, names = Path(arguments[0]).resolve(), int(arguments[1]), arguments[2:] or list(COMMANDS)
     in_child(lambda: prepare(folder) or 0)
     os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    for module in PRELOADED:  # once, and not again in every child
+        import_module(module)
     from recal.cli.app import run
 
     told = {}
@@ -161,7 +182,7 @@ def main(arguments: list[str]) -> int:
                 fault, goes_on = attempt(name, mode, number, expected)
                 attempts += goes_on
                 faults += [f"{mode} at {number}: {fault}"] if fault else []
-                number += 1
+                number += stride
         told[name] = {"attempts": attempts, "faults": faults}
     print(json.dumps(told))
     return 0

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import re
+import signal
+import socket
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -197,3 +201,31 @@ def test_confidences_follow_a_window_of_damaged_inputs(serve: Any, file: Path) -
 def test_following_asks_for_the_threshold_again(serve: Any, file: Path) -> None:
     with pytest.raises(SystemExit, match="give the threshold"):
         serve.Service(file, 8, 16, profile(net_logits(stream(200, 0))), True)
+
+
+def test_sigterm_ends_the_service_while_a_slow_client_is_connected(file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = f"import runpy, sys; sys.argv = {['serve', str(file), '--port', str(port)]!r}; import uvicorn; "
+    code += f"space = runpy.run_path({str(EXAMPLE)!r}); space['main'].__globals__['GRACE_SECONDS'] = 1; space['main']()"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
+        try:
+            client = connected(port, process)
+            client.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 24\r\n\r\n\0")  # and no more
+            time.sleep(0.3)
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)  # a machine may be busy; without the limit it would never end
+        finally:
+            process.kill()
+
+
+def connected(port: int, process: subprocess.Popen[bytes]) -> socket.socket:
+    for _ in range(600):
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=30)
+        except OSError:
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            time.sleep(0.1)
+    raise AssertionError("the service did not start")
