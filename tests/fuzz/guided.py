@@ -1,22 +1,31 @@
-"""Specs and files made by a coverage-guided fuzzer (atheris), for as long as it is given.
+"""Specs and files made by a coverage-guided fuzzer (atheris), or by chance where it is not installed.
 
     pip install atheris
     python tests/fuzz/guided.py --minutes 20 --seed 1
+    python tests/fuzz/guided.py --minutes 20 --seed 1 --plain
 
 The first byte says which reader gets the rest: specs and pools, calibrators' files, .npz files, tables of
-probabilities, manifests and journals of stores, `.pt2` archives, ONNX files, IDX files. Whatever a reader raises beyond
-recal's own errors is a fault, printed once for each place in the code.
+probabilities, manifests and journals of stores, `.pt2` archives, ONNX files, IDX files, images, sounds, archives. What
+is packed is changed before it is packed. Whatever a reader raises beyond recal's own errors is a fault, and so is a
+peak of memory far above what was held before; each is printed once for each place in the code.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import gzip
 import importlib
+import io
 import json
+import os
 import pkgutil
 import random
+import re
+import resource
+import struct
 import sys
+import tarfile
 import tempfile
 import time
 import traceback
@@ -24,13 +33,18 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(tempfile.mkdtemp())
+# A file of some kilobytes that takes more is a fault. The gate lets 256 MiB in, and readers hold a copy or two of them.
+MOST_MEGABYTES = 1000
+# Numbers that a header may claim.
+CLAIMS = (0, 1, 2**7, 2**15, 2**16 - 1, 10**6, 2**24, 10**8, 4 * 10**8, 2**31 - 1, 2**31, 2**32 - 1, 10**12, 2**63 - 1)
 
 
 def readers() -> dict[str, Callable[[bytes], object]]:
     """Return what is tried, by name."""
-    from recal import load, pool
+    from recal import Views, load, pool
     from recal.collecting.inputs.files import open_path
     from recal.collecting.models.onnx_weights import check_external_data
     from recal.collecting.models.pt2 import checked_archive
@@ -53,7 +67,26 @@ def readers() -> dict[str, Callable[[bytes], object]]:
         held("v.zarr/manifest.json", tail)
         read_views(held("v.zarr/zarr.json", head).parent)
 
+    def array(content: bytes) -> None:
+        """Views in a folder whose description is the fuzzer's; all of their rows are read."""
+        if not (FOLDER / "a.zarr").exists():
+            Views([[2.0, 0.5], [0.1, 0.3]]).write(FOLDER / "a.zarr")
+            root = json.loads((FOLDER / "a.zarr" / "zarr.json").read_text())
+            del root["attributes"]["recal"]["generation"]
+            (FOLDER / "a.zarr" / "zarr.json").write_text(json.dumps(root))
+        (FOLDER / "a.zarr" / "logits" / "zarr.json").write_bytes(content)
+        _ = read_views(FOLDER / "a.zarr").logits
+
+    def in_folder(name: str, content: bytes, **how: Any) -> None:
+        open_path(held(name, content).parent, **how).read(0, 1)  # type: ignore[attr-defined]
+
     return {
+        "array": array,
+        "packed idx": lambda content: open_path(held("x-idx3-ubyte.gz", gzip.compress(content, 1))),
+        "tar": lambda content: open_path(held("x.tar.gz", gzip.compress(content, 1))),
+        "parquet": lambda content: open_path(held("t.parquet", content)),
+        "image": lambda content: in_folder("images/a.png", content, resize=8),
+        "sound": lambda content: in_folder("sounds/a.wav", content, seconds=1.0),
         "pool": lambda content: pool(content.decode("utf-8", "replace")),
         "spec": lambda content: str(as_transform(content.decode("utf-8", "surrogateescape"))),
         "calibrator": lambda content: load(held("c.recal", content)),
@@ -93,7 +126,29 @@ def honest() -> dict[str, list[bytes]]:
         size = {"as_expr": {"expr_str": "2*Symbol('s3', integer=True) + s1"}}
         program = {"graph_module": {"graph": graph, "module_call_graph": [], "sizes": [size]}}
         archive.writestr("m/models/model.json", json.dumps(program))
+    import pyarrow
+    import pyarrow.parquet
+    from PIL import Image
+
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        info = tarfile.TarInfo("cifar/test_batch.bin")
+        info.size = 3073
+        tar.addfile(info, io.BytesIO(bytes(3073)))
+    columns = {"a": [0.25] * 50, "b": [0.75] * 50, "label": ["a"] * 50}
+    pyarrow.parquet.write_table(pyarrow.table(columns), FOLDER / "seed.parquet")
+    pictures = []
+    for kind in ("PNG", "BMP", "GIF", "TIFF", "JPEG"):
+        Image.new("RGB", (9, 7), "red").save(drawn := io.BytesIO(), kind)
+        pictures.append(drawn.getvalue())
+    sound = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 52, b"WAVE", b"fmt ", 16, 1, 1, 8000, 16000, 2, 16, b"data", 16)
     return {
+        "array": [(FOLDER / "seed.zarr" / "logits" / "zarr.json").read_bytes()],
+        "packed idx": [b"\0\0\x08\x03" + struct.pack(">3I", 2, 3, 3) + bytes(18)],
+        "tar": [archive.getvalue()],
+        "parquet": [(FOLDER / "seed.parquet").read_bytes()],
+        "image": pictures,
+        "sound": [sound + bytes(16)],
         "pool": [b"zoom:0.1-0.9:20+brightness:0.5", b"zoom", b"median:0.5:medians=1;2", b"blur:0.1-3:5:layout=NHWC"],
         "spec": [b"zoom:0.37", b"pixels:0.1:seed=3", b"rotated by 90"],
         "calibrator": [plan, fitted],
@@ -124,7 +179,7 @@ class Trial:
         if not content:
             return
         name = self.names[content[0] % len(self.names)]
-        started = time.monotonic()
+        started, held, peak = time.monotonic(), _resident(), _peak()
         try:
             self.readers[name](content[1:])
             self.counts[f"{name} read"] += 1
@@ -132,6 +187,8 @@ class Trial:
             self.counts[f"{name} refused"] += 1
         except Exception as error:
             self._keep(f"{name}: {traceback.format_exc(limit=-2)}", type(error).__name__, error, content)
+        if _peak() > peak and _peak() - held > MOST_MEGABYTES:
+            self._keep(f"{name}: {_peak() - held} MB at the peak, from {len(content):,} bytes", "memory", None, content)
         if time.monotonic() - started > 10:
             self._keep(f"{name}: took {time.monotonic() - started:.0f} s", "slow", None, content)
 
@@ -144,16 +201,59 @@ class Trial:
         self.faults.setdefault(where, f"{words}\n{content[:400]!r}")
 
 
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000
+
+
+def _resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") // 10**6
+
+
 def smoke(count: int, seed: int) -> Trial:
     """A run without the fuzzer: honest files with bytes changed, cut and joined."""
     rng, trial, begun = random.Random(seed), Trial(), honest()
     for _ in range(count):
         number = rng.randrange(len(trial.names))
-        content = bytearray(rng.choice(begun[trial.names[number]]))
-        for _ in range(rng.randint(0, 6)):
-            place = rng.randrange(len(content) + 1)
-            content[place : place + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 3))
-        trial(bytes([number]) + bytes(content))
+        trial(bytes([number]) + changed(rng.choice(begun[trial.names[number]]), rng))
+    return trial
+
+
+def changed(content: bytes, rng: random.Random) -> bytes:
+    """Return bytes with some replaced, cut, put in, or made a number that claims much."""
+    held = bytearray(content)
+    for _ in range(rng.randint(0, 6)):
+        place = rng.randrange(len(held) + 1)
+        how = rng.random()
+        if how < 0.6:
+            held[place : place + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 3))
+        elif how < 0.8:
+            width = rng.choice((2, 4, 8))
+            claim = rng.choice(CLAIMS) % 2 ** (8 * width)
+            held[place : place + width] = claim.to_bytes(width, rng.choice(("little", "big")))
+        elif numbers := list(re.finditer(rb"\d+", bytes(held))):
+            found = rng.choice(numbers)
+            held[found.start() : found.end()] = str(rng.choice(CLAIMS)).encode()
+    return bytes(held)
+
+
+def plain(minutes: float, seed: int) -> Trial:
+    """Changes by chance until the time is over; what was read before is changed further."""
+    rng, trial, begun = random.Random(seed), Trial(), honest()
+    started = told = time.monotonic()
+    while (now := time.monotonic()) - started < 60 * minutes:
+        number = rng.randrange(len(trial.names))
+        known = begun[trial.names[number]]
+        content = changed(rng.choice(known), rng)
+        before = trial.counts[f"{trial.names[number]} read"]
+        trial(bytes([number]) + content)
+        if trial.counts[f"{trial.names[number]} read"] > before and len(content) < 20_000:
+            known.append(content)
+            del known[40:-40]
+        if now - told > 30:
+            told = now
+            report(trial, now - started)
+    report(trial, time.monotonic() - started)
     return trial
 
 
@@ -161,7 +261,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plain", action="store_true", help="without atheris: changes by chance")
     arguments = parser.parse_args()
+    if arguments.plain:
+        warnings.simplefilter("ignore")
+        return len(plain(arguments.minutes, arguments.seed).faults)
     import atheris
 
     import recal.engine
@@ -198,7 +302,8 @@ def main() -> int:
 def report(trial: Trial, seconds: float) -> None:
     """Print the counts so far; the last such line is the result, since the fuzzer ends the process."""
     total = sum(count for name, count in trial.counts.items() if name != "faults")
-    line = {"seconds": round(seconds), "inputs": total, "places with faults": len(trial.faults), **trial.counts}
+    line = {"seconds": round(seconds), "inputs": total, "places with faults": len(trial.faults)}
+    line |= {"peak MB": _peak(), **trial.counts}
     print(json.dumps(line), flush=True)
     (FOLDER / "faults.txt").write_text("\n\n".join(trial.faults.values()))
     if trial.faults:

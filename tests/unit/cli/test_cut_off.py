@@ -1,0 +1,92 @@
+"""A command that was killed, or met a full disk, finishes when it is run again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recal import Views
+from recal.cli.app import run
+
+TOOL = Path(__file__).with_name("cut_off.py")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "asking.py").write_text("def model(batch):\n    return batch[:, :3] - 2.0\n")
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32))
+    return tmp_path
+
+
+@pytest.mark.parametrize("left", [["journal.jsonl"], ["journal.jsonl", ".manifest.json.7-0a.part"], [".x.part"]])
+def test_a_store_stopped_before_its_manifest_is_gone_on_with(place, left, capsys):
+    (place / "v.zarr").mkdir()
+    for name in left:
+        (place / "v.zarr" / name).touch()
+    command = ["collect", "--model", "asking:model", "--data", "x.npy", "--batch-size", "4", "--out", "v.zarr"]
+    assert run(command) == 0, capsys.readouterr().err
+
+
+def test_a_journal_of_somebody_else_is_left_alone(place, capsys):
+    (place / "v.zarr").mkdir()
+    (place / "v.zarr" / "journal.jsonl").write_text('{"day": 1, "what": "my diary"}\n')
+    for more in ([], ["--force"], ["--again"]):
+        assert run(["collect", "--model", "asking:model", "--data", "x.npy", "--out", "v.zarr", *more]) == 2
+    assert "diary" in (place / "v.zarr" / "journal.jsonl").read_text()
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """From the third file on, whatever is written meets a full disk."""
+    import os
+
+    whole, files = os.fsync, set()
+
+    def fsync(handle):
+        files.add(handle)
+        if len(files) > 2:
+            raise OSError(28, "No space left on device")
+        return whole(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def test_compare_writes_all_of_its_files_or_none(place, full_disk, capsys):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 60)
+    logits = 2 * (np.eye(3)[y] + rng.normal(0, 0.9, (60, 3)))
+    np.savez(place / "v.npz", logits=logits, labels=y)
+    assert run(["compare", "v.npz", "--methods", "ts", "--splits", "1", "--out", "results"]) == 2
+    told = capsys.readouterr().err
+    assert "results/comparison.csv: No space left on device. No files were written" in told
+    assert not (place / "results").exists()
+
+
+def test_a_chart_on_a_full_disk_is_named(place, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 60)
+    logits = 2 * (np.eye(3)[y] + rng.normal(0, 0.9, (60, 3)))
+    Views(logits, {"flip": logits * 0.6}, y).write(place / "v.npz")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    assert run(["groups", "v.npz", "--chart", "g.png"]) == 2
+    assert "g.png: No space left on device" in capsys.readouterr().err
+    assert not (place / "g.png").exists()
+
+
+@pytest.mark.slow
+def test_killed_or_full_at_any_step_the_same_command_finishes_the_work(tmp_path):
+    done = subprocess.run([sys.executable, TOOL, str(tmp_path), "7"], capture_output=True, text=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert {name: found["faults"] for name, found in told.items()} == {key: [] for key in told}
+    assert sum(found["attempts"] for found in told.values()) > 40
