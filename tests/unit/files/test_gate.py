@@ -84,11 +84,11 @@ def endless_tar_header(folder):
     return "x.tar.gz"
 
 
-def empty_zarr(folder):
+def empty_zarr(folder, rows=4 * 10**8, step=10**6):
     Views([[2.0, 0.0]] * 4).write(folder / "v.zarr")
     path = folder / "v.zarr" / "logits" / "zarr.json"
     held = json.loads(path.read_text())
-    held["shape"], held["chunk_grid"]["configuration"]["chunk_shape"] = [4 * 10**8, 2], [10**6, 2]
+    held["shape"], held["chunk_grid"]["configuration"]["chunk_shape"] = [rows, 2], [step, 2]
     path.write_text(json.dumps(held))
     root = json.loads((folder / "v.zarr" / "zarr.json").read_text())
     root["attributes"]["recal"].pop("generation")
@@ -150,6 +150,10 @@ HOSTILE = {
     "tar-xz": (xz_tar, OPEN + "open_path(Path({!r}))"),
     "tar-header": (endless_tar_header, OPEN + "open_path(Path({!r}))"),
     "zarr": (empty_zarr, "import recal\nrecal.read_views({!r}).logits.sum()"),
+    "zarr-many-chunks": (
+        lambda folder: empty_zarr(folder, 10**6, 2),
+        "import recal\nrecal.read_views({!r}).logits.sum()",
+    ),
     "zarr-chunk": (packed_chunk, "import recal\nrecal.read_views({!r}).logits.sum()"),
     "image": (large_image, OPEN + "open_path(Path({!r})).read(0, 1)"),
     "sound": (fast_sound, OPEN + "open_path(Path({!r}), seconds=2.0).read(0, 1)"),
