@@ -64,7 +64,6 @@ COMMANDS = {
     "apply-table": ["apply", "c.recal", "v.npz", "--out", "out.parquet"],
     "groups-chart": ["groups", "v.npz", "--chart", "out.svg"],
     "watch-state": ["watch", "v.npz", "v.npz", "--save", "out.recal"],
-    "watch-retemper": ["watch", "v.npz", "v.npz", "--retemper", "out.npz"],
     "export": ["export", "c.recal", "--classes", "3", "--out", "out.onnx"],
 }
 

@@ -1,0 +1,222 @@
+"""How well confidences follow damage without labels: share of the best temperature's gain, ECE, accuracy, mistakes.
+
+    python -m benchmarks.following views.npz damaged.npz --draws 3
+    python -m benchmarks.following views.npz
+
+`views.npz` is a file of labelled views. `damaged.npz` holds `names` (the first is clean), `logits` (m, n, K), `labels`
+and `rows`, the rows of the views that were damaged, which are left out of every fit. Without it, each kind of view is
+left out of the fit in its turn and taken for the damage. Gains are of temperature scaling's NLL; 100 % is what the best
+temperature with labels would give on the same inputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from recal import DecisionRule, TemperatureScaling, Views, decide, evaluate, profile, read_views
+from recal.decisions import Profile, to_the_power
+
+HARMLESS = ("flip", "shift")
+POOLS = {
+    "2 kinds": ("zoom", "brightness"),
+    "3 kinds": ("zoom", "brightness", "blur"),
+    "4 kinds": ("zoom", "brightness", "blur", "jpeg"),
+    "6 kinds": ("zoom", "brightness", "blur", "jpeg", "contrast", "pixelate"),
+    "all kinds": (),
+}
+
+
+class Judged(NamedTuple):
+    """One batch: NLL and ECE as they were and followed, the best NLL, accuracy, its estimate, and the rule."""
+
+    before: float
+    after: float
+    best: float
+    ece_before: float
+    ece_after: float
+    accuracy: float
+    estimate: float
+    width: float
+    held: bool
+    known: bool
+    wrong_before: float
+    wrong_after: float
+
+
+class Fit(NamedTuple):
+    kept: Profile
+    calibrator: TemperatureScaling
+    rule: DecisionRule | None
+
+
+def kind_of(spec: object) -> str:
+    return str(spec).split(":")[0]
+
+
+def fit(views: Views, rows: np.ndarray, kinds: Sequence[str] = (), rule_rows: np.ndarray | None = None) -> Fit:
+    """Profile, temperature and, from other rows, a rule of at most 2 % mistakes among accepted answers."""
+    some = views[rows]
+    chosen = {t: some.transformed(t) for t in some.transforms if not kinds or kind_of(t) in kinds}
+    calibrator = TemperatureScaling().fit(some.logits, some.labels)
+    rule = None
+    if rule_rows is not None:
+        other = views[rule_rows]
+        assert other.labels is not None
+        rule = decide(calibrator.predict_proba(other.logits), other.labels, risk=0.02).rule
+    return Fit(profile(Views(some.logits, chosen, some.labels)), calibrator, rule)
+
+
+def judge(made: Fit, logits: np.ndarray, y: np.ndarray) -> Judged:
+    found = made.kept.condition(logits)
+    probs = made.calibrator.predict_proba(logits)
+    followed = to_the_power(probs, found.ratio)
+    best = TemperatureScaling().fit(logits, y).predict_proba(logits)
+    right = logits.argmax(axis=1) == y
+    scores = [evaluate(one, y) for one in (probs, followed, best)]
+    wrong = [float("nan")] * 2
+    if made.rule is not None:
+        accepted = [made.rule.accept(probs), made.rule.accept(followed) & (not found.unlike)]
+        wrong = [float((~right[one]).mean()) if one.any() else 0.0 for one in accepted]
+    low, high = found.interval
+    return Judged(
+        *(score["nll"] for score in scores),
+        scores[0]["ece"],
+        scores[1]["ece"],
+        float(right.mean()),
+        found.accuracy,
+        high - low,
+        low <= right.mean() <= high,
+        found.known,
+        *wrong,
+    )
+
+
+def row(name: str, found: list[Judged]) -> str:
+    table = np.array(found, dtype=np.float64)
+    before, after, best, ece, ece_after, accuracy, estimate, width, held, known, wrong, wrong_after = table.T
+    gain, change = (before - best).sum(), (after - before) / before
+    errors = np.abs(estimate - accuracy)[known > 0]
+    cells = [
+        f"{(before - after).sum() / gain:.1%}" if gain > 0.002 * before.sum() else "-",
+        f"{(after < before).mean():.0%}",
+        f"{change.max():+.1%}",
+        f"{ece.mean():.3f} -> {ece_after.mean():.3f}",
+        f"{errors.mean():.3f}, {errors.max():.3f}" if len(errors) else "-",
+        f"{known.mean():.0%}",
+        f"{held.mean():.1%}, {width[known > 0].mean() if len(errors) else 1:.2f}",
+        f"{wrong.mean():.1%} -> {wrong_after.mean():.1%}; {wrong.max():.0%} -> {wrong_after.max():.0%}",
+    ]
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
+HEAD = (
+    "| | gain | better | worst NLL | mean ECE | accuracy error: mean, largest | known | interval holds, width "
+    "| mistakes of a 2 % rule: mean; worst |\n|---|" + "---|" * 8
+)
+
+
+def halves(views: Views, left_out: np.ndarray, n: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to fit on, and others for the rule."""
+    order = np.random.default_rng(draw).permutation(np.setdiff1d(np.arange(views.n_samples), left_out))
+    return order[:n], order[n : n + 2000]
+
+
+def batches(logits: np.ndarray, y: np.ndarray, size: int | None, rng: np.random.Generator) -> Iterator[tuple]:
+    rows = np.arange(len(y)) if size is None else rng.choice(len(y), size, replace=False)
+    yield logits[rows], y[rows]
+
+
+def on_damage(views: Views, path: Path, draws: int) -> None:
+    with np.load(path) as held:
+        names, damaged, y, rows = held["names"], held["logits"].astype(np.float32), held["labels"], held["rows"]
+    print(f"{len(names) - 1} kinds of damage, {len(y):,} inputs each, {draws} draws of the fitting samples\n\n{HEAD}")
+
+    def study(
+        name: str, n: int = 2000, size: int | None = None, kinds: Sequence[str] = (), sets: str = "damage"
+    ) -> None:
+        found = []
+        for draw in range(draws):
+            rng, (mine, others) = np.random.default_rng([draw, 1]), halves(views, rows, n, draw)
+            made = fit(views, mine, kinds, others)
+            if sets == "clean":
+                chosen = [(damaged[0], y)] * (1 if size is None else 20)
+            elif sets == "half":
+                chosen = [(np.where(rng.random(len(y))[:, None] < 0.5, damaged[0], one), y) for one in damaged[1:]]
+            elif sets == "mix":
+                chosen = [_mixed(one, y, rng) for one in damaged]
+            else:
+                chosen = [(one, y) for one in damaged[1:]]
+            found += [judge(made, *batch) for one in chosen for batch in batches(*one, size, rng)]
+        print(row(name, found), flush=True)
+
+    for n in (2000, 500, 300):
+        study(f"fit on {n:,}", n=n)
+    for size in (1000, 300, 100, 50):
+        study(f"batches of {size:,}", size=size)
+    for name, kinds in POOLS.items():
+        study(name, kinds=kinds)
+    for size in (None, 300, 100, 50):
+        study("clean" if size is None else f"clean, batches of {size}", size=size, sets="clean")
+    study("half of each batch clean", sets="half")
+    study("three classes five times as frequent", sets="mix")
+    _coverage(views, damaged, y, rows)
+
+
+def _mixed(logits: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    often = np.isin(y, rng.permutation(int(y.max()) + 1)[:3])
+    weights = np.where(often, 5.0, 1.0)
+    rows = rng.choice(len(y), len(y) // 2, replace=False, p=weights / weights.sum())
+    return logits[rows], y[rows]
+
+
+def _coverage(views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndarray, count: int = 500) -> None:
+    rng, held, known = np.random.default_rng(7), [], []
+    for draw in range(10):
+        kept = fit(views, halves(views, rows, int(rng.choice([500, 1000, 2000])), 100 + draw)[0]).kept
+        for _ in range(count // 10):
+            one, size = damaged[rng.integers(len(damaged))], int(rng.choice([100, 300, 1000]))
+            chosen = rng.choice(len(y), size, replace=False)
+            found = kept.condition(one[chosen])
+            right = float((one[chosen].argmax(axis=1) == y[chosen]).mean())
+            held.append(found.interval[0] <= right <= found.interval[1])
+            known.append(found.known)
+    inside = np.mean(np.array(held)[np.array(known)])
+    print(f"\n95 % intervals over {count} batches: {np.mean(held):.1%} hold the accuracy; where known {inside:.1%}")
+
+
+def on_views(views: Views, draws: int) -> None:
+    """Leave each kind of view out of the fit, and take it for the damage."""
+    kinds = sorted({kind_of(t) for t in views.transforms} - set(HARMLESS))
+    print(f"Each of {len(kinds)} kinds of view left out in its turn: {', '.join(kinds)}\n\n{HEAD}")
+    everything: list[Judged] = []
+    for kind in kinds:
+        found = []
+        for draw in range(draws):
+            mine, others = halves(views, np.array([], int), min(2000, views.n_samples // 2), draw)
+            made = fit(views, mine, [one for one in kinds if one != kind] or ["none"], None)
+            left = views[others]
+            assert left.labels is not None
+            for transform in [t for t in left.transforms if kind_of(t) == kind]:
+                found.append(judge(made, np.asarray(left.transformed(transform), np.float32), left.labels))
+        print(row(f"without {kind}", found), flush=True)
+        everything += found
+    print(row("all", everything))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("views", type=Path)
+    parser.add_argument("damaged", type=Path, nargs="?")
+    parser.add_argument("--draws", type=int, default=3)
+    given = parser.parse_args()
+    views = read_views(given.views)
+    on_views(views, given.draws) if given.damaged is None else on_damage(views, given.damaged, given.draws)
+
+
+if __name__ == "__main__":
+    main()
