@@ -14,6 +14,8 @@ from bisect import bisect_left, bisect_right, insort
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.decisions.following.condition import Condition
+from recal.decisions.following.statistics import RowNumbers
 from recal.decisions.profiles import Profile, Reactions, Vector, reactions
 from recal.decisions.rule import check_share
 from recal.errors import InputError
@@ -23,6 +25,8 @@ from recal.views import Views
 _BETS = np.array([-1.5, -0.5, 0.5, 1.5])
 _JUMP = 0.01
 _FORTUNE = 1e200
+# So many samples are judged together for their condition.
+_WINDOW = 1000
 
 
 class StreamWatch:
@@ -50,6 +54,9 @@ class StreamWatch:
     n_seen : int
     alarm_at : int or None
         The number of samples seen when the capital first reached 1 / alpha.
+    condition : Condition
+        What the last samples, 1,000 or a little more, show together: the temperature that suits them and their
+        accuracy, or why they are unknown.
 
     Examples
     --------
@@ -78,6 +85,7 @@ class StreamWatch:
         n_pools, n_classes = len(self._pools), profile.n_classes
         self._players = np.full((n_pools + n_classes, len(_BETS)), 1.0 / len(_BETS))
         self._shares = np.r_[np.ones(n_pools), np.full(n_classes, 1 / n_classes)] / (n_pools + 1)
+        self._recent: list[RowNumbers] = []
         self.n_seen = 0
         self.highest = 1.0
         self.alarm_at: int | None = None
@@ -98,11 +106,24 @@ class StreamWatch:
             raise InputError(
                 f"These inputs hold no {missing[0]!r}, which the profile compares; or pass use_views=False."
             )
+        self._remember(batch)
         found = reactions(batch, self.specs)
         for answer, *row in zip(found.answers.tolist(), *(column.tolist() for column in _columns(found))):
             ranks = [self._rank(pool, value) for pool, value in zip(self._pools, row)]
             self._bet(np.r_[ranks, self._class_ranks(answer)])
         return self
+
+    @property
+    def condition(self) -> Condition:
+        if not self._recent:
+            raise InputError("No samples were seen yet: call update(logits) first.")
+        return self.profile.condition_of(self._recent)
+
+    def _remember(self, batch: Views) -> None:
+        """Keep what following needs of the last samples, and drop pieces that those after them make needless."""
+        self._recent.append(self.profile.numbers(batch.logits[-_WINDOW:]))
+        while sum(len(piece.answers) for piece in self._recent[1:]) >= _WINDOW:
+            del self._recent[0]
 
     def _rank(self, pool: list[float], value: float) -> float:
         """Where a value stands among those before it and itself, equals at random; uniform if nothing changed."""
