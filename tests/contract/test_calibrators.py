@@ -212,6 +212,8 @@ def test_the_prediction_is_kept(method, rows):
 @accuracy_keeping
 def test_the_method_itself_keeps_the_prediction(method):
     """Lifting a tie by one unit in the last place is all that the base class may need to do."""
+    if "answers" in inspect.signature(method).parameters:
+        pytest.skip("the base class keeps its answers, and tells the confidence before that")
     views = make_views(np.concatenate([SATURATED, NEAR_TIES, problem(seed=4).logits]))
     probs = fitted(method)._predict_proba(views)
     top = views.logits.argmax(axis=1)

@@ -92,7 +92,8 @@ class AutoCalibration(Calibrator):
         sample_weight: ArrayLike | None = None,
     ) -> Self:
         super().fit(X, y, classes=classes, sample_weight=sample_weight)
-        self.calibrator_.classes_, self.calibrator_.n_fitted_ = self.classes_, self.n_fitted_
+        self.calibrator_.classes_ = self.classes_
+        self.calibrator_.n_fitted_ = getattr(self.calibrator_, "n_fitted_", self.n_fitted_)
         return self
 
     def _fit(self, views: Views, labels: Labels) -> None:
@@ -141,14 +142,14 @@ def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Ca
     name, weight = next(iter(fitted.weights.items()))
     member = fitted.members[name]
     if fitted.plan is not None or weight < _NEARLY_ALL or member.short_name != name:
-        return ensemble, ensemble.reason_
+        return ensemble, f"Chosen: ensemble, which {ensemble.reason_[0].lower()}{ensemble.reason_[1:]}"
     if hasattr(member, "answers"):
         member.answers = ensemble.answers
     if fitted.evidence is None:
-        return member, f"Takes {name}: there are fewer than 50 samples, or no mistakes, to choose by."
+        return member, f"Chosen: {name}, since there are fewer than 50 samples, or no mistakes, to choose by."
     if weight == 1.0:
-        return member, f"Takes {name}: on samples left out, no mixture of methods has a lower NLL."
-    return member, f"Takes {name}, which has {100 * weight:.0f} % of the weight in the best mixture of methods."
+        return member, f"Chosen: {name}, since on samples left out no mixture of methods has a clearly lower NLL."
+    return member, f"Chosen: {name}, which has {100 * weight:.0f} % of the weight in the best mixture of methods."
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def _try_recal(evidence: Evidence, seed: int) -> _Trial:
         method,
         record,
         wins,
-        f"Takes recal: on samples left out, its NLL is {gain:.1f} % lower than that of the best mixture of methods, "
+        f"Chosen: recal, whose NLL on samples left out is {gain:.1f} % lower than that of the best mixture of methods, "
         f"for {passes:.0f} more forward passes per answer.",
     )
 

@@ -275,7 +275,7 @@ def _name(method: Any) -> str:
 
 def usual_methods(views: Views) -> list[str]:
     """What to compare where nobody says: one of each kind worth a look, those from views where there are any."""
-    return ["ts", "ets", "spline", "irm", "svs", *(["recal", "stack"] if views.transforms else [])]
+    return ["ts", "ets", "spline", "irm", "svs", "ensemble", *(["recal", "stack"] if views.transforms else [])]
 
 
 def find_method(name: str) -> Calibrator:

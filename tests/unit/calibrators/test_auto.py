@@ -30,6 +30,7 @@ def test_views_that_pay_are_chosen_and_the_sentence_says_so():
     assert auto.choice_ == "ensemble"
     assert isinstance(auto.calibrator_, CalibrationEnsemble)
     assert auto.plan_ == auto.calibrator_.plan_
+    assert auto.reason_.startswith("Chosen: ensemble, which mixes ")
     assert "stacks zoom:0.5 on top for " in auto.reason_
     assert "more forward passes per answer" in auto.reason_
     assert auto.trials_[0]["method"] == "ts"
@@ -48,7 +49,7 @@ def test_a_calibrated_model_gets_a_temperature_and_pays_nothing():
     np.testing.assert_array_equal(
         auto.predict_proba(views.logits), TemperatureScaling().fit(views, y).predict_proba(views)
     )
-    assert auto.reason_.startswith("Takes ts")
+    assert auto.reason_.startswith("Chosen: ts, since on samples left out")
 
 
 def test_a_tilted_model_gains_without_any_view():

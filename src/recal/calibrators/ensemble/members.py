@@ -85,7 +85,8 @@ def _fit(name: str, logits: Floats, labels: Labels, weights: Vector | None) -> C
         else:
             rows = np.repeat(np.arange(len(labels)), _whole(weights))
             member._fit(views[rows], labels[rows])
-    member.classes_, member.n_fitted_ = np.arange(logits.shape[1]), len(labels)
+    member.classes_ = np.arange(logits.shape[1])
+    member.n_fitted_ = getattr(member, "n_fitted_", len(labels))  # some need the one of their own fit
     return member
 
 
