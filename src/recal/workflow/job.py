@@ -34,6 +34,7 @@ from recal.files.views import read_views
 from recal.metrics import Evaluation, evaluate
 from recal.plan import Plan
 from recal.reporting import report
+from recal.transforms import Transform
 from recal.views import Views
 from recal.workflow.folder import CALIBRATION, DECIDE, FIT, JUDGE, PAGE, SUMMARY
 
@@ -175,7 +176,9 @@ def calibrate(
 
     say("2/4  Ask the model about the inputs, and about transformed copies of some of them.")
     method = AutoCalibration(random_state=random_state) if calibrator is None else calibrator
-    views = _fit_views(answering, Picked(source, parts[0]), pool, pilot, folder / FIT, asked, method, random_state, say)
+    reads = method.needs_views or method.reads_views
+    candidates = _candidates(answering, source, pool, random_state) if reads else ()
+    views = _fit_views(answering, Picked(source, parts[0]), candidates, pilot, folder / FIT, asked, random_state, say)
     say("3/4  Fit the calibration.")
     fitted = method.fit(views)
     # What `recal watch` and `recal apply --follow` compare with; the pilot holds every transformation.
@@ -204,22 +207,27 @@ def split(n_samples: int, random_state: int) -> tuple[NDArray[np.intp], NDArray[
     return first, second, third
 
 
+def _candidates(model: Any, source: IndexedSource, pool: Any, seed: int) -> tuple[Transform, ...]:
+    """Return the transformations to try: those that may improve answers, and damage, which the profile learns from."""
+    if not (isinstance(pool, str) and pool in NAMED):
+        return as_pool(pool, seed)
+    found = usual_pool(source, model, seed, pool)
+    if pool == AUTO:
+        found += usual_pool(source, model, seed, "damage")
+    return tuple({str(transform): transform for transform in found}.values())
+
+
 def _fit_views(
     model: Any,
     source: Picked,
-    pool: Any,
+    candidates: tuple[Transform, ...],
     pilot: int,
     out: Path,
     asked: dict[str, Any],
-    method: Calibrator,
     seed: int,
     say: Callable[[str], None],
 ) -> Views:
     """Collect what the fit reads; of many inputs only the views that a pilot found worth it."""
-    if not (method.needs_views or method.reads_views):
-        return collect(model, source, None, out=out, **asked)
-    named = isinstance(pool, str) and pool in NAMED
-    candidates = usual_pool(source, model, seed, str(pool)) if named else as_pool(pool, seed)
     if candidates and needs_pilot(source, pilot):
         found = run_pilot(model, source, candidates, pilot, out=out, seed=seed, **asked)
         say(f"     {found}.")
