@@ -85,7 +85,7 @@ def test_the_cheapest_threshold_of_the_samples_is_told_beside_the_guarantee():
 
 
 def test_the_start_is_where_the_expected_mistakes_are_likeliest_allowed():
-    sure = np.full(1000, 0.9999)
+    sure = np.ones(1000)
     assert likely_start(answers(sure), 0.01, 0.05) > 299  # doubt is at least a fifth of the risk: 0.6 mistakes in 299
     doubtful = np.r_[np.full(299, 0.9999), np.full(701, 0.9)]
     assert likely_start(answers(doubtful), 0.01, 0.05) == 299
