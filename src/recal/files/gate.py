@@ -20,6 +20,7 @@ from recal.errors import FileError, InputError
 
 LIMIT = "RECAL_MAX_BYTES"
 _SMALL, _RATIO, _LARGE = 256 * 2**20, 200, 4 * 2**30
+_FEW_CHUNKS = 1000
 _HEADERS = 65_536  # beside the content that a reader asks for
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 # How codecs of zarr are called that make more bytes of fewer.
@@ -48,17 +49,26 @@ def admit(path: str | os.PathLike[str], needed: int, size: int | None = None) ->
         )
 
 
-def admit_folder(path: Path, needed: int) -> None:
-    """Refuse a folder whose arrays declare far more than its files hold; it is read in pieces, so more is no matter."""
+def admit_folder(path: Path, needed: int, chunks: int) -> None:
+    """Refuse a folder whose arrays declare far more bytes, or chunks, than its files hold.
+
+    It is read in pieces, so that it may be of any size. Each chunk is a file, and to look for one costs time as well.
+    """
     told = _told() or 0
-    if needed <= max(_SMALL, told):
+    needed = 0 if needed <= max(_SMALL, told) else needed
+    wanted = 0 if chunks <= _FEW_CHUNKS else chunks // 2
+    if not needed and not wanted:
         return
-    held = 0
+    held = files = 0
     for folder, _, names in os.walk(path):
         for name in names:
-            held += os.lstat(os.path.join(folder, name)).st_size
-            if needed <= _RATIO * held:
+            held, files = held + os.lstat(os.path.join(folder, name)).st_size, files + 1
+            if needed <= _RATIO * held and wanted <= files:
                 return
+    if needed <= _RATIO * held:
+        raise FileError(
+            f"{path}: its arrays declare {chunks:,} chunks, and {files:,} files are there: most are missing."
+        )
     raise FileError(
         f"{path}: its {held:,} bytes declare arrays of {needed:,}, so nearly all of their values are missing. If you "
         f"trust the folder, set {LIMIT}={needed}."

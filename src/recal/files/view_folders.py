@@ -27,8 +27,6 @@ from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
 VERSION = 1
-# What it takes to look for a chunk that is not there: millions of them take minutes and gigabytes.
-_BYTES_PER_CHUNK = 1000
 _FLOATS = ("float16", "float32", "float64")
 # Larger arrays are not read into memory whole but mapped.
 _MOST_BYTES = 1_000_000_000
@@ -166,8 +164,7 @@ def _admit(path: Path, arrays: dict[str, Any]) -> None:
     sizes = [(array.shape, np.dtype(array.dtype).itemsize) for array in arrays.values()]
     chunks = [(array.shards or array.chunks, np.dtype(array.dtype).itemsize) for array in arrays.values()]
     files = [math.prod(-(-n // size) for n, size in zip(whole, chunk)) for (whole, _), (chunk, _) in zip(sizes, chunks)]
-    needed = declared(sizes) + _BYTES_PER_CHUNK * sum(files)
-    admit_folder(path, max([needed, *(declared([chunk]) for chunk in chunks)]))
+    admit_folder(path, max([declared(sizes), *(declared([chunk]) for chunk in chunks)]), sum(files))
 
 
 def _pin(path: Path, generation: Any, described: str, verify: bool) -> Pinned:
