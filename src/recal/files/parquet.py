@@ -37,6 +37,7 @@ def read_parquet(path: Path, extra: str = "report") -> Any:
             admit(path, _decoded_bytes(path, file.metadata))
             texts = [field.name for field in file.schema_arrow if _is_text(arrow, field.type)]
         table = parquet.read_table(path, read_dictionary=texts, partitioning=None)
+        table.validate(full=True)  # a damaged page may name texts that its dictionary does not hold
     except FileError:
         raise
     except MemoryError as error:

@@ -163,6 +163,8 @@ def _admit(path: Path, arrays: dict[str, Any]) -> None:
     """Refuse arrays, or single chunks of them, that declare far more than the folder's files hold."""
     sizes = [(array.shape, np.dtype(array.dtype).itemsize) for array in arrays.values()]
     chunks = [(array.shards or array.chunks, np.dtype(array.dtype).itemsize) for array in arrays.values()]
+    if any(0 in chunk for chunk, _ in chunks):
+        raise FileError(f"{path} is damaged: it declares chunks that hold nothing.")
     files = [math.prod(-(-n // size) for n, size in zip(whole, chunk)) for (whole, _), (chunk, _) in zip(sizes, chunks)]
     admit_folder(path, max([declared(sizes), *(declared([chunk]) for chunk in chunks)]), sum(files))
 

@@ -281,6 +281,12 @@ ZARR = {
         r"\(1, 6, 3\)",
     ),
     "classes": (lambda p: edit(p / "zarr.json", lambda d: d["attributes"].update(classes=["a"])), "3 columns"),
+    "empty-chunks": (
+        lambda p: edit(
+            p / "logits" / "zarr.json", lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[2, 0])
+        ),
+        "hold nothing|not a zarr folder",
+    ),
     "huge-labels": (lambda p: edit(p / "labels" / "zarr.json", lambda d: d.update(shape=[10**13])), "declare arrays"),
     "pickle": (
         lambda p: edit(p / "logits" / "zarr.json", lambda d: d["codecs"].append({"name": "numcodecs.pickle"})),
