@@ -12,6 +12,7 @@ from recal.decisions.decision import Costs, decide
 from recal.decisions.rule import DecisionRule
 from recal.decisions.search import _sequence, certified, likely_start, ranked
 from recal.decisions.sets import PredictionSets, _limit, prediction_sets
+from recal.errors import FewSamplesWarning
 
 
 def answers(confidence, wrong=()):
@@ -122,3 +123,10 @@ def test_raps_counts_ranks_beyond_the_free_ones():
 def test_sets_are_made_of_the_true_class_scores():
     probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.3, 0.7]])
     assert prediction_sets(probs, [0, 0, 0, 0], 0.5).limits == (pytest.approx(0.6),)
+
+
+def test_classes_that_stay_in_every_set_are_told():
+    probs = np.tile([0.6, 0.3, 0.1], (20, 1))
+    with pytest.warns(FewSamplesWarning, match="1 of 3 classes have fewer than the 9 labelled samples"):
+        sets = prediction_sets(probs, [0] * 10 + [1] * 9 + [2] * 1, 0.9, per_class=True)
+    assert [math.isinf(limit) for limit in sets.limits] == [False, False, True]

@@ -17,6 +17,7 @@ since the score is then a plain function of the sample, the guarantee needs no r
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -26,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import check_labels, check_probs
 from recal.decisions.bounds import Interval, share_interval
 from recal.decisions.rule import check_share, is_number
-from recal.errors import InputError
+from recal.errors import FewSamplesWarning, InputError
 from recal.same_rows import fitted_rows, warn_of_fitted
 
 Method = Literal["lac", "aps", "raps"]
@@ -203,6 +204,16 @@ def prediction_sets(
     own = form.scores(array, u)[np.arange(len(array)), labels]
     groups = [own[labels == column] for column in range(array.shape[1])] if per_class else [own]
     limits = tuple(_limit(scores, coverage) for scores in groups)
+    if endless := limits.count(math.inf):
+        needed = math.ceil(coverage / (1.0 - coverage) - 1e-9)
+        which = f"{endless} of {len(limits)} classes have" if per_class else "These samples are"
+        warnings.warn(
+            f"{which} fewer than the {needed} labelled samples that a coverage of {coverage:g} needs"
+            + (", and stay in every set. " if per_class else ": every set holds every class. ")
+            + "Add labelled samples, or lower the coverage.",
+            FewSamplesWarning,
+            stacklevel=2,
+        )
     return PredictionSets(method, coverage, limits, penalty, free_ranks, randomised, at_least_one)
 
 
