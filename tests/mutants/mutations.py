@@ -20,7 +20,7 @@ _INTERVALS = "statistics/test_intervals.py"
 _SAME = "unit/test_same_rows.py"
 _DECIDE = "unit/decisions/test_decide.py"
 _RULE = "unit/decisions/test_rule.py"
-_GUARD = "unit/engine/test_guard.py"
+_GUARD = "unit/runtime/test_guard.py"
 _METRICS = "parity/test_metrics_parity.py"
 
 MUTATIONS = tuple(
@@ -64,9 +64,8 @@ MUTATIONS = tuple(
         ("same_rows.py", "dtype=np.float32) + np.float32(0.0)", "dtype=np.float32)", _SAME),
         # calibrators and the guard
         ("calibrators/base.py", "kept = np.flatnonzero(weights)", "kept = np.arange(len(weights))", _INTERVALS),
-        ("engine/guard.py", "MARGIN = 1e-6", "MARGIN = 1e-3", _INTERVALS),
-        ("engine/guard.py", "np.arange(2, rivals.shape[1] + 2)", "np.arange(1, rivals.shape[1] + 1)", _GUARD),
-        ("engine/guard.py", "lowered[place, columns] = own + lost", "lowered[place, columns] = own", _GUARD),
+        ("runtime/reference.py", "MARGIN = 1e-6", "MARGIN = 1e-3", _INTERVALS),
+        ("runtime/reference.py", "np.arange(2, rivals.shape[1] + 2)", "np.arange(1, rivals.shape[1] + 1)", _GUARD),
         # metrics and their intervals
         ("metrics/intervals.py", "_DEVIATIONS = 1.96", "_DEVIATIONS = 1.5", _INTERVALS),
         ("metrics/intervals.py", "return low, max(high, _solve(", "return low, min(high, _solve(", _INTERVALS),
@@ -79,7 +78,7 @@ MUTATIONS = tuple(
         ("files/probs.py", "sure, int(fitted))", "sure, 0)", _SAME),
         (
             "files/encoding.py",
-            "if not isinstance(values, dict) or not needed <= set(values) <= known:",
+            "if not isinstance(values, dict) or not needed <= set(values) <= known | former:",
             "if not isinstance(values, dict) or set(values) != known:",
             _RULE,
         ),

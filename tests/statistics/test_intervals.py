@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from recal.engine.guard import MARGIN, keep_answers
 
 from recal.calibrators import TemperatureScaling
 from recal.metrics.binned import equal_mass_edges, table_of
 from recal.metrics.cells import gather
 from recal.metrics.intervals import Field, _absolute_sum, bootstrap, tracked_errors
 from recal.metrics.rows import equal_width_edges, score
+from recal.runtime.reference import MARGIN, keep_answers
 from recal.same_rows import kept_hashes, seen_among
 
 
