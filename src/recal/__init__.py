@@ -73,7 +73,8 @@ def __getattr__(name: str) -> Any:
 def _moved(name: str) -> Any:
     for room, names in _MOVED.items():
         if name in names.split():
-            told = f"recal.{name} has moved: write `from recal.{room} import {name}`. This name goes in version 1.1."
+            moved = f"recal.{name} has moved: write `from recal.{room} import {name}`."
+            told = f"{moved} The old name will be removed in version 1.1."
             warn(told, DeprecationWarning, stacklevel=3)
             return getattr(import_module(f"{__name__}.{room}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

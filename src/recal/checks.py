@@ -88,7 +88,7 @@ def check_matrix(values: ArrayLike, name: str) -> Floats:
             "must be finite",
             argument=name,
             came=f"row {row}, column {column} is {array[row, column]}",
-            remedy="Remove rows with NaN or inf, or mend the model that gave them",
+            remedy="Remove rows with NaN or inf, or fix the model that returned them",
         )
     return array
 

@@ -173,10 +173,10 @@ class Blend:
         lines = [f"  {name!s:<16} {weight:.4f}" for name, weight in parts]
         lines += [f"  {name:<16} {_range(values)}" for name, values in (("class offsets", self.offsets),) if values]
         if self.gate is not None and self.weights:
-            surer = f"mixture {self.gated_mixture:.4f}, " if self.needs_mixture else ""
-            surer += f"original {self.gated_own:.4f}"
-            surer += f", class offsets {_range(self.gated_offsets)}" if self.gated_offsets else ""
-            lines.append(f"  no view from a confidence of {self.gate:g} on: {surer}")
+            alone = f"mixture {self.gated_mixture:.4f}, " if self.needs_mixture else ""
+            alone += f"original {self.gated_own:.4f}"
+            alone += f", class offsets {_range(self.gated_offsets)}" if self.gated_offsets else ""
+            lines.append(f"  no view at a confidence of {self.gate:g} or more: {alone}")
         return lines
 
 
@@ -242,7 +242,7 @@ class Plan:
         return views, np.array([step.betas for step in steps], dtype=np.float64).reshape(-1, 4)
 
     def needs_views(self, logits: Floats) -> NDArray[np.bool_]:
-        """Say of each sample whether its views must be computed, (n_samples,): the others are surer than the gate.
+        """Say of each sample whether its views must be computed, (n_samples,): its confidence is below the gate.
 
         Decided from the original's logits alone, row by row, in float64.
         """
@@ -259,12 +259,14 @@ class Plan:
         return needed
 
     def __str__(self) -> str:
-        views = f"{len(self.transforms)} view{'' if len(self.transforms) == 1 else 's'} to compute"
-        start = f"Plan: start temperature {1 / self.start:.4g}"
+        start = f"Plan: temperature {1 / self.start:.4g}"
         if self.blend is not None:
-            return "\n".join([f"{start}, a blend, answers {self.blend.answers}, {views}", *self.blend.lines()])
-        steps = f"{len(self.steps)} step{'' if len(self.steps) == 1 else 's'}, {views}" if self.steps else "no steps"
-        lines = [f"{start}, {steps}"]
+            changes = "never change" if self.blend.answers == "kept" else "may change"
+            return "\n".join(
+                [f"{start}, then stacking with {self._views()}. Predictions {changes}.", *self.blend.lines()]
+            )
+        steps = f"{len(self.steps)} step{'' if len(self.steps) == 1 else 's'}"
+        lines = [f"{start}, then {steps} with {self._views()}" if self.steps else f"{start}, no steps"]
         lines += [
             f"  {number:>3}  {step.transform!s:<16} " + " ".join(f"{beta:.4f}" for beta in step.betas)
             for number, step in enumerate(self.steps, 1)
@@ -272,6 +274,12 @@ class Plan:
         if self.finish != 1.0:
             lines.append(f"  finish temperature {1 / self.finish:.4g}")
         return "\n".join(lines)
+
+    def _views(self) -> str:
+        """How many views there are to compute, and the first of them by name."""
+        count = len(self.transforms)
+        named = ", ".join(map(str, self.transforms[:3])) + (", ..." if count > 3 else "")
+        return f"{count} view{'' if count == 1 else 's'} ({named})" if count else "no views"
 
 
 def _range(values: tuple[float, ...]) -> str:

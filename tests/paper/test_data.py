@@ -97,7 +97,7 @@ def test_mnist_is_read_from_plain_and_gzipped_idx_files(tmp_path, pictures):
         (b"", "does not begin as an IDX file"),
         (b"\x00\x00\x0d\x01\x00\x00\x00\x01\x00\x00\x00\x00", "must hold bytes, got"),
         (b"\x00\x00\x08\x03\x00\x00", "cannot be read"),
-        (b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "promises"),
+        (b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "declares"),
         (b"\x00\x00\x08\x01\x00\x00\x00\x03abc", r"\(n, height, width\), got the shape \(3,\)"),
     ],
 )

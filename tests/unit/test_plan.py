@@ -124,12 +124,12 @@ def test_the_rule_must_be_a_rule(rule):
 def test_a_plan_prints_what_a_person_wants_to_know():
     plan = Plan((Step("zoom:0.5", (1, 0.9, 0.8, 1)), Step("zoom:0.7", NEUTRAL)), start=0.5, finish=0.8)
     assert str(plan).splitlines() == [
-        "Plan: start temperature 2, 2 steps, 1 view to compute",
+        "Plan: temperature 2, then 2 steps with 1 view (zoom:0.5)",
         "    1  zoom:0.5         1.0000 0.9000 0.8000 1.0000",
         "    2  zoom:0.7         1.0000 1.0000 1.0000 1.0000",
         "  finish temperature 1.25",
     ]
-    assert str(Plan(start=0.5)) == "Plan: start temperature 2, no steps"
+    assert str(Plan(start=0.5)) == "Plan: temperature 2, no steps"
 
 
 def blend(**changes):
@@ -206,9 +206,9 @@ def test_the_gate_says_who_needs_views():
 
 def test_a_blend_prints_what_a_person_wants_to_know():
     assert str(Plan(start=0.5, blend=blend())).splitlines() == [
-        "Plan: start temperature 2, a blend, answers kept, 1 view to compute",
+        "Plan: temperature 2, then stacking with 1 view (zoom:0.5). Predictions never change.",
         "  original         0.6000",
         "  zoom:0.5         0.4000",
         "  class offsets    from -0.1000 to +0.1000",
-        "  no view from a confidence of 0.99 on: original 1.1000, class offsets from +0.0000 to +0.2000",
+        "  no view at a confidence of 0.99 or more: original 1.1000, class offsets from +0.0000 to +0.2000",
     ]

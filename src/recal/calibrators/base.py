@@ -249,7 +249,7 @@ class Calibrator(Estimator, ABC):
         self._check_fitted()
         if not hasattr(self, "decision_"):
             raise NotFittedError(
-                f"This {type(self).__name__} has no rule of decisions; set decision_ = recal.decide(probs, y).rule."
+                f"This {type(self).__name__} has no decision rule; set decision_ = recal.decide(probs, y).rule."
             )
         return self.decision_
 

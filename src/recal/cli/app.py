@@ -185,7 +185,7 @@ def _refuse(error: Exception, arguments: Sequence[str]) -> int:
             BAD_INPUT if sentence is None else _say(sentence, BAD_INPUT)
         )  # None: no arguments, the help has been shown
     if isinstance(error, OSError):
-        full = " Make room there, or choose another place with --out." if error.errno == errno.ENOSPC else ""
+        full = " Free some space there, or choose another location with --out." if error.errno == errno.ENOSPC else ""
         return _say(f"{error.strerror or error}: {error.filename}{full}" if error.filename else str(error), BAD_INPUT)
     if isinstance(error, MemoryError):
         return _say(f"There is not enough memory for this: {error}", UNEXPECTED)
@@ -195,7 +195,7 @@ def _refuse(error: Exception, arguments: Sequence[str]) -> int:
         notes = " ".join(getattr(error, "__notes__", ()))
         return _say(f"{notes} It raised {type(error).__name__}: {error}. Set RECAL_DEBUG=1 to see where.", BAD_INPUT)
     return _say(
-        f"Unexpected {type(error).__name__}: {error}. This is a fault in recal; "
+        f"Unexpected {type(error).__name__}: {error}. This is a bug in recal; "
         "set RECAL_DEBUG=1 to see where it happened, and please report it.",
         UNEXPECTED,
     )

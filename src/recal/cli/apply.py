@@ -152,8 +152,10 @@ def apply(
                 return
             applied = run(calibrator, opened, source, **options.given(labels=labels), follow=follow, **how)
         except KeyboardInterrupt as stop:
-            lost = "Nothing was written. What must survive this is collected: recal collect --out NAME.zarr"
-            stop.add_note(f"Parts that are done are kept in {out}: run the same again." if in_parts else lost)
+            lost = "No files were written. To be able to resume, collect first: recal collect --out NAME.zarr"
+            stop.add_note(
+                f"Finished parts are kept in {out}: run the same command again to resume." if in_parts else lost
+            )
             raise
         except InputError as error:
             if error.argument == "X":  # logits of another number of classes

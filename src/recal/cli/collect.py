@@ -23,7 +23,7 @@ def collect(
         typer.Option(
             "--pool",
             help="Transformations, such as zoom:0.5-0.9:10+brightness:0.1-0.9:10 (recal transforms lists them); "
-            "auto: the usual ones for such inputs; or none.",
+            "auto: the default ones for such inputs; or none.",
         ),
     ] = "none",
     labels: options.LabelsFile = None,
@@ -51,17 +51,17 @@ def collect(
     seed: Annotated[int | None, typer.Option("--seed", help="For drawing the pool and the pilot.")] = None,
     pilot: Annotated[
         int | None,
-        typer.Option("--pilot", help="Compute the whole pool for so many labelled samples; then only views that pay."),
+        typer.Option("--pilot", help="Try the whole pool on this many labelled samples, then only views that help."),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Begin again instead of resuming; replaces the store.")
+        bool, typer.Option("--again", help="Start over instead of resuming; overwrites the store.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask a model for the logits of inputs, as they are and through transformations.
 
     Transformations act on the inputs as they are; normalisation (--divide, --mean, --std, --channels, or a function of
-    your own) follows. A .zarr store is written batch by batch: run the same command again to go on after an
+    your own) follows. A .zarr store is written batch by batch: run the same command again to resume after an
     interruption. With --pilot 1000, all views are computed for 1,000 samples only, and those that help for all.
 
     Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide 255 --mean
@@ -73,7 +73,7 @@ def collect(
         absent = " and ".join(name for name, value in (("--model", model), ("--data", data)) if value is None)
         raise InputError(f"recal collect needs --model and --data; {absent} was not given.")
     if pilot is not None and pool == "none":
-        raise InputError("--pilot finds out which transformations pay: name them with --pool, such as --pool auto.")
+        raise InputError("--pilot finds out which transformations help: name them with --pool, such as --pool auto.")
     options.check_there(model, data)
     from recal.collecting import collect as run
     from recal.collecting.local import needs_pilot
@@ -110,8 +110,8 @@ def collect(
         views = run(opened, source, transforms if found is None else found.chosen, **how)
     except KeyboardInterrupt as stop:
         resumable = out.suffix == ".zarr"
-        kept = f"What is done is kept in {out}: run the same command again to go on."
-        stop.add_note(kept if resumable else "Nothing was written; with --out NAME.zarr a run can be resumed.")
+        kept = f"What is done is kept in {out}: run the same command again to resume."
+        stop.add_note(kept if resumable else "No files were written; with --out NAME.zarr a run can be resumed.")
         raise
     except InputError as error:
         if labels is not None and error.argument == "labels":

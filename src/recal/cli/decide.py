@@ -174,7 +174,7 @@ def _probs(path: Path, calibration: Path | None, label_column: str, labels: Path
         raise InputError(f"{path} holds probabilities, and --calibration is applied to views: leave it out.")
     views, calibrator = open_views(path, labels), load_calibration(calibration)
     if views.labels is None:
-        raise InputError(f"{path} holds no labels, and without them nothing can be promised: add --labels FILE.")
+        raise InputError(f"{path} holds no labels, and without them nothing can be guaranteed: add --labels FILE.")
     if not hasattr(calibrator, "predict_proba"):
         raise InputError(f"{calibration} holds a {type(calibrator).__name__}, which answers for no views.")
     check_views_held(calibrator, calibration, views, path)
@@ -231,7 +231,7 @@ def _print(found: Decisions, first: Probabilities) -> None:
             f"Accepted at a risk of {decision.risk:.3g}, {100 * decision.confidence:.4g}% confidence",
             ["file", "threshold", "share", "mistakes", f"more than {found.baseline}"],
             rows,
-            note="Each promise is for its own file; to choose the best afterwards is not covered by it.",
+            note="Each guarantee holds for its own file. Choosing the best file afterwards is not covered.",
         )
     for name, one in found.items():
         say((f"{name}: " if len(found) > 1 else "") + str(one))

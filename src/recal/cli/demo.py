@@ -78,4 +78,4 @@ def demo(
 
 
 def _same(yes: bool) -> str:
-    return "the same" if yes else "NOT THE SAME, which is a fault in recal"
+    return "the same" if yes else "NOT THE SAME, which is a bug in recal"

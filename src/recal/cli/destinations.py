@@ -48,7 +48,7 @@ NAMES = {
     ),
 }
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress; without a terminal none is shown anyway.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that recal did not make.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that recal did not write.")]
 
 
 def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
@@ -118,7 +118,9 @@ def _check_apart(target: Path, source: Path, option: str) -> None:
     around = here in there.parents and here.suffix == ".zarr"
     if same or inside or around:
         how = "is" if same else "lies inside" if inside else "holds"
-        raise InputError(f"{option} {target} {how} the input {source}, which would be destroyed; choose another name.")
+        raise InputError(
+            f"{option} {target} {how} the input {source}, which would be overwritten. Choose another name."
+        )
 
 
 def _check_place(target: Path, option: str, *, folder: bool) -> None:
@@ -144,4 +146,4 @@ def _check_origin(target: Path, again: bool, force: bool) -> None:
     if target.is_dir() and (not target.suffix or not any(target.iterdir())):
         return  # a folder for several files, each with its own name
     if not made_by_recal(target):
-        raise InputError(f"{target} is there already, and recal did not make it; pass --force to replace it.")
+        raise InputError(f"{target} already exists and was not written by recal. Use --force to overwrite it.")

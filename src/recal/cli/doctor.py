@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from recal.cli.printing import AsJson, print_json, print_table, say, working
 
 NEEDS_ARGUMENTS = False
+_WIDEST = 60  # columns for the packages of an extra; with the two columns before them a line stays below 100
 
 
 def doctor(as_json: AsJson = False) -> None:
@@ -31,11 +33,12 @@ def doctor(as_json: AsJson = False) -> None:
 
 def _show(found: dict[str, Any]) -> None:
     say(f"recal {found['recal']}, Python {found['python']}, {found['platform']}")
-    print_table("Packages", ("name", "version", "works"), [_row(*item) for item in found["packages"].items()])
-    rows = [
-        (extra, "yes" if state["works"] else "no", "; ".join(_tell(*item) for item in state["packages"].items()))
-        for extra, state in found["extras"].items()
-    ]
+    packages = [row for item in found["packages"].items() for row in _wrapped(*_row(*item))]
+    print_table("Packages", ("name", "version", "works"), packages)
+    rows = []
+    for extra, state in found["extras"].items():
+        told = "; ".join(_tell(*item) for item in state["packages"].items())
+        rows += _wrapped(extra, "yes" if state["works"] else "no", told)
     print_table("Extras", ("extra", "works", "packages"), rows)
     missing = [extra for extra, state in found["extras"].items() if not state["works"]]
     if missing:
@@ -44,8 +47,14 @@ def _show(found: dict[str, Any]) -> None:
     pools = ", ".join(f"{name} {count}" for name, count in threads["pools"].items()) or "none"
     say(f"Threads: {threads['cpus']} CPUs, numba {threads['numba']}, {pools}")
     cache = found["numba_cache"]
-    state = "" if cache["writable"] else ", NOT writable: set NUMBA_CACHE_DIR, or every start compiles anew"
+    state = "" if cache["writable"] else ", NOT writable: set NUMBA_CACHE_DIR, or every start compiles again"
     say(f"Compiled code is kept in {cache['folder']}{state}")
+
+
+def _wrapped(first: str, second: str, words: str) -> list[tuple[str, str, str]]:
+    """The rows of a table in which long words take several lines, so that a pipe or a log stays readable."""
+    lines = textwrap.wrap(words, _WIDEST, break_on_hyphens=False) or [""]
+    return [(first, second, lines[0]), *(("", "", line) for line in lines[1:])]
 
 
 def _row(name: str, package: dict[str, Any]) -> tuple[str, str, str]:

@@ -60,7 +60,7 @@ def export(
     with working("Exporting"):
         if model is None:
             if given := [f"--{name}" for name in options.given(**between)]:
-                raise InputError(f"{', '.join(given)} tell of a model's inputs and answers: give --model, too.")
+                raise InputError(f"{', '.join(given)} describe a model's inputs and outputs: give --model, too.")
             n_classes = classes if classes is not None else len(getattr(source, "classes_", ()))
             export_replay(source, out, n_classes=classes)
         else:
@@ -153,7 +153,7 @@ def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> A
 
         return None if sizes is None and kind is None else example_of(read_model(model), kind, sizes)
     if sizes is None:
-        raise InputError("A torch model is written along an example: give --shape, such as 3,32,32.")
+        raise InputError("A torch model is exported with an example input: give --shape, such as 3,32,32.")
     return np.zeros((1, *sizes), dtype=kind or "float32")
 
 

@@ -34,8 +34,8 @@ def plan(
     say(f"{file}: {facts['what']}")
     if facts["fitted_on"] is not None:
         say(f"Fitted on  {facts['fitted_on']:,} samples of {facts['classes']:,} classes")
-    say(f"Answers    {'kept: never another than the model gave' if facts['keeps_answers'] else 'may change'}")
-    say(f"Views      {', '.join(facts['views']) or 'none: only the input as it is'}")
+    say(f"Answers    {'kept: predictions never change' if facts['keeps_answers'] else 'may change'}")
+    say(f"Views      {', '.join(facts['views']) or 'none: only the original input'}")
     if facts["inputs"] is not None:
         say(f"Inputs     {facts['inputs']}")
     say(f"Cost       {facts['cost']}")
@@ -82,9 +82,9 @@ def _tell_record(file: Path, loaded: Any, as_json: bool) -> None:
     """Tell what a file is that is no calibration: a rule of `decide`, a profile of `watch`, prediction sets."""
     kind, again = type(loaded).__name__, f"recal.load({str(file)!r})"
     told = {
-        "DecisionRule": ("a rule of recal decide", f"{again}.accept(probs) says which answers to take"),
+        "DecisionRule": ("a rule of recal decide", f"{again}.accept(probs) says which answers to accept"),
         "Profile": ("a profile for recal watch", f"recal watch {file} NEW_VIEWS"),
-        "PredictionSets": ("prediction sets", f"{again}.predict(probs) says which classes stay in play"),
+        "PredictionSets": ("prediction sets", f"{again}.predict(probs) says which classes remain possible"),
     }
     what, following = told.get(kind, (f"a {kind}", again))
     if as_json:
@@ -102,10 +102,10 @@ def _rule(rule: Any) -> str | None:
     """How a rule decides, in words; None where it is none."""
     if not hasattr(rule, "thresholds"):
         return None
-    promise = f"at most {rule.risk:.3g} of them wrong, at {rule.confidence:.0%} confidence"
+    bound = f"at most {rule.risk:.3g} of them wrong, at {rule.confidence:.0%} confidence"
     if rule.per_class:
-        return f"accepts from a confidence on that each of {len(rule.thresholds)} classes has for itself; {promise}"
-    return f"accepts from a confidence of {rule.thresholds[0]:.6g} on; {promise}"
+        return f"accepts answers above a confidence of their own for each of {len(rule.thresholds)} classes; {bound}"
+    return f"accepts answers with a confidence of at least {rule.thresholds[0]:.6g}; {bound}"
 
 
 def _inputs(stored: Any) -> str | None:

@@ -113,9 +113,9 @@ def check_kind(path: Path, *wanted: Wanted) -> str:
     if kind == "missing":
         raise FileError(missing(path))
     if kind == "empty":
-        raise FileError(f"{path} is empty. Make it again: what wrote it was cut off, or has not begun.")
+        raise FileError(f"{path} is empty. Write it again: writing it was interrupted or has not started.")
     if kind == "cut":
-        raise FileError(f"{path} is not a whole .npz file: it is damaged or was cut off. Copy it, or make it, again.")
+        raise FileError(f"{path} is not a complete .npz file: it is damaged or truncated. Copy or write it again.")
     raise InputError(_mixed_up(path, kind, wanted[0]))
 
 

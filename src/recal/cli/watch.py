@@ -90,7 +90,7 @@ def watch(
     say(str(found.condition))
     if followed is not None:
         when = "No alarm" if followed.alarm_at is None else f"Alarm at input {followed.alarm_at:,}"
-        say(f"As a stream: {when}; the capital against 'as before' reached {followed.highest:.3g} of {1 / alpha:.3g}.")
+        say(f"As a stream: {when}; the evidence against 'no change' reached {followed.highest:.3g} of {1 / alpha:.3g}.")
 
 
 def _tell_accuracy(found: WatchResult) -> None:
@@ -103,8 +103,8 @@ def _tell_accuracy(found: WatchResult) -> None:
         f"Accuracy today, estimated without labels; at the fit {found.accuracy_at_fit:.3f}",
         ["estimate", "value", "95 % interval"],
         rows,
-        note="'prior shift' holds if only the class mix changed; the others take all change for damage. "
-        "Damage that leaves the logits as they were is not seen by any of them.",
+        note="'prior shift' is valid if only the class mix changed; the others treat any change as damage. "
+        "None of them detects damage that leaves the logits unchanged.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The pool that nobody named: chosen by what the inputs are, or refused with the question to answer."""
+"""The default pool: chosen by what the inputs are, or refused with the question to answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def usual_pool(source: Source, model: Model, seed: int = 0, name: str = AUTO) ->
     data = source.values if made_for == "tabular" and isinstance(source, ArraySource | TableSource) else None
     if made_for == "tabular" and data is None:
         raise InputError(
-            "The usual pool for tables fills in medians, which are taken from an array",
+            "The default pool for tables fills in medians, which are taken from an array",
             remedy=Remedy(
                 "Pass an array, or pool=recal.pool('median:0.1-0.6:8', data=X_train)",
                 typed="Give the table as an .npy or .npz file, or make the pool in Python: "
@@ -76,7 +76,7 @@ def modality(batch: Any, model: Model | None = None) -> str:
     if values.dtype == object:
         return _of_items(values)
     if values.dtype.kind not in "iuf":
-        raise _ask(values, "recal has no usual pool for this dtype")
+        raise _ask(values, "recal has no default pool for this dtype")
     if values.ndim == 2:
         return _flat(values, model)
     if values.ndim == 3:
@@ -85,7 +85,7 @@ def modality(batch: Any, model: Model | None = None) -> str:
         return _four(values)
     if values.ndim == 5:
         return "video"
-    raise _ask(values, "no modality has so many, or so few, axes")
+    raise _ask(values, "no modality has this number of axes")
 
 
 def _first(source: Source) -> Any:
@@ -127,7 +127,7 @@ def _flat(values: Any, model: Model | None) -> str:
         return "tabular"
     if values.dtype.kind in "iu":
         raise _ask(values, "are these token ids, features, or a series?")
-    raise _ask(values, "are these features of a table, series, sounds, or pictures laid flat?")
+    raise _ask(values, "are these features of a table, series, sounds, or flattened images?")
 
 
 def _three(values: Any) -> str:

@@ -124,7 +124,7 @@ class Job:
             raise InputError(
                 f"Logits must be finite; {self.model.name} gave {logits[row, column]} for "
                 f"{describe(batch.start + int(places[row]))}, class {column}, in {_call(transform)}. "
-                "Remove that sample, or mend the model or the preprocessing."
+                "Remove that sample, or fix the model or the preprocessing."
             )
         return logits
 

@@ -107,7 +107,7 @@ def run_pilot(
         )
     if source.batch(0, 1).labels is None:
         raise InputError(
-            "A pilot learns from labels which views pay",
+            "A pilot learns from labels which views help",
             remedy=Remedy(
                 "Pass `labels`, or inputs that bring them", typed="Add --labels FILE, or use data that bring them"
             ),

@@ -237,7 +237,7 @@ class Comparison:
 def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Interval:
     """A 95 % t-interval for a mean over random splits, with Nadeau and Bengio's correction.
 
-    Splits of one data set overlap, so their spread divided by their number promises too much: the variance is
+    Splits of one data set overlap, so their spread divided by their number is too optimistic: the variance is
     multiplied by (1 / splits + n_test / n_fit) instead of 1 / splits.
     """
     from scipy.stats import t

@@ -1,4 +1,4 @@
-"""The search for a threshold that keeps its promise: which sets of most confident answers are certified.
+"""The search for a threshold with a guarantee: which sets of most confident answers are certified.
 
 One binomial bound is exact for one threshold; trying many and keeping the best would break it. So the thresholds are
 tested one after the other, from the strictest on, and each test is passed on only if the one before it succeeded
@@ -9,7 +9,7 @@ older search by halving (SGR; Geifman and El-Yaniv, 2017) spends the error proba
 
 Sets are counted, not cut at fixed confidences: "the m most confident", for a fixed list of m. Given the confidence of
 the next one, these m are independent draws from all answers above it, so their mistakes are binomial whatever scale the
-confidence has. Sets never part answers of equal confidence. The promise is exact where the chance of a mistake does
+confidence has. Sets never part answers of equal confidence. The guarantee is exact where the chance of a mistake does
 not fall as confidence falls; see `docs/deciding.md` for what happens where it does.
 """
 

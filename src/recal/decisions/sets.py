@@ -178,8 +178,8 @@ def prediction_sets(
         Integers are column indices; anything else needs `classes`.
     coverage, method, penalty, free_ranks, randomised, at_least_one : see `PredictionSets`
     per_class : bool
-        Keep the promise for the samples of each true class, with a limit for each (Mondrian). A class with fewer than
-        about ``1 / (1 - coverage)`` labelled samples is then always kept.
+        Guarantee the coverage for the samples of each true class, with a limit for each (Mondrian). A class with fewer
+        than about ``1 / (1 - coverage)`` labelled samples is then always kept.
     u : array-like of shape (n_samples,), optional
         The random parts, where they are not to come from the samples.
     classes : sequence of length n_classes, optional

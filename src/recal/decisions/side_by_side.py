@@ -170,7 +170,7 @@ def _accepted(sure: Vector, wrong: NDArray[np.bool_], like: Decision, level: flo
 class RiskCurve:
     """The share of answers that can be accepted at each risk: what `decide` finds at each of them.
 
-    Every point keeps its own promise; the curve as a whole is not promised at once. `seen` is the share at which
+    Every point has its own guarantee; there is none for the whole curve at once. `seen` is the share at which
     mistakes reach the risk in these samples, without a guarantee: the distance between the two is what more labels
     could bring.
     """

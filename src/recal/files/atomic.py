@@ -43,7 +43,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.replace(partial, target)
         sync_folder(target.parent)
     except OSError as error:
-        raise FileError(f"Cannot write {path}: {error.strerror or error}. Nothing was changed.") from error
+        raise FileError(f"Cannot write {path}: {error.strerror or error}. No files were written.") from error
     finally:
         partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
 

@@ -102,7 +102,7 @@ def read_checksums(folder: Path) -> Checksums:
             raise ValueError("it is not as it was written")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileError(
-            f"{folder} is damaged: its {NAME} cannot be used ({error}). Collect again, which mends it, or open it with "
+            f"{folder} is damaged: its {NAME} cannot be used ({error}). Collect again to repair it, or open it with "
             "verify=False."
         ) from error
     return found
@@ -155,6 +155,6 @@ class Pinned:
             what = "the logits" if layer is None else f"view {layer}"
             raise FileError(
                 f"{self.folder} is damaged: rows {block * self.checksums.rows} and on of {what} are not what was "
-                "written. Collect again, which mends it, or open it with verify=False."
+                "written. Collect again to repair it, or open it with verify=False."
             )
         self._fine.add((layer, block))

@@ -77,8 +77,8 @@ def give_code(classifier: CalibratedClassifier, code: dict[str, Any], source: Pa
     if classifier.model is None:
         if named is not None:
             raise InputError(
-                f"{source} names the model {named!r}, and recal opens no model by a file's word alone. If you trust "
-                f"it, say so: load(path, model={named!r})."
+                f"{source} names the model {named!r}, and recal does not open a model because a file names it. "
+                f"If you trust it: load(path, model={named!r})."
             )
         raise InputError(f"{source} holds a classifier without its model; give it: load(path, model=your_model).")
     if classifier.preprocess is _NEEDED:

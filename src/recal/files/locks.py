@@ -35,7 +35,7 @@ class FolderLock:
         except OSError:
             same = False
         if not same:
-            raise FileError(f"{self.folder} was removed or replaced while it was written. Run the same again.")
+            raise FileError(f"{self.folder} was removed or replaced while it was written. Run the same command again.")
 
     def close(self) -> None:
         if self._handle is not None:

@@ -72,7 +72,7 @@ def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, ND
             _refuse_bombs(wanted, path)
             return {info.filename.removesuffix(".npy"): _read_array(archive, info) for info in wanted}
     except zipfile.BadZipFile as error:
-        raise FileError(f"{path} is not a whole .npz file: {error}.") from error
+        raise FileError(f"{path} is not a complete .npz file: {error}.") from error
     except FileError as error:
         if str(error).startswith(str(path)):
             raise

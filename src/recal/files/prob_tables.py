@@ -208,7 +208,7 @@ def _numbers(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
         row, value = bad[0]
         some = f"The column {name!r} must hold probabilities, as every column but the labels' does; row {row} "
         if len(bad) < len(values):
-            raise InputError(f"{some}is {value!r}. Mend or remove that row.") from None
+            raise InputError(f"{some}is {value!r}. Correct or remove that row.") from None
         raise InputError(
             f"{some}holds {value!r}",
             remedy=Remedy(

@@ -41,13 +41,13 @@ def write_folder(views: Views, target: Path) -> None:
     lock = None
     try:
         if target.exists() and not _may_be_replaced(target):
-            raise FileExistsError(17, "something that recal did not write is there")
+            raise FileExistsError(17, "it holds files that recal did not write")
         lock = FolderLock(target) if target.is_dir() else None
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(views, partial)
         _move(partial, target)
     except OSError as error:
-        raise FileError(f"Cannot write {target}: {error.strerror or error}. Nothing was changed.") from error
+        raise FileError(f"Cannot write {target}: {error.strerror or error}. No files were written.") from error
     finally:
         if lock is not None:
             lock.close()
@@ -127,7 +127,7 @@ def open_folder(path: Path, *, verify: bool = True) -> Views:
     if (path / JOURNAL).exists():
         raise FileError(
             f"{path} is unfinished: collect was interrupted. Run the same collect again with resume=True "
-            "(the default), and it goes on where it stopped."
+            "(the default), to resume where it stopped."
         )
 
     try:
@@ -227,7 +227,7 @@ def _read_labels(path: Path, arrays: dict[str, Any], shape: tuple[int, ...], pin
         raise FileError(f"{path}: `labels` must be {shape[0]} integers, got {stored.dtype}, shape {stored.shape}.")
     labels = _Rows(pinned, stored, compared=False)[:]
     if known is not None and checksum(labels.astype(np.int64)) != known:
-        raise FileError(f"{path} is damaged: its labels are not what was written. Collect again, which mends it.")
+        raise FileError(f"{path} is damaged: its labels are not what was written. Collect again to repair it.")
     return check_labels(labels, shape[0], shape[1])
 
 

@@ -56,7 +56,7 @@ def read_views(
     source = Path(path)
     if not source.exists():
         left = sorted(source.parent.glob(f".{glob.escape(source.name)}.*.part")) if source.parent.is_dir() else []
-        hint = f" A write of it was cut off; what it left is {left[0]}." if left else ""
+        hint = f" Writing it was interrupted; what is left of it is {left[0]}." if left else ""
         raise FileError(f"There is no file or folder {source}.{hint}")
     if source.is_dir():
         from recal.files.view_folders import open_folder

@@ -141,7 +141,7 @@ def blended_probs(
     needed: NDArray[np.bool_],
     mixed: Matrix | None = None,
 ) -> Matrix:
-    """Return the probabilities of a blend; samples surer than the gate are not `needed`, nor are their views.
+    """Return the probabilities of a blend; samples more confident than the gate are not `needed`, nor are their views.
 
     `mixed` is what an ensemble's mixture gives, where that is part of the blend.
     """

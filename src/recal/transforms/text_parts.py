@@ -46,8 +46,8 @@ class DropCharacters(StringTransform):
     Examples
     --------
     >>> from recal.transforms import DropCharacters
-    >>> DropCharacters(0.2)(["honest confidence"])
-    ['onest confidec']
+    >>> DropCharacters(0.2)(["calibrated confidence"])
+    ['calirate confiene']
     """
 
     kind: ClassVar[str] = "chardrop"

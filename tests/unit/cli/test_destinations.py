@@ -103,7 +103,7 @@ def test_what_recal_did_not_make_is_replaced_only_by_force_and_its_own_files_fre
     command = [*WRITES[name], name]
     (place / name).write_bytes(b"years of work")
     assert run(command) == 2
-    assert "recal did not make it; pass --force" in capsys.readouterr().err
+    assert "was not written by recal. Use --force" in capsys.readouterr().err
     assert (place / name).read_bytes() == b"years of work"
     assert run([*command, "--force"]) == 0
     assert made_by_recal(place / name)
@@ -199,6 +199,6 @@ def test_a_folder_of_results_replaces_its_own_files_alone(place, capsys):
         mine.parent.mkdir(exist_ok=True)
         mine.write_text("mine")
         assert run([*compare[:-1], "mine"]) == 2
-        assert f"mine/{name} is there already" in capsys.readouterr().err
+        assert f"mine/{name} already exists" in capsys.readouterr().err
         assert mine.read_text() == "mine"
         mine.unlink()

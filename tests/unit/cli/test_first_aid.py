@@ -123,7 +123,9 @@ def test_a_models_own_exception_is_shown_as_the_models(folder, capsys):
     assert f"The model broken failed {where}. It raised KeyError: 'weights'" in shown
 
 
-@pytest.mark.parametrize(("out", "words"), [("v.zarr", "run the same command again"), ("v.npz", "Nothing was written")])
+@pytest.mark.parametrize(
+    ("out", "words"), [("v.zarr", "run the same command again"), ("v.npz", "No files were written")]
+)
 def test_sigterm_ends_a_command_in_one_line_and_writes_nothing_half(folder, capsys, out, words):
     (folder / "ended_model.py").write_text(
         "import os, signal\n\ndef net(batch):\n    os.kill(os.getpid(), signal.SIGTERM)\n    return batch\n"
@@ -136,7 +138,7 @@ def test_sigterm_ends_a_command_in_one_line_and_writes_nothing_half(folder, caps
     assert not (folder / "v.npz").exists()
 
 
-@pytest.mark.parametrize(("out", "words"), [("v.zarr", "run the same command again to go on"), ("v.npz", "NAME.zarr")])
+@pytest.mark.parametrize(("out", "words"), [("v.zarr", "run the same command again to resume"), ("v.npz", "NAME.zarr")])
 def test_an_interrupted_collect_says_how_to_go_on(folder, monkeypatch, capsys, out, words):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

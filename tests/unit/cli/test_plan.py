@@ -80,7 +80,7 @@ def test_files_that_are_no_calibrations_are_told_of(tmp_path, capsys):
     views = Views(3 * np.eye(3)[y] + rng.normal(size=(300, 3)), labels=y)
     probs = TemperatureScaling().fit(views).predict_proba(views)
     for saved, words in (
-        (decide(probs, y, risk=0.3).rule, "accepts from a confidence of"),
+        (decide(probs, y, risk=0.3).rule, "accepts answers with a confidence of at least"),
         (profile(views), "recal watch"),
         (prediction_sets(probs, y), "which classes stay in play"),
     ):

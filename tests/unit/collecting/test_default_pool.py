@@ -45,7 +45,7 @@ def test_inputs_that_tell_what_they_are(batch, expected):
         (RNG.normal(size=(4, 50, 3)), "is time the last axis"),
         (RNG.normal(size=(4, 20, 50)), "grey pictures, or series"),
         (RNG.normal(size=(4, 3, 32, 32)), "look normalised already"),
-        (np.zeros((4, 20), dtype=bool), "no usual pool for this dtype"),
+        (np.zeros((4, 20), dtype=bool), "no default pool for this dtype"),
         (np.zeros((2, 2, 2, 2, 2, 2)), "so many, or so few, axes"),
         (np.array([{"a": 1}, 3], dtype=object), "may hold anything"),
     ],

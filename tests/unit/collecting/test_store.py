@@ -188,7 +188,7 @@ def test_what_collect_did_not_make_is_never_touched(tmp_path, job, resume):
     folder = tmp_path / "mine.zarr"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
-    with pytest.raises(FileError, match=r"mine\.zarr is there already and was not made by collect"):
+    with pytest.raises(FileError, match=r"mine\.zarr already exists and was not written by collect"):
         job(folder, resume=resume)
     assert (folder / "thesis.txt").read_text() == "years of work"
     job(None).write(tmp_path / "views.zarr")
@@ -271,7 +271,7 @@ def test_a_full_disk_stops_and_loses_nothing(tmp_path, job, model):
 
     as_if_the_same(filling)
     try:
-        with pytest.raises(FileError, match=r"Cannot write .*v\.zarr: File too large.*is kept.*run the same again"):
+        with pytest.raises(FileError, match=r"Cannot write .*v\.zarr: File too large.*are kept.*run the same command"):
             job(tmp_path / "v.zarr", model=filling, **options)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -312,5 +312,5 @@ def test_where_folders_cannot_be_exchanged_what_is_left_is_named(tmp_path, monke
     make(seed=1).write(path)
     assert read_views(path).n_samples == 20
     path.rename(tmp_path / ".v.zarr.1-ab.part")
-    with pytest.raises(FileError, match=r"There is no file .*v\.zarr\. A write of it was cut off.*1-ab\.part"):
+    with pytest.raises(FileError, match=r"There is no file .*v\.zarr\. Writing it was interrupted.*1-ab\.part"):
         read_views(path)

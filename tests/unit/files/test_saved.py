@@ -216,7 +216,7 @@ def test_missing_files_and_folders_are_refused(tmp_path):
         load(tmp_path / "nothing.recal")
     with pytest.raises(FileError, match="is a folder"):
         load(tmp_path)
-    with pytest.raises(FileError, match=r"it is a folder\. Nothing was changed"):
+    with pytest.raises(FileError, match=r"it is a folder\. No files were written"):
         save(PLAN, tmp_path)
 
 
@@ -241,7 +241,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(FileError, match=r"No space left on device\. Nothing was changed"):
+    with pytest.raises(FileError, match=r"No space left on device\. No files were written"):
         save(Plan(start=2.0), path)
     assert load(path) == PLAN
     assert [p.name for p in tmp_path.iterdir()] == ["plan"]

@@ -174,7 +174,7 @@ def test_a_full_disk_leaves_the_old_views(target, monkeypatch):
 
     monkeypatch.setattr(npz_module, "_write_array", full)
     monkeypatch.setattr("zarr.Group.create_array", full)
-    with pytest.raises(FileError, match=r"No space left on device\. Nothing was changed"):
+    with pytest.raises(FileError, match=r"No space left on device\. No files were written"):
         make(count=3).write(target)
     assert_same(read_views(target), make(count=1))
     assert [p.name for p in target.parent.iterdir()] == [target.name]

@@ -18,7 +18,7 @@ from recal.calibrators.machinery.probabilities import class_scores
 from recal.checks import Floats, Labels
 from recal.errors import DoubtfulLabelsWarning, FewSamplesWarning, InputError
 
-# Temperatures are learned from mistakes; with fewer the answer hangs on single samples.
+# Temperatures are learned from mistakes; with fewer the result depends on individual samples.
 FEWEST_MISTAKES = 10
 # Rows that are looked at, evenly spaced: enough for every test, and nothing beside the cost of a fit.
 _MOST_ROWS = 20_000
@@ -89,12 +89,12 @@ def _few_mistakes(logits: Floats, labels: Labels) -> str:
     own = " If these are the samples that the model was trained on, use others." if n_samples >= 100 else ""
     if mistakes == 0:
         return (
-            f"Each of the {n_samples} answers is right, so no finite temperature is best: taken is what one more, "
-            f"wrong, sample would give.{own} Fit on more held-out samples for an answer that mistakes have settled."
+            f"All {n_samples} predictions are right, so no finite temperature is best. The fit uses the temperature "
+            f"that one more, wrong, sample would give.{own} Fit on more held-out samples."
         )
     return (
-        f"{mistakes} of {n_samples} answers are wrong, and confidence is learned from mistakes: with fewer than "
-        f"{FEWEST_MISTAKES} the result hangs on single samples.{own} Fit on more held-out samples."
+        f"{mistakes} of {n_samples} predictions are wrong. With fewer than about 200 samples or {FEWEST_MISTAKES} "
+        f"mistakes, results depend on individual samples.{own} Fit on more held-out samples."
     )
 
 

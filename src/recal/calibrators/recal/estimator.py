@@ -58,7 +58,7 @@ class ReCal(Calibrator):
         Bins of the calibration error that `tol` and `guard` look at.
     separable : {"pooled", "bound"}
         What a group without a single mistake gets, for which no finite temperature is best. "pooled": the temperature
-        that is best for all samples together at that state; where that would make the group surer, no surer than one
+        that is best for all samples together at that state; where that would raise its confidence, no more than one
         more, wrong, sample of its own would allow. "bound": beta = 100, the end of the solver's range.
     sequence : sequence of transformations, specs or indices, optional
         The transformation of each iteration, instead of random draws. Draws pass over views that lose nothing, such
@@ -80,7 +80,7 @@ class ReCal(Calibrator):
     Warns
     -----
     FewSamplesWarning
-        Where groups with fewer than ten mistakes became much surer: the first mistakes among new samples cost dearly.
+        Where groups with fewer than ten mistakes became much more confident: new mistakes can raise the NLL sharply.
         Few held-out samples are the usual cause; see `sizes` and `raw_betas` in `history_`.
 
     Examples
@@ -189,8 +189,9 @@ def _warn_of_thin_evidence(n_samples: int, thin: ThinEvidence, separable: str) -
     remedy = ', separable="pooled"' if separable == "bound" else ""
     warnings.warn(
         f"{n_samples} samples are few for this ReCal: groups with fewer than {FEWEST_MISTAKES} mistakes, such as "
-        f"{thin.size} samples with {thin.mistakes}, became up to {thin.growth:.3g} times surer. New mistakes there "
-        f'may cost dearly (NLL): compare with TemperatureScaling. Use more samples{remedy} or guard="ece".',
+        f"{thin.size} samples with {thin.mistakes}, became up to {thin.growth:.3g} times more confident. New "
+        f"mistakes there can raise the NLL sharply: compare with TemperatureScaling. "
+        f'Use more samples{remedy} or guard="ece".',
         FewSamplesWarning,
         stacklevel=4,
     )

@@ -44,8 +44,8 @@ class ViewStacking(Calibrator):
     With b the beta of temperature scaling and x(z) = log((1 - e) softmax(b z) + e/K), minimise over weights a >= 0 and
     offsets c the mean NLL of softmax(a_0 x(z) + c + sum of a_g x(view g)) plus K/n times the sum of c^2 and 5e-5 times
     the sum of a_g^2. Which views, and whether any, is decided on samples left out, so that `fit` may be given many
-    candidates: an honest network gets temperature scaling back, at no cost. Samples that are surer than `gate` need no
-    view.
+    candidates: a calibrated network gets temperature scaling back, at no cost. Samples more confident than `gate` need
+    no view.
 
     Parameters
     ----------

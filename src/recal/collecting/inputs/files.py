@@ -97,7 +97,7 @@ def _mapped(source: ArraySource, path: Path) -> ArraySource:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, zipfile.BadZipFile):
-        return "it is damaged or was cut off"
+        return "it is damaged or truncated"
     if "pickle" in str(error) or "Python objects" in str(error):
         return "it is damaged, or holds Python objects, which are never opened"  # numpy would offer to open them
     return str(error).rstrip(".")
@@ -179,7 +179,7 @@ def read_idx(path: Path) -> NDArray[Any]:
         size = len(values := file.read(expected + 1)) if file.packed else path.stat().st_size - offset
         if size != expected:
             raise ValueError(
-                f"its header promises {shape} values, {expected} bytes; {'more' if size > expected else size} follow"
+                f"its header declares {shape} values, {expected} bytes; {'more' if size > expected else size} follow"
             )
     if file.packed:
         return np.frombuffer(values, dtype=dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)

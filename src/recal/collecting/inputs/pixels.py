@@ -38,8 +38,8 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
         raise FileError(
             f"The image {os.fspath(path)} cannot be read: {str(error).rstrip('.')}",
             remedy=Remedy(
-                "Mend or remove it, or leave such out with on_error='skip'",
-                typed="Mend or remove it, or leave such out with --on-error skip",
+                "Repair or remove it, or leave such files out with on_error='skip'",
+                typed="Repair or remove it, or leave such files out with --on-error skip",
             ),
         ) from error
 

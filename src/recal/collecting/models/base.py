@@ -322,8 +322,8 @@ def log_of(probs: Floats, name: str) -> Floats:
         ) from None
     if probs.min() < PROBABILITY_FLOOR:
         warnings.warn(
-            f"{name} answers probabilities of 0, or nearly; {PROBABILITY_FLOOR:g} is taken in place of all below it, "
-            "since the logarithm of 0 is minus infinity.",
+            f"{name} returned probabilities of 0, or close to it. Values below {PROBABILITY_FLOOR:g} are replaced by "
+            f"{PROBABILITY_FLOOR:g}, because the logarithm of 0 is minus infinity.",
             UserWarning,
             stacklevel=2,
         )

@@ -60,7 +60,7 @@ class StoreArrays:
         except Exception as error:
             raise FileError(
                 f"{self.target} is damaged: {error}",
-                remedy=Remedy("Pass resume=False to begin again", typed="Add --again to begin again"),
+                remedy=Remedy("Pass resume=False to start over", typed="Add --again to start over"),
             ) from error
 
     def forget(self) -> None:
@@ -162,6 +162,6 @@ class BlockWriter:
 
 def cannot_write(target: Path, error: OSError) -> FileError:
     return FileError(
-        f"Cannot write {target}: {error.strerror or error}. What was finished is kept: "
-        "make room (or mend what is wrong) and run the same again to go on."
+        f"Cannot write {target}: {error.strerror or error}. Finished blocks are kept: "
+        "free some space (or fix the cause) and run the same command again to resume."
     )

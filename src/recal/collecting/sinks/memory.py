@@ -159,7 +159,7 @@ class MemorySink(ViewsSink):
             pieces = [np.concatenate([block.logits[None], block.transformed]) for block in blocks]
             stack = np.concatenate(pieces, axis=1)
         elif self._rows != stack.shape[1]:
-            raise InputError(f"{stack.shape[1]} samples were announced and {self._rows} came.")
+            raise InputError(f"{stack.shape[1]} samples were expected and {self._rows} arrived.")
         logits = stack[0]
         transformed: dict[Transform | str, Any] = dict(zip(self.job.transforms, stack[1:]))
         labels, columns = self.labels(*logits.shape)

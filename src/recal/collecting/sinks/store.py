@@ -51,8 +51,8 @@ _JOB = {
     "labels": "other labels",
 }
 _REMEDY = Remedy(
-    "Choose another name, or pass resume=False to begin again and replace it",
-    typed="Choose another name, or add --again to begin again and replace it",
+    "Choose another name, or pass resume=False to start over and replace it",
+    typed="Choose another name, or add --again to start over and replace it",
 )
 
 
@@ -213,8 +213,8 @@ class StoreSink(ViewsSink):
                 raise ValueError("it lists no chunks")
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FileError(
-                f"{self.target} is there already and was not made by collect (no readable manifest.json: {error}); "
-                "it is left alone. Choose another name."
+                f"{self.target} already exists and was not written by collect (no readable manifest.json: {error}); "
+                "it was not changed. Choose another name."
             ) from error
         return found
 
@@ -322,7 +322,7 @@ class StoreSink(ViewsSink):
         missing = set(range(max(records, default=-1) + 1)) - set(records)
         n_samples = sum(record["rows"] for record in records.values())
         if missing or (self.source.n_samples is not None and n_samples != self.source.n_samples):
-            raise InputError(f"{self.target}: {self.source.n_samples} samples were announced and {n_samples} came.")
+            raise InputError(f"{self.target}: {self.source.n_samples} samples were expected and {n_samples} arrived.")
         if self.source.labels is None:
             self._labels = {i: np.array(r["labels"]) for i, r in records.items() if r["labels"] is not None}
         labels, columns = self.labels(n_samples, self._arrays.first[0])

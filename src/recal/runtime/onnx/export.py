@@ -115,7 +115,7 @@ def export_onnx(
         _check_traceable(head.transforms)
         if example is None:
             raise InputError(
-                "A torch model is written along an example: pass a batch such as torch.rand(1, 3, 32, 32)."
+                "A torch model is exported with an example input: pass a batch such as torch.rand(1, 3, 32, 32)."
             )
         front, batch = _torch_front(model, preprocess, example, outputs), example
     n_classes = _classes_of(front[-1])

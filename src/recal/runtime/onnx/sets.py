@@ -17,7 +17,7 @@ def export_sets(sets: PredictionSets, path: str | os.PathLike[str], n_classes: i
     """Write prediction sets as an ONNX file: `probs` (n, n_classes) float32 in, `sets` (n, n_classes) bool out.
 
     The random part of aps and raps is mixed from the bits of the probabilities, which ONNX cannot read: make such sets
-    with ``randomised=False``, which keeps the promise and makes them a little larger.
+    with ``randomised=False``, which keeps the guarantee and makes them a little larger.
 
     Examples
     --------

@@ -68,7 +68,7 @@ class Replay(torch.nn.Module):
         return other
 
     def needs_views(self, logits: Tensor) -> Tensor:
-        """Say of each sample whether its views must be computed, (n,): the others are surer than the plan's gate."""
+        """Say of each sample whether its views must be computed, (n,): its confidence is below the plan's gate."""
         if is_plain(logits) and logits.dtype in _PLAIN_DTYPES:
             return torch.from_numpy(self.plan.needs_views(logits.detach().numpy()))
         return needs_views(logits, self.plan)
