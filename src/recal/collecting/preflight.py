@@ -73,7 +73,7 @@ def preflight(
     _check_names(source.labels, answering, source, classes)
     if not isinstance(source, IndexedSource):  # what gives its batches once is not asked for one
         return
-    if source.labels is None and not asked:
+    if (source.labels is None and not asked) or batch_size < 1:  # which collect refuses in its own words
         return
     batch = source.batch(0, min(batch_size, source.n_samples))
     _check_names(batch.labels, answering, source, classes)
