@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,9 +35,15 @@ _SOFTMAX = Remedy(
 )
 
 
+def _is_masked(values: object) -> bool:
+    # numpy loads this module when it is first asked for, at a third of its own cost; until then nothing is masked.
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and isinstance(values, masked.MaskedArray)
+
+
 def check_form(values: ArrayLike, name: str) -> Floats:
     """Return `values` as an (n_samples, n_classes) float array, without a copy where possible; values not yet read."""
-    if isinstance(values, np.ma.MaskedArray):
+    if _is_masked(values):
         raise InputError("is a masked array; drop or fill the masked values, and pass a plain array", argument=name)
     if hasattr(values, "tocsr"):
         raise InputError("is sparse, and has a number for every class; pass .toarray()", argument=name)
@@ -160,7 +167,7 @@ def check_labels(
     Integers are column indices, unless `classes` are numbers too; anything else is looked up in `classes`, whose order
     is the order of the columns. A class that is missing from `y` therefore never shifts a column.
     """
-    if isinstance(y, np.ma.MaskedArray):
+    if _is_masked(y):
         raise label_error(
             "are a masked array", remedy="Drop the samples whose labels are masked, and pass a plain array"
         )

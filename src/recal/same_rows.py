@@ -79,7 +79,7 @@ def seen_among(logits: ArrayLike, kept: Hashes, n_fitted: int) -> tuple[NDArray[
     limit = np.uint64(np.iinfo(np.uint64).max) if len(kept) < MOST_HASHES else kept[-1]
     here, where, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     there, times = np.unique(kept, return_counts=True)
-    single = (counts == 1) & np.isin(here, there[times == 1])
+    single = (counts == 1) & np.isin(here, there[times == 1], assume_unique=True)
     by_chance = int(((counts == 2) & (here <= limit)).sum() + (times == 2).sum())
     if single.sum() <= by_chance + 3.0 * np.sqrt(by_chance):
         return none

@@ -204,13 +204,13 @@ def test_adding_a_method_is_one_file_and_one_line(tmp_path):
         method.replace("TemperatureScaling", "Newcomer").replace('= "ts"', '= "newcomer"')
     )
     listing = tree / "calibrators/__init__.py"
-    listing.write_text(listing.read_text().replace("_HOMES = {", '_HOMES = {"Newcomer": "newcomer",', 1))
+    listing.write_text(listing.read_text().replace("_HOMES = {", '_HOMES = {"Newcomer": ("newcomer", "newcomer"),', 1))
     code = (
         "import recal, sys\n"
         "from recal.calibrators import CALIBRATORS, Newcomer\n"
-        "from recal.cli.methods import methods\n"
+        "from recal.cli.methods import make\n"
         "assert recal.__file__.startswith(sys.argv[1]) and Newcomer in CALIBRATORS\n"
-        "assert methods()['newcomer'] is Newcomer\n"
+        "assert type(make('newcomer', {})) is Newcomer\n"
         "fitted = Newcomer().fit([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]], [0, 1, 1])\n"
         "print(type(recal.load(recal.save(fitted, sys.argv[1] + '/saved.recal'))).__name__)"
     )

@@ -51,6 +51,7 @@ def folder(tmp_path_factory):
     recal.Views(logits, labels=y).write(place / "views.npz")
     recal.save(recal.TemperatureScaling().fit(logits, y), place / "ts.recal")
     views = recal.Views(logits, {"zoom:0.5": logits + rng.normal(size=(60, 2))}, y)
+    views.write(place / "three.npz")
     recal.save(recal.ReCal(max_iter=2, random_state=0).fit(views, y), place / "recal.recal")
     recal.save(recal.ViewStacking().fit(views, y), place / "stack.recal")
     recal.save(recal.profile(recal.Views(logits, labels=y)), place / "profile.recal")
@@ -82,17 +83,20 @@ def test_help_and_lists_load_nothing_heavy(folder):
     ("line", "needed"),
     [
         ("decide probs.npz --risk 0.3", {"scipy"}),  # exact bounds are beta functions
-        ("apply ts.recal views.npz --out p.npz", {"numba", "scipy"}),  # numba itself looks for scipy
+        ("fit views.npz --method ts --out c.recal", set()),
+        ("apply ts.recal views.npz --out p.npz", set()),
+        ("apply recal.recal three.npz --out r.npz", set()),
+        ("apply stack.recal three.npz --out s.npz", set()),
         ("evaluate probs.npz", set()),
         ("evaluate probs.npz --bootstrap 50", set()),
         ("watch profile.recal views.npz", set()),
         ("plan ts.recal", set()),
         ("plan recal.recal", set()),
-        ("plan stack.recal", {"scipy"}),
+        ("plan stack.recal", set()),
     ],
 )
-def test_what_needs_no_fit_loads_what_it_needs_alone(folder, line, needed):
-    heavy = (*HEAVY, "scipy.stats", "scipy.optimize")
+def test_small_work_loads_what_it_needs_alone(folder, line, needed):
+    heavy = (*HEAVY, "scipy.stats", "scipy.optimize", "PIL")
     codes, found = loaded(folder, heavy, line)
     assert codes == [0]
     assert set(found) <= needed

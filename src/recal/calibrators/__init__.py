@@ -11,39 +11,39 @@ from typing import Any
 
 from recal.calibrators.base import Calibrator
 
-# Each method with the module of this folder that defines it.
+# Each method with its short name, known before its code is loaded, and the module of this folder that defines it.
 _HOMES = {
-    "AffineScaling": "affine",
-    "LearnedAggregation": "aggregate",
-    "AutoCalibration": "auto",
-    "BayesianBinning": "bbq",
-    "BetaCalibration": "beta",
-    "CalibrationEnsemble": "ensemble.ensemble",
-    "CentredIsotonic": "centred_isotonic",
-    "ConsistencyCalibration": "consistency",
-    "DirichletCalibration": "dirichlet",
-    "EnsembleTemperatureScaling": "ets",
-    "GaussianProcessCalibration": "gaussian_process.estimator",
-    "HistogramBinning": "histogram",
-    "IsotonicCalibration": "isotonic",
-    "IsotonicMulticlass": "irm",
-    "IsotonicOneVsAll": "irova",
-    "MatrixScaling": "matrix",
-    "MutualInformationBinning": "imax",
-    "MATTA": "matta",
-    "OrderPreserving": "order_preserving.estimator",
-    "PlattScaling": "platt",
-    "QuadraticScaling": "quadratic",
-    "ReCal": "recal",
-    "SplineCalibration": "spline",
-    "StructuredMatrixScaling": "structured_matrix",
-    "StructuredVectorScaling": "structured_vector",
-    "TemperatureScaling": "temperature",
-    "VATTA": "vatta",
-    "VectorScaling": "vector",
-    "VennAbers": "venn_abers",
-    "ViewAveraging": "view_averaging",
-    "ViewStacking": "stacking.estimator",
+    "AffineScaling": ("affine", "affine"),
+    "LearnedAggregation": ("aggregate", "aggregate"),
+    "AutoCalibration": ("auto", "auto"),
+    "BayesianBinning": ("bbq", "bbq"),
+    "BetaCalibration": ("beta", "beta"),
+    "CalibrationEnsemble": ("ensemble", "ensemble.ensemble"),
+    "CentredIsotonic": ("centred", "centred_isotonic"),
+    "ConsistencyCalibration": ("consistency", "consistency"),
+    "DirichletCalibration": ("dir-odir", "dirichlet"),
+    "EnsembleTemperatureScaling": ("ets", "ets"),
+    "GaussianProcessCalibration": ("gp", "gaussian_process.estimator"),
+    "HistogramBinning": ("histogram", "histogram"),
+    "IsotonicCalibration": ("isotonic", "isotonic"),
+    "IsotonicMulticlass": ("irm", "irm"),
+    "IsotonicOneVsAll": ("irova-ts", "irova"),
+    "MatrixScaling": ("ms-odir", "matrix"),
+    "MutualInformationBinning": ("imax", "imax"),
+    "MATTA": ("matta", "matta"),
+    "OrderPreserving": ("iop", "order_preserving.estimator"),
+    "PlattScaling": ("platt", "platt"),
+    "QuadraticScaling": ("quadratic", "quadratic"),
+    "ReCal": ("recal", "recal"),
+    "SplineCalibration": ("spline", "spline"),
+    "StructuredMatrixScaling": ("sms", "structured_matrix"),
+    "StructuredVectorScaling": ("svs", "structured_vector"),
+    "TemperatureScaling": ("ts", "temperature"),
+    "VATTA": ("vatta", "vatta"),
+    "VectorScaling": ("vs", "vector"),
+    "VennAbers": ("venn-abers", "venn_abers"),
+    "ViewAveraging": ("tta", "view_averaging"),
+    "ViewStacking": ("stack", "stacking.estimator"),
 }
 __all__ = ["CALIBRATORS", "Calibrator", "calibrator_named", *_HOMES]
 
@@ -52,7 +52,12 @@ CALIBRATORS: tuple[type[Calibrator], ...]
 
 def calibrator_named(name: str) -> type[Calibrator] | None:
     """Return one method of the family by its class's name, without loading the others."""
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name) if name in _HOMES else None
+    return getattr(import_module(f"{__name__}.{_HOMES[name][1]}"), name) if name in _HOMES else None
+
+
+def short_names() -> dict[str, str]:
+    """Return each method's short name with the name of its class."""
+    return {short: name for name, (short, _) in _HOMES.items()}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,8 @@ import re
 from difflib import get_close_matches
 from typing import Any
 
+from recal import calibrators
+from recal.calibrators import short_names
 from recal.calibrators.base import Calibrator
 from recal.errors import InputError
 
@@ -26,15 +28,13 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
     >>> find_method("svs (kept)")
     (<class 'recal.calibrators.structured_vector.StructuredVectorScaling'>, {'answers': 'kept'})
     """
-    from recal.calibrators import CALIBRATORS
-
-    by_name = {calibrator.short_name: calibrator for calibrator in CALIBRATORS}
+    by_name = short_names()
     found = _WITH_ANSWERS.fullmatch(name)
     plain = found["name"] if found else name
     answers = (found["option"] or found["short"]) if found else None
     if plain not in by_name:
         raise InputError(f"There is no method {name!r}; the methods are {', '.join(by_name)}.{_hint(plain, by_name)}")
-    method = by_name[plain]
+    method = getattr(calibrators, by_name[plain])
     if answers is None:
         return method, {}
     if "answers" not in inspect.signature(method).parameters:
@@ -44,11 +44,11 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
     return method, {"answers": answers}
 
 
-def _hint(typed: str, by_name: dict[str, type[Calibrator]]) -> str:
+def _hint(typed: str, by_name: dict[str, str]) -> str:
     """The method that was meant, where its short or its long name is near."""
     meant = {short: short for short in by_name}
-    meant |= {word.lower(): short for short, found in by_name.items() for word in _WORDS.findall(found.__name__)[:1]}
-    meant |= {found.__name__.lower(): short for short, found in by_name.items()}
+    meant |= {word.lower(): short for short, found in by_name.items() for word in _WORDS.findall(found)[:1]}
+    meant |= {found.lower(): short for short, found in by_name.items()}
     near = get_close_matches(typed.lower(), meant, n=1)
     return f" Did you mean {meant[near[0]]}?" if near else ""
 

@@ -13,7 +13,7 @@ from recal.cli.recognise import check_kind, kind_of
 from recal.cli.sources import check_views_held, load_calibration, open_views
 
 if TYPE_CHECKING:
-    from recal.collecting.applying import Applied
+    from recal.collecting.applied import Applied
     from recal.collecting.parts import AppliedParts
 
 # Whether the model was asked here, or the views were there already.
@@ -102,9 +102,7 @@ def apply(
     if classes is not None:
         _name_classes(calibrator, classes.split(","), calibration)
     from recal import Plan
-    from recal.collecting.applying import Applied, passes_of, profile_of
-    from recal.collecting.applying import apply as run
-    from recal.collecting.parts import apply_distributed
+    from recal.collecting.applied import Applied, passes_of, profile_of
     from recal.engine.replay import answers_of
     from recal.errors import InputError
     from recal.files.prob_tables import check_prob_name, write_prob_file
@@ -135,6 +133,9 @@ def apply(
     elif isinstance(calibrator, Plan):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and model is not None and data is not None:
+        from recal.collecting.applying import apply as run
+        from recal.collecting.parts import apply_distributed
+
         stored = getattr(calibrator, "preprocessing_", None)
         outputs = options.outputs_of(stored, outputs)
         opened = options.open_model(model, weights, trust, outputs, device)
@@ -215,7 +216,7 @@ def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
     """Call the classes as typed, where the calibration knows them by their numbers only."""
     import numpy as np
 
-    from recal.collecting.applying import class_names
+    from recal.collecting.applied import class_names
     from recal.errors import InputError
 
     known = class_names(calibrator) if hasattr(calibrator, "classes_") else None

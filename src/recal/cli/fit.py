@@ -70,16 +70,17 @@ def fit(
 
 def build(argv: Sequence[str]) -> Callable[..., None]:
     """Return `fit` with the options of the method that was typed, read from its signature."""
-    from recal.cli.methods import methods, option_parameters
+    from recal.calibrators import short_names
+    from recal.cli.methods import option_parameters
 
-    if argv and not argv[0].startswith("-"):  # a wrong file is refused before every method is loaded
+    if argv and not argv[0].startswith("-"):  # a wrong file is refused before a method is loaded
         check_kind(Path(argv[0]), "views")
 
     def command(**values: Any) -> None:
         fit(**values)
 
     own = [p for p in inspect.signature(fit, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    listed = Annotated[str, typer.Option("--method", help=f"One of: {', '.join(sorted(methods()))}.")]
+    listed = Annotated[str, typer.Option("--method", help=f"One of: {', '.join(sorted(short_names()))}.")]
     own = [p.replace(annotation=listed) if p.name == "method" else p for p in own]
     parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in own] + option_parameters(_method(argv))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

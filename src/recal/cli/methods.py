@@ -19,19 +19,14 @@ _NONE = "none"
 _SEED = "random_state"
 
 
-def methods() -> dict[str, type[Calibrator]]:
-    """Return every calibrator by its short name."""
-    from recal.calibrators import CALIBRATORS
-
-    return {calibrator.short_name: calibrator for calibrator in CALIBRATORS}
-
-
 def listed(text: str) -> list[str]:
     """Return the short names in a list joined with commas; `all` stands for every method."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise InputError("--methods names no method; give short names such as ts,ets,recal, or all.")
-    return list(methods()) if names == ["all"] else names
+    from recal.calibrators import short_names
+
+    return list(short_names()) if names == ["all"] else names
 
 
 def make(name: str, options: dict[str, Any], seed: int | None = None) -> Calibrator:

@@ -14,7 +14,8 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.suspicions import refuse_codes
 from recal.checks import ASIDES
 from recal.collecting import collect
-from recal.collecting.applying import Applied, apply
+from recal.collecting.applied import Applied
+from recal.collecting.applying import apply
 from recal.collecting.default_pool import usual_pool
 from recal.collecting.inputs.sources import IndexedSource, Source, as_source
 from recal.collecting.local import as_pool

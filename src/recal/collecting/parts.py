@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from recal.calibrators.base import Calibrator
-from recal.collecting.applying import Calibrating, class_names, job_of
+from recal.collecting.applied import class_names
+from recal.collecting.applying import Calibrating, job_of
 from recal.collecting.fingerprint import digest
 from recal.collecting.inputs.sources import Source
 from recal.collecting.job import Block, Job, Preprocess

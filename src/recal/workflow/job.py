@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
-from recal.collecting.applying import passes_of
+from recal.collecting.applied import passes_of
 from recal.collecting.default_pool import AUTO, NAMED, usual_pool
 from recal.collecting.inputs.sources import IndexedSource
 from recal.collecting.local import as_pool, collect, needs_pilot, open_source

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from recal.checks import Labels
@@ -178,9 +177,11 @@ class StackMap:
         diagonal = shares + 2.0 * self.offset_penalty + 1e-12
         if self.n_classes > _DENSE_CLASSES:
             return right / diagonal
+        from scipy.linalg import cho_factor, cho_solve  # a stored stack is applied without it
+
         weighted = self.probs * np.sqrt(self.rows).astype(np.float32)[:, None]
         block = np.diag(diagonal + 1e-9) - (weighted.T @ weighted).astype(np.float64)
-        solved: Vector = scipy.linalg.cho_solve(scipy.linalg.cho_factor(block), right.T).T
+        solved: Vector = cho_solve(cho_factor(block), right.T).T
         return solved
 
     def _line_search(
