@@ -40,8 +40,8 @@ _HOMES = {
     "CalibratedClassifier": "collecting.classifier",
     "CalibratedModule": "runtime.torch.module",
     "export_onnx": "runtime.onnx.export",
-    "load": "files.saved",
-    "save": "files.saved",
+    "load": "saving.saved",
+    "save": "saving.saved",
 }
 _MODULES = ("calibrators", "collecting", "decisions", "errors", "metrics", "transforms")
 __all__ = [*_HOMES, *_MODULES]

@@ -24,6 +24,6 @@ from .reporting.drawing.figures import reliability_diagram as reliability_diagra
 from .collecting.classifier import CalibratedClassifier as CalibratedClassifier
 from .runtime.torch.module import CalibratedModule as CalibratedModule
 from .runtime.onnx.export import export_onnx as export_onnx
-from .files.saved import load as load, save as save
+from .saving.saved import load as load, save as save
 
 __version__: str

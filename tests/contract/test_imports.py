@@ -24,12 +24,12 @@ ROOMS = (
     "transforms",
     "views plan",
     "runtime.reference",  # what a plan means: small work and ties are decided there, so it stands below the engine
-    "engine",
+    "engine files",
     "metrics",
     "calibrators",
     "decisions",
-    "files",
     "collecting runtime",
+    "saving",
     "comparison",
     "reporting",
     "demo",
@@ -40,7 +40,6 @@ RANK = {room: rank for rank, line in enumerate(ROOMS) for room in line.split()}
 # What a user expects as a method or in one call, though the work is done further down the list.
 UPWARD = {
     ("views", "files"): "Views.write",
-    ("files", "collecting"): "save and load of a CalibratedClassifier",
     ("metrics", "calibrators"): "decompose",
 }
 HEAVY = [

@@ -20,7 +20,7 @@ def plan(
 
     Example: [bold]recal plan calibration.recal[/bold]
     """
-    from recal.files.saved import load
+    from recal.saving.saved import load
 
     check_kind(file, "calibration")
     loaded = load(file)

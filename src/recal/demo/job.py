@@ -25,10 +25,10 @@ from recal.decisions import Decision, decide
 from recal.demo.figures import draw_summary, draw_zoomed
 from recal.engine.replay import calibrated_probs
 from recal.errors import InputError, MissingExtraError
-from recal.files.saved import load, save
 from recal.metrics import Evaluation, evaluate
 from recal.plan import Plan
 from recal.reporting import report
+from recal.saving.saved import load, save
 from recal.transforms import ZoomOut
 from recal.views import Views
 

@@ -7,14 +7,13 @@ knows a closed list of such tags; it never imports, calls or names anything by w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.decisions.stored import FORMER, STORED
 from recal.errors import FileError, InputError
 from recal.files.gate import allowance
 from recal.plan import Blend, Plan, Rule, Step
@@ -29,9 +28,13 @@ _ARRAY_DTYPES = frozenset(
 
 
 class Encoder:
-    """Turns values into JSON; arrays go to `arrays`, under the names that the JSON refers to."""
+    """Turns values into JSON; arrays go to `arrays`, under the names that the JSON refers to.
 
-    def __init__(self) -> None:
+    `records` are the dataclasses that may be stored, field by field.
+    """
+
+    def __init__(self, records: Sequence[type[Any]] = ()) -> None:
+        self.records = tuple(records)
         self.arrays: dict[str, NDArray[Any]] = {}
 
     def encode(self, value: Any, where: str, depth: int = 0) -> Any:
@@ -56,7 +59,7 @@ class Encoder:
             return {_TAG: "plan", **encode_plan(value)}
         if isinstance(value, Transform) and type(value).__str__ is not object.__str__:  # a mere function has no spec
             return {_TAG: "transform", "spec": spec_of(value)}
-        if type(value) in STORED:
+        if type(value) in self.records:
             values = {one.name: getattr(value, one.name) for one in fields(value)}
             return {_TAG: "record", "name": type(value).__name__, "fields": self.encode(values, where, depth + 1)}
         raise InputError(
@@ -141,6 +144,8 @@ class Decoder:
 
     arrays: Mapping[str, NDArray[Any]]
     transforms: Mapping[str, Callable[[Any], Any]]
+    records: Sequence[type[Any]] = ()
+    former: Mapping[str, frozenset[str]] = field(default_factory=dict)  # records' fields that are no more
     used_arrays: set[str] = field(default_factory=set)
     named: dict[str, Transform] = field(default_factory=dict)
 
@@ -279,14 +284,14 @@ def _read_dict(decoder: Decoder, body: dict[str, Any], depth: int) -> dict[Any, 
 
 
 def _read_record(decoder: Decoder, body: dict[str, Any], depth: int) -> Any:
-    """Return one of the values in `STORED`; its own checks refuse what it may not hold."""
-    family = {record.__name__: record for record in STORED}.get(body["name"])
+    """Return one of the records that may be stored; its own checks refuse what it may not hold."""
+    family = {record.__name__: record for record in decoder.records}.get(body["name"])
     if family is None:
         raise FileError(f"it holds a {body['name']!r}, which this recal does not have")
     values, known = decoder.decode(body["fields"], depth), {one.name for one in fields(family)}
     # What has a default may be missing: the file was written before it was there. What is gone is left out.
     needed = {one.name for one in fields(family) if one.default is MISSING and one.default_factory is MISSING}
-    former = FORMER.get(body["name"], frozenset())
+    former = decoder.former.get(body["name"], frozenset())
     if not isinstance(values, dict) or not needed <= set(values) <= known | former:
         raise FileError(f"a {body['name']} must have the fields {', '.join(sorted(known))}")
     return family(**{name: value for name, value in values.items() if name in known})

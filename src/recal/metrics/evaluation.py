@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.checks import check_confidences
+from recal.checks import Floats, Labels, check_confidences, check_weights
 from recal.errors import InputError
 from recal.metrics import passes
-from recal.metrics.binned import BinTable, equal_mass_edges, table_of
+from recal.metrics.binned import BinTable, Vector, classwise_ece, equal_mass_edges, table_of
 from recal.metrics.cells import gather
 from recal.metrics.intervals import Interval, classwise_interval
 from recal.metrics.intervals import bootstrap as bootstrap_cells
-from recal.metrics.ranked import aurc_of, auroc_of, ks_of, runs
+from recal.metrics.ranked import auroc_of, ks_of, runs, weighted_aurc_of
 from recal.metrics.rows import Classes, RowScores, check_pair, equal_width_edges, run
 from recal.metrics.smooth import cosine_coefficients, fixed_point
 from recal.same_rows import fitted_rows, warn_of_fitted
@@ -108,6 +108,7 @@ def evaluate(
     y: ArrayLike,
     bootstrap: int = 0,
     *,
+    sample_weight: ArrayLike | None = None,
     confidences: ArrayLike | None = None,
     n_bins: int = 15,
     classes: Classes = None,
@@ -123,6 +124,8 @@ def evaluate(
     bootstrap : int
         Number of draws, such as 1000; 0 for none. Rows are not resampled one by one beyond 16,384 of them: cells of
         2,048 confidence quantiles stand for them, so a million rows cost little more than ten thousand.
+    sample_weight : array-like of shape (n_samples,), optional
+        How much each row counts. There are no intervals then.
     confidences : array-like of shape (n_samples,), optional
         What `predict_confidence` gave; by default each row's largest probability. All but class-wise ECE, Brier score,
         NLL and error rate are about them.
@@ -143,6 +146,12 @@ def evaluate(
     2
     """
     draws = _check_draws(bootstrap)
+    if draws and sample_weight is not None:
+        raise InputError(
+            "must be 0 with sample_weight: intervals are for rows that count once each",
+            argument="bootstrap",
+            came=f"got {draws}",
+        )
     array, labels = check_pair(probs, y, classes)
     edges = equal_width_edges(n_bins)
     n, k = array.shape
@@ -151,6 +160,8 @@ def evaluate(
     run(passes.score_rows, array, labels, rows.confidence, rows.correct, rows.brier, rows.nll)
     if confidences is not None:
         rows = replace(rows, confidence=check_confidences(confidences, n))
+    if sample_weight is not None:
+        return Evaluation(_weighted(array, labels, rows, n_bins, check_weights(sample_weight, n)), n, k, n_bins)
     gaps = np.zeros((1, k, n_bins))
     run(passes.bin_classwise, array, labels, edges, np.zeros(n, np.intp), gaps)
     width = table_of(rows.confidence, rows.correct, edges)
@@ -166,20 +177,36 @@ def evaluate(
     return Evaluation(values, n, k, n_bins, intervals, used)
 
 
-def _values(rows: RowScores, width: BinTable, mass: BinTable, classwise: float) -> dict[str, float]:
-    gathered = runs(rows.confidence, rows.correct)
+def _weighted(array: Floats, labels: Labels, rows: RowScores, n_bins: int, weights: Vector) -> dict[str, float]:
+    # Rows that do not count are left out: a truth of probability 0 must not make NaN of infinity.
+    held = weights > 0.0
+    rows = RowScores(
+        *(values[held] for values in (rows.confidence, rows.correct, rows.brier, rows.nll)), rows.n_classes
+    )
+    weights = weights[held]
+    edges = equal_width_edges(n_bins), equal_mass_edges(rows.confidence, n_bins, weights)
+    width, mass = (table_of(rows.confidence, rows.correct, between, weights) for between in edges)
+    classwise = classwise_ece(array[held], labels[held], n_bins, sample_weight=weights)
+    return _values(rows, width, mass, classwise, weights)
+
+
+def _values(
+    rows: RowScores, width: BinTable, mass: BinTable, classwise: float, weights: Vector | None = None
+) -> dict[str, float]:
+    gathered = runs(rows.confidence, rows.correct, weights)
+    gaps = rows.gap / len(rows) if weights is None else rows.gap * (weights / weights.sum())
     found = {
         "ece": width.ece(),
         "mce": width.mce(),
         "adaptive_ece": mass.ece(),
         "classwise_ece": classwise,
         "debiased_ece": width.debiased(),
-        "smooth_ece": fixed_point(cosine_coefficients(rows.confidence, rows.gap / len(rows))),
+        "smooth_ece": fixed_point(cosine_coefficients(rows.confidence, gaps)),
         "ks_error": ks_of(gathered),
-        "brier": float(rows.brier.mean()) / rows.n_classes,
-        "nll": float(rows.nll.mean()),
-        "error_rate": 1.0 - float(rows.correct.mean()),
-        "aurc": aurc_of(gathered),
+        "brier": float(np.average(rows.brier, weights=weights)) / rows.n_classes,
+        "nll": float(np.average(rows.nll, weights=weights)),
+        "error_rate": 1.0 - float(np.average(rows.correct, weights=weights)),
+        "aurc": weighted_aurc_of(gathered),
         "auroc": auroc_of(gathered),
     }
     return {name: found[name] for name in LABELS}

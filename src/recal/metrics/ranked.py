@@ -68,7 +68,10 @@ def aurc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weig
     >>> aurc([[0.9, 0.1], [0.8, 0.2]], [0, 1])  # risks 0 and 1/2
     0.25
     """
-    gathered = runs(*counted(score(probs, y, classes), sample_weight))
+    return weighted_aurc_of(runs(*counted(score(probs, y, classes), sample_weight)))
+
+
+def weighted_aurc_of(gathered: Runs) -> float:
     return aurc_of(gathered) if (gathered.sizes == np.rint(gathered.sizes)).all() else _weighted_area(gathered)
 
 

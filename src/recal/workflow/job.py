@@ -29,11 +29,11 @@ from recal.decisions import Decision, decide, profile
 from recal.engine.replay import calibrated_probs
 from recal.errors import InputError
 from recal.files.atomic import replacing
-from recal.files.saved import save
 from recal.files.views import read_views
 from recal.metrics import Evaluation, evaluate
 from recal.plan import Plan
 from recal.reporting import report
+from recal.saving.saved import save
 from recal.transforms import Transform
 from recal.views import Views
 from recal.workflow.folder import CALIBRATION, DECIDE, FIT, JUDGE, PAGE, SUMMARY

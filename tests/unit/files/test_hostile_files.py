@@ -49,7 +49,7 @@ def test_a_hostile_file_is_refused_in_one_sentence(name):
 
 def test_too_large_a_file_is_refused_unread(tmp_path, monkeypatch):
     path = save(Plan(), tmp_path / "plan")
-    monkeypatch.setattr("recal.files.saved.MAX_FILE_BYTES", 100)
+    monkeypatch.setattr("recal.files.tensors.MAX_FILE_BYTES", 100)
     with pytest.raises(FileError, match="at most 100 are read"):
         load(path)
 

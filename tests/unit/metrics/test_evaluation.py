@@ -198,3 +198,14 @@ def test_the_test_of_calibration_keeps_its_level(n):
     for level in (0.05, 0.2):
         error = 4 * (level * (1 - level) / repeats) ** 0.5
         assert np.mean(np.array(p_values) <= level) == pytest.approx(level, abs=error)
+
+
+def test_weights_count_rows_in_every_metric():
+    probs, y = make_problem(200)
+    weights = np.random.default_rng(0).uniform(0.0, 2.0, 200)
+    probs[0], y[0], weights[0] = [1.0, 0.0, 0.0, 0.0], 1, 0.0  # an infinite NLL that does not count
+    found = evaluate(probs, y, sample_weight=weights)
+    for metric in METRICS:
+        assert found[metric.__name__] == pytest.approx(metric(probs, y, sample_weight=weights), rel=1e-9)
+    with pytest.raises(InputError, match="must be 0 with sample_weight"):
+        evaluate(probs, y, bootstrap=10, sample_weight=weights)

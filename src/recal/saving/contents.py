@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import numpy as np
 
-from recal.decisions.stored import ATTACHED
 from recal.errors import FileError
 from recal.plan import Plan
+from recal.saving.records import ATTACHED
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recal.errors import FileError, InputError, NotFittedError
-from recal.files.contents import check_types, current_names
 from recal.files.encoding import Decoder, Encoder
+from recal.saving.contents import check_types, current_names
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator

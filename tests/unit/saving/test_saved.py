@@ -19,8 +19,8 @@ from recal import Blend, Plan, Step, load, save
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import FileError, InputError, NotFittedError
-from recal.files import saved
 from recal.plan import Rule
+from recal.saving import saved
 from recal.transforms import Named
 from recal.transforms.image import ZoomOut
 
@@ -285,7 +285,7 @@ def test_a_header_whose_length_begins_like_another_kind_of_file_is_read(tmp_path
 
 def test_parameters_under_their_names_of_the_release_candidate_are_understood():
     from recal.calibrators import MatrixScaling, PlattScaling, VectorScaling
-    from recal.files.contents import current_names
+    from recal.saving.contents import current_names
 
     assert current_names(PlattScaling, {"smooth": 0.2, "answers": "kept"}) == {"penalty": 0.2, "answers": "kept"}
     assert current_names(VectorScaling, {"ridge": 1.0}) == {"penalty": 1.0}

@@ -10,7 +10,7 @@ from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets
 from recal.transforms.preprocessing import Normalize, Preprocessing
 
-STORED: tuple[type[Any], ...] = (DecisionRule, PredictionSets, Profile, Following, Normalize, Preprocessing)
+RECORDS: tuple[type[Any], ...] = (DecisionRule, PredictionSets, Profile, Following, Normalize, Preprocessing)
 # Fields of earlier versions, which are read and left out.
 FORMER: dict[str, frozenset[str]] = {"Profile": frozenset(["estimators"])}
 # What a calibrator may carry, by the attribute's name.
