@@ -32,7 +32,7 @@ PRELOADED = (
     "recal.collecting",
     "recal.collecting.parts",
     "recal.collecting.sinks.store",
-    "recal.files.saved",
+    "recal.saving.saved",
     "recal.calibrators.temperature",
     "recal.reporting.drawing.figures",
     "recal.runtime.onnx",
