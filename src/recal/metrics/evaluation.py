@@ -180,9 +180,8 @@ def evaluate(
 def _weighted(array: Floats, labels: Labels, rows: RowScores, n_bins: int, weights: Vector) -> dict[str, float]:
     # Rows that do not count are left out: a truth of probability 0 must not make NaN of infinity.
     held = weights > 0.0
-    rows = RowScores(
-        *(values[held] for values in (rows.confidence, rows.correct, rows.brier, rows.nll)), rows.n_classes
-    )
+    scores = rows.confidence[held], rows.correct[held], rows.brier[held], rows.nll[held]
+    rows = RowScores(*scores, rows.n_classes)
     weights = weights[held]
     edges = equal_width_edges(n_bins), equal_mass_edges(rows.confidence, n_bins, weights)
     width, mass = (table_of(rows.confidence, rows.correct, between, weights) for between in edges)
