@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := $(wildcard src tests benchmarks examples paper)
 
-.PHONY: help venv demo paper test test-slow test-oldest test-newest test-core test-extras check mutants bench docs examples clean
+.PHONY: help venv demo paper test test-slow test-oldest test-newest test-core test-extras check mutants bench arena docs examples clean
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:[^#]*##/\t/'
 
@@ -13,6 +13,7 @@ help:            ## what can be made
 FOR_DEMO := $(VENV)/.for-demo
 FOR_TEST := $(VENV)/.for-test
 FOR_BENCH := $(VENV)/.for-bench
+FOR_ARENA := $(VENV)/.for-arena
 FOR_EXAMPLES := $(VENV)/.for-examples
 FOR_DOCS := $(VENV)/.for-docs
 
@@ -34,6 +35,10 @@ $(FOR_DOCS): $(FOR_TEST)
 
 $(FOR_BENCH): $(FOR_TEST)
 	$(call install,--editable '.[all]' --group test --group peers)
+	@touch $@
+
+$(FOR_ARENA): $(FOR_BENCH)
+	$(call install,--group arena)
 	@touch $@
 
 $(FOR_EXAMPLES): $(FOR_TEST)
@@ -109,6 +114,10 @@ mutants: $(FOR_TEST) ## small wrong changes to the code, each of which a quick t
 
 bench: $(FOR_BENCH) ## speed, beside the peers and the physical limit
 	$(BIN)/python -m benchmarks.run --out docs/benchmarks --disk
+
+PROBLEMS := $(VENV)/arena
+arena: $(FOR_ARENA) ## every method beside the peers on many small real problems; can be resumed; writes docs/results/arena.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.arena --problems $(PROBLEMS) --out docs/results
 
 docs: $(FOR_DOCS) ## build the documentation site without network, and run every example in it
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs docs/_build/html

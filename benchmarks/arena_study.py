@@ -13,49 +13,28 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.arena.scores import JUDGED, Parts, read
+from benchmarks.arena.summary import BY_CLASSES, BY_MISTAKES, PANEL, Problem, summarise
 from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.names import find_method
 from recal.runtime.reference import keep_answers
-
-# What a method is compared with: the model as it is and twelve methods of the literature.
-PANEL = (
-    "none", "ts", "ets", "vs", "svs", "sms", "dir-odir", "platt", "beta", "isotonic", "histogram", "irm", "spline",
-)  # fmt: skip
-JUDGED = ("ensemble", "auto")
-_DRAWS = 1000
-
-
-@dataclass
-class Problem:
-    """One classifier on one data set, with what each method scored on it."""
-
-    name: str
-    n_classes: int
-    n_samples: int
-    mistakes: int
-    nll: dict[str, float] = field(default_factory=dict)
-    chosen: str = ""
-
-    @property
-    def data(self) -> str:
-        return self.name.split("/")[0]
 
 
 def main() -> None:
     options = _options()
     problems, seconds = [], dict.fromkeys((*PANEL, *options.methods), 0.0)
-    for name, parts in _read(options.path, options.every):
-        problems.append(_solve(name, parts, options, seconds))
+    chosen_data = set(sorted({name.split("/")[0] for name, _ in read(options.path)})[:: options.every])
+    for name, parts in read(options.path):
+        if name.split("/")[0] in chosen_data:
+            problems.append(_solve(name, parts, options, seconds))
     names = list(seconds)
     print(f"{len(problems)} problems, {len({p.data for p in problems})} data sets, answers {options.answers}")
     _print_table(problems, names, seconds)
-    for title, groups in (("classes", _BY_CLASSES), ("mistakes", _BY_MISTAKES)):
+    for title, groups in (("classes", BY_CLASSES), ("mistakes", BY_MISTAKES)):
         for label, inside in groups.items():
             part = [problem for problem in problems if inside(problem)]
             if part:
@@ -67,27 +46,13 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", help="arena.npz")
+    parser.add_argument("path", type=Path, help="arena.npz, or a folder of such files")
     parser.add_argument("--rows", type=int, default=0, help="how many calibration rows; 0 for all")
     parser.add_argument("--answers", choices=("kept", "free"), default="kept")
     parser.add_argument("--methods", type=lambda text: tuple(text.split(",")), default=JUDGED)
     parser.add_argument("--every", type=int, default=1, help="take every so-manieth data set")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
-
-
-Parts = tuple[NDArray[np.float32], NDArray[np.intp], NDArray[np.float32], NDArray[np.intp]]
-
-
-def _read(path: str, every: int) -> Iterator[tuple[str, Parts]]:
-    with np.load(path) as file:
-        names = sorted({key.rsplit("/", 1)[0] for key in file.files})
-        data = sorted({name.split("/")[0] for name in names})[::every]
-        for name in names:
-            if name.split("/")[0] in data:
-                keys = ("cal_logits", "cal_labels", "test_logits", "test_labels")
-                logits, labels, test, truth = (file[f"{name}/{key}"] for key in keys)
-                yield name, (logits, labels.astype(np.intp), test, truth.astype(np.intp))
 
 
 def _solve(name: str, parts: Parts, options: argparse.Namespace, seconds: dict[str, float]) -> Problem:
@@ -118,47 +83,16 @@ def _solve(name: str, parts: Parts, options: argparse.Namespace, seconds: dict[s
     return problem
 
 
-_BY_CLASSES: dict[str, Callable[[Problem], bool]] = {
-    "2": lambda p: p.n_classes == 2,
-    "3 to 9": lambda p: 2 < p.n_classes < 10,
-    "10 and more": lambda p: p.n_classes >= 10,
-}
-_BY_MISTAKES: dict[str, Callable[[Problem], bool]] = {
-    "below 20": lambda p: p.mistakes < 20,
-    "20 to 59": lambda p: 20 <= p.mistakes < 60,
-    "60 and more": lambda p: p.mistakes >= 60,
-}
-
-
 def _print_table(problems: list[Problem], names: list[str], seconds: dict[str, float] | None) -> None:
     print(f"{'method':12s} {'win %':>18s} {'mean':>22s} {'median':>7s} {'worst':>7s} {'>1 %':>5s} {'s per fit':>9s}")
     for name in names:
-        change = np.array([100 * (p.nll[name] / p.nll["ts"] - 1) for p in problems])
-        wins = np.array([_win_share(p, name) for p in problems])
-        low, high = _interval(problems, wins)
-        least, most = _interval(problems, change)
+        line = summarise(problems, name)
+        (low, high), (least, most) = line.wins_interval, line.mean_interval
         cost = f"{seconds[name] / len(problems):9.3f}" if seconds else ""
         print(
-            f"{name:12s} {100 * wins.mean():5.1f} [{100 * low:4.1f}, {100 * high:4.1f}] "
-            f"{change.mean():7.2f} [{least:6.2f}, {most:6.2f}] {np.median(change):7.2f} {change.max():7.2f} "
-            f"{(change > 1).sum():5d} {cost}"
+            f"{name:12s} {line.wins:5.1f} [{low:4.1f}, {high:4.1f}] "
+            f"{line.mean:7.2f} [{least:6.2f}, {most:6.2f}] {line.median:7.2f} {line.worst:7.2f} {line.worse:5d} {cost}"
         )
-
-
-def _win_share(problem: Problem, name: str) -> float:
-    """Return the share of the panel's other methods that this one beats; a tie counts half."""
-    rivals = [problem.nll[other] for other in PANEL if other != name]
-    return float(np.mean([(problem.nll[name] < rival) + 0.5 * (problem.nll[name] == rival) for rival in rivals]))
-
-
-def _interval(problems: list[Problem], values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return where 95 % of the means lie when data sets are drawn anew."""
-    data = np.array([problem.data for problem in problems])
-    sums = np.array([(values[data == name].sum(), (data == name).sum()) for name in np.unique(data)])
-    rng = np.random.default_rng(0)
-    drawn = sums[rng.integers(0, len(sums), (_DRAWS, len(sums)))].sum(axis=1)
-    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
-    return float(low), float(high)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,50 @@
+"""`make arena`: build the problems, judge every method on them, and write the page.
+
+    python -m benchmarks.arena --problems FOLDER --out docs/results
+    python -m benchmarks.arena --problems FOLDER --data digits,banana --out /tmp/page
+
+Everything can be resumed: what FOLDER holds is neither built nor fitted again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.arena.page import write_page
+from benchmarks.arena.problems import build_all
+from benchmarks.arena.scores import Scores, peers, read
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=Path, required=True, help="folder of the problems and of their scores")
+    parser.add_argument("--data", type=lambda text: tuple(text.split(",")), default=(), help="only these data sets")
+    parser.add_argument("--debian", type=Path, default=Path("/"), help="where Debian's packages are unpacked")
+    parser.add_argument("--no-peers", action="store_true", help="leave other libraries out")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    os.environ.setdefault("TQDM_DISABLE", "1")  # netcal's bars
+    warnings.filterwarnings("ignore", module="netcal|pyro|torch|gpytorch")
+    build_all(given.problems, given.data, given.debian)
+    scores, others = Scores(given.problems / "scores.json"), {} if given.no_peers else peers()
+    about = {}
+    for file in sorted(given.problems.glob("*.npz")):
+        if given.data and file.stem not in given.data:
+            continue
+        with np.load(file) as arrays:
+            about[file.stem] = json.loads(str(arrays["about"]))
+        for name, parts in read(file):
+            scores.add(name, parts, others)
+        print(f"{file.stem} is judged", file=sys.stderr, flush=True)
+    print(f"Wrote {write_page(scores, about, given.out)}")
+
+
+if __name__ == "__main__":
+    main()

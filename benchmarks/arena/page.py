@@ -1,0 +1,177 @@
+"""The page of the arena: tables of every method, by classes and by mistakes, and a picture."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.arena.scores import JUDGED, Scores
+from benchmarks.arena.summary import BY_CLASSES, BY_MISTAKES, PANEL, Problem, summarise
+from recal.comparison.markdown import markdown_table
+
+PACKAGES = (
+    "numpy", "scikit-learn", "probmetrics", "netcal", "mlxtend", "aeon", "river", "pydataset", "rdata",
+)  # fmt: skip
+HEAD = (
+    "method", "win % [95 %]", "NLL against TS, mean % [95 %]", "median", "worst", "> 1 % worse",
+    "against uncalibrated, mean %", "median", "worst", "CPU s per fit",
+)  # fmt: skip
+SHORT = ("ts", *JUDGED, "sms", "svs")
+
+
+def write_page(scores: Scores, about: dict[str, dict[str, Any]], folder: Path) -> Path:
+    """Write arena.md and arena.svg; `about` says which data sets count."""
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = {name: entry for name, entry in scores.found.items() if name.split("/")[0] in about}
+    everything = {mode: [p for p in scores.problems(mode) if p.data in about] for mode in ("kept", "free")}
+    names = _names(entries)
+    unseen = [p for p in everything["kept"] if not about[p.data]["known"]]
+    lines = [
+        "# Arena: many small real problems",
+        "",
+        f"{len(entries)} calibration problems: {len(about)} real data sets, four scikit-learn classifiers on each. "
+        "Half of the rows train the classifier, a fifth calibrate it, the rest test it. "
+        "Made by `make arena`, which needs no download beyond the packages. Lower NLL is better.",
+        "",
+        f"Python {platform.python_version()}, {_versions()}.",
+        "",
+        "- **Win %**: the share of comparisons won, over all problems, against a fixed panel: the uncalibrated model "
+        f"and {len(PANEL) - 1} methods ({', '.join(PANEL[1:])}), without the method itself. A tie counts half.",
+        "- **Intervals** come from drawing data sets anew, because classifiers of one data set share its difficulties.",
+        "- **Answers kept**: the model's own answer stays the likeliest; the same guard is applied to every method. "
+        "**Answers free**: each method as it is.",
+        "- A probability of the true class below 1e-12 counts as 1e-12. Methods that give exact zeros pay for them.",
+        "- The rules of `ensemble` and `auto` were chosen on other problems. Some of these used the data sets that "
+        "have an asterisk below; the second table leaves them out.",
+        "",
+        "![Win rates with intervals](arena.svg)",
+        "",
+        "## Answers kept",
+        "",
+        *_table(everything["kept"], names, entries),
+        "",
+        f"## Answers kept, data sets without an asterisk ({len(unseen)} problems)",
+        "",
+        *_table(unseen, names, entries),
+        "",
+        "## Answers free",
+        "",
+        *_table(everything["free"], names, entries),
+        "",
+        *_failures(entries),
+    ]
+    short = [name for name in (*SHORT, "probmetrics logistic-mix") if name in names]
+    lines += _groups("classes", BY_CLASSES, everything["kept"], short)
+    lines += _groups("mistakes in the calibration set", BY_MISTAKES, everything["kept"], short)
+    lines += ["## Data sets", "", *_data_sets(about), ""]
+    draw(everything, names, folder / "arena.svg")
+    path = folder / "arena.md"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def _names(entries: dict[str, Any]) -> list[str]:
+    """Return the methods that every problem has, in the order of the page: ours, the panel, peers."""
+    common = set.intersection(*(set(entry["nll"]["kept"]) for entry in entries.values()))
+    first = [*JUDGED, *PANEL]
+    return first + sorted(common - set(first))
+
+
+def _table(problems: Sequence[Problem], names: Sequence[str], entries: dict[str, Any]) -> list[str]:
+    rows = []
+    for name in sorted(names, key=lambda name: -summarise(problems, name).wins):
+        line, raw = summarise(problems, name), summarise(problems, name, "none")
+        seconds = np.mean([entries[problem.name]["seconds"][name] for problem in problems])
+        rows.append([
+            name, _with(line.wins, line.wins_interval, "{:.1f}"), _with(line.mean, line.mean_interval, "{:+.1f}"),
+            f"{line.median:+.1f}", f"{line.worst:+.1f}", f"{line.worse} of {len(problems)}",
+            f"{raw.mean:+.1f}", f"{raw.median:+.1f}", f"{raw.worst:+.1f}", f"{seconds:.2f}",
+        ])  # fmt: skip
+    return list(markdown_table(HEAD, rows))
+
+
+def _groups(
+    title: str, groups: dict[str, Callable[[Problem], bool]], problems: list[Problem], names: Sequence[str]
+) -> list[str]:
+    rows = []
+    for label, inside in groups.items():
+        part = [problem for problem in problems if inside(problem)]
+        for name in names if part else ():
+            line, raw = summarise(part, name), summarise(part, name, "none")
+            rows.append([
+                label, str(len(part)), name, f"{line.wins:.1f}", f"{line.mean:+.1f}", f"{line.median:+.1f}",
+                f"{line.worst:+.1f}", str(line.worse), f"{raw.mean:+.1f}", f"{raw.worst:+.1f}",
+            ])  # fmt: skip
+    head = (
+        title, "problems", "method", "win %", "NLL against TS, mean %", "median", "worst", "> 1 % worse",
+        "against uncalibrated, mean %", "worst",
+    )  # fmt: skip
+    return [f"## By {title} (answers kept)", "", *markdown_table(head, rows), ""]
+
+
+def _with(value: float, interval: tuple[float, float], form: str) -> str:
+    return f"{form.format(value)} [{form.format(interval[0])}, {form.format(interval[1])}]"
+
+
+def _failures(entries: dict[str, Any]) -> list[str]:
+    failed = [word for entry in entries.values() for word in entry["failed"]]
+    if not failed:
+        return []
+    counts = ", ".join(f"{word} ({failed.count(word)})" for word in sorted(set(failed)))
+    return [f"Fits that failed and count as uncalibrated: {counts}.", ""]
+
+
+def _data_sets(about: dict[str, dict[str, Any]]) -> list[str]:
+    rows = [
+        [
+            name + (r"\*" if one["known"] else ""),
+            one["origin"],
+            str(one["classes"]),
+            str(one["cal"]),
+            str(one["test"]),
+            ", ".join(f"{model} {value:.3f}" for model, value in one["accuracy"].items()),
+        ]
+        for name, one in sorted(about.items())
+    ]
+    return list(markdown_table(("data", "from", "classes", "calibration rows", "test rows", "accuracy"), rows))
+
+
+def _versions() -> str:
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def draw(everything: dict[str, list[Problem]], names: Sequence[str], path: Path) -> None:
+    """Draw win rates with their intervals, answers kept and free, the best at the top."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "arena"  # the same picture from the same scores
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 0.26 * len(names) + 1.2), layout="constrained")
+    for axis, (mode, problems) in zip(axes, everything.items()):
+        lines = {name: summarise(problems, name) for name in names}
+        order = sorted(names, key=lambda name: lines[name].wins)
+        for place, name in enumerate(order):
+            low, high = lines[name].wins_interval
+            colour = "tab:red" if name in JUDGED else "tab:blue" if name in PANEL else "tab:grey"
+            axis.plot([low, high], [place, place], color=colour, linewidth=1.5)
+            axis.plot(lines[name].wins, place, "o", color=colour, markersize=5)
+        axis.set_yticks(range(len(order)), order, fontsize=8)
+        axis.set_xlim(0, 100)
+        axis.axvline(50, color="lightgrey", linewidth=0.8, zorder=0)
+        axis.set_xlabel("comparisons won, % (95 % interval by data set)")
+        axis.set_title(f"answers {mode}", fontsize=10)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
