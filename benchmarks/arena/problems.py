@@ -51,7 +51,7 @@ IN_TURN = ("naive_bayes", "logistic", "neighbours", "extra_trees")
 
 def encode(table: Table, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return numbers and class numbers: rows shuffled and at most MOST_ROWS, categories one-hot, gaps the median."""
-    features, labels = table
+    features, labels = table[0], table[1].astype(str)
     size = labels.map(labels.value_counts())
     rows = np.flatnonzero((size >= FEWEST_OF_A_CLASS).to_numpy())
     rows = rng.permutation(rows)[:MOST_ROWS]
@@ -64,7 +64,7 @@ def encode(table: Table, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarr
             text = values.astype(str)
             common = text.value_counts().index[:MOST_CATEGORIES]
             columns.append((text.to_numpy()[:, None] == common.to_numpy()[None, :]).astype(float))
-    return np.nan_to_num(np.hstack(columns)), np.unique(labels.astype(str), return_inverse=True)[1]
+    return np.nan_to_num(np.hstack(columns)), np.unique(labels, return_inverse=True)[1]
 
 
 def build(source: Source, turn: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Centred isotonic regression: strictly increasing where isotonic regression is flat."""
+"""Centred isotonic regression: rising between its end levels where isotonic regression is flat."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class CentredIsotonic(IsotonicCalibration):
     """Isotonic regression whose flat stretches are drawn together to their centres, with lines between them.
 
     Each level of the isotonic curve is put at the mean score of its samples, and neighbours are joined by straight
-    lines; beyond the first and the last level the curve is flat. It orders samples that isotonic regression ties, which
-    keeps the ranking, and errs less where the truth rises steadily. Levels of 0 and 1 keep their inner ends, so that a
+    lines; beyond the first and the last level the curve is flat. Between them it orders samples that isotonic
+    regression ties, and errs less where the truth rises steadily. Levels of 0 and 1 keep their inner ends, so that a
     score that was always right stays so. Reference: Oron and Flournoy, *Centered isotonic regression: point and
     interval estimation for dose-response studies* (Statistics in Biopharmaceutical Research 2017).
 

@@ -30,8 +30,10 @@ class VennAbers(Calibrator):
     it p0 and p1. One of the two is perfectly calibrated, whatever the model and the number of samples; their distance
     says how much the answer depends on a single sample. The probability is p1 / (1 - p0 + p1), which has the least
     worst regret in log-loss; it never reaches 0 or 1. With more than two classes each is set against the rest, and rows
-    are divided by their sums. Reference: Vovk, Petej and Fedorova, *Large-scale probabilistic predictors with and
-    without guarantees of validity* (NIPS 2015), whose algorithm, linear in the number of sorted samples, is used.
+    are divided by their sums. Every class then keeps about 1 / (n + 1), which costs much where a model is nearly
+    perfect: prefer another method there. Reference: Vovk, Petej and Fedorova, *Large-scale probabilistic predictors
+    with and without guarantees of validity* (NIPS 2015), whose algorithm, linear in the number of sorted samples, is
+    used.
 
     Parameters
     ----------

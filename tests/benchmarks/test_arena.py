@@ -1,0 +1,112 @@
+"""The arena: problems from installed packages, win rates, the page, and CalArena's layout."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.arena import calarena, summary
+from benchmarks.arena.summary import PANEL, Problem
+
+
+def problem(name, **nll):
+    return Problem(name, 2, 100, 30, {**dict.fromkeys(PANEL, 1.0), **nll})
+
+
+def test_a_tie_counts_half_and_the_method_itself_is_no_rival():
+    one = problem("a/x", ts=0.5, sms=2.0)
+    assert summary.win_share(one, "ts") == 1.0
+    assert summary.win_share(one, "sms") == 0.0
+    assert summary.win_share(one, "ets") == pytest.approx((1 + 0.5 * (len(PANEL) - 3)) / (len(PANEL) - 1))
+
+
+def test_intervals_draw_data_sets_and_not_problems():
+    problems = [problem(f"{data}/{model}") for data in "abc" for model in "xy"]
+    assert summary.interval(problems, np.array([0.0, 2.0] * 3)) == (1.0, 1.0), "every data set has the same mean"
+    low, high = summary.interval(problems, np.repeat([0.0, 1.0, 2.0], 2))
+    assert low < 1 < high
+
+
+def test_changes_are_in_per_cent_of_the_reference():
+    line = summary.summarise([problem("a/x", sms=0.9), problem("b/x", sms=1.2)], "sms")
+    assert (line.mean, line.median, line.worst, line.worse) == (*(pytest.approx(v) for v in (5, 5, 20)), 1)
+
+
+@pytest.fixture
+def cheap(monkeypatch, tmp_path):
+    """One quick classifier on two of scikit-learn's data sets."""
+    pytest.importorskip("pandas")
+    from benchmarks.arena import problems
+
+    monkeypatch.setattr(problems, "ALWAYS", ())
+    monkeypatch.setattr(problems, "IN_TURN", ("naive_bayes",))
+    problems.build_all(tmp_path, ("digits", "breast_cancer"))
+    return problems, tmp_path
+
+
+def test_the_arena_from_data_to_page(cheap, tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchmarks.arena.page import write_page
+    from benchmarks.arena.scores import Scores, read
+
+    def broken(logits, labels, test):
+        raise ValueError("no")
+
+    _, folder = cheap
+    found = dict(read(folder))
+    assert list(found) == ["breast_cancer/naive_bayes", "digits/naive_bayes"]
+    scores, about = Scores(folder / "scores.json"), {}
+    for name, parts in found.items():
+        scores.add(name, parts, {"peer": broken})
+        with np.load(folder / f"{name.split('/')[0]}.npz") as file:
+            about[name.split("/")[0]] = json.loads(str(file["about"]))
+    page = write_page(scores, about, tmp_path / "out").read_text()
+    assert page.count("| ensemble |") == 3 + 4, "three tables, and the groups that have problems"
+    assert "peer: ValueError (2)" in page
+    assert (tmp_path / "out" / "arena.svg").exists()
+    nll = scores.found["digits/naive_bayes"]["nll"]["kept"]
+    assert nll["ensemble"] < nll["ts"] < nll["none"]
+    assert nll["peer"] == nll["none"], "a fit that failed counts as uncalibrated"
+    scores.found["digits/naive_bayes"]["failed"].clear()
+    scores.add("digits/naive_bayes", found["digits/naive_bayes"], {"peer": broken})
+    assert not scores.found["digits/naive_bayes"]["failed"], "what is there is not fitted again"
+
+
+def test_what_is_built_is_not_built_again(cheap, monkeypatch):
+    problems, folder = cheap
+    monkeypatch.setattr(problems, "build", lambda *_: pytest.fail("built again"))
+    problems.build_all(folder, ("digits", "breast_cancer"))
+
+
+def test_two_classes_may_come_as_one_column():
+    probas, labels = np.array([0.9, 0.8, 0.3, 0.4, 0.6]), np.array([1, 0, 0, 1, 1])
+    one, two = (calarena.RecalCalibrator("ts").fit(given, labels) for given in (probas, calarena.as_columns(probas)))
+    assert one.predict_proba(probas[:, None]).shape == (5, 2)
+    np.testing.assert_array_equal(one.predict_proba(probas), two.predict_proba(calarena.as_columns(probas)))
+
+
+def test_custom_calibrators_are_fresh_each_time():
+    factories = calarena.calibrators()
+    assert set(factories) == {"recal-auto", "recal-ensemble"}
+    assert factories["recal-auto"]() is not factories["recal-auto"]()
+
+
+def test_win_rates_of_a_file_in_calarenas_layout(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "some-binary.h5", "w") as file:
+        for dataset, classes in (("a", 2), ("b", 3)):
+            logits = rng.normal(scale=1.5, size=(600, classes))
+            labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+            over = np.exp(4 * logits)  # far too confident
+            over /= over.sum(axis=1, keepdims=True)
+            for part, rows in (("cal", slice(300)), ("test", slice(300, 600))):
+                file[f"{dataset}/net/probas_{part}"] = over[rows, 1] if classes == 2 else over[rows]
+                file[f"{dataset}/net/labels_{part}"] = labels[rows]
+    rates = calarena.judge(tmp_path / "some-binary.h5", ("ts", "recal-auto"))
+    for metric in ("brier", "nll"):
+        assert rates[metric]["Base-model"][0] == 0, "nothing is worse than the model as it is"
+        assert rates[metric]["ts"][0] >= 50
+        assert rates[metric]["recal-auto"][0] >= 50
