@@ -2,6 +2,7 @@
 
 A pass over a mapped array makes all of it resident, and the system takes it back only when memory runs short. The
 kernels' `over_rows` therefore goes over such arrays piece by piece and gives each back: a fit holds some megabytes.
+The store's own files are not mapped: a block is no whole number of pages, so rows of two blocks do not join.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""A pilot: every candidate view of a few labelled samples, so that only those that pay are computed for the rest."""
+"""A pilot: every candidate view of a few labelled samples, so that only those that pay are computed for the rest.
+
+Its samples are random rows, since folders come sorted by class, and a store of their own: they are computed once more
+among all, so that the result has the bytes of a `collect` of the chosen views, and resuming needs nothing new.
+"""
 
 from __future__ import annotations
 
