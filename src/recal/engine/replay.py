@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.engine.grouping import group_indices
-from recal.engine.kernels import SMALL, rows
+from recal.engine.kernels import SMALL, rows, series
+from recal.engine.kernels import steps as compiled
 from recal.engine.kernels.threads import over_rows
-from recal.engine.scaled import ScaledLogits, Vector, as_rows
+from recal.engine.scaled import Vector, as_rows
 from recal.errors import InputError
 from recal.plan import Plan
 from recal.runtime import reference
@@ -21,11 +21,12 @@ Matrix = NDArray[np.float64]
 Selection = slice | NDArray[np.intp]
 # How many logits of one view are worked on at a time: some megabytes, which a processor's cache holds.
 _BLOCK = 4_000_000
+# And how many rows, of which a replay holds a dozen numbers for each view.
+_ROWS = 16_384
 # A step costs the reference some ten passes over its rows: beyond as many values, times steps, it is not used.
 _SMALL_STEPS = 4_000_000
-
-# How far what decides groups may be off before rows are read again: far below what is too close to call.
-_TOLERANCE = 1e-6
+# Of how many values a second thread is worth as much as of one row's step.
+_STEP_WORK = 32
 
 
 def calibrated_probs(plan: Plan, views: Views, mixed: Matrix | None = None) -> Matrix:
@@ -92,7 +93,7 @@ def _read(plan: Plan, views: Views, rows: Selection) -> list[Floats]:
 
 def _parts(rows: NDArray[np.intp], n_classes: int) -> Iterator[Selection]:
     """Yield rows a block at a time, as slices where there are no gaps: these are not copied."""
-    size = max(1, _BLOCK // n_classes)
+    size = min(_ROWS, max(1, _BLOCK // n_classes))
     for begin in range(0, len(rows), size):
         part = rows[begin : begin + size]
         whole = part[-1] - part[0] == len(part) - 1
@@ -151,14 +152,46 @@ def _scales(plan: Plan, logits: Floats, transformed: Sequence[Floats] | Floats) 
         return np.clip(start * plan.finish, *reference.SCALE_RANGE)
     if logits.size < SMALL and logits.size * len(steps) < _SMALL_STEPS:
         return reference.replayed(plan, logits, transformed).scales
-    original = ScaledLogits(logits, tolerance=_TOLERANCE)
-    views = [ScaledLogits(view, tolerance=_TOLERANCE) for view in transformed]
-    drops = [view.drop_at(original.columns) for view in views]
-    for state in (original, *views):
-        state.rescale(plan.start)
+    original, views = _Replayed(logits, plan.start), [_Replayed(view, plan.start) for view in transformed]
+    every = np.arange(len(logits))
+    own_answer = plan.rule.confidence_at == "own"
+    gaps = [view.drop_at(view.columns if own_answer else original.columns) for view in views]
+    tied = np.empty(len(logits), dtype=np.bool_)
     for number, values in zip(steps, betas):
-        factors = values[group_indices(original, views[number], drops[number], plan.rule)]
-        original.rescale(factors)
-        views[number].rescale(factors)
-    original.rescale(plan.finish)
-    return original.scales
+        view = views[number]
+        over_rows(
+            compiled.step, original.logits, view.logits, original.columns, view.columns, original.numbers,
+            view.numbers, gaps[number], values, plan.rule.ties == "exact", tied, size=_STEP_WORK * len(logits),
+        )  # fmt: skip
+        if tied.any():
+            chosen = every[tied]
+            factors = values[reference.groups(original.chosen(chosen), view.chosen(chosen), plan.rule)]
+            original.rescale(chosen, factors)
+            view.rescale(chosen, factors)
+    return np.clip(original.numbers[series.SCALE] * plan.finish, *reference.SCALE_RANGE)
+
+
+class _Replayed:
+    """Rows that `kernels.steps` rescales: the logits as they are, and of each row what the kernel knows."""
+
+    def __init__(self, logits: Floats, start: float) -> None:
+        self.logits = as_rows(logits)
+        self.columns = self.logits.argmax(axis=1)
+        self.numbers = np.zeros((series.NUMBERS, len(logits)))
+        self.numbers[series.REACH] = np.inf  # nothing is known
+        self.numbers[series.SCALE] = np.clip(start, *reference.SCALE_RANGE)
+        self.numbers[series.TOP] = self.logits[np.arange(len(logits)), self.columns]
+        self.numbers[series.LOWEST] = self.logits.min(axis=1) - self.numbers[series.TOP]
+
+    def drop_at(self, columns: NDArray[np.intp]) -> Vector:
+        """Return how far the logit at each row's column lies below the row's largest."""
+        return self.logits[np.arange(len(columns)), columns] - self.numbers[series.TOP]
+
+    def chosen(self, rows: NDArray[np.intp]) -> reference.Rows:
+        """Return some rows as the reference holds them."""
+        state = reference.Rows(self.logits[rows])
+        state.scales = self.numbers[series.SCALE, rows]
+        return state
+
+    def rescale(self, rows: NDArray[np.intp], factors: Vector) -> None:
+        self.numbers[series.SCALE, rows] = np.clip(self.numbers[series.SCALE, rows] * factors, *reference.SCALE_RANGE)

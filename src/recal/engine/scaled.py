@@ -174,15 +174,17 @@ class ScaledRows:
         """Return the terms of some rows about scales at which they are read, (TERMS, n_rows)."""
         if self._lowest is None:
             self._lowest = np.concatenate([block.min(axis=1) for _, block in self.blocks()]) - self.maxima
-        sums, begin = np.empty((series.DEGREE + 1, len(chosen))), 0
+        numbers, begin = np.empty((series.NUMBERS, len(chosen))), 0
+        numbers[series.SCALE], numbers[series.TOP] = scales, self.maxima[chosen]
+        numbers[series.LOWEST] = self._lowest[chosen]
         for part, array, where in self._pieces(chosen):
             piece = slice(begin, begin := begin + len(part))
-            rows = (self.maxima[part], self.columns[part], scales[piece])
             if self._is_small:
-                sums[:, piece] = _moments(array[where], *rows)
+                _read_rows(array[where], self.columns[part], numbers[:, piece])
             else:
-                over_rows(kernels.moments, where, array, *rows, sums[:, piece], size=len(part) * self.shape[1])
-        return series.terms_of(scales, sums, self._lowest[chosen])
+                work = len(part) * self.shape[1]
+                over_rows(kernels.read_rows, where, array, self.columns[part], numbers[:, piece], size=work)
+        return numbers[: series.TERMS]
 
     def drop_at(self, columns: Columns) -> Vector:
         """Return how far the logit at each row's column lies below the row's largest, unscaled; at most 0."""
@@ -248,16 +250,15 @@ def _readable(logits: Floats, rows: Columns) -> tuple[Floats, Columns]:
     return as_rows(logits[rows]), np.arange(len(rows))
 
 
-def _moments(block: Floats, tops: Vector, columns: Columns, scales: Vector) -> Vector:
-    """What `kernels.rows.moments` fills, without a compiler."""
-    drops = block.astype(np.float64) - tops[:, None]
-    weights = np.exp(scales[:, None] * drops)
+def _read_rows(block: Floats, columns: Columns, numbers: Vector) -> None:
+    """What `kernels.rows.read_rows` does, without a compiler."""
+    drops = block.astype(np.float64) - numbers[series.TOP, :, None]
+    weights = np.exp(numbers[series.SCALE, :, None] * drops)
     weights[np.arange(len(block)), columns] = 0.0
-    sums = [weights.sum(axis=1)]
-    for _ in range(series.DEGREE):
+    for k in range(series.DEGREE + 1):
+        numbers[1 + k] = weights.sum(axis=1)
         weights *= drops
-        sums.append(weights.sum(axis=1))
-    return np.array(sums)
+    series.fill_terms(numbers)
 
 
 def _near_an_edge(x: Vector, n_bins: int, error: Vector) -> Columns:

@@ -11,7 +11,7 @@ import numpy as np
 
 from recal.engine.kernels import series
 from recal.engine.kernels.compiled import FAST, kernel, part_of_kernel
-from recal.engine.kernels.series import AT, REACH, SHARPER
+from recal.engine.kernels.series import AT, REACH, SCALE, SHARPER, TOP
 
 # As in the reference: answers are never exactly 0 or 1.
 ABOVE_ZERO, BELOW_ONE = 1e-300, 1.0 - 2.0**-53
@@ -49,39 +49,46 @@ def exp(x):  # type: ignore[no-untyped-def]
     return power if x >= -708.0 else 0.0
 
 
-@kernel(fastmath=FAST)
-def moments(where, start, stop, logits, tops, columns, scales, out):  # type: ignore[no-untyped-def]
-    """Fill out[m, k] with the sum of w d**m, m = 0..8, over all classes but the likeliest of row where[k].
+_expand, _remainder = part_of_kernel(series.expand), part_of_kernel(series.remainder)
+_fill_terms = part_of_kernel(series.fill_terms)
+
+
+@part_of_kernel(fastmath=FAST)
+def read(row, column, numbers):  # type: ignore[no-untyped-def]
+    """Read a row at its scale: fill the sums of w d**k, k = 0..8, over all classes but the likeliest, as terms.
 
     d = z - max z and w = exp(scale * d). The likeliest class is left out by a weight of 0, not by a loop of two parts:
     short loops have no vectors.
     """
+    top, scale = numbers[TOP], numbers[SCALE]
+    m0 = m1 = m2 = m3 = m4 = m5 = m6 = m7 = m8 = 0.0
+    for j in range(len(row)):
+        drop = np.float64(row[j]) - top
+        w = 0.0 if j == column else exp(scale * drop)
+        w1 = w * drop
+        square = drop * drop
+        w2, w3 = w * square, w1 * square
+        w4, w5 = w2 * square, w3 * square
+        w6, w7 = w4 * square, w5 * square
+        m0 += w
+        m1 += w1
+        m2 += w2
+        m3 += w3
+        m4 += w4
+        m5 += w5
+        m6 += w6
+        m7 += w7
+        m8 += w6 * square
+    numbers[1], numbers[2], numbers[3], numbers[4], numbers[5] = m0, m1, m2, m3, m4
+    numbers[6], numbers[7], numbers[8], numbers[9] = m5, m6, m7, m8
+    _fill_terms(numbers)
+
+
+@kernel()
+def read_rows(where, start, stop, logits, columns, numbers):  # type: ignore[no-untyped-def]
+    """Fill numbers[:TERMS, k] with the terms of the row where[k], at the scale that stands there."""
     for k in range(start, stop):
-        row = logits[where[k]]
-        top, column, scale = np.float64(tops[k]), columns[k], scales[k]
-        m0 = m1 = m2 = m3 = m4 = m5 = m6 = m7 = m8 = 0.0
-        for j in range(len(row)):
-            drop = np.float64(row[j]) - top
-            w = 0.0 if j == column else exp(scale * drop)
-            w1 = w * drop
-            square = drop * drop
-            w2, w3 = w * square, w1 * square
-            w4, w5 = w2 * square, w3 * square
-            w6, w7 = w4 * square, w5 * square
-            m0 += w
-            m1 += w1
-            m2 += w2
-            m3 += w3
-            m4 += w4
-            m5 += w5
-            m6 += w6
-            m7 += w7
-            m8 += w6 * square
-        out[0, k], out[1, k], out[2, k], out[3, k], out[4, k] = m0, m1, m2, m3, m4
-        out[5, k], out[6, k], out[7, k], out[8, k] = m5, m6, m7, m8
-
-
-_expand, _remainder = part_of_kernel(series.expand), part_of_kernel(series.remainder)
+        read(logits[where[k]], columns[k], numbers[:, k])
 
 
 @kernel()

@@ -8,30 +8,35 @@ for steps of several per cent, and Taylor's remainder says how good.
 
 from __future__ import annotations
 
-from math import comb, factorial
+from math import factorial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 DEGREE = 8
-# Of each row: the scale, x and m there, E (d - m)**k / k! for k = 2..8, and the largest |d - m|.
+# Of each row: the scale, x and m there, E (d - m)**k / k! for k = 2..8, and the largest |d - m|; as many numbers.
 AT, REACH, TERMS = 0, 10, 11
+# Beside them what reading a row asks for: the scale, the largest logit, and how far the least lies below it.
+SCALE, TOP, LOWEST, NUMBERS = 11, 12, 13, 14
 # An error of x, over t, times this is what the error of its slope can be.
 SHARPER = 9.0
+_FACTORIALS = tuple(float(factorial(k)) for k in range(DEGREE + 1))
 
 
-def terms_of(scales: NDArray[np.float64], sums: NDArray[np.float64], lowest: Any) -> NDArray[np.float64]:
-    """Return the terms of rows, (TERMS, n_rows), from their sums of w d**k, k = 0..8; `lowest` is the least d."""
-    total = np.maximum(sums[0], 1e-300)
-    raw = [np.ones_like(total), *(sums[1:] / total)]
-    mean = raw[1]
-    powers = [np.ones_like(mean)]
-    for _ in range(DEGREE):
-        powers.append(-mean * powers[-1])
-    central = [sum(comb(k, j) * raw[j] * powers[k - j] for j in range(k + 1)) for k in range(2, DEGREE + 1)]
-    series = [moment / factorial(k) for k, moment in enumerate(central, 2)]
-    return np.array([scales, np.log(total), mean, *series, np.maximum(-mean, mean - lowest)])
+def fill_terms(numbers: Any) -> None:
+    """Turn the sums of w d**k, k = 0..8, that stand in numbers[1:10] into the terms of a row, or of many."""
+    total = np.maximum(numbers[1], 1e-300)
+    mean = numbers[2] / total
+    for k in range(1, DEGREE + 1):
+        numbers[1 + k] = numbers[1 + k] / total
+    numbers[1] = 1.0
+    for done in range(1, DEGREE + 1):  # of E (d - m)**done d**(k - done) each round makes the next
+        for k in range(DEGREE, done - 1, -1):
+            numbers[1 + k] = numbers[1 + k] - mean * numbers[k]
+    for k in range(2, DEGREE + 1):
+        numbers[1 + k] = numbers[1 + k] / _FACTORIALS[k]
+    numbers[AT], numbers[1], numbers[2] = numbers[SCALE], np.log(total), mean
+    numbers[REACH] = np.maximum(-mean, mean - numbers[LOWEST])
 
 
 def remainder(t: Any, last: Any, reach: Any) -> Any:

@@ -1,0 +1,82 @@
+"""One step of a plan over rows: which of two confidences is larger, and both rows rescaled by their group's beta."""
+
+from __future__ import annotations
+
+from math import exp, log1p
+
+from recal.engine.kernels.compiled import kernel, part_of_kernel
+from recal.engine.kernels.rows import read
+from recal.engine.kernels.series import AT, REACH, SCALE, remainder
+
+# As in `engine.grouping`: what is closer than this is for the rule for ties, and below these log-odds against it a
+# prediction's float32 confidence is 1.
+CLOSE, SATURATED = 1e-5, -16.8
+# Log-odds below which the logarithm of a confidence is closer to 0 than that.
+_ALMOST_SURE = -11.5
+# Beyond this a series says nothing.
+_USELESS = 0.5
+LEAST_SCALE, LARGEST_SCALE = 1e-100, 1e100
+
+_remainder = part_of_kernel(remainder)
+
+
+@part_of_kernel()
+def odds_near(numbers):  # type: ignore[no-untyped-def]
+    """Return the log-odds x at a row's scale by its series, and how far off they can be: as `series.expand` does."""
+    t = numbers[SCALE] - numbers[AT]
+    if t == 0.0:
+        return numbers[1], 0.0
+    error = _remainder(t, numbers[REACH - 1], numbers[REACH])
+    rise = 0.0
+    for k in range(REACH - 1, 2, -1):
+        rise = (rise + numbers[k]) * t
+    rise *= t
+    # A mean of exponentials about their mean is at least 1.
+    return numbers[1] + t * numbers[2] + log1p(max(rise, 0.0)), error
+
+
+@part_of_kernel()
+def log_partition(x):  # type: ignore[no-untyped-def]
+    """Return log(1 + e**x)."""
+    return x + log1p(exp(-x)) if x > 0.0 else log1p(exp(x))
+
+
+@kernel()
+def step(logits, start, stop, view, columns, view_columns, numbers, view_numbers, gaps, betas, exact, tied):  # type: ignore[no-untyped-def]
+    """Group each row by its confidence and its view's, and rescale both; what is too close to call is marked as tied.
+
+    Rows are read only where their series are not good enough to decide. `gaps` is how far the view's logit, where its
+    confidence is taken, lies below its largest.
+    """
+    for i in range(start, stop):
+        own, other = numbers[:, i], view_numbers[:, i]
+        x, error = odds_near(own)
+        if not error < _USELESS:
+            read(logits[i], columns[i], own)
+            x, error = own[1], 0.0
+        y, view_error = 0.0, 0.0
+        fell = not exact and x + error < SATURATED  # a confidence of 1 is never exceeded
+        close = not fell
+        if close:
+            y, view_error = odds_near(other)
+            if not view_error < _USELESS:
+                read(view[i], view_columns[i], other)
+                y, view_error = other[1], 0.0
+            while True:
+                margin = log_partition(y) - other[SCALE] * gaps[i] - log_partition(x)
+                fell = margin > 0.0
+                close = not abs(margin) > CLOSE + error + view_error
+                if close and view_error > 0.0:
+                    read(view[i], view_columns[i], other)
+                    y, view_error = other[1], 0.0
+                elif close and error > 0.0:
+                    read(logits[i], columns[i], own)
+                    x, error = own[1], 0.0
+                else:
+                    break
+            close = close or (exact and x - error < _ALMOST_SURE)
+        tied[i] = close
+        if not close:
+            beta = betas[2 * (columns[i] == view_columns[i]) + fell]
+            own[SCALE] = min(max(own[SCALE] * beta, LEAST_SCALE), LARGEST_SCALE)
+            other[SCALE] = min(max(other[SCALE] * beta, LEAST_SCALE), LARGEST_SCALE)
