@@ -52,11 +52,11 @@ def made_up(rng: np.random.Generator) -> list[Population]:
     honest = 1 - top
     trap = np.where(claimed > np.quantile(claimed, 0.97), 0.03, honest)  # the surest answers are not the best
     return [
-        Population("honest", top, honest),
+        Population("calibrated", top, honest),
         Population("over-confident", claimed, honest),
         Population("in steps of 0.05", np.round(claimed * 20) / 20, honest),
         Population("all alike, 1.5 % wrong", rng.random(POPULATION), np.full(POPULATION, 0.015)),
-        Population("surest 3 % worse than the rest", claimed, trap),
+        Population("most confident 3 % worse than the rest", claimed, trap),
     ]
 
 

@@ -160,7 +160,7 @@ def explanation(views: Views, fitted: list[Row], raw: Row) -> list[str]:
         if one_number and one_number[0] in others:
             text += (
                 f" The model is nearly calibrated as it is: temperature scaling finds {_range(one_number[0].beta)} for "
-                "1/T, where 1 changes nothing, so there is hardly anything to gain, and what a method learns of one "
+                "1/T, where 1 changes nothing, so there is little to gain, and what a method learns of one "
                 f"half's chance costs more. (The uncalibrated NLL differs between halves by "
                 f"{100 * np.std(raw.figures, axis=0)[NLL] / raw.mean(NLL):.1f} %.)"
             )

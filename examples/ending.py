@@ -4,7 +4,7 @@ The rule is the same for every example and was written before their results were
 
 1. Half of the samples, drawn at random, is for fitting. Two thirds of it fit every method, and the third that is left
    chooses, by the lowest NLL, one method that needs no views and one that does. Both are then fitted on the whole half.
-2. The other half judges these two. Each promise is made with 97.5 % confidence, so that the promise of whichever is
+2. The other half judges these two. Each guarantee holds with 97.5 % confidence, so that the guarantee of whichever is
    taken holds with 95 %.
 3. Views were worth their passes if more answers can be automated with them, at 1 % or at 5 % error, by more than
    chance: the 97.5 % interval of the paired difference lies above zero, and at the other risk not below it. How many

@@ -1,4 +1,4 @@
-"""From a trained model to honest probabilities, in the steps that every use of recal has.
+"""From a trained model to calibrated probabilities, in the steps that every use of recal has.
 
 Run it with `python examples/first_steps.py`; it needs nothing but recal and takes a few seconds.
 """

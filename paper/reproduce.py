@@ -128,7 +128,7 @@ def reproduce(settings: Settings, say: Callable[[str], None] = print) -> list[Pa
 
 
 def _recipes(settings: Settings, found: data.Dataset) -> dict[str, Recipe]:
-    """How each network is trained that no file is given for. Whatever is amiss is said before the first hour passes."""
+    """How each network is trained that no file is given for. What is wrong is said before the first hour passes."""
     recipes = {}
     for name in settings.networks:
         if name in settings.models:

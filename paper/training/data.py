@@ -101,7 +101,7 @@ def load(name: str, data_dir: str | Path, *, verify: bool = True) -> Dataset:
                 parts = layout.read(folder, verify)
                 return Dataset(name, layout.name, *parts, n_classes=layout.n_classes(parts[3]))
     wanted = "\n".join(f"  - {layout.name}: {layout.files}" for layout in LAYOUTS[name])
-    raise FileError(f"{root} holds no {name} (nor does {root / name}). Any of these would do:\n{wanted}")
+    raise FileError(f"{root} holds no {name} (nor does {root / name}). Give one of these:\n{wanted}")
 
 
 def split(dataset: Dataset, *, validation_size: int = VALIDATION_SIZE, seed: int = 0) -> Split:

@@ -149,6 +149,17 @@ def test_halves_that_contradict_the_split_leave_a_claim_undecided():
     assert verdict["Brier of ReCal(z,.1-.9,20) is below TS"] == "undecided"
 
 
+def test_a_place_among_the_methods_is_judged_on_the_split_and_over_the_halves():
+    rising = {name: 0.01 * (number + 1) for number, name in enumerate(NAMES)}
+    last = "ReCal has the best Brier score (paper: 9 of 10)"
+    assert claims(rising)[last] == "does not agree"
+    assert claims({**rising, "ReCal(b,.1-.9,20)": 0.001})[last] == "agrees"
+    found = results({**rising, "ReCal(b,.1-.9,20)": 0.001})
+    found["lenet5"]["half-0"]["ReCal(b,.1-.9,20)"]["metrics"]["brier"] = 5.0
+    (row,) = [row for row in claims_table("cifar10", found, {}).rows if row[1] == last]
+    assert row[3] == "undecided"
+
+
 def test_a_changed_prediction_is_told():
     found = results()
     found["lenet5"]["half-0"]["ReCal(b,.1-.9,20)"]["changed_predictions"] = 1

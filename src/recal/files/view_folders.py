@@ -176,8 +176,8 @@ def _pin(path: Path, generation: Any, described: str, verify: bool) -> Pinned:
     sums = read_checksums(path)
     if sums.generation != generation or sums.described != described:
         raise FileError(
-            f"{path} is damaged: what it says about its views is not what was written with them. Collect again, which "
-            "mends it, or open it with verify=False."
+            f"{path} is damaged: what it says about its views is not what was written with them. Collect again to "
+            "repair it, or open it with verify=False."
         )
     return Pinned(path, generation, sums)
 

@@ -135,7 +135,8 @@ def debiased_ece(
     between bins. ``norm=1`` returns 2 ece - E[ece] with the accuracies redrawn from normal distributions, the
     expectation taken exactly; this removes less of the bias.
 
-    Bins are those of `ece`. A bin with one row has no measurable noise: it counts 0 in the L2 error.
+    Bins are those of `ece`. A bin with one row has no measurable noise: it counts 0 in the L2 error. This departs from
+    the authors' package, which by default bins into equally many rows and looks at all classes: its values differ.
 
     Examples
     --------

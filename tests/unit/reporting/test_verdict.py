@@ -42,7 +42,7 @@ def test_a_spoiled_model_is_called_worse_though_more_of_its_sure_answers_are_rig
     assert told.outcome == "worse"
     assert told.sentences[0].startswith("Worse: after, the probabilities are worse than before")
     assert told.after.kept == "underconfident"
-    assert told.before.kept == "as promised"
+    assert told.before.kept == "as expected"
     assert recommend(result).method == "before"
     assert advice(result, recommend(result)) == "Use the probabilities as they were."
 
@@ -56,7 +56,7 @@ def test_a_shy_model_made_boastful_is_shown_to_break_its_promise():
     assert told.headline.startswith("Better, but still miscalibrated: after ts")
     assert "still miscalibrated" in advice(result, recommend(result))
     assert told.tests[1].rejected
-    promised, made = f"{told.after.promised:.0f} errors promised", f"{told.after.made} made: too sure"
+    promised, made = f"{told.after.promised:.0f} errors expected", f"{told.after.made} made: overconfident"
     assert promised in told.sentences[1]
     assert made in told.sentences[1]
 

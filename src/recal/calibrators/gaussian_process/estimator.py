@@ -61,6 +61,9 @@ class GaussianProcessCalibration(Calibrator):
 
     Notes
     -----
+    A departure from the paper: a temperature is fitted first. Where samples are few, the result then falls back to
+    temperature scaling instead of the uncalibrated model.
+
     Time and memory grow with the number of samples times classes; the memory is bounded by taking samples in parts.
     5,000 x 10 takes about a second, 5,000 x 100 ten, 25,000 x 1,000 some minutes.
 

@@ -1,8 +1,8 @@
 """One scale for all samples or for each group: where parametric methods start, and what they are drawn back to.
 
-A group in which every answer is right has no best temperature: the surer, the likelier. It then gets what one more,
-wrong, sample would give (Laplace): a sample drawn like the others whose truth is its second class. The answer is
-finite, does not depend on the logits' scale, and grows surer only as samples without a mistake accumulate.
+A group in which every answer is right has no best temperature: the more confident, the likelier. It then gets what one
+more, wrong, sample would give (Laplace): a sample drawn like the others whose truth is its second class. The answer is
+finite, does not depend on the logits' scale, and becomes more confident only as samples without a mistake accumulate.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def fit_betas(state: ScaledRows, labels: Labels, start: Vector | None = None, we
 def fit_losses(losses: GroupLosses, start: Vector | None = None, separable: Separable = "laplace") -> Betas:
     """Return the beta of each group that minimises its loss.
 
-    A group without a mistake gets what `separable` says. Pooled, it takes the beta of all samples, but grows surer
-    (beta > 1) no further than one more, wrong, sample of its own would allow: otherwise it would grow without end,
-    iteration by iteration, while the groups that hold the mistakes keep the common beta above 1.
+    A group without a mistake gets what `separable` says. Pooled, it takes the beta of all samples, but grows more
+    confident (beta > 1) no further than one more, wrong, sample of its own would allow: otherwise it would grow without
+    end, iteration by iteration, while the groups that hold the mistakes keep the common beta above 1.
     """
     n_groups = len(losses.sizes)
 

@@ -100,7 +100,7 @@ def compile_plan(
 
 @dataclass
 class ThinEvidence:
-    """How much surer groups became that held fewer than ten mistakes, at most, and the largest such group."""
+    """How much more confident groups became that held fewer than ten mistakes, at most, and the largest such group."""
 
     growth: float = 1.0
     size: int = 0

@@ -67,7 +67,7 @@ def reliability(rows: RowScores, n_bins: int = 15) -> Reliability:
 
 @dataclass(frozen=True)
 class Crowd:
-    """Bins of equally many answers, least confident first: the error rates that were promised and that came.
+    """Bins of equally many answers, least confident first: the error rates that were expected and that were observed.
 
     Most answers of a good model share the top bin of a reliability diagram; here they fill most of the picture. `low`
     and `high` bound, in 95 % of cases, the error rate that a calibrated model shows in such a bin.

@@ -1,4 +1,4 @@
-"""Parts of the answers, by class or by any column: what was promised in each, what came, and what is only noise."""
+"""Parts of the answers, by class or by any column: errors expected and made in each, and what is only noise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Slices:
 
     @property
     def off(self) -> NDArray[np.bool_]:
-        """Which parts break their promise by more than chance allows, all parts considered."""
+        """Which parts are miscalibrated by more than chance allows, all parts considered."""
         return self.p_values < 0.05
 
     @property
@@ -66,9 +66,9 @@ class Slices:
         found = int(self.off.sum())
         if not found:
             return (
-                start + f"No {self.by} breaks its promise by more than chance allows, all {len(self.names)} considered."
+                start + f"No {self.by} is miscalibrated by more than chance allows, all {len(self.names)} considered."
             )
-        return start + f"{found} of {len(self.names)} break their promise by more than chance allows, all considered."
+        return start + f"{found} of {len(self.names)} are miscalibrated by more than chance allows, all considered."
 
     def of(self, names: Sequence[str]) -> Slices:
         """Only these parts, in this order."""

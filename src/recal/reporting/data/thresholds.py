@@ -1,4 +1,4 @@
-"""What happens when only answers above a confidence are accepted: how many, how many errors, how many were promised."""
+"""What happens when only answers above a confidence are accepted: how many, how many errors, how many were expected."""
 
 from __future__ import annotations
 

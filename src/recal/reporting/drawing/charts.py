@@ -49,7 +49,7 @@ def reliability_chart(data: Reliability, css: str, name: str) -> str:
 
 
 def crowd_chart(data: Crowd, css: str, name: str) -> str:
-    """Errors made against errors promised in bins of equally many answers, so that the crowded top is wide."""
+    """Errors made against errors expected in bins of equally many answers, so that the crowded top is wide."""
     top = max(float(np.max([data.made, data.high, data.promised])), 0.01)
     chart = Chart(f"Errors by rank of confidence, {name}", (0, 1), (0, top**0.5 * 1.04), height=300)
     rates: list[float] = []
@@ -66,7 +66,7 @@ def crowd_chart(data: Crowd, css: str, name: str) -> str:
     columns = (data.left, data.right, data.lowest, data.highest, data.promised, data.made, data.low, data.high)
     for left, right, lowest, highest, promised, made, low, high in zip(*(column.tolist() for column in columns)):
         words = (
-            f"Confidence {lowest:.4g} to {highest:.4g}: errors promised {percent(promised, 2)}, made "
+            f"Confidence {lowest:.4g} to {highest:.4g}: errors expected {percent(promised, 2)}, made "
             f"{percent(made, 2)}; a calibrated model would make {percent(low, 2)} to {percent(high, 2)}"
         )
         chart.box(left, right, low**0.5, high**0.5, f"band {css}", words, inset=0.6)

@@ -131,13 +131,13 @@ def histogram_figure(methods: Mapping[str, data.Histogram]) -> Figure:
 
 
 def crowd_figure(methods: Mapping[str, data.Crowd]) -> Figure:
-    """Errors made against errors promised, in bins of equally many answers, on a square-root scale."""
+    """Errors made against errors expected, in bins of equally many answers, on a square-root scale."""
     figure, axes = _figure(len(methods), 4.2, 3.4)
     for ax, (name, found) in zip(axes, methods.items()):
         colour = _styles(list(methods))[name]["color"]
         middle, width = (found.left + found.right) / 2, (found.right - found.left) * 0.95
         ax.bar(middle, found.high - found.low, width, found.low, color=colour, alpha=0.3, lw=0, label="if calibrated")
-        ax.hlines(found.promised, found.left, found.right, color=INK, lw=1.4, label="promised")
+        ax.hlines(found.promised, found.left, found.right, color=INK, lw=1.4, label="expected")
         ax.plot(middle, found.made, "o", color=colour, ms=4, label="made")
         ax.set_yscale("function", functions=(lambda v: np.sqrt(np.maximum(v, 0)), np.square))
         ax.set(xlim=(0, 1), xlabel="answers, least confident first", ylabel="error rate", title=name)

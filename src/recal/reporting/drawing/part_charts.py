@@ -30,7 +30,7 @@ def slice_chart(parts: Mapping[str, Slices]) -> str:
     for index, name in enumerate(after.names):
         y = size - index - 0.5
         words = (
-            f"{name}: {after.counts[index]:,} answers, errors promised {after.promised[index]:.1f}, made "
+            f"{name}: {after.counts[index]:,} answers, errors expected {after.promised[index]:.1f}, made "
             f"{after.made[index]:,}; a calibrated model would make {after.low[index]:,} to {after.high[index]:,}"
         )
         chart.box(float(low[index]), float(high[index]), y - 0.32, y + 0.32, "band after", words)

@@ -62,7 +62,7 @@ def _spoken(tables: Mapping[str, Thresholds], names: Mapping[str, str], index: i
         parts.append(
             f"{names[key]}: {percent(accepted / table.n_samples)} accepted, "
             f"{percent(right / accepted if accepted else np.nan)} right, {accepted - right:,} errors, "
-            f"{table.promised_errors[index]:,.0f} promised"
+            f"{table.promised_errors[index]:,.0f} expected"
         )
     return "; ".join(parts)
 

@@ -35,7 +35,7 @@ def blended(g: Nodes, logits: str, transformed: str, plan: Plan, n_classes: int,
 
 
 def gated(g: Nodes, logits: str, plan: Plan, n_classes: int, mixed: str = "") -> str:
-    """Return the probabilities, before any guard, of samples that are surer than the gate."""
+    """Return the probabilities, before any guard, of samples more confident than the gate."""
     blend = plan.blend
     assert blend is not None
     scores = _weighed(g, _soft_log_probs(g, logits, plan, n_classes), blend.gated_own, blend.gated_offsets)

@@ -102,7 +102,7 @@ def _answers(g: Nodes, whole: Whole, inputs: str, given: int) -> tuple[str, str,
 
 
 def _gated_answers(g: Nodes, whole: Whole, inputs: str, given: int) -> tuple[str, str, str]:
-    """The same where a gate spares surer samples their views: the rows below it are gathered, asked and put back."""
+    """The same where a gate spares confident samples their views: the rows below it are gathered, run and put back."""
     plan, n_classes, n_views = whole.head.gated, whole.n_classes, len(whole.head.transforms)
     assert whole.views is not None
     assert plan is not None

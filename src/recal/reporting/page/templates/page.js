@@ -20,7 +20,7 @@
   function spoken(name, index) {
     const table = data.tables[name], accepted = table.accepted[index], right = table.right[index];
     return name + ": " + percent(accepted / data.samples) + " accepted, " + percent(right / accepted) + " right, " +
-      whole(accepted - right) + " errors, " + whole(table.promised[index]) + " promised";
+      whole(accepted - right) + " errors, " + whole(table.promised[index]) + " expected";
   }
 
   function place(key, name, index, redraw) {

@@ -1,0 +1,76 @@
+"""Text that users read keeps to the field's words: a short list of words stays out of it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Each with what to write instead.
+BANNED = {
+    r"(dis)?honest(y|ly)?": "calibrated, miscalibrated",
+    r"surer|surest": "more confident, most confident",
+    r"too shy": "underconfident",
+    r"another world": "inputs that differ from the held-out ones",
+    r"amiss": "wrong",
+    r"roads": "ways, or a heading such as 'Where to go next'",
+    r"less is better": "lower is better",
+    r"gone on with": "resumed",
+    r"would hardly": "a probability",
+    r"hangs? on (a )?(single|few)": "depends on individual samples",
+    r"answers? answers": "returned",
+    r"nobody named": "default",
+    r"errors promised|promised errors": "errors expected",
+    r"thousand million": "billion",
+    r"is there already": "already exists",
+    r"which mends it|mend the": "repair, fix",
+}
+WORDS = re.compile("|".join(rf"\b(?:{words})\b" for words in BANNED), re.IGNORECASE)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "results").glob("*.md"))]
+MODULES = sorted((ROOT / "src" / "recal").rglob("*.py")) + sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_use_the_fields_words(page):
+    text = re.sub(r"`[^`]*`|\]\([^)]*\)", " ", page.read_text(encoding="utf-8"))  # names in code, and links
+    assert _banned(text) == []
+
+
+def test_messages_help_and_docstrings_use_the_fields_words():
+    found = {}
+    for path in MODULES:
+        words = [word for text in _shown(ast.parse(path.read_text(encoding="utf-8"))) for word in _banned(text)]
+        if words:
+            found[str(path.relative_to(ROOT))] = words
+    assert found == {}
+
+
+def test_the_description_of_the_package_uses_the_fields_words():
+    (line,) = re.findall(r'^description = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert _banned(line) == []
+
+
+@pytest.mark.parametrize("text", ["an honest model", "became surer", "it hangs on single samples", "Less is better."])
+def test_what_the_list_finds(text):
+    assert _banned(text)
+
+
+def _banned(text: str) -> list[str]:
+    return [found.group() for found in WORDS.finditer(" ".join(text.split()))]
+
+
+def _shown(tree: ast.Module) -> Iterator[str]:
+    """Messages, help texts, and docstrings of public names without their examples."""
+    documented = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(node) is not None:
+            first = node.body[0]
+            assert isinstance(first, ast.Expr)
+            documented[id(first.value)] = not getattr(node, "name", "").startswith("_")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and documented.get(id(node), True):
+            yield re.sub(r"^\s*(>>>|\.\.\.).*$|`[^`]*`", " ", node.value, flags=re.MULTILINE)
