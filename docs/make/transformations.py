@@ -58,21 +58,21 @@ def page() -> str:
     for modality in ORDER:
         parts.append(f"## {TITLES[modality]}\n\n{FIRST[modality]}\n")
         if modality in USUAL:
-            parts.append(f"Where no pool is named (`--pool auto`):\n\n```text\n{USUAL[modality]}\n```\n")
+            parts.append(f"Default pool (`--pool auto`):\n\n```text\n{USUAL[modality]}\n```\n")
         parts += [section(kind) for kind in TRANSFORMS if kind.modality == modality]
     return "\n".join(parts)
 
 
 HEAD = """# Transformations
 
-This page is written by `python docs/make/transformations.py` from the classes themselves; a test holds it to them.
-`recal transforms` prints the same in a terminal, `recal transforms KIND` all about one.
+`recal transforms` prints this list in a terminal, `recal transforms KIND` the details of one kind. The page is made by
+`python docs/make/transformations.py`.
 
-A transformation keeps an input's label and loses, or only moves, the rest. How a model reacts tells how sure it should
-have been. Kinds that *lose* are what ReCal reads; kinds that *keep* everything are what stacking prefers. Each assumes
-something about the task: read it before you choose.
+A transformation keeps an input's label and removes or moves other information. How the model reacts shows how
+confident it should be. ReCal uses kinds that *lose* information; stacking prefers kinds that *keep* it. Each kind makes
+an assumption about the task: check it before you choose.
 
-> **The spec language.** A pool is parts joined by `+`. A part is
+> **The spec language.** A [pool](glossary.md) is parts joined by `+`. A part is
 >
 > | written | means |
 > |---|---|
@@ -82,7 +82,7 @@ something about the task: read it before you choose.
 > | `zoom:0.8:layout=NHWC` | options come last, as `name=value` |
 > | `zoom:0.8+flip` | both |
 >
-> The same words are typed after `--pool`, passed to `recal.pool(...)`, and stored as the names of views.
+> The same text is typed after `--pool`, passed to `recal.pool(...)`, and stored as the names of views.
 """
 
 

@@ -19,7 +19,7 @@ def calibrate(
     data: options.Data = None,
     read: options.Read = None,
     risk: Annotated[float, typer.Option("--risk", help="The largest share of errors among automated answers.")] = 0.01,
-    confidence: Annotated[float, typer.Option("--confidence", help="How sure the guarantee is.")] = 0.95,
+    confidence: Annotated[float, typer.Option("--confidence", help="The probability that the guarantee holds.")] = 0.95,
     pool: Annotated[
         str,
         typer.Option("--pool", help="Transformations to try; auto: the default ones for such inputs; none: no views."),

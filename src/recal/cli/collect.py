@@ -58,10 +58,10 @@ def collect(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a model for the logits of inputs, as they are and through transformations.
+    """Run a model on inputs and on transformed copies of them, and store the logits (views).
 
-    Transformations act on the inputs as they are; normalisation (--divide, --mean, --std, --channels, or a function of
-    your own) follows. A .zarr store is written batch by batch: run the same command again to resume after an
+    Transformations act on the original inputs; normalisation (--divide, --mean, --std, --channels, or a function of
+    your own) comes after them. A .zarr store is written batch by batch: run the same command again to resume after an
     interruption. With --pilot 1000, all views are computed for 1,000 samples only, and those that help for all.
 
     Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide 255 --mean

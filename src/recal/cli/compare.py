@@ -42,8 +42,8 @@ def compare(
 ) -> None:
     """Compare methods on the same data, with intervals and paired differences.
 
-    One split proves little: by default ten random halves are taken, or, where you give a second file, the rows of
-    that file are resampled. A method that cannot be fitted is left out, with the reason.
+    By default the file is split ten times into random halves. If you give a second file, methods are tested on it and
+    its rows are resampled. A method that cannot be fitted is left out, with the reason.
 
     Example: [bold]recal compare views.npz --methods ts,vs,ms-odir,dir-odir,recal --splits 10 --out results[/bold]
     """

@@ -30,7 +30,7 @@ def decide(
         float | None,
         typer.Option("--risk", help="The largest share of mistakes among accepted answers.  [default: 0.01]"),
     ] = None,
-    confidence: Annotated[float, typer.Option("--confidence", help="How sure the guarantee is.")] = 0.95,
+    confidence: Annotated[float, typer.Option("--confidence", help="The probability that the guarantee holds.")] = 0.95,
     cost_error: Annotated[float | None, typer.Option("--cost-error", help="What an accepted mistake costs.")] = None,
     cost_review: Annotated[float | None, typer.Option("--cost-review", help="What a review costs.")] = None,
     per_class: Annotated[bool, typer.Option("--per-class", help="A threshold and a guarantee for each class.")] = False,
@@ -51,11 +51,12 @@ def decide(
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same intervals and folds.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Find the confidence from which on answers may be accepted without a person, with a guarantee.
+    """Find the confidence threshold above which answers can be automated, with a guarantee.
 
-    With the given confidence, mistakes among accepted answers stay below the risk; the bound is exact and holds for the
-    search over thresholds. Use samples that the calibration was not fitted on. Of views, without a calibration, the
-    model's own probabilities are used. Where the samples cannot support it, you are told how many more are needed.
+    With the given confidence, at most this share (--risk) of accepted answers is wrong on inputs like these; the search
+    for the threshold is accounted for. Use samples that the calibration was not fitted on. For views without a
+    calibration, the model's own probabilities are used. If there are too few samples, the command says how many more
+    are needed.
 
     Example: [bold]recal decide test.npz --calibration calibration.recal --risk 0.01 --out ready.recal[/bold]
 

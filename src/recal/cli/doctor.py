@@ -12,7 +12,7 @@ _WIDEST = 60  # columns for the packages of an extra; with the two columns befor
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Tell what is installed, which extras work, how many threads there are, and where compiled code is kept.
+    """Show what is installed, which extras work, how many threads there are, and where compiled code is cached.
 
     Every package is imported, which takes some seconds. Example: [bold]recal doctor --json[/bold]
     """
@@ -48,7 +48,7 @@ def _show(found: dict[str, Any]) -> None:
     say(f"Threads: {threads['cpus']} CPUs, numba {threads['numba']}, {pools}")
     cache = found["numba_cache"]
     state = "" if cache["writable"] else ", NOT writable: set NUMBA_CACHE_DIR, or every start compiles again"
-    say(f"Compiled code is kept in {cache['folder']}{state}")
+    say(f"Compiled code is cached in {cache['folder']}{state}")
 
 
 def _wrapped(first: str, second: str, words: str) -> list[tuple[str, str, str]]:

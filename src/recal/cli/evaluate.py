@@ -24,10 +24,10 @@ def evaluate(
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same intervals.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how well probabilities are calibrated: metrics with 95 % intervals, and a test of calibration.
+    """Measure how well probabilities are calibrated: metrics with 95 % intervals, and a calibration test.
 
-    Of views, the model's own uncalibrated probabilities are measured. A table has one column for each class, named
-    as the class is, and one for the labels.
+    For views, the model's own uncalibrated probabilities are measured. A table has one column for each class, with the
+    class as its name, and one for the labels.
 
     Example: [bold]recal evaluate probs.csv --label-column truth --report report.html[/bold]
     """

@@ -39,9 +39,9 @@ def export(
 ) -> None:
     """Write a calibrated model as one ONNX file: inputs in, calibrated probabilities out.
 
-    The file holds the transformations, the model and the plan, and needs neither Python nor recal to run. Inputs are
-    prepared as they were for the views of the fit, whose shape, dtype and normalisation the calibration knows
-    ([bold]recal plan[/bold] shows them); where it does not, give the options that the views were collected with.
+    The file holds the transformations, the model and the plan, and needs neither Python nor recal to run. The
+    calibration stores how inputs were prepared: shape, dtype and normalisation ([bold]recal plan[/bold] shows them). If
+    it does not, give the options that the views were collected with.
     Without [bold]--model[/bold] the file holds the plan alone: from `logits`, and `transformed` logits, to `probs`.
 
     Example: [bold]recal export calibration.recal --model model.onnx --out calibrated.onnx[/bold]

@@ -31,13 +31,12 @@ def fit(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Learn a calibration from views with labels.
+    """Fit a calibration on views with labels.
 
-    Without --method the best of a few is chosen on samples left out; one sentence says which and why.
+    Without --method, cross-validation on these samples chooses; one sentence says which method and why.
 
-    Views hold a model's logits for held-out inputs, as they are and, where the method wants them, through
-    transformations. The method's own options, with their defaults, are shown by
-    [bold]recal fit --method NAME --help[/bold].
+    Views hold a model's logits for held-out inputs and, where the method uses them, for transformed copies. The
+    method's own options, with their defaults, are shown by [bold]recal fit --method NAME --help[/bold].
 
     The calibration also holds a profile of these samples, for [bold]recal watch[/bold] and
     [bold]recal apply --follow[/bold].

@@ -16,7 +16,7 @@ def plan(
     steps: Annotated[bool, typer.Option("--steps", help="Show every step of a ReCal plan.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a calibration is, which views it needs, what an answer costs, and how it was fitted.
+    """Show a calibration: its method, the views it needs, forward passes per answer, and how it was fitted.
 
     Example: [bold]recal plan calibration.recal[/bold]
     """

@@ -42,9 +42,9 @@ def report(
 ) -> None:
     """Write one HTML page: verdict, threshold slider, tables, figures.
 
-    Of views: methods are fitted on one file and tested on the other, or on random halves of the first. Of
-    probabilities from anywhere (.npz, .csv, .parquet): they are judged as they are, beside those given with --before.
-    Columns and inputs have one row for each of the file that is tested on, in its order.
+    With views, methods are fitted on one file and tested on the other, or on random halves of the first. With
+    probabilities (.npz, .csv, .parquet), those are evaluated, beside the ones given with --before. --rows and --inputs
+    have one row for each tested sample, in the same order.
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """

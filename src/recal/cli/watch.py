@@ -36,10 +36,10 @@ def watch(
 ) -> None:
     """Compare new inputs with those of the fit, without labels, and estimate today's accuracy.
 
-    Compared are confidence, class mix and, where the views are there, how answers react to them. A false alarm comes
-    with the allowed probability at most. What [bold]recal fit[/bold] wrote holds a profile. Where its views were of
-    three or more kinds of damage, the new inputs' logits also tell their accuracy and the temperature that suits them;
-    [bold]recal apply --follow[/bold] uses it. The exit code is 0 with or without an alarm.
+    The test compares confidence, class mix and, if there are views, how answers react to them. The probability of a
+    false alarm is at most --alpha. What [bold]recal fit[/bold] wrote holds a profile. If it was fitted on views of
+    three or more kinds of damage, accuracy and temperature of the new inputs are estimated from their logits;
+    [bold]recal apply --follow[/bold] uses them. The exit code is 0 with or without an alarm.
 
     Example: [bold]recal watch held-out.npz --save profile.recal[/bold]
 

@@ -160,7 +160,7 @@ def test_doctor_tells_what_works(capsys):
     assert found["numba_cache"]["writable"] in (True, False)
     assert run(["doctor"]) == 0
     shown = capsys.readouterr().out
-    assert "Compiled code is kept in" in shown
+    assert "Compiled code is cached in" in shown
     assert "scikit-learn" in shown
     tables = shown.partition("Compiled code")[0]  # the last line ends in a path of any length
     assert max(map(len, tables.splitlines())) <= 100
