@@ -29,7 +29,7 @@ _HOMES = {
     "TemperatureScaling": "calibrators.temperature",
     "ViewStacking": "calibrators.stacking.estimator",
     "evaluate": "metrics.evaluation",
-    "decide": "decisions.decision",
+    "decide": "decisions.deciding",
     "DecisionRule": "decisions.rule",
     "prediction_sets": "decisions.sets",
     "profile": "decisions.profiles",

@@ -13,7 +13,7 @@ from .calibrators.recal import ReCal as ReCal
 from .calibrators.temperature import TemperatureScaling as TemperatureScaling
 from .calibrators.stacking.estimator import ViewStacking as ViewStacking
 from .metrics.evaluation import evaluate as evaluate
-from .decisions.decision import decide as decide
+from .decisions.deciding import decide as decide
 from .decisions.rule import DecisionRule as DecisionRule
 from .decisions.sets import prediction_sets as prediction_sets
 from .decisions.profiles import profile as profile

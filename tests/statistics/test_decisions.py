@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from recal.decisions import Costs, decide
 from recal.decisions.bounds import chance_of_so_few
-from recal.decisions.decision import Costs, decide
 from recal.decisions.rule import DecisionRule
 from recal.decisions.search import _sequence, certified, likely_start, ranked
 from recal.decisions.sets import PredictionSets, _limit, prediction_sets

@@ -15,7 +15,7 @@ _HOMES = {
     "Costs": "decision",
     "Decision": "decision",
     "Part": "decision",
-    "decide": "decision",
+    "decide": "deciding",
     "Promise": "labels",
     "more_labels": "labels",
     "Condition": "following.condition",

@@ -1,7 +1,8 @@
 """What type checkers and editors see: the names of `__init__.py`, each from its home."""
 
 from .crossfit import decide_crossfitted as decide_crossfitted
-from .decision import Costs as Costs, Decision as Decision, Part as Part, decide as decide
+from .deciding import decide as decide
+from .decision import Costs as Costs, Decision as Decision, Part as Part
 from .labels import Promise as Promise, more_labels as more_labels
 from .following.condition import Condition as Condition
 from .following.powers import accept_followed as accept_followed, to_the_power as to_the_power

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from recal.calibrators.base import Calibrator, as_views
 from recal.calibrators.machinery.folds import stratified_folds
 from recal.checks import check_labels
-from recal.decisions.decision import Decision, decide
+from recal.decisions.deciding import decide
+from recal.decisions.decision import Decision
 from recal.errors import FewSamplesWarning, InputError
 from recal.metrics.rows import Classes
 from recal.views import Views

@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 
 from recal.checks import check_confidences, check_labels, check_probs
 from recal.decisions.bounds import Interval
-from recal.decisions.decision import Decision, decide
+from recal.decisions.deciding import decide
+from recal.decisions.decision import Decision
 from recal.progress import track
 
 _TIMES = (1.0, 2.0, 4.0)

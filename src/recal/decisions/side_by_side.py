@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_labels, check_probs
 from recal.decisions.bounds import Interval, Vector, share_interval
-from recal.decisions.decision import Decision, answers_of, decide
+from recal.decisions.deciding import answers_of, decide
+from recal.decisions.decision import Decision
 from recal.decisions.rule import check_share
 from recal.decisions.search import certified, ranked
 from recal.errors import InputError
