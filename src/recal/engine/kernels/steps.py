@@ -14,7 +14,7 @@ CLOSE, SATURATED = 1e-5, -16.8
 # Log-odds below which the logarithm of a confidence is closer to 0 than that.
 _ALMOST_SURE = -11.5
 # Beyond this a series says nothing.
-_USELESS = 0.5
+_USELESS, _UNKNOWN = 0.5, 1e300
 LEAST_SCALE, LARGEST_SCALE = 1e-100, 1e100
 
 _remainder = part_of_kernel(remainder)
@@ -27,6 +27,8 @@ def odds_near(numbers):  # type: ignore[no-untyped-def]
     if t == 0.0:
         return numbers[1], 0.0
     error = _remainder(t, numbers[REACH - 1], numbers[REACH])
+    if not error < _USELESS:
+        return 0.0, _UNKNOWN
     rise = 0.0
     for k in range(REACH - 1, 2, -1):
         rise = (rise + numbers[k]) * t
@@ -50,31 +52,22 @@ def step(logits, start, stop, view, columns, view_columns, numbers, view_numbers
     """
     for i in range(start, stop):
         own, other = numbers[:, i], view_numbers[:, i]
-        x, error = odds_near(own)
-        if not error < _USELESS:
-            read(logits[i], columns[i], own)
-            x, error = own[1], 0.0
-        y, view_error = 0.0, 0.0
-        fell = not exact and x + error < SATURATED  # a confidence of 1 is never exceeded
-        close = not fell
-        if close:
-            y, view_error = odds_near(other)
-            if not view_error < _USELESS:
+        (x, error), (y, view_error) = odds_near(own), odds_near(other)
+        fell, close = True, False
+        while exact or x + error > SATURATED:  # else the confidence is 1, which none exceeds
+            margin = log_partition(y) - other[SCALE] * gaps[i] - log_partition(x)
+            fell = margin > 0.0
+            close = abs(margin) <= CLOSE + error + view_error
+            if not close or error + view_error == 0.0:
+                break
+            if error > view_error:
+                read(logits[i], columns[i], own)
+                x, error = own[1], 0.0
+            else:
                 read(view[i], view_columns[i], other)
                 y, view_error = other[1], 0.0
-            while True:
-                margin = log_partition(y) - other[SCALE] * gaps[i] - log_partition(x)
-                fell = margin > 0.0
-                close = not abs(margin) > CLOSE + error + view_error
-                if close and view_error > 0.0:
-                    read(view[i], view_columns[i], other)
-                    y, view_error = other[1], 0.0
-                elif close and error > 0.0:
-                    read(logits[i], columns[i], own)
-                    x, error = own[1], 0.0
-                else:
-                    break
-            close = close or (exact and x - error < _ALMOST_SURE)
+            fell, close = True, False
+        close = close or (exact and x - error < _ALMOST_SURE)
         tied[i] = close
         if not close:
             beta = betas[2 * (columns[i] == view_columns[i]) + fell]
