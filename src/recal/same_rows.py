@@ -17,6 +17,8 @@ from collections import deque
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.engine.kernels import SMALL, hashing
+from recal.engine.kernels.threads import over_rows
 from recal.errors import SameRowsWarning
 
 Hashes = NDArray[np.uint64]
@@ -45,6 +47,9 @@ def row_hashes(rows: ArrayLike) -> Hashes:
     array = np.asarray(rows)
     factors = _mixed(np.arange(1, array.shape[1] + 1, dtype=np.uint64)) | np.uint64(1)
     found = np.empty(len(array), np.uint64)
+    if array.size >= SMALL and array.dtype in (np.float32, np.float64):
+        over_rows(hashing.row_hashes, rows if isinstance(rows, np.ndarray) else array, factors, found)
+        return found
     size = max(1, _BLOCK // array.shape[1])
     for begin in range(0, len(array), size):
         with np.errstate(over="ignore"):  # beyond float32 all is one

@@ -91,3 +91,11 @@ def test_cross_fitting_decides_without_a_row_judging_itself() -> None:
     assert found.n_fitted == 0
     assert calibrator.decision_ == found.rule
     assert calibrator.n_fitted_ == 600
+
+
+def test_a_large_array_has_the_hashes_of_its_parts() -> None:
+    rows = np.random.default_rng(0).normal(size=(1200, 100)).astype(np.float32)
+    rows[0, 0] = -0.0
+    parts = np.concatenate([row_hashes(part) for part in np.array_split(rows, 3)])
+    np.testing.assert_array_equal(row_hashes(rows), parts)
+    np.testing.assert_array_equal(row_hashes(rows.astype(np.float64)), parts)

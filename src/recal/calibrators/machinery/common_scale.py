@@ -23,6 +23,8 @@ Separable = Literal["laplace", "pooled", "bound"]
 _EXTREMES = (1e-30, 1e30)
 # From how many logits on a guess from as many samples saves more passes than it costs.
 _LARGE, _FEW_SAMPLES = 1_000_000, 2000
+# How far a row's slope may be off before it is read again: 1e-8 is promised of what is made of all.
+_TOLERANCE = 1e-12
 
 
 def fit_beta(logits: Floats, labels: Labels, weights: Vector | None = None) -> float:
@@ -35,9 +37,10 @@ def fit_temperature(logits: Floats, labels: Labels, weights: Vector | None = Non
     start = None
     if logits.size > _LARGE:
         some = slice(None, None, max(1, len(labels) // _FEW_SAMPLES))
-        few = fit_betas(ScaledLogits(logits[some]), labels[some], weights=None if weights is None else weights[some])
+        chosen = None if weights is None else weights[some]
+        few = fit_betas(ScaledLogits(logits[some], tolerance=_TOLERANCE), labels[some], weights=chosen)
         start = np.array(few.values)
-    return fit_betas(ScaledLogits(logits), labels, start, weights)
+    return fit_betas(ScaledLogits(logits, tolerance=_TOLERANCE), labels, start, weights)
 
 
 def fit_betas(state: ScaledRows, labels: Labels, start: Vector | None = None, weights: Vector | None = None) -> Betas:

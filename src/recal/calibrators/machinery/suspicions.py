@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.machinery.probabilities import class_scores
+from recal.calibrators.machinery.probabilities import log_softmax
 from recal.checks import Floats, Labels
 from recal.errors import DoubtfulLabelsWarning, FewSamplesWarning, InputError
 
@@ -119,9 +119,11 @@ class _Match:
         given = logits[rows]
         self.answers = given.argmax(axis=1)
         self.hits = self.answers == self.labels
-        self.ranks = _ranks(class_scores(given))
+        # Classes without a label have no part in any test.
+        present, self.own = np.unique(self.labels, return_inverse=True)
+        self.ranks = _ranks(_rankable(given)[:, present])
         place = np.arange(len(rows))
-        self.scores = self.ranks[place, self.labels] - self.ranks @ self.shares
+        self.scores = self.ranks[place, self.own] - self.ranks @ self.shares[present]
 
     def by_chance(self, part: slice) -> tuple[bool, float]:
         """Return whether this part's labels could stand in any order, and how many hits another order would give."""
@@ -139,8 +141,8 @@ class _Match:
 
         Mean and variance over all orders are exact (Hoeffding, 1951).
         """
-        ranks, labels = self.ranks[part], self.labels[part]
-        counts = np.bincount(labels, minlength=self.n_classes)
+        ranks, labels = self.ranks[part], self.own[part]
+        counts = np.bincount(labels, minlength=ranks.shape[1])
         shares = counts / len(labels)
         apart = ranks - (ranks @ shares)[:, None]
         apart -= apart.mean(axis=0)
@@ -166,13 +168,31 @@ class _Match:
         return change + 1, float(chance)
 
 
+def _rankable(logits: Floats) -> NDArray[np.float64]:
+    """Return what ranks as log-odds do for less: log p, and the log-odds themselves where they are positive."""
+    scores = log_softmax(logits)
+    top = scores.argmax(axis=1)
+    sure = np.flatnonzero(scores[np.arange(len(scores)), top] > -np.log(2.0))
+    others, top = scores[sure], top[sure]
+    others[np.arange(len(sure)), top] = -np.inf
+    second = others.max(axis=1)
+    others -= second[:, None]
+    scores[sure, top] -= second + np.log(np.exp(others, out=others).sum(axis=1))
+    return scores
+
+
 def _ranks(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return each score's rank in its column as a share of the rows; equal scores get the middle of their ranks."""
-    ranks = np.empty_like(scores)
+    ranks = np.empty(scores.shape)
+    middles = 2.0 * np.arange(len(scores)) + 1.0
     for k in range(scores.shape[1]):
         column = np.ascontiguousarray(scores[:, k])
-        ordered = np.sort(column)
-        ranks[:, k] = np.searchsorted(ordered, column, "left") + np.searchsorted(ordered, column, "right")
+        order = column.argsort()
+        ordered = column[order]
+        if (ordered[1:] > ordered[:-1]).all():
+            ranks[order, k] = middles
+        else:
+            ranks[:, k] = ordered.searchsorted(column, "left") + ordered.searchsorted(column, "right")
     return ranks / (2.0 * len(scores))
 
 
