@@ -50,7 +50,7 @@ def plain(value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """Return the text with what would steer a terminal written out: names in a file may hold it.
+    r"""Return the text with what would steer a terminal written out: names in a file may hold it.
 
     Examples
     --------

@@ -62,7 +62,7 @@ def preflight(
     --------
     >>> import numpy as np
     >>> from recal.collecting.preflight import preflight
-    >>> preflight(lambda batch: batch, np.eye(3), labels=["ant", "bee", "cat"])
+    >>> preflight(lambda batch: batch, np.eye(3), labels=["ant", "bee", "cat"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
     recal.errors.InputError: Labels that are names need the names of the model's columns, got 'ant'. Pass ...
