@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.common_scale import fit_betas
+from recal.calibrators.machinery.mixture_weights import mixture_weights
 from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.machinery.state import number, part
 from recal.checks import Labels
@@ -19,7 +20,10 @@ from recal.views import Views
 _FLOOR = 1e-30
 # The loss has several valleys in the temperature: these multiples of the best single one are tried, on some samples.
 _MULTIPLES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
-_MOST_TRIED = 5_000
+# How far on either side, in logarithms, the bottom of such a valley is sought: beyond the neighbours.
+_REACH = 1.0
+_MOST_TRIED = 1_000
+_PLAIN_VALUES = 500_000
 # What is thought of log(beta / the best single beta) before the data speak: normal, with this standard deviation. A
 # share of the uniform answer can explain one or two mistakes, and nothing else then holds beta back.
 _PRIOR_SPREAD = 0.5
@@ -65,14 +69,13 @@ class EnsembleTemperatureScaling(Calibrator):
             self.beta_, self.weights_ = single, np.array([1.0, 0.0, 0.0])
             return
         mixture = Mixture(state, labels, views.n_classes, single)
-        few = slice(None, None, -(-len(labels) // _MOST_TRIED))
         some = mixture
         if len(labels) > _MOST_TRIED:
+            few = slice(None, None, -(-len(labels) // _MOST_TRIED))
             some = Mixture(ScaledLogits(views.logits[few]), labels[few], views.n_classes, single)
-        tried = [(beta, some.best_weights(beta)) for beta in single * np.array(_MULTIPLES)]
-        start = min(tried, key=lambda pair: some.loss(*pair))
-        candidates = [(single, mixture.best_weights(single)), mixture.descend(*start)]
-        self.beta_, self.weights_ = min(candidates, key=lambda pair: mixture.loss(*pair))
+        start = min(single * np.array(_MULTIPLES), key=lambda beta: some.best(beta)[0])
+        found = min((single, mixture.descend(float(start))), key=lambda beta: mixture.best(beta)[0])
+        self.beta_, self.weights_ = found, mixture.best(found)[1]
 
     def _check_state(self, n_classes: int) -> None:
         number(self, "beta_")
@@ -86,73 +89,39 @@ class EnsembleTemperatureScaling(Calibrator):
 
 
 class Mixture:
-    """The mean negative log-likelihood of the mixture and its prior, as a function of its beta and weights."""
+    """The mean negative log-likelihood of the mixture and its prior, as a function of its beta alone.
+
+    At each beta the weights are the best ones, which is a convex problem.
+    """
 
     def __init__(self, state: ScaledLogits, labels: Labels, n_classes: int, single: float) -> None:
         self.state, self.drops, self.centre = state, state.drop_at(labels), float(np.log(single))
+        # Of few values a plain sum is quicker than the state's series, which spares reading many classes again.
+        small = state.logits.size < _PLAIN_VALUES
+        self.centred = state.logits - state.maxima[:, None].astype(np.float64) if small else None
         self.precision = 1.0 / (_PRIOR_SPREAD**2 * len(labels))
-        self.own, self.uniform = self._truth(1.0)[0], 1.0 / n_classes
+        self.counts, self.weights = np.ones(len(labels)), np.full(3, 1.0 / 3.0)
+        self.parts = np.stack([self._truth(1.0)] * 2 + [np.full(len(labels), 1.0 / n_classes)], axis=1)
 
-    def _truth(self, beta: float) -> tuple[Vector, Vector]:
-        """Return the probability of each truth at beta, and its derivative in log beta."""
-        factors = np.full(len(self.drops), beta)
-        probs = np.exp(beta * self.drops - self.state.log_partition_at(factors))
-        return probs, probs * beta * (self.drops - self.state.slopes(factors)[0])
+    def _truth(self, beta: float) -> Vector:
+        """Return the probability of each truth at beta."""
+        if self.centred is None:
+            return np.exp(beta * self.drops - self.state.log_partition_at(beta))
+        return np.exp(beta * self.drops) / np.exp(beta * self.centred).sum(axis=1)
 
-    def parts(self, beta: float) -> NDArray[np.float64]:
-        return np.stack([self._truth(beta)[0], self.own, np.full(len(self.own), self.uniform)], axis=1)
+    def best(self, beta: float) -> tuple[float, Vector]:
+        """Return the lowest loss at this beta, and the weights that give it."""
+        self.parts[:, 0] = self._truth(beta)
+        # The last weights are near, but a weight of 0 would be slow to leave.
+        self.weights = mixture_weights(self.parts, self.counts, np.zeros(3), 0.97 * self.weights + 0.01)
+        weights = self.weights
+        likelihoods = np.maximum(self.parts @ weights, _FLOOR)
+        return float(-np.log(likelihoods).mean() + 0.5 * self.precision * (np.log(beta) - self.centre) ** 2), weights
 
-    def best_weights(self, beta: float) -> NDArray[np.float64]:
-        return mixture_weights(self.parts(beta))
-
-    def loss(self, beta: float, weights: NDArray[np.float64]) -> float:
-        likelihoods = np.maximum(np.maximum(self.parts(beta), _FLOOR) @ weights, _FLOOR)
-        return float(-np.log(likelihoods).mean()) + 0.5 * self.precision * (float(np.log(beta)) - self.centre) ** 2
-
-    def descend(self, beta: float, weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """Return the beta and weights at the bottom of the valley in which these lie."""
-
-        def loss(point: Vector) -> tuple[float, Vector]:
-            scaled, slope = self._truth(float(np.exp(point[0])))
-            parts = np.maximum(np.stack([scaled, self.own, np.full(len(self.own), self.uniform)], axis=1), _FLOOR)
-            mixed = np.maximum(parts @ point[1:], _FLOOR)
-            by_weight = -(parts / mixed[:, None]).mean(axis=0)
-            off = point[0] - self.centre
-            by_beta = self.precision * off - point[1] * (slope / mixed).mean()
-            return float(-np.log(mixed).mean()) + 0.5 * self.precision * off**2, np.append(by_beta, by_weight)
-
-        answer = scipy.optimize.minimize(
-            loss,
-            np.append(np.log(beta), weights),
-            jac=True,
-            method="SLSQP",
-            bounds=[(np.log(beta) - 3.0, np.log(beta) + 3.0)] + [(0.0, 1.0)] * 3,
-            constraints={"type": "eq", "fun": lambda x: x[1:].sum() - 1.0, "jac": lambda x: np.array([0.0, 1, 1, 1])},
-            options={"maxiter": 100, "ftol": 1e-12},
+    def descend(self, beta: float) -> float:
+        """Return the beta at the bottom of the valley that the multiple `beta` of the single one lies in."""
+        low, high = np.log(beta) - _REACH, np.log(beta) + _REACH
+        answer = scipy.optimize.minimize_scalar(
+            lambda x: self.best(float(np.exp(x)))[0], bounds=(low, high), method="bounded", options={"xatol": 1e-5}
         )
-        found = float(np.exp(np.clip(answer.x[0], np.log(beta) - 3.0, np.log(beta) + 3.0)))
-        return found, self.best_weights(found)
-
-
-def mixture_weights(likelihoods: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weights w >= 0 with sum 1 that maximise sum_i log(likelihoods_i . w); the problem is convex."""
-    parts = np.maximum(likelihoods, _FLOOR)
-    n_parts = parts.shape[1]
-
-    def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        mixed = np.maximum(parts @ weights, _FLOOR)  # a trial step may leave the simplex
-        return float(-np.log(mixed).mean()), -(parts / mixed[:, None]).mean(axis=0)
-
-    answer = scipy.optimize.minimize(
-        loss,
-        np.full(n_parts, 1.0 / n_parts),
-        jac=True,
-        method="SLSQP",
-        bounds=[(0.0, 1.0)] * n_parts,
-        constraints={"type": "eq", "fun": lambda w: w.sum() - 1.0, "jac": np.ones_like},
-        options={"maxiter": 200, "ftol": 1e-13},
-    )
-    inside = np.clip(answer.x, 0.0, 1.0)
-    # The corners are candidates too: the solver may stop a hair's breadth away from one.
-    candidates = [inside / inside.sum(), *np.eye(n_parts)]
-    return min(candidates, key=lambda w: loss(w)[0])
+        return float(np.exp(answer.x))

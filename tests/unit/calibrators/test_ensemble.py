@@ -8,7 +8,7 @@ import pytest
 from recal import Views, load, save
 from recal.calibrators import CalibrationEnsemble, TemperatureScaling
 from recal.calibrators.ensemble.members import member_names
-from recal.calibrators.ensemble.weights import mixture_weights
+from recal.calibrators.machinery.mixture_weights import mixture_weights
 from recal.errors import FileError
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.ensemble.members import Members, cross_fitted, fit_members, member_names, needed_for
-from recal.calibrators.ensemble.weights import mixture_weights, without_light_ones
 from recal.calibrators.machinery.folds import stratified_folds
+from recal.calibrators.machinery.mixture_weights import mixture_weights, without_light_ones
 from recal.calibrators.stacking.estimator import fill_log_probs, is_lossless, shortlist
 from recal.calibrators.stacking.view_choice import Choice, LossGain, Material, choose_views
 from recal.calibrators.temperature import TemperatureScaling

@@ -14,7 +14,7 @@ LEAST_WEIGHT = 1e-3
 _WARM_UP, _MOST_STEPS, _TOL = 10, 50, 1e-10
 
 
-def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector) -> Vector:
+def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: Vector | None = None) -> Vector:
     """Return the weights, (n_members,), at least 0 and of sum 1.
 
     They maximise the sum of counts * log(likelihoods @ w) + prior * log w, which is concave: the likeliest weights,
@@ -26,18 +26,19 @@ def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector) -> Vecto
     likelihoods : (n_samples, n_members) what each member gave the true class of samples that it did not see
     counts : (n_samples,) how often each sample counts
     prior : (n_members,) pseudo-counts
+    start : (n_members,) weights of a similar problem, to begin near
 
     Examples
     --------
-    >>> from recal.calibrators.ensemble.weights import mixture_weights
+    >>> from recal.calibrators.machinery.mixture_weights import mixture_weights
     >>> likelihoods = np.array([[0.9, 0.5], [0.1, 0.5]])
     >>> mixture_weights(likelihoods, np.array([3.0, 1.0]), np.zeros(2)).round(3)
     array([0.625, 0.375])
     """
     parts = np.maximum(likelihoods, _FLOOR)
     total = float(counts.sum() + prior.sum())
-    weights = np.full(parts.shape[1], 1.0 / parts.shape[1])
-    for _ in range(_WARM_UP):
+    weights = np.full(parts.shape[1], 1.0 / parts.shape[1]) if start is None else start
+    for _ in range(_WARM_UP if start is None else 0):
         weights = weights * (parts.T @ (counts / (parts @ weights))) / total + prior / total
     loss = _loss(parts, counts, prior, total, weights)
     for _ in range(_MOST_STEPS):
@@ -49,7 +50,8 @@ def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector) -> Vecto
         ratio = parts[:, free] * (np.sqrt(counts) / mixed)[:, None]
         curve = ratio.T @ ratio
         held = np.divide(prior, weights**2, where=prior > 0, out=np.zeros_like(prior))[free]
-        curve[np.diag_indices(len(curve))] += held + 1e-9 * total
+        # Members that give every truth the same would leave a flat direction.
+        curve[np.diag_indices(len(curve))] += held + 1e-9 * (total + np.diag(curve).max())
         step = np.zeros_like(weights)
         step[free] = -np.linalg.solve(curve, slope[free])
         moved = _line_search(parts, counts, prior, total, weights, step, float(slope @ step), loss)
