@@ -24,8 +24,8 @@ HEAD = (
 SHORT = ("ts", *JUDGED, "sms", "svs")
 
 
-def write_page(scores: Scores, about: dict[str, dict[str, Any]], folder: Path) -> Path:
-    """Write arena.md and arena.svg; `about` says which data sets count."""
+def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, folder: Path) -> Path:
+    """Write arena.md and arena.svg; `about` says which data sets count, of how many that were built."""
     folder.mkdir(parents=True, exist_ok=True)
     entries = {name: entry for name, entry in scores.found.items() if name.split("/")[0] in about}
     everything = {mode: [p for p in scores.problems(mode) if p.data in about] for mode in ("kept", "free")}
@@ -38,6 +38,10 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], folder: Path) -
         "Half of the rows train the classifier, a fifth calibrate it, the rest test it. "
         "Made by `make arena`, which needs no download beyond the packages. Lower NLL is better.",
         "",
+        *(
+            [f"These are {len(about)} of {built} data sets, drawn at random: the run was ended early.", ""]
+            * (len(about) < built)
+        ),
         f"Python {platform.python_version()}, {_versions()}.",
         "",
         "- **Win %**: the share of comparisons won, over all problems, against a fixed panel: the uncalibrated model "
@@ -55,10 +59,7 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], folder: Path) -
         "",
         *_table(everything["kept"], names, entries),
         "",
-        f"## Answers kept, data sets without an asterisk ({len(unseen)} problems)",
-        "",
-        *_table(unseen, names, entries),
-        "",
+        *_unseen(unseen, names, entries, len(everything["kept"])),
         "## Answers free",
         "",
         *_table(everything["free"], names, entries),
@@ -73,6 +74,14 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], folder: Path) -
     path = folder / "arena.md"
     path.write_text("\n".join(lines))
     return path
+
+
+def _unseen(unseen: Sequence[Problem], names: Sequence[str], entries: dict[str, Any], of: int) -> list[str]:
+    """Return the table of the data sets that nothing was chosen on, unless it would repeat the one above."""
+    if not 0 < len(unseen) < of:
+        return []
+    title = f"## Answers kept, data sets without an asterisk ({len(unseen)} problems)"
+    return [title, "", *_table(unseen, names, entries), ""]
 
 
 def _names(entries: dict[str, Any]) -> list[str]:
