@@ -81,7 +81,7 @@ def test_a_file_with_another_method_under_a_member_s_name_is_refused(tmp_path):
     z, y = problem()
     ensemble = CalibrationEnsemble().fit(z, y)
     ensemble.members_["svs"] = ensemble.members_["ts"]
-    with pytest.raises(FileError, match="the member 'svs' is a TemperatureScaling"):
+    with pytest.raises(FileError, match="under 'svs' another method"):
         load(save(ensemble, tmp_path / "a"))
 
 

@@ -60,7 +60,12 @@ def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: V
         gained, (weights, loss) = loss - moved[1], moved
         if gained < _TOL * total:
             break
-    return weights / weights.sum()
+    found = weights / weights.sum()
+    if prior.any():
+        return found
+    # Where one member is best alone, the search may stop a hair's breadth away from it.
+    corners = [found, *np.eye(len(found))]
+    return min(corners, key=lambda w: _loss(parts, counts, prior, total, w))
 
 
 def _loss(parts: Vector, counts: Vector, prior: Vector, total: float, weights: Vector) -> float:
