@@ -99,7 +99,7 @@ def test_fewer_than_ten_mistakes(wrong):
     y[:wrong] = z[:wrong].argmin(axis=1)
     category, text = said(z, y)
     assert category is (FewSamplesWarning if wrong < 10 else None)
-    assert {0: "Each of the 500 answers is right", 10: ""}.get(wrong, f"{wrong} of 500 answers are wrong") in text
+    assert {0: "All 500 predictions are right", 10: ""}.get(wrong, f"{wrong} of 500 predictions are wrong") in text
     assert ("trained on" in text) == (wrong < 10)
 
 

@@ -75,7 +75,7 @@ def test_no_output_replaces_an_input_whatever_its_name(place, name, link, capsys
     before = contents(place)
     for forced in ([], ["--force"]):
         assert run([*command, *forced]) == 2
-        assert "which would be destroyed" in capsys.readouterr().err
+        assert "which would be overwritten" in capsys.readouterr().err
     assert contents(place) == before
 
 
@@ -126,7 +126,7 @@ def test_every_output_of_every_command_has_a_rule_for_its_ending():
     for command in COMMANDS:
         function = getattr(import_module(f"recal.cli.{command}"), command)
         for name in set(OUTPUTS) & set(inspect.signature(function).parameters):
-            folders = {("compare", "out"), ("demo", "out")}
+            folders = {("calibrate", "out"), ("compare", "out"), ("demo", "out")}
             assert (command, name) in SUFFIXES or (command, name) in folders, f"recal {command} --{name}"
 
 

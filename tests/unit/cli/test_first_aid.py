@@ -118,7 +118,7 @@ def test_a_module_in_the_current_folder_is_found(folder, capsys):
 
 def test_a_models_own_exception_is_shown_as_the_models(folder, capsys):
     shown = said(["collect", "--model", "my_first_model:broken", "--data", "x.npy", "--out", "v.npz"], capsys)
-    assert "fault in recal" not in shown
+    assert "bug in recal" not in shown
     where = "while collecting the original of samples 0..5, a batch of uint8 of the shape (6, 4, 4)"
     assert f"The model broken failed {where}. It raised KeyError: 'weights'" in shown
 

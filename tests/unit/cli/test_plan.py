@@ -82,7 +82,7 @@ def test_files_that_are_no_calibrations_are_told_of(tmp_path, capsys):
     for saved, words in (
         (decide(probs, y, risk=0.3).rule, "accepts answers with a confidence of at least"),
         (profile(views), "recal watch"),
-        (prediction_sets(probs, y), "which classes stay in play"),
+        (prediction_sets(probs, y), "which classes remain possible"),
     ):
         path = save(saved, tmp_path / "saved.recal")
         assert run(["plan", str(path)]) == 0

@@ -46,7 +46,7 @@ def test_inputs_that_tell_what_they_are(batch, expected):
         (RNG.normal(size=(4, 20, 50)), "grey pictures, or series"),
         (RNG.normal(size=(4, 3, 32, 32)), "look normalised already"),
         (np.zeros((4, 20), dtype=bool), "no default pool for this dtype"),
-        (np.zeros((2, 2, 2, 2, 2, 2)), "so many, or so few, axes"),
+        (np.zeros((2, 2, 2, 2, 2, 2)), "this number of axes"),
         (np.array([{"a": 1}, 3], dtype=object), "may hold anything"),
     ],
 )

@@ -192,7 +192,7 @@ def test_what_collect_did_not_make_is_never_touched(tmp_path, job, resume):
         job(folder, resume=resume)
     assert (folder / "thesis.txt").read_text() == "years of work"
     job(None).write(tmp_path / "views.zarr")
-    with pytest.raises(FileError, match="was not made by collect"):
+    with pytest.raises(FileError, match="was not written by collect"):
         job(tmp_path / "views.zarr", resume=resume)
 
 

@@ -66,7 +66,7 @@ def test_a_classifier_accepts_by_its_calibrators_rule():
     classifier = CalibratedClassifier(lambda batch: np.asarray(batch, float), TemperatureScaling())
     inputs = np.random.default_rng(0).normal(size=(60, 2)) * 2
     classifier.fit(inputs, (inputs[:, 1] > inputs[:, 0]).astype(int))
-    with pytest.raises(NotFittedError, match="no rule of decisions"):
+    with pytest.raises(NotFittedError, match="no decision rule"):
         classifier.accept(inputs)
     classifier.calibrator_.decision_ = rule(0.9)
     assert classifier.accept(inputs).tolist() == rule(0.9).accept(classifier.predict_proba(inputs)).tolist()
@@ -76,7 +76,7 @@ def test_a_new_fit_forgets_the_rule_and_without_one_nothing_is_accepted():
     calibrator = fitted()
     calibrator.decision_ = rule(0.6)
     calibrator.fit([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]], [0, 1, 1])
-    with pytest.raises(NotFittedError, match="no rule of decisions"):
+    with pytest.raises(NotFittedError, match="no decision rule"):
         calibrator.accept([[1.0, 0.0]])
 
 

@@ -211,9 +211,9 @@ NPZ = {
     "says-less": (lambda p: lying(p, (2, 3)), "`logits` declares 24 bytes and has 72"),
     "says-more": (lambda p: lying(p, (10**9, 3)), "`logits` declares 12,000,000,000 bytes and has 72"),
     "says-minus": (lambda p: lying(p, (-6, 3)), "logits"),
-    "text": (lambda p: p.write_text("logits") and p, "not a whole .npz file"),
-    "empty": (lambda p: p.write_bytes(b"") or p, "not a whole .npz file"),
-    "png": (lambda p: p.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99)) and p, "not a whole .npz file"),
+    "text": (lambda p: p.write_text("logits") and p, "not a complete .npz file"),
+    "empty": (lambda p: p.write_bytes(b"") or p, "not a complete .npz file"),
+    "png": (lambda p: p.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99)) and p, "not a complete .npz file"),
     "no-logits": (lambda p: write_npz(p, probs=LOGITS), "no array `logits`; it holds: probs"),
     "objects": (lambda p: write_npz(p, logits=np.array([[{}, 1]], dtype=object)), "Python objects, which are never"),
     "object-labels": (

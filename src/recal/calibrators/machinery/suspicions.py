@@ -93,8 +93,8 @@ def _few_mistakes(logits: Floats, labels: Labels) -> str:
             f"that one more, wrong, sample would give.{own} Fit on more held-out samples."
         )
     return (
-        f"{mistakes} of {n_samples} predictions are wrong. With fewer than about 200 samples or {FEWEST_MISTAKES} "
-        f"mistakes, results depend on individual samples.{own} Fit on more held-out samples."
+        f"{mistakes} of {n_samples} predictions are wrong. With fewer than about 200 samples or 20 mistakes, results "
+        f"depend on individual samples.{own} Fit on more held-out samples."
     )
 
 
