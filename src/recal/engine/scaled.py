@@ -98,7 +98,7 @@ class ScaledRows:
         far = np.flatnonzero(np.isnan(out[0]))
         if len(far):
             self.look(far)
-            out = self._expand(self._here, self.scales)
+            out[:, far] = self._expand(np.take(self._here, far, axis=1), self.scales[far])
         return out
 
     def bounded_log_odds(self) -> tuple[Vector, Vector]:
@@ -138,14 +138,12 @@ class ScaledRows:
         out = self._expand(self._here, wanted)
         far = np.flatnonzero(np.isnan(out[0]))
         if len(far):
-            rest = np.zeros_like(wanted)
-            rest[far] = wanted[far]
-            found = self._expand(self._there, rest)
-            unread = np.flatnonzero(np.isnan(found[0]))
+            found = self._expand(np.take(self._there, far, axis=1), wanted[far])
+            unread = far[np.isnan(found[0])]
             if len(unread):
                 self._there[:, unread] = self._look(unread, wanted[unread])
-                found = self._expand(self._there, rest)
-            out[:, far] = found[:, far]
+                found = self._expand(np.take(self._there, far, axis=1), wanted[far])
+            out[:, far] = found
         return out
 
     def _expand(self, terms: Vector, wanted: Vector, tolerance: float | None = None) -> Vector:
