@@ -24,7 +24,9 @@ def test_every_command_of_the_tutorial_does_what_it_is_there_for(printed):
     refused = [line for line in printed.splitlines() if line.startswith("recal: ") and "Warning" not in line]
     assert len(refused) == 2, "the two mistakes at the end"
     for said in (
-        "10 transformations, labelled. Written to views.npz",
+        "Next: recal apply calibrated --model digits:model --data NEW --out answers.csv",
+        "input,answer,confidence,accepted",
+        "10 transformations, labelled. Written to fit-views.npz",
         "Chosen: ",
         "Written to digits.recal",
         "Accept ",

@@ -204,7 +204,11 @@ class Calibrator(Estimator, ABC):
 
     def _seen(self, views: Views) -> tuple[NDArray[np.bool_], float]:
         kept = getattr(self, "row_hashes_", None)  # older files have none
-        return (np.zeros(0, np.bool_), 1.0) if kept is None else seen_among(views.logits, kept, self.n_fitted_)
+        return (
+            (np.zeros(0, np.bool_), 1.0)
+            if kept is None
+            else seen_among(views.logits, kept, getattr(self, "n_fitted_", len(kept)))
+        )
 
     def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         own = self._predict_proba(views)

@@ -111,7 +111,7 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
         probs |= {name: method.predict_proba(new) for name, method in methods.items()}
         found = {name: evaluate(p, labels[test], _DRAWS, random_state=seed) for name, p in probs.items()}
     chosen.decision_ = decisions["default"].rule
-    files = _write(out, views, deciding, new, chosen, probs, found, decisions, images[test], seed)
+    files = _write(out, views, deciding, new, chosen, probs, found, decisions, images[test], images[decide_on], seed)
     again = load(files["calibration"])
     return Demo(
         found,
@@ -181,15 +181,19 @@ def _write(
     found: dict[str, Evaluation],
     decisions: dict[str, Decision],
     images: Images,
+    decided: Images,
     seed: int,
 ) -> dict[str, Path]:
     assert new.labels is not None
-    compared = compare_probs(probs, new.labels, random_state=seed)
+    assert deciding.labels is not None
+    claimed = {"uncalibrated": calibrated_probs(Plan(), deciding)}
+    claimed["default"], sure = chosen.predict_both(deciding)
+    compared = compare_probs(claimed, deciding.labels, confidences={"default": sure}, random_state=seed)
     title, page = "Digits: a small network", out / "report.html"
     return {
         "summary": draw_summary(out / "summary.png", probs, new.labels, found, decisions),
         "zoomed": draw_zoomed(out / "zoomed.png", images, new, probs["ReCal"]),
-        "report": report(compared, page, title=title, command=f"recal demo --seed {seed}", inputs=images),
+        "report": report(compared, page, title=title, command=f"recal demo --seed {seed}", inputs=decided),
         "calibration": save(chosen, out / "calibration.recal"),
         "views to fit on": views.write(out / "fit.npz"),
         "views to decide on": deciding.write(out / "decide.npz"),

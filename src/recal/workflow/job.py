@@ -189,7 +189,7 @@ def calibrate(
     deciding = collect(answering, Picked(source, parts[1]), needed, out=folder / DECIDE, **asked)
     judging = collect(answering, Picked(source, parts[2]), needed, out=folder / JUDGE, **asked)
     found = _judged(fitted, deciding, judging, risk, confidence, sizes, folder, random_state)
-    _write(found, judging, title, command, random_state)
+    _write(found, deciding, title, command, random_state)
     return found
 
 
@@ -268,13 +268,15 @@ def _judged(
     )
 
 
-def _write(found: Calibrated, judging: Views, title: str, command: str, seed: int) -> None:
+def _write(found: Calibrated, deciding: Views, title: str, command: str, seed: int) -> None:
     """Write the page and the summary, and the calibration last: where it is, all is."""
-    assert judging.labels is not None
-    named = {"before": calibrated_probs(Plan(), judging), "after": found.calibrator.predict_proba(judging)}
-    names = judging.classes
-    truth = judging.labels if names is None else names[judging.labels]
-    compared = compare_probs(named, truth, classes=names, random_state=seed)
+    assert deciding.labels is not None
+    # Of the rows that the threshold was chosen on: what the page says can be automated is what the rule accepts.
+    probs, sure = found.calibrator.predict_both(deciding)
+    named = {"before": calibrated_probs(Plan(), deciding), "after": probs}
+    names = deciding.classes
+    truth = deciding.labels if names is None else names[deciding.labels]
+    compared = compare_probs(named, truth, confidences={"after": sure}, classes=names, random_state=seed)
     report(compared, found.folder / PAGE, title=title, command=command, risk=found.decision.risk)
     with replacing(found.folder / SUMMARY) as file:
         file.write((json.dumps(found.to_dict(), indent=2) + "\n").encode())

@@ -11,7 +11,7 @@ from recal import Plan, ReCal, Step, TemperatureScaling, Views, evaluate, load, 
 from recal.calibrators.names import find_method
 from recal.cli.app import run
 from recal.cli.methods import option_parameters, parse_value
-from recal.errors import InputError
+from recal.errors import InputError, SameRowsWarning
 from recal.files.probs import read_probs
 
 SAMPLES = 1200  # so many that no fit warns of too few mistakes
@@ -135,8 +135,12 @@ def test_apply_then_evaluate_tell_what_python_tells(views, tmp_path, capsys):
     assert (told["samples"], told["classes"]) == (SAMPLES, 3)
     expected = fitted.predict_proba(read_views(views))
     np.testing.assert_array_equal(read_probs(tmp_path / "probs.npz").probs, expected)
-    found = answer(capsys, "evaluate", tmp_path / "probs.npz", "--bootstrap", 100)
-    assert found["metrics"] == evaluate(expected, read_views(views).labels, 100).to_dict()["metrics"]
+    assert run(["evaluate", str(tmp_path / "probs.npz"), "--bootstrap", "100", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert "SameRowsWarning: The calibration was fitted on all of these" in shown.err
+    found = json.loads(shown.out)
+    with pytest.warns(SameRowsWarning):
+        assert found["metrics"] == evaluate(expected, read_views(views).labels, 100).to_dict()["metrics"]
     assert len(found["metrics"]["ece"]["interval"]) == 2
 
 

@@ -24,7 +24,7 @@ COMMANDS = [
     ["apply", "t.recal", "v.npz", "--out", "p.npz"],
     ["evaluate", "p.npz", "--bootstrap", "0"],
     ["compare", "v.npz", "--methods", "ts", "--splits", "1", "--out", "results"],
-    ["decide", "p.npz", "--risk", "0.3", "--out", "rule.recal"],
+    ["decide", "v.npz", "--risk", "0.3", "--out", "rule.recal"],
     ["watch", "v.npz", "v.npz"],
     ["groups", "v.npz", "--chart", "g.png"],
     ["report", "v.npz", "v.npz", "--methods", "ts", "--inputs", "texts.txt", "--out", "texts.html"],

@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 from recal import ReCal, TemperatureScaling, Views, ViewStacking, read_views
-from recal.engine import scaled, tabled
+from recal.engine import scaled
 from recal.engine.kernels import threads
 from recal.errors import InputError
 from recal.files import view_folders
@@ -70,12 +70,3 @@ def test_bad_values_are_refused_as_in_memory(tmp_path, small_memory):
     stored = read_views(path, verify=False)
     with pytest.raises(InputError, match="must be finite"):
         TemperatureScaling().fit(stored, np.arange(900) % 3)
-
-
-def test_a_table_without_room_gives_the_same_fit(monkeypatch):
-    views, method = made_up(), ReCal(random_state=0, max_iter=12)
-    expected = method.fit(views).plan_
-    monkeypatch.setattr(tabled, "_MOST_TABLE", 0)
-    found = method.fit(views).plan_
-    assert [step.transform for step in found.steps] == [step.transform for step in expected.steps]
-    np.testing.assert_allclose([s.betas for s in found.steps], [s.betas for s in expected.steps], rtol=1e-6)

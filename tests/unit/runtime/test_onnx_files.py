@@ -71,7 +71,7 @@ def test_a_gate_spares_sure_rows_their_views(tmp_path: Path) -> None:
         np.testing.assert_allclose(found["probs"], expected(weights, batch, BLEND), atol=1e-5)
         np.testing.assert_array_equal(found["prediction"], logits.argmax(1))
         np.testing.assert_array_equal(found["passes"], 1 + 2 * BLEND.needs_views(logits))
-        np.testing.assert_allclose(found["confidence"], found["probs"].max(1))
+        assert (found["confidence"] <= found["probs"].max(1) + 1e-6).all()  # what the guard lifts, it does not
     assert not BLEND.needs_views(sure.reshape(9, -1) @ weights).any(), "or a model without rows was never tried"
 
 
@@ -91,7 +91,7 @@ def test_old_runtimes_can_read_the_file_and_domains_are_imported_once(tmp_path: 
 def test_a_softmax_at_the_end_is_refused_or_said(tmp_path: Path) -> None:
     model, weights = linear_model(tmp_path / "soft.onnx", softmax=True)
     plan = Plan(start=0.5)
-    with pytest.raises(InputError, match=r"ends in a softmax.*--outputs probabilities"):
+    with pytest.raises(InputError, match=r"ends in a softmax.*outputs='probabilities'"):
         export_onnx(model, path=tmp_path / "x.onnx", plan=plan)
     path = export_onnx(model, path=tmp_path / "x.onnx", plan=plan, outputs="probabilities")
     np.testing.assert_allclose(outputs_of(path, images(4))["probs"], expected(weights, images(4), plan), atol=1e-5)
@@ -166,7 +166,7 @@ def test_the_command_line_reads_preprocessing_as_collect_and_apply_do(
     np.testing.assert_allclose(outputs_of(out, pixels)["probs"], calibrated_probs(plan, views), atol=1e-5)
 
     assert run(["export", str(calibration), "--out", str(out), "--classes", "5", "--dtype", "uint8"]) == 2
-    assert "--dtype tell of a model" in capsys.readouterr().err
+    assert "--dtype describe a model" in capsys.readouterr().err
     assert run(["export", str(calibration), "--model", str(model), "--out", str(out), "--dtype", "words"]) == 2
     assert "got words" in capsys.readouterr().err
 

@@ -148,7 +148,7 @@ def test_outputs_are_kept(tmp_path: Path) -> None:
     path = export_onnx(model, path=tmp_path / "whole.onnx", plan=calibrator)
     session = onnxruntime.InferenceSession(str(path))
     np.testing.assert_allclose(session.run(["probs"], {"inputs": images(9)})[0], probs, atol=1e-6)
-    with pytest.raises(InputError, match="outputs='logits' contradicts"):
+    with pytest.raises(InputError, match="`outputs` 'logits' contradicts"):
         apply(calibrator, str(model), images(9), outputs="logits")
 
 
