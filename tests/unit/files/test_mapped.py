@@ -20,8 +20,8 @@ from recal.mapped import MappedRows
 def small_memory(monkeypatch):
     """As if a kilobyte were much."""
     monkeypatch.setattr(view_folders, "_MOST_BYTES", 1000)
-    for module in (threads, scaled, view_folders):
-        monkeypatch.setattr(module, "PIECE_VALUES", 700)
+    for module, name in ((threads, "PIECE_VALUES"), (scaled, "_PIECE"), (view_folders, "PIECE_VALUES")):
+        monkeypatch.setattr(module, name, 700)
 
 
 def made_up(n=900, k=60):
