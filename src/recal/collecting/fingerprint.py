@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from recal.plan import Plan
 
 # All bytes up to this size are read; of larger arrays, as many bytes spread evenly. A store also keeps the digest of
 # every batch of inputs, so this one needs to tell data sets apart, not to find one changed byte in a hundred gigabytes.
@@ -93,6 +96,8 @@ def _parts(value: Any, depth: int, seen: dict[int, Any]) -> Iterable[bytes]:
 
 
 def _contents(value: Any, depth: int, seen: dict[int, Any]) -> Iterable[bytes]:
+    if isinstance(value, Plan):  # by its fields: what it remembers beside them comes with use
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         for key in sorted(value, key=repr):
             yield repr(key).encode()

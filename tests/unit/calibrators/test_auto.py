@@ -30,7 +30,7 @@ def test_views_that_pay_are_chosen_and_the_sentence_says_so():
     assert auto.choice_ == "ensemble"
     assert isinstance(auto.calibrator_, CalibrationEnsemble)
     assert auto.plan_ == auto.calibrator_.plan_
-    assert auto.reason_.startswith("Chosen: ensemble, which mixes ")
+    assert auto.reason_.startswith("Chosen: ensemble, which ")
     assert "stacks zoom:0.5 on top for " in auto.reason_
     assert "more forward passes per answer" in auto.reason_
     assert auto.trials_[0]["method"] == "ts"
@@ -105,5 +105,5 @@ def test_a_file_may_not_nest_choices_nor_name_another_method(tmp_path):
     with pytest.raises(FileError, match="must be one calibrator"):
         load(save(auto, tmp_path / "c"))
     del auto.calibrator_
-    with pytest.raises(FileError, match="holds no `calibrator_`"):
+    with pytest.raises(FileError, match="`calibrator_` must be the method"):
         load(save(auto, tmp_path / "d"))

@@ -96,9 +96,9 @@ def test_a_strong_lambda_leaves_one_scale_per_class(data):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"lambdas": -1.0}, "`lambdas` must hold positive numbers, got -1.0"),
-        ({"mus": []}, r"`mus` must hold positive numbers, got \[\]"),
-        ({"mus": [1.0, np.nan]}, "`mus` must hold positive numbers"),
+        ({"penalty": -1.0}, "`penalty` must hold positive numbers, got -1.0"),
+        ({"intercept_penalty": []}, r"`intercept_penalty` must hold positive numbers, got \[\]"),
+        ({"intercept_penalty": [1.0, np.nan]}, "`intercept_penalty` must hold positive numbers"),
         ({"n_folds": 1}, "`n_folds` must be a whole number of at least 2, got 1"),
         ({"final": "median"}, "'average', 'refit', got 'median'"),
     ],

@@ -106,7 +106,7 @@ def test_it_fits_at_least_as_well_as_temperature_scaling(variant):
     rng = np.random.default_rng(0)
     logits, labels = draw(n=3000)
     labels = np.where(rng.random(3000) < 0.2, rng.integers(0, 6, 3000), labels)  # a temperature cannot say this
-    model = OrderPreserving(variant, penalty=1e-3, random_state=0).fit(logits, labels)
+    model = OrderPreserving(variant=variant, penalty=1e-3, random_state=0).fit(logits, labels)
     scaled = TemperatureScaling().fit(logits, labels).predict_proba(logits)
     assert model.loss_ < -np.log(scaled[np.arange(3000), labels]).mean() - 0.01
     probs = model.predict_proba(logits)
@@ -116,7 +116,7 @@ def test_it_fits_at_least_as_well_as_temperature_scaling(variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_large_penalty_leaves_temperature_scaling(variant):
     logits, labels = draw()
-    model = OrderPreserving(variant, penalty=1e6, n_ranks=2, random_state=0).fit(logits, labels)
+    model = OrderPreserving(variant=variant, penalty=1e6, n_ranks=2, random_state=0).fit(logits, labels)
     if variant == "diagonal":
         slopes = np.exp(model.parameters_)
         np.testing.assert_allclose(slopes, TemperatureScaling().fit(logits, labels).beta_, rtol=1e-3)

@@ -94,6 +94,6 @@ def test_a_full_disk_is_told_by_the_worker(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(type(writer.arrays), "write", full)
-    with pytest.raises(FileError, match=r"v\.zarr: No space left on device\. What was finished is kept"):
+    with pytest.raises(FileError, match=r"v\.zarr: No space left on device\. Finished blocks are kept"):
         writer(made[1])
     sink.__exit__(None, None, None)

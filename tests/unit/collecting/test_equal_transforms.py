@@ -19,7 +19,7 @@ def test_zooms_to_the_same_number_of_pixels_are_asked_once():
         calls.append(len(batch))
         return batch[:, 0, :2].astype(float) + batch.mean(axis=(1, 2))[:, None] * [1, 2]
 
-    with pytest.warns(UserWarning, match=r"1 of 3 transformations.*zoom:0\.82 and zoom:0\.81"):
+    with pytest.warns(UserWarning, match=r"1 of the 3 transformations.*zoom:0\.82 and zoom:0\.81"):
         views = collect(model, IMAGES, ["zoom:0.81", "zoom:0.5", "zoom:0.82"])
     assert len(calls) == 3  # the original and two views
     assert len(views.transforms) == 3

@@ -296,7 +296,7 @@ def test_load_opens_no_model_that_a_file_names(honest, tmp_path, mark):
     classifier.fit(np.random.default_rng(0).normal(size=(30, 2, 2)).astype(np.float32), np.arange(30) % 3)
     classifier.model = str(rewritten(honest, tmp_path, unpickle_weight(mark)))
     path = save(classifier, tmp_path / "c.recal")
-    with pytest.raises(InputError, match=r"names the model '.*net\.pt2', and recal opens no model by a file's word"):
+    with pytest.raises(InputError, match=r"names the model '.*net\.pt2', and recal does not open a model because"):
         load(path)
     given = load(path, model=honest[0])
     assert given.model == honest[0]

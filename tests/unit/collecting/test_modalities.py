@@ -304,7 +304,7 @@ def test_inputs_that_a_model_of_scikit_learn_was_not_fitted_on_are_named_with_th
     monkeypatch.chdir(tmp_path)
     for model, data, said in [
         ("net.skops", "data.csv", "was not fitted on the column sick. .*--label-column sick"),
-        ("texts.skops", "texts.csv", "columns said, by. .*--text-column said"),
+        ("texts.skops", "texts.csv", "holds texts.*--text-column said"),
         ("grey.skops", "RGB", r"rows of 64 numbers, and an input of the shape \(8, 8, 3\) has 192. .*--pixels gray"),
     ]:
         assert run(["collect", "--model", model, "--data", data, "--out", "views.npz"]) == 2

@@ -331,7 +331,7 @@ def archive_of(path, names):
         ("o.npy", lambda p: np.save(p, np.array([{}]), allow_pickle=True), r"o\.npy cannot be read.*Python objects"),
         ("two.npz", lambda p: np.savez(p, a=[1], b=[2]), "holds a, b; call the inputs `inputs`"),
         ("x-idx3-ubyte", lambda p: p.write_bytes(b"rubbish"), "does not begin as an IDX file"),
-        ("x-idx3-ubyte", lambda p: p.write_bytes(idx(np.zeros((2, 3, 3), np.uint8))[:-1]), "18 bytes, and 17 follow"),
+        ("x-idx3-ubyte", lambda p: p.write_bytes(idx(np.zeros((2, 3, 3), np.uint8))[:-1]), "18 bytes; 17 follow"),
         ("x-idx3-ubyte.gz", lambda p: p.write_bytes(b"rubbish"), r"idx3-ubyte\.gz cannot be read"),
         ("x.bin", lambda p: p.write_bytes(bytes(3000)), "3000 bytes are not rows of 3073 or 3074"),
         ("x.tar.gz", lambda p: p.write_bytes(b"rubbish"), r"x\.tar\.gz cannot be read"),
