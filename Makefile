@@ -67,7 +67,7 @@ paper: $(FOR_TEST) ## the paper's experiments: make paper DATA=folder DATASET=ci
 	$(BIN)/python -m paper all --data-dir $(DATA) --dataset $(DATASET) --networks $(NETWORKS) --out paper/results
 
 test: check      ## lint, types and all quick tests
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile  # one more than cores: some wait for other processes
 
 test-slow: $(FOR_TEST) ## what takes minutes
 	$(BIN)/python -m pytest -m slow
@@ -112,12 +112,14 @@ check: $(FOR_TEST) ## lint and types only
 mutants: $(FOR_TEST) ## small wrong changes to the code, each of which a quick test must notice
 	$(BIN)/python -m tests.mutants.run
 
-bench: $(FOR_BENCH) ## speed, beside the peers and the physical limit
-	$(BIN)/python -m benchmarks.run --out docs/benchmarks --disk
+bench: $(FOR_BENCH) ## speed, beside the peers and the physical limit: make bench VIEWS="real.npz ..."
+	$(BIN)/python -m benchmarks.run --out docs/benchmarks --disk $(if $(VIEWS),--views $(VIEWS))
 
 PROBLEMS := $(VENV)/arena
+DEBIAN ?= /
+AGAIN ?=
 arena: $(FOR_ARENA) ## every method beside the peers on many small real problems; can be resumed; writes docs/results/arena.md
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.arena --problems $(PROBLEMS) --out docs/results
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.arena --problems $(PROBLEMS) --debian $(DEBIAN) $(if $(AGAIN),--again $(AGAIN)) --out docs/results
 
 docs: $(FOR_DOCS) ## build the documentation site without network, and run every example in it
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs docs/_build/html

@@ -50,7 +50,7 @@ print(json.dumps({"cpu": cpu, "wall": wall, "peak_gb": peak / 1e6, "iterations":
 
 
 def fits_from_disk(small: bool) -> list[dict[str, Any]]:
-    n, k, m = (4000, 200, 5) if small else (100_000, 1000, 20)
+    n, k, m = (4000, 200, 5) if small else (100_000, 1000, 5)
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "views.zarr")
         subprocess.run([sys.executable, "-c", _WRITE, path, str(n), str(k), str(m)], check=True)

@@ -137,6 +137,17 @@ def start_ray() -> None:
     ray.kill(actor)
 
 
+def throughput(job: Job, images: np.ndarray, batch_size: int, counts: list[int]) -> None:
+    """Print how many images a second go through the network and its views into a store, by the number of workers."""
+    from recal.collecting import RayEngine
+
+    torch.set_num_threads(1)
+    runs = {"local, 1 thread": run_local} | {f"Ray, {count} workers": RayEngine(workers=count).run for count in counts}
+    for name, run in runs.items():
+        clock = time_run(job, images, batch_size, run, stored=True)
+        print(f"{name:<16} {len(images) / clock.steady:>7.0f} images/s, {clock.cpu:>6.2f} s CPU", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=20_000)
@@ -144,12 +155,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--views", type=int, default=3)
     parser.add_argument("--threads", action="store_true", help="also with as many threads in each worker as cores")
+    parser.add_argument("--workers", type=int, nargs="*", help="only the throughput with so many workers each")
     arguments = parser.parse_args()
     from recal.collecting import RayEngine
 
     start_ray()
     images = np.random.default_rng(0).integers(0, 256, (arguments.images, 3, 32, 32), dtype=np.uint8)
     job = Job(as_model(network()), pool(f"zoom:0.5-0.9:{arguments.views}"), PREPROCESS)
+    if arguments.workers:
+        throughput(job, images, arguments.batch_size, arguments.workers)
+        return
     runs = {"local": run_local, "local, 1 thread": run_local, "Ray": RayEngine(workers=CORES).run}
     if arguments.threads:
         runs[f"Ray, {CORES} threads each"] = RayEngine(workers=CORES, threads=CORES).run

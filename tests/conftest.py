@@ -10,6 +10,13 @@ import pytest
 
 from recal.errors import MissingExtraError
 
+# Files that take longest come first: handed out last, one of them would keep a single process busy at the end.
+LONGEST = ("test_ray.py", "test_examples.py", "test_walks.py", "test_traced.py", "test_calibrators.py", "test_urls.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -19,6 +19,8 @@ from recal.calibrators.names import find_method
 from recal.runtime.reference import keep_answers
 
 JUDGED = ("ensemble", "auto")
+# More of our methods, which are judged by the panel and are not part of it.
+OTHERS = ("bbq", "irova-ts", "centred", "venn-abers", "affine", "quadratic")
 # Peers by the name in tables: the names of probmetrics' own factory, and netcal's BBQ.
 PROBMETRICS = ("ts-mix", "svs", "sms", "logistic-mix", "isotonic")
 MODES = ("kept", "free")
@@ -100,12 +102,20 @@ class Scores:
         self.file = file
         self.found: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
 
+    def forget(self, methods: tuple[str, ...]) -> None:
+        """Drop the scores of methods that are to be fitted again."""
+        for entry in self.found.values():
+            for method in methods:
+                for mode in MODES:
+                    entry["nll"][mode].pop(method, None)
+                entry["failed"] = [line for line in entry["failed"] if line.partition(":")[0] != method]
+
     def add(self, name: str, parts: Parts, others: dict[str, Fit]) -> None:
         logits, labels, _, _ = parts
         entry = self.found.setdefault(name, {"nll": {mode: {} for mode in MODES}, "seconds": {}, "failed": []})
         entry |= {"classes": logits.shape[1], "samples": len(labels)}
         entry["mistakes"] = int((logits.argmax(axis=1) != labels).sum())
-        for method in PANEL:
+        for method in (*PANEL, *OTHERS):
             self._run(entry, method, ours(method, "free"), parts, MODES)
         for method in JUDGED:
             for mode in MODES:
@@ -126,7 +136,7 @@ class Scores:
                 if not np.isfinite(probs).all():
                     raise FloatingPointError("probabilities that are not finite")
             except Exception as error:  # another library's failure is a result: the model stays uncalibrated
-                if method in (*PANEL, *JUDGED):
+                if method in (*PANEL, *OTHERS, *JUDGED):
                     raise
                 entry["failed"].append(f"{method}: {type(error).__name__}")
                 probs = softmax(test)

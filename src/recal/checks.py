@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -88,8 +89,15 @@ def check_form(values: ArrayLike, name: str) -> Floats:
 def check_matrix(values: ArrayLike, name: str) -> Floats:
     """Return `values` as a finite (n_samples, n_classes) float array, without a copy where possible."""
     array = check_form(values, name)
+    _check_finite(array, name)
+    return array
+
+
+def _check_finite(array: Floats, name: str) -> tuple[float, float]:
+    """Return the least and the largest value once both are finite; every value is read only twice."""
     # min and max propagate NaN and need no temporary of the array's size, unlike isfinite.
-    if not (np.isfinite(array.min()) and np.isfinite(array.max())):
+    low, high = float(array.min()), float(array.max())
+    if not (isfinite(low) and isfinite(high)):
         row, column = np.argwhere(~np.isfinite(array))[0]
         raise InputError(
             "must be finite",
@@ -97,27 +105,28 @@ def check_matrix(values: ArrayLike, name: str) -> Floats:
             came=f"row {row}, column {column} is {array[row, column]}",
             remedy="Remove rows with NaN or inf, or fix the model that returned them",
         )
-    return array
+    return low, high
 
 
 def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
     """Return finite logits; refuse what can only be probabilities, and a spread that no float can hold."""
-    array = check_matrix(values, name)
-    low, high = float(array.min()), float(array.max())
+    array = check_form(values, name)
+    low, high = _check_finite(array, name)
     if high - low == float("inf"):
         raise InputError(
             f"go from {low:.3g} to {high:.3g}, and their difference is more than a float can hold",
             argument=name,
             remedy="Scale them down: only differences within a row matter",
         )
-    if looks_like_probabilities(array):
+    if low >= 0.0 and high <= 1.0 and looks_like_probabilities(array):
         raise InputError(
             "lies in [0, 1] and sums to 1: these are probabilities, and logits are needed",
             argument=name,
             subject=f"Every row of `{name}`",
             remedy=Remedy(
-                f"Pass the model's outputs before the softmax, or np.log(np.clip({name}, 1e-12, None))",
-                typed=f"Store the model's outputs before the softmax, or np.log(np.clip({name}, 1e-12, None))",
+                "Pass the model's outputs before the softmax, or recal.Views.from_probs(...); with outputs='votes' "
+                "for a forest or neighbours",
+                typed="Store the model's outputs before the softmax, or recal.Views.from_probs(...).write(...)",
             ),
         )
     return array
@@ -133,8 +142,9 @@ def looks_like_probabilities(array: Floats) -> bool:
 
 def check_probs(values: ArrayLike, name: str = "probs") -> Floats:
     """Return finite probabilities whose rows sum to 1; refuse logits."""
-    array = check_matrix(values, name)
-    if array.min() < 0 or array.max() > 1:
+    array = check_form(values, name)
+    low, high = _check_finite(array, name)
+    if low < 0 or high > 1:
         row = int(np.argwhere((array < 0) | (array > 1))[0][0])
         worst = array[row].min() if array[row].min() < 0 else array[row].max()
         raise InputError(

@@ -92,7 +92,7 @@ class Blend:
         None at all for a map that needs no views.
     offsets : one number per class, or ()
     epsilon : float in (0, 1)
-        How much of each prediction is replaced by chance, so that no logarithm is endless.
+        How much of each prediction is replaced by chance, so that every logarithm is finite.
     gate : float in (0, 1] or None
         The confidence from which on no view is used; None uses them always.
     gated_own, gated_offsets :

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels, check_classes, check_labels, check_logits, check_matrix
+from recal.checks import Floats, Labels, check_classes, check_labels, check_logits, check_matrix, check_probs
+from recal.engine.kernels.mapped import MappedRows
 from recal.errors import InputError
-from recal.mapped import MappedRows
 from recal.transforms import Transform, as_transform
+from recal.transforms.outputs import Outputs, check_outputs, least_probability
 from recal.transforms.preprocessing import Preprocessing
 
 # Which rows of the stored arrays are meant: a range costs nothing, and numpy reads it without a copy.
@@ -83,6 +84,42 @@ class Views:
         self.preprocessing = preprocessing
         self._rows: Rows = range(n_samples)
         self._checked: set[Transform | None] = {None, *self._transformed}
+
+    @classmethod
+    def from_probs(
+        cls,
+        probs: ArrayLike,
+        transformed: Mapping[Transform | str, ArrayLike] | None = None,
+        labels: ArrayLike | None = None,
+        *,
+        classes: Sequence[Any] | NDArray[Any] | None = None,
+        outputs: Outputs = "probabilities",
+    ) -> Views:
+        """Take the logarithms of probabilities, with a floor for those near 0.
+
+        Parameters
+        ----------
+        probs, transformed, labels, classes
+            As in `Views`, with probabilities in place of logits.
+        outputs : {"probabilities", "votes"} or "probabilities:FLOOR"
+            As in `recal.collect`: the floor is 1e-12; for "votes", of trees or neighbours, 0.01 / n_classes; or yours.
+
+        Examples
+        --------
+        >>> from recal import Views
+        >>> Views.from_probs([[1.0, 0.0], [0.3, 0.7]], outputs="votes").logits.round(2)
+        array([[ 0.  , -5.3 ],
+               [-1.2 , -0.36]])
+        """
+        if check_outputs(outputs) == "logits":
+            raise InputError("must be 'probabilities', 'votes' or 'probabilities:FLOOR'", argument="outputs")
+
+        def logs(values: ArrayLike) -> Floats:
+            checked = check_probs(values)
+            return np.log(np.maximum(checked, checked.dtype.type(least_probability(outputs, checked.shape[1]))))
+
+        others = {key: logs(values) for key, values in (transformed or {}).items()}
+        return cls(logs(probs), others, labels, classes=classes, preprocessing=Preprocessing(outputs=outputs))
 
     @classmethod
     def unchecked(
@@ -218,10 +255,11 @@ class Views:
         )
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write to one ``.npz`` file, or to a zarr folder where the name ends in ``.zarr``."""
-        from recal.files.views import write_views  # files know views, not the other way round
+        """Write to one ``.npz`` file, or to a zarr folder (or URL) where the name ends in ``.zarr``."""
+        from recal.files.places import as_place  # files know views, not the other way round
+        from recal.files.views import write_views
 
-        return write_views(self, Path(path))
+        return write_views(self, as_place(path))
 
 
 def _index(rows: Rows) -> slice | NDArray[np.intp]:

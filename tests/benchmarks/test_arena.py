@@ -72,6 +72,9 @@ def test_the_arena_from_data_to_page(cheap, tmp_path):
     scores.found["digits/naive_bayes"]["failed"].clear()
     scores.add("digits/naive_bayes", found["digits/naive_bayes"], {"peer": broken})
     assert not scores.found["digits/naive_bayes"]["failed"], "what is there is not fitted again"
+    scores.forget(("peer",))
+    scores.add("digits/naive_bayes", found["digits/naive_bayes"], {"peer": broken})
+    assert scores.found["digits/naive_bayes"]["failed"] == ["peer: ValueError"], "unless it is to be"
 
 
 def test_what_is_built_is_not_built_again(cheap, monkeypatch):

@@ -19,9 +19,8 @@ import recal
 SOURCE = Path(recal.__file__).parent
 # One line a room; each may import from itself and from those above it.
 ROOMS = (
-    "errors checks mapped progress",
+    "errors checks progress",
     "engine.kernels",
-    "same_rows",
     "transforms",
     "views plan",
     "runtime.reference",  # what a plan means: small work and ties are decided there, so it stands below the engine

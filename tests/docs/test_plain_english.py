@@ -27,7 +27,11 @@ BANNED = {
     r"errors promised|promised errors": "errors expected",
     r"thousand million": "billion",
     r"is there already": "already exists",
-    r"which mends it|mend the": "repair, fix",
+    r"mends?|mended": "repair, fix, correct",
+    r"cannot be told": "is ambiguous, is unknown",
+    r"how sure|too sure": "confidence, overconfident",
+    r"(that|those|they|it|views) pays?": "help, lower the loss",
+    r"rubbish|strangers?|amid|thrown together": "a plain word",
 }
 WORDS = re.compile("|".join(rf"\b(?:{words})\b" for words in BANNED), re.IGNORECASE)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "results").glob("*.md"))]

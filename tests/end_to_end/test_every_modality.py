@@ -233,7 +233,7 @@ def test_tables(tmp_path, kind):
         turn = module.from_pandas if kind == "polars" else module.Table.from_pandas
         parts = [(turn(rows), labels) for rows, labels in parts]
     columns = {"label_column": "diagnosis"} if kind == "parquet" else {}
-    with pytest.warns(UserWarning, match="1e-12"):  # the tree says 0 and 1
+    with pytest.warns(UserWarning, match="below 0.005 count as 0.005"):  # the tree says 0 and 1
         walk(tmp_path, model, *parts, "missing:0.1-0.5:4", risk=0.2, **columns)
 
 

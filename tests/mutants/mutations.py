@@ -17,11 +17,20 @@ class Mutation(NamedTuple):
 
 _DECISIONS = "statistics/test_decisions.py"
 _INTERVALS = "statistics/test_intervals.py"
-_SAME = "unit/test_same_rows.py"
+_SAME = "unit/engine/test_same_rows.py"
 _DECIDE = "unit/decisions/test_decide.py"
 _RULE = "unit/decisions/test_rule.py"
 _GUARD = "unit/runtime/test_guard.py"
 _METRICS = "parity/test_metrics_parity.py"
+_CHOICES = "statistics/test_choices.py"
+_SETS = "unit/decisions/test_sets.py"
+_WATCH = "unit/decisions/test_watch.py"
+_FOLLOWING = "unit/decisions/test_following.py"
+_ATOMIC = "unit/files/test_atomic.py"
+_REFUSAL = "unit/cli/test_decide_watch.py::test_decide_refuses_the_samples_of_the_fit_from_views_and_from_probabilities"
+_GATE = "unit/files/test_gate.py"
+_STREAM = "unit/files/test_gate.py::test_a_stream_stops_once_it_gave_more_than_its_file_may_become"
+_GROUPS = "parity/test_reference.py::test_saturated_fit parity/test_reference.py::test_groups"
 
 MUTATIONS = tuple(
     Mutation(*row)
@@ -48,20 +57,82 @@ MUTATIONS = tuple(
         ("decisions/bounds.py", "np.ceil(np.log(level)", "np.floor(np.log(level)", _DECIDE),
         ("decisions/rule.py", "np.asarray(confidence >= (", "np.asarray(confidence > (", _DECISIONS),
         ("decisions/rule.py", 'if self.reads == "maximum":', "if confidences is None:", _RULE),
-        ("decisions/decision.py", "level / len(groups), costs", "level, costs", _DECISIONS),
+        ("decisions/deciding.py", "level / len(groups), costs", "level, costs", _DECISIONS),
         ("decisions/decision.py", "self.review / self.error", "self.error / self.review", _DECISIONS),
-        ("decisions/decision.py", "sizes = np.r_[0, one.ends]", "sizes = one.ends[:1]", _DECISIONS),
-        ("decisions/decision.py", "calibrated = confidences is not None", "calibrated = True", _DECIDE),
+        ("decisions/deciding.py", "sizes = np.r_[0, one.ends]", "sizes = one.ends[:1]", _DECISIONS),
+        ("decisions/deciding.py", "calibrated = confidences is not None", "calibrated = True", _DECISIONS),
         ("decisions/sets.py", "self.scores(array, u) <= np", "self.scores(array, u) < np", _DECISIONS),
-        ("decisions/sets.py", "(len(scores) + 1) * coverage", "len(scores) * coverage", _DECISIONS),
-        ("decisions/sets.py", "coverage - 1e-9)", "coverage + 1e-9)", _DECISIONS),
+        ("decisions/penalties.py", "(len(scores) + 1) * coverage", "len(scores) * coverage", _DECISIONS),
+        ("decisions/penalties.py", "coverage - 1e-9)", "coverage + 1e-9)", _DECISIONS),
+        ("decisions/penalties.py", "np.sort(order[size:])", "np.sort(order)", _SETS),
+        ("decisions/penalties.py", "if size < max(_FEWEST", "if size <= max(_FEWEST", _SETS),
+        ("decisions/penalties.py", "_PART = 0.2", "_PART = 0.3", _SETS),
+        ("decisions/penalties.py", "_MOST = 2_000", "_MOST = 3_000", _SETS),
+        ("decisions/penalties.py", "min(found, key", "max(found, key", _SETS),
+        ("decisions/sets.py", "elif endless:", "elif False:", _SETS),
+        ("decisions/sets.py", "own = scores[np.arange(len(array)), labels]", "own = scores.max(axis=1)", _DECISIONS),
         ("decisions/sets.py", "array.shape[1] + 1) - self.free_ranks", "array.shape[1] + 1) - 0", _DECISIONS),
+        # watches without labels
+        ("decisions/watching.py", "(largest >= largest[0])", "(largest > largest[0])", _DECISIONS),
+        ("decisions/watching.py", "alarm=p_value <= alpha", "alarm=p_value < alpha", _DECISIONS),
+        ("decisions/watching.py", "smaller = n_fit + n_today, min(", "smaller = n_fit + n_today, max(", _WATCH),
+        ("decisions/watching.py", "own = np.r_[last + 1, 0, last[:-1] + 1]", "own = np.r_[last + 1, last + 1]", _WATCH),
+        ("decisions/watching.py", "(all_rows - own) / (total - size)", "all_rows / total", _WATCH),
+        ("decisions/stream.py", "_RESERVE, _SLOW, _DECAY = 0.5,", "_RESERVE, _SLOW, _DECAY = 0.0,", _DECISIONS),
+        ("decisions/stream.py", "20.0, 0.2", "20.0, 0.5", _DECISIONS),
+        ("decisions/stream.py", "(_JUMP * capital + put_down)", "_JUMP * capital", _WATCH),
+        ("decisions/stream.py", "now >= 1 / self.alpha", "now >= 0.5 / self.alpha", _DECISIONS),
+        ("decisions/stream.py", "(through - below + 1)) / len(pool)", "(through - below)) / len(pool)", _DECISIONS),
+        ("decisions/stream.py", "part * (self._counts[answer] + 1))", "part * self._counts[answer])", _DECISIONS),
+        ("decisions/following/powers.py", "condition.unlike and not accept_unlike", "False", _DECISIONS),
+        ("decisions/following/powers.py", "condition.unlike and not accept_unlike", "not condition.known", _DECISIONS),
+        ("decisions/following/condition.py", "SMALLEST_BATCH = 50", "SMALLEST_BATCH = 49", _FOLLOWING),
+        (
+            "decisions/following/condition.py",
+            "if variance[0] >= UNKNOWN_FROM",
+            "if variance[0] > UNKNOWN_FROM",
+            _DECISIONS,
+        ),
+        (
+            "decisions/following/condition.py",
+            "if variance[0] >= UNKNOWN_FROM",
+            "if variance[0] >= STAYS_FROM",
+            _DECISIONS,
+        ),
+        ("decisions/following/condition.py", "1.0 if variance[0] >= STAYS_FROM else ratio", "1.0", _DECISIONS),
+        ("decisions/following/condition.py", "FEWEST_KINDS = 3", "FEWEST_KINDS = 2", _FOLLOWING),
         # rows that were fitted on
-        ("same_rows.py", "_LEAST_SHARE = 0.01", "_LEAST_SHARE = 0.5", _SAME),
-        ("same_rows.py", "by_chance + 3.0 * np.sqrt(by_chance)", "0", _INTERVALS),
-        ("same_rows.py", "single = (counts == 1)", "single = (counts >= 0)", _SAME),
-        ("same_rows.py", "* factors).sum(axis=1)", ").sum(axis=1)", _SAME),
-        ("same_rows.py", "dtype=np.float32) + np.float32(0.0)", "dtype=np.float32)", _SAME),
+        ("engine/same_rows.py", "_LEAST_SHARE = 0.01", "_LEAST_SHARE = 0.5", _SAME),
+        ("engine/same_rows.py", "by_chance + 3.0 * np.sqrt(by_chance)", "0", _INTERVALS),
+        ("engine/same_rows.py", "single = (counts == 1)", "single = (counts >= 0)", _INTERVALS),
+        ("engine/same_rows.py", "* factors).sum(axis=1)", ").sum(axis=1)", _SAME),
+        ("engine/same_rows.py", "dtype=np.float32) + np.float32(0.0)", "dtype=np.float32)", _SAME),
+        ("cli/decide.py", "if one.fitted_rows:", "if False:", _REFUSAL),
+        # which views and methods are taken
+        ("calibrators/stacking/view_choice.py", "errors + 5.0 / np", "errors + 0.0 / np", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "errors + 5.0 / np", "errors + 6.0 / np", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "self.mean > self.error", "self.mean >= self.error", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "(0.5 * self.error", "(1.0 * self.error", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "else gain.exceeds(1.0, n", "else gain.exceeds(0.0, n", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "gain.mean >= least", "gain.mean >= 0", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "_LEAST_SHARE = 0.005", "_LEAST_SHARE = 0.01", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "_SHARE_KEPT = 0.95", "_SHARE_KEPT = 0.9", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "_SHARE_KEPT = 0.95", "_SHARE_KEPT = 0.96", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "confidence >= gate", "confidence > gate", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "key=lambda pair: pair[0].loss", "key=lambda pair: 0", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "else gentle[0][0]", "else tried[0][0]", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "np.argsort(-gains", "np.argsort(gains", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "_CONTENDERS, _NEAR = 2, 0.8", "_CONTENDERS, _NEAR = 2, 0.5", _CHOICES),
+        ("calibrators/auto.py", "_GAIN_PER_PASS = 0.005", "_GAIN_PER_PASS = 0.0", _CHOICES),
+        ("calibrators/auto.py", "_GAIN_PER_PASS = 0.005", "_GAIN_PER_PASS = 0.006", _CHOICES),
+        ("calibrators/auto.py", "(passes - evidence.passes)", "passes", _CHOICES),
+        ("comparison/judgement.py", "_NEAR = 0.5", "_NEAR = 0.6", _CHOICES),
+        ("comparison/judgement.py", "_NEAR = 0.5", "_NEAR = 0.4", _CHOICES),
+        ("comparison/judgement.py", "cost(comparison, name)[0] == fewest", "True", _CHOICES),
+        ("comparison/judgement.py", "cheapest if methods[0] in cheapest else", "", _CHOICES),
+        ("comparison/judgement.py", "near[0] & near[1] or near[0]", "near[0]", _CHOICES),
+        ("comparison/judgement.py", "near[0] & near[1] or near[0]", "near[0] & near[1] or near[1]", _CHOICES),
+        ("comparison/judgement.py", "max(len(methods) - 1, 1)", "1", _CHOICES),
         # calibrators and the guard
         ("calibrators/base.py", "kept = np.flatnonzero(weights)", "kept = np.arange(len(weights))", _INTERVALS),
         ("runtime/reference.py", "MARGIN = 1e-6", "MARGIN = 1e-3", _INTERVALS),
@@ -73,7 +144,44 @@ MUTATIONS = tuple(
         ("metrics/intervals.py", "(width.correct[held] + 1)", "(width.correct[held] + 0)", _INTERVALS),
         ("metrics/intervals.py", "(width.counts[held] + 2)", "(width.counts[held] + 1)", _INTERVALS),
         ("metrics/ranked.py", "np.cumsum(wrong) - wrong / 2", "np.cumsum(wrong)", _METRICS),
+        ("metrics/intervals.py", "(error, _LEAST_ERROR * own)", "(error, _LEAST_ERROR * own).mean()", _INTERVALS),
+        (
+            "metrics/intervals.py",
+            '_SKEWED, _ENOUGH_ROWS = ("nll", "brier"), 30',
+            '_SKEWED, _ENOUGH_ROWS = ("nll", "brier"), 31',
+            _INTERVALS,
+        ),
+        ("metrics/intervals.py", "hidden * rng.standard_normal(drawn.shape)", "0", _INTERVALS),
+        ("metrics/intervals.py", "(gaps + outcomes) / rows) / (rows + 1)", "0.5) / (rows + 1)", _INTERVALS),
+        ("metrics/intervals.py", "seen * (1 - seen), 0.0) * counts", "seen * (1 - seen), 0.0)", _INTERVALS),
+        ("metrics/passes.py", 'edges[1:-1], values, side="left"', 'edges[1:-1], values, side="right"', _METRICS),
+        # engine
+        ("engine/temperature.py", "_LAST_STEP = 1e-5", "_LAST_STEP = 1e-1", "unit/engine/test_temperature.py"),
+        ("engine/grouping.py", "_SATURATED = -16.8", "_SATURATED = -5.0", _GROUPS),
+        (
+            "engine/grouping.py",
+            "fell[ties] = _comparable(original, ties, original.columns, rule) >=",
+            "fell[ties] = _comparable(original, ties, original.columns, rule) >",
+            _GROUPS,
+        ),
+        (
+            "engine/grouping.py",
+            "(2 * (original.columns == view.columns) + fell)",
+            "(2 * (original.columns == view.columns) + ~fell)",
+            _GROUPS,
+        ),
         # files
+        (
+            "files/gate.py",
+            "needed > (allowed := allowance(held))",
+            "needed > 10**15 + (allowed := allowance(held))",
+            _GATE,
+        ),
+        ("files/gate.py", "if self.given > self.most", "if False", _STREAM),
+        ("files/atomic.py", 'partial.open("xb")', 'target.open("wb")', _ATOMIC),
+        ("files/atomic.py", "partial.unlink(missing_ok=True) if", "None if", _ATOMIC),
+        ("files/atomic.py", "Path(os.path.realpath(path))", "Path(path)", _ATOMIC),
+        ("files/atomic.py", "secrets.token_hex(4)", "0", _ATOMIC),
         ("files/probs.py", '"confidence" in arrays else None', "False else None", _SAME),
         ("files/probs.py", "sure, int(fitted))", "sure, 0)", _SAME),
         (
@@ -83,6 +191,9 @@ MUTATIONS = tuple(
             _RULE,
         ),
         # runtimes
+        ("plan.py", "sum(axis=1) < gate", "sum(axis=1) <= gate", _DECISIONS),
+        ("runtime/reference.py", "own * (1.0 - MARGIN))", "own)", _GUARD),
+        ("runtime/reference.py", "np.exp(rows).astype(np.float32)", "np.exp(rows)", _GROUPS),
         (
             "plan.py",
             'replace(self.blend, answers="free")',

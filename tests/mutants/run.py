@@ -2,20 +2,30 @@
 
 python -m tests.mutants.run            # all of them, some minutes
 python -m tests.mutants.run search.py  # those whose file contains these words
+
+Each runs in a process of its own that starts with the large packages already imported, and is stopped after five
+minutes: a change that lets a search run for ever is noticed, too.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
+
+import pytest
+import scipy.optimize
+import scipy.special
+import scipy.stats  # noqa: F401
 
 from tests.mutants.mutations import MUTATIONS, Mutation
 
 ROOT = Path(__file__).parents[2]
+LONGEST = 300.0
 
 
 def survives(mutation: Mutation, copy: Path) -> str | None:
@@ -26,36 +36,48 @@ def survives(mutation: Mutation, copy: Path) -> str | None:
         return f"the code stands there {whole.count(mutation.code)} times"
     target.write_text(whole.replace(mutation.code, mutation.wrong))
     try:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-x",
-                "-q",
-                "-n",
-                "0",
-                "-p",
-                "no:cacheprovider",
-                f"tests/{mutation.tests}",
-            ],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ended = _tested(mutation.tests, copy)
     finally:
         target.write_text(whole)
-    return None if done.returncode == 1 else f"pytest ended with {done.returncode}"
+    return None if ended in (int(pytest.ExitCode.TESTS_FAILED), None) else f"pytest ended with {ended}"
+
+
+def _tested(tests: str, copy: Path) -> int | None:
+    """How pytest ended on the changed code; None if it did not in time."""
+    child = os.fork()
+    if not child:
+        os.setsid()
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        os.chdir(ROOT)
+        os.environ["PYTHONPATH"] = str(copy)  # of commands that tests start
+        sys.path.insert(0, str(copy))
+        options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow"]
+        os._exit(int(pytest.main([*options, *(f"tests/{one}" for one in tests.split())])))
+    until = time.monotonic() + LONGEST
+    while time.monotonic() < until:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
 
 
 def main(words: list[str]) -> int:
+    sys.dont_write_bytecode = True  # what was compiled of one mutation must not stand for the next
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     chosen = [one for one in MUTATIONS if not words or any(word in one.file for word in words)]
     survivors = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         shutil.copytree(ROOT / "src" / "recal", copy / "recal", ignore=shutil.ignore_patterns("__pycache__"))
+        for tests in dict.fromkeys(one.tests for one in chosen):
+            if _tested(tests, copy) != 0:
+                print(f"{tests} fails, or takes too long, on the code as it is: nothing could be learned from it.")
+                return 1
         for number, one in enumerate(chosen, 1):
             why = survives(one, copy)
             survivors += why is not None

@@ -11,12 +11,13 @@ from recal.errors import InputError
 SPREAD, PRIOR = 10.0, 2.0
 
 
-def histogram(scores, hits, size):
-    """Log-score, edges and bin values of one equal-mass histogram (equations 2 to 5 of the publication)."""
+def histogram(scores, hits, size, widths=False):
+    """Log-score, edges and bin values of one histogram (equations 2 to 5 of the publication)."""
     n = len(scores)
     ordered = sorted(scores)
     cuts = [j * n // size for j in range(1, size)]
     edges = [0.0, *((ordered[c - 1] + ordered[c]) / 2 for c in cuts), 1.0]
+    edges = [j / size for j in range(size + 1)] if widths else edges
     log_score, values = 0.0, []
     for b in range(size):
         last = b == size - 1
@@ -30,10 +31,12 @@ def histogram(scores, hits, size):
     return log_score, edges, values
 
 
-def averaged(scores, hits, fresh):
+def averaged(scores, hits, fresh, strategy):
     n = len(scores)
     sizes = range(max(1, int(n ** (1 / 3) / SPREAD)), min(ceil(n ** (1 / 3) * SPREAD), n) + 1)
     models = [histogram(scores, hits, size) for size in sizes]
+    if strategy == "both":
+        models += [histogram(scores, hits, size, widths=True) for size in sizes if size > 1]
     best = max(model[0] for model in models)
     weights = [exp(model[0] - best) for model in models]
     answer = []
@@ -46,8 +49,9 @@ def averaged(scores, hits, fresh):
     return np.array(answer)
 
 
+@pytest.mark.parametrize("strategy", ["mass", "both"])
 @pytest.mark.parametrize("decimals", [None, 1], ids=["distinct", "with ties"])
-def test_the_answer_is_the_published_average(decimals):
+def test_the_answer_is_the_published_average(decimals, strategy):
     rng = np.random.default_rng(0)
     logits = rng.normal(scale=2.0, size=(150, 3))
     labels = (0.5 * logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
@@ -55,8 +59,8 @@ def test_the_answer_is_the_published_average(decimals):
         logits = logits.round(decimals)
     fresh = rng.normal(scale=2.0, size=(40, 3))
     probs, fresh_probs = (np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) for z in (logits, fresh))
-    raw = np.stack([averaged(probs[:, k], labels == k, fresh_probs[:, k]) for k in range(3)], axis=1)
-    model = BayesianBinning(spread=SPREAD, prior_samples=PRIOR, penalty=0).fit(logits, labels)
+    raw = np.stack([averaged(probs[:, k], labels == k, fresh_probs[:, k], strategy) for k in range(3)], axis=1)
+    model = BayesianBinning(strategy=strategy, spread=SPREAD, prior_samples=PRIOR, penalty=0).fit(logits, labels)
     np.testing.assert_allclose(
         model.predict_proba(fresh), raw / raw.sum(axis=1, keepdims=True), rtol=0, atol=2e-6
     )  # histograms with a negligible weight are left out
@@ -73,6 +77,10 @@ def test_the_number_of_bins_follows_the_evidence():
 
 
 def test_bad_parameters_are_refused():
-    for parameters, message in (({"spread": 0.5}, "`spread`.*0.5"), ({"prior_samples": 0}, "`prior_samples`.*0")):
+    for parameters, message in (
+        ({"spread": 0.5}, "`spread`.*0.5"),
+        ({"prior_samples": 0}, "`prior_samples`.*0"),
+        ({"strategy": "x"}, "`strategy`"),
+    ):
         with pytest.raises(InputError, match=message):
             BayesianBinning(**parameters).fit(np.eye(3) * 2, [0, 1, 2])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression
 
-from recal.calibrators import BetaCalibration, PlattScaling
+from recal.calibrators import BayesianBinning, BetaCalibration, HistogramBinning, PlattScaling
+from recal.calibrators.machinery import one_vs_rest
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def test_beta_is_the_published_formula(data, smooth):
     """q = 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b, c by logistic regression on log p and -log(1 - p)."""
     logits, labels = data
     probs = softmax(logits, axis=1)
-    model = BetaCalibration(penalty=smooth).fit(logits, labels)
+    model = BetaCalibration(penalty=smooth, joint=False).fit(logits, labels)
     maps = np.empty(probs.shape)
     for k in range(3):
         p = probs[:, k]
@@ -58,6 +60,52 @@ def test_beta_is_the_published_formula(data, smooth):
         np.testing.assert_allclose(model.coefficients_[:, k], [a, b, c], atol=2e-3)
         maps[:, k] = 1 / (1 + 1 / (np.exp(c) * p**a / (1 - p) ** b))
     np.testing.assert_allclose(model.predict_proba(logits), maps / maps.sum(axis=1, keepdims=True), atol=1e-4)
+
+
+def test_curves_that_move_together_end_at_the_least_penalised_loss(data, monkeypatch):
+    """Beside a plain minimiser of the formula: mean NLL of sigmoids divided by their sum, held near their start."""
+    monkeypatch.setattr(one_vs_rest, "_JOINT_STEPS", 1000)
+    logits, labels = data
+    probs = softmax(logits, axis=1)
+    features = np.array([np.log(probs), -np.log(1 - probs), np.ones(probs.shape)])
+    size = np.sqrt(np.square(features).mean(axis=1))
+    start = BetaCalibration(joint=False).fit(logits, labels).coefficients_
+
+    def loss(flat):
+        coef = flat.reshape(3, 3)
+        maps = expit((features * coef[:, None, :]).sum(axis=0))
+        nll = -np.log(maps[np.arange(400), labels] / maps.sum(axis=1)).mean()
+        return nll + 1e-3 * 3 / 400 * np.square((coef - start) * size).sum()
+
+    least = minimize(loss, start.ravel(), method="SLSQP", bounds=[(0, None)] * 6 + [(None, None)] * 3, tol=1e-13)
+    found = BetaCalibration().fit(logits, labels).coefficients_
+    assert loss(found.ravel()) == pytest.approx(least.fun, abs=1e-6)
+    assert least.fun < loss(start.ravel()) - 1e-4, "the move must matter"
+
+
+def test_many_classes_of_which_most_never_occur():
+    """Log-likelihoods of texts in languages: tails of hundreds, 8 of 60 classes seen, two constant rows."""
+    rng = np.random.default_rng(0)
+    seen = rng.choice(60, 8, replace=False)
+    labels = seen[rng.integers(0, 8, 1200)]
+    logits = -60.0 * np.abs(rng.standard_t(2, size=(1200, 60)))
+    logits[np.arange(1200), labels] += 60.0 * np.abs(rng.standard_t(2, size=1200))
+    logits[[3, 700]] = np.finfo(np.float32).min
+    nll = {}
+    for method in (
+        BetaCalibration(),
+        BetaCalibration(joint=False),
+        BayesianBinning(),
+        BayesianBinning(strategy="mass"),
+        HistogramBinning(),
+        HistogramBinning(n_bins=60),
+    ):
+        probs = method.fit(logits[:600], labels[:600]).predict_proba(logits[600:])
+        nll[str(method)] = -np.log(probs[np.arange(600), labels[600:]]).mean()
+    joint, apart, both, mass, histogram, finer = nll.values()
+    assert joint < 0.97 * apart
+    assert both < 0.97 * mass
+    assert histogram < 0.97 * finer
 
 
 def test_beta_drops_a_negative_coefficient_and_fits_the_rest_again():

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from recal.decisions import Costs, decide
+from recal import Blend, Plan
+from recal.decisions import Costs, StreamWatch, accept_followed, decide, profile, watch
 from recal.decisions.bounds import chance_of_so_few
+from recal.decisions.following.condition import STAYS_FROM, UNKNOWN_FROM, Following, unknown
+from recal.decisions.following.statistics import row_numbers
+from recal.decisions.penalties import limit
 from recal.decisions.rule import DecisionRule
 from recal.decisions.search import _sequence, certified, likely_start, ranked
-from recal.decisions.sets import PredictionSets, _limit, prediction_sets
+from recal.decisions.sets import PredictionSets, prediction_sets
+from recal.decisions.stream import _kept_back
 from recal.errors import FewSamplesWarning
 
 
@@ -103,6 +110,13 @@ def test_a_start_from_confidences_survives_a_mistake_near_the_top_and_labels_do_
     assert likely_start(one_mistake, 0.01, 0.05) == likely_start(answers(sure), 0.01, 0.05)
 
 
+def test_only_confidences_that_were_given_choose_the_start():
+    sure = np.linspace(0.9999, 0.999, 1000)
+    y = (np.arange(1000) == 3).astype(int)  # one mistake near the top
+    assert not decide(two_columns(sure), y).possible
+    assert decide(two_columns(sure), y, confidences=sure).possible
+
+
 def test_a_class_whose_score_is_the_limit_stays_in_the_set():
     kept = PredictionSets("lac", 0.9, (0.5,)).predict([[0.5, 0.5], [0.25, 0.75]])
     assert kept.tolist() == [[True, True], [False, True]]
@@ -110,9 +124,9 @@ def test_a_class_whose_score_is_the_limit_stays_in_the_set():
 
 def test_the_limit_is_the_score_of_rank_n_plus_one_times_the_coverage():
     scores = np.arange(1, 10) / 10.0
-    assert _limit(scores, 0.9) == 0.9
-    assert _limit(scores, 0.8) == 0.8
-    assert _limit(scores[:8], 0.9) == math.inf
+    assert limit(scores, 0.9) == 0.9
+    assert limit(scores, 0.8) == 0.8
+    assert limit(scores[:8], 0.9) == math.inf
 
 
 def test_raps_counts_ranks_beyond_the_free_ones():
@@ -130,3 +144,99 @@ def test_classes_that_stay_in_every_set_are_told():
     with pytest.warns(FewSamplesWarning, match="1 of 3 classes have fewer than the 9 labelled samples"):
         sets = prediction_sets(probs, [0] * 10 + [1] * 9 + [2] * 1, 0.9, per_class=True)
     assert [math.isinf(limit) for limit in sets.limits] == [False, False, True]
+
+
+def test_a_followed_rule_accepts_nothing_of_inputs_unlike_the_fit():
+    rule = DecisionRule((0.9,), 0.01, 0.95)
+    strange = unknown(1.0, "unlike every view")
+    probs = [[0.95, 0.05], [0.8, 0.2]]
+    assert accept_followed(rule, probs, strange).tolist() == [True, False], "too few to judge by: the rule stays"
+    strange = replace(strange, unlike=True)
+    assert accept_followed(rule, probs, strange).tolist() == [False, False]
+    assert accept_followed(rule, probs, strange, accept_unlike=True).tolist() == [True, False]
+
+
+def test_a_sample_whose_confidence_is_the_gate_needs_no_views():
+    logits = np.array([[0.0, -2.0]])
+    exact = float(1 / np.exp(logits).sum())
+    for gate, needed in ((exact, False), (np.nextafter(exact, 1), True), (np.nextafter(exact, 0), False)):
+        blend = Blend(own=1.0, weights=(("zoom:0.5", 1.0),), offsets=(), epsilon=0.01, gate=float(gate))
+        assert Plan(blend=blend).needs_views(logits).tolist() == [needed]
+
+
+def test_a_shuffle_as_different_as_today_counts_against_an_alarm():
+    """All rows are alike, so every shuffle looks like today: the p-value is 1, not 0."""
+    fit = profile(np.tile([2.0, 0.0], (30, 1)))
+    assert watch(fit, np.tile([2.0, 0.0], (20, 1)), alpha=0.1, permutations=19).p_value == 1.0
+    other = watch(fit, np.tile([0.0, 9.0], (20, 1)), alpha=0.05, permutations=19)
+    assert other.p_value == 0.05
+    assert other.alarm
+
+
+def test_ranks_of_a_stream_are_uniform_and_ties_are_drawn():
+    stream = StreamWatch(profile(np.array([[1.0, 0.0], [3.0, 0.0]])), random_state=0)
+    pool = [1.0, 2.0, 2.0, 3.0]
+    ranks = np.array([stream._rank(pool.copy(), 2.0) for _ in range(2000)])
+    assert 0.2 <= ranks.min() < 0.21
+    assert 0.79 < ranks.max() <= 0.8  # one below, and itself and two equals, of five
+    found = []
+    for _ in range(500):
+        stream._counts = np.array([3.0, 1.0])
+        found.append(stream._class_ranks(1))
+        assert stream._counts.tolist() == [3.0, 2.0]
+    own, other = np.array(found)[:, 1], np.array(found)[:, 0]
+    # Of five: its equal and itself above three others; and, not of class 0, one other and itself below three.
+    assert (own.min(), own.max()) == (pytest.approx(0.6, abs=0.01), pytest.approx(1.0, abs=0.01))
+    assert (other.min(), other.max()) == (pytest.approx(0.0, abs=0.01), pytest.approx(0.4, abs=0.01))
+
+
+def test_a_stream_bets_half_at_once_and_keeps_the_rest_back():
+    stream = StreamWatch(profile(np.array([[1.0, 0.0], [3.0, 0.0]])))
+    assert stream.capital == pytest.approx(1.0)
+    assert _kept_back(0) == 0.5
+    assert _kept_back(10_000) == pytest.approx(0.5 * 501**-0.2)
+    stream._bet(np.ones(3))
+    expected = 0.125 * (1 + np.array([-1.5, -0.5, 0.5, 1.5]) * 0.5) + (0.5 - _kept_back(1)) / 4 * (
+        1 + np.array([-1.5, -0.5, 0.5, 1.5]) * 0.5
+    )
+    np.testing.assert_allclose(stream._players, np.tile(expected, (3, 1)))
+
+
+def test_a_stream_alarms_when_the_capital_reaches_one_over_alpha():
+    stream = StreamWatch(profile(np.array([[1.0, 0.0], [3.0, 0.0]])), alpha=0.25)
+    stream._players[:] = (4.0 - _kept_back(1)) / 4  # 4 after a bet that changes nothing
+    stream._bet(np.full(3, 0.5))
+    assert stream.capital > 4.0
+    assert stream.alarm_at == 1
+    stream = StreamWatch(profile(np.array([[1.0, 0.0], [3.0, 0.0]])), alpha=0.25)
+    stream._players[:] = 0.87
+    stream._bet(np.full(3, 0.5))
+    assert stream.capital < 4.0
+    assert stream.alarm_at is None
+
+
+@pytest.mark.parametrize(
+    ("variance", "known", "follows"),
+    [
+        (UNKNOWN_FROM - 0.01, True, True),
+        (UNKNOWN_FROM, False, True),
+        (STAYS_FROM - 0.01, False, True),
+        (STAYS_FROM, False, False),
+    ],
+)
+def test_what_the_process_knows_too_little_of_is_unknown_and_then_stays(variance, known, follows):
+    following = SimpleNamespace(
+        damaging=("zoom", "blur", "noise"),
+        beta=1.0,
+        n_samples=500,
+        _doubts=(0.0, 1.0),
+        clean_log_odds=2.0,
+        _place=lambda found: found,
+        _chance=lambda rows, process: np.zeros(2),
+        _process=lambda size: lambda places: (np.array([[0.5, 0.0]]), np.array([variance])),
+    )
+    logits = 3 * np.random.default_rng(0).normal(size=(60, 4))
+    found = Following.condition_of(following, row_numbers(logits, 1.0, 0.5))
+    assert found.known is known
+    assert found.unlike is not known
+    assert (found.ratio != 1.0) is follows

@@ -6,12 +6,20 @@ import numpy as np
 import pytest
 
 from recal.calibrators import TemperatureScaling
+from recal.engine.same_rows import kept_hashes, seen_among
+from recal.metrics import evaluate
 from recal.metrics.binned import equal_mass_edges, table_of
 from recal.metrics.cells import gather
-from recal.metrics.intervals import Field, _absolute_sum, bootstrap, tracked_errors
+from recal.metrics.intervals import (
+    Field,
+    _absolute_sum,
+    _unseen_variance,
+    bootstrap,
+    classwise_interval,
+    tracked_errors,
+)
 from recal.metrics.rows import equal_width_edges, score
 from recal.runtime.reference import MARGIN, keep_answers
-from recal.same_rows import kept_hashes, seen_among
 
 
 def scored(n: int = 300):
@@ -44,6 +52,33 @@ def test_rank_metrics_are_centred_at_their_value():
     assert found[0]["brier"] == found[1]["brier"]
 
 
+def test_the_nll_is_studentised_so_that_a_long_tail_lengthens_the_upper_end():
+    """Nearly all rows lose 0.1 and some much more: draws without these look too sure of themselves."""
+    rng = np.random.default_rng(0)
+    truth = np.where(rng.random(200) < 0.04, np.exp(-rng.uniform(3, 6, 200)), np.exp(-0.1))
+    rows = score(np.column_stack([truth, 1 - truth]), np.zeros(200, int))
+    cells, edges = gather(rows, equal_width_edges(15)), equal_width_edges(15)
+    tables = [table_of(rows.confidence, rows.correct, edges)] * 2
+    values = dict.fromkeys(("ece", "mce", "adaptive_ece", "debiased_ece", "smooth_ece", "ks_error"), 0.1)
+    values |= {"aurc": 0.1, "auroc": 0.9, "error_rate": 0.0}
+    values |= {"nll": float(rows.nll.mean()), "brier": float(rows.brier.mean() / 2)}
+    low, high = bootstrap(cells, values, *tables, 2000, np.random.default_rng(1))["nll"]
+    drawn = rows.nll[np.random.default_rng(2).integers(200, size=(2000, 200))]
+    t = (drawn.mean(axis=1) - rows.nll.mean()) / (drawn.std(axis=1) / np.sqrt(200))
+    own = rows.nll.std() / np.sqrt(200)
+    expected = rows.nll.mean() - np.quantile(t, [0.975, 0.025]) * own
+    np.testing.assert_allclose([low, high], expected, rtol=0.05)
+    assert high - rows.nll.mean() > 1.3 * (rows.nll.mean() - low)
+
+
+@pytest.mark.parametrize(("n", "studentised"), [(29, False), (30, True)])
+def test_few_rows_get_percentiles_of_the_nll(n, studentised):
+    truth = np.exp(-np.exp(np.linspace(-3, 2.2, n)))
+    found = evaluate(np.column_stack([truth, 1 - truth]), np.zeros(n, int), bootstrap=300)
+    low, high = found.intervals["nll"]
+    assert ((high - found["nll"]) > 1.4 * (found["nll"] - low)) is studentised
+
+
 def test_a_bin_of_few_rows_that_are_all_right_has_noise_that_resampling_does_not_show():
     rows = score([[0.95, 0.05]] * 3 + [[0.6, 0.4]] * 4, [0] * 3 + [0, 0, 1, 1])
     tables = [table_of(rows.confidence, rows.correct, equal_width_edges(15))] * 2
@@ -51,6 +86,23 @@ def test_a_bin_of_few_rows_that_are_all_right_has_noise_that_resampling_does_not
     hidden = tracked_errors(gather(rows, equal_width_edges(15)), values, *tables)["mce"].hidden
     # (3 + 1) / (3 + 2) right, against 3 of 3; 3 of 6 against 2 of 4 is no more than what is seen.
     np.testing.assert_allclose(hidden, [0.0, np.sqrt(0.8 * 0.2 / 3)])
+
+
+def test_class_wise_bins_of_few_rows_have_noise_that_resampling_does_not_show():
+    """Class 0 has 4 rows in the last bin, all of which came; class 1 has them in the first, where none did."""
+    probs, y = np.tile([0.97, 0.03], (4, 1)), np.zeros(4, int)
+    edges = equal_width_edges(15)
+    gaps = np.zeros(30)
+    gaps[14], gaps[15] = 4 * 0.97 - 4, 4 * 0.03
+    unseen = _unseen_variance(probs, y, edges, gaps)
+    # With one row more, of the mean probability: (4 + 0.97) / 5 and 0.03 / 5.
+    assert unseen[14] == pytest.approx(4 * 0.994 * 0.006)
+    assert unseen[15] == pytest.approx(4 * 0.994 * 0.006)
+    assert unseen.sum() == pytest.approx(unseen[14] + unseen[15])
+    rows = score(probs, y)
+    (low, high), _ = classwise_interval(probs, y, rows, edges, 500, np.random.default_rng(0))
+    assert low == 0.0, "an error of 0.03 is within the noise of four rows"
+    assert high > 0.03
 
 
 def test_a_sample_of_weight_zero_does_not_count():
@@ -75,3 +127,11 @@ def test_as_many_equal_rows_as_pairs_within_one_set_are_chance():
     new = np.column_stack([np.arange(60.0, 160.0), np.ones(100)])  # 40 equal rows that appear once in either
     assert not seen_among(new, kept_hashes(fit), 140)[0].any()
     assert seen_among(new, kept_hashes(fit[:100]), 100)[0].sum() == 40
+
+
+def test_a_row_that_comes_again_and_again_is_no_sign_of_the_fit():
+    """Only rows that stand alone on both sides can tell one set from another."""
+    fit = np.column_stack([np.arange(100.0), np.ones(100)])
+    assert not seen_among(np.repeat(fit[:60], 3, axis=0), kept_hashes(fit), 100)[0].any()
+    assert seen_among(fit[:60], kept_hashes(fit), 100)[0].all()
+    assert not seen_among(fit[:60], kept_hashes(np.repeat(fit, 3, axis=0)), 300)[0].any()

@@ -10,7 +10,7 @@ class MyMethod(Calibrator):
     def _fit(self, views, labels):        # set fitted state in attributes that end in "_"
         ...
 
-    def _predict_proba(self, views):      # (n_samples, n_classes) float64, rows sum to 1; underflow is mended for it,
+    def _predict_proba(self, views):      # (n_samples, n_classes) float64, rows sum to 1; underflow is corrected,
         ...                               # and where the method has the option `answers`, answers are kept for it
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self, cast
 
 import numpy as np
@@ -29,10 +30,10 @@ from recal.calibrators.machinery.probabilities import bounded_probs
 from recal.calibrators.machinery.state import check_kinds
 from recal.calibrators.machinery.suspicions import refuse_codes, warn_of_suspicions
 from recal.checks import ASIDES, Labels, check_classes, check_labels, check_weights
+from recal.engine.same_rows import kept_hashes, remember, seen_among
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.plan import Answers, Plan
 from recal.runtime.reference import keep_answers
-from recal.same_rows import kept_hashes, remember, seen_among
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 
@@ -40,6 +41,8 @@ from recal.views import Views
 State = dict[str, Any]
 
 
+# How many values, and rows, are answered for at a time: enough that Python's part in it does not show.
+_PART_VALUES, _PART_ROWS = 131_072, 256
 _COLLECT = Remedy("Use `collect` with a pool", typed="Make them with recal collect --pool")
 
 
@@ -75,7 +78,7 @@ class Calibrator(Estimator, ABC):
     n_fitted_ : int
         The number of samples of the fit.
     row_hashes_ : ndarray of uint64
-        Of the rows of the fit, so that what is made on the same rows can say so; see `recal.same_rows`.
+        Of the rows of the fit, so that what is made on the same rows can say so; see `recal.engine.same_rows`.
     decision_ : DecisionRule, where one was set
         Which answers `accept` accepts; see `recal.decide`.
     sets_ : PredictionSets, where they were set
@@ -94,6 +97,9 @@ class Calibrator(Estimator, ABC):
     """Whether `sample_weight` may hold any numbers, not only whole ones."""
     reads_views: ClassVar[bool] = False
     """Whether views are of use to a fit that can do without; whoever collects for it should bring some."""
+
+    in_parts: ClassVar[bool] = True
+    """Whether a large array is answered some rows at a time; False where a method reads it row by row by itself."""
 
     classes_: NDArray[Any]
     n_fitted_: int
@@ -190,7 +196,7 @@ class Calibrator(Estimator, ABC):
         # A plan with a gate needs no views for samples that are sure enough.
         if self.needed_transforms() and (plan is None or plan.needs_views(views.logits).any()):
             views = as_views(X, needs_views=True, method=type(self).__name__)
-        probs, confidence = self._answer(views)
+        probs, confidence = self._answer_in_parts(views)
         seen, stands_for = self._seen(views)
         if seen.any():
             remember(probs[seen], stands_for)
@@ -209,6 +215,17 @@ class Calibrator(Estimator, ABC):
             if kept is None
             else seen_among(views.logits, kept, getattr(self, "n_fitted_", len(kept)))
         )
+
+    def _answer_in_parts(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Answer for some rows after the others: what a method makes on its way then stays in the processor's cache."""
+        n, k = views.n_samples, views.n_classes
+        count = min(n * k // _PART_VALUES, n // _PART_ROWS) if views.in_memory and self.in_parts else 1
+        if count < 2:
+            return self._answer(views)
+        probs, confidence = np.empty((n, k)), np.empty(n)
+        for start, stop in pairwise(n * part // count for part in range(count + 1)):
+            probs[start:stop], confidence[start:stop] = self._answer(views[start:stop])
+        return probs, confidence
 
     def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         own = self._predict_proba(views)
@@ -280,6 +297,14 @@ class Calibrator(Estimator, ABC):
             )
         rows = np.repeat(np.arange(len(labels)), whole)
         self._fit(views[rows], labels[rows])
+
+    def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
+        """Fit, with beta = 1/T of these samples known and, where there is one, a fit to nearly the same samples.
+
+        A method that saves time by either overrides this. `near` gives a place to begin at and the right to end within
+        1e-5 of the least loss.
+        """
+        self._fit(views, labels)
 
     @abstractmethod
     def _predict_proba(self, views: Views) -> NDArray[np.float64]: ...

@@ -1,4 +1,4 @@
-"""Bayesian binning into quantiles: many histograms, weighted by how well each explains the labels."""
+"""Bayesian binning: many histograms, weighted by how well each explains the labels."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.machinery.binning import halfway
+from recal.calibrators.machinery.binning import equal_width_edges, halfway
 from recal.calibrators.machinery.monotone import pack, smooth
-from recal.calibrators.machinery.parameters import check_number, warn_if_few
+from recal.calibrators.machinery.parameters import check_choice, check_number, warn_if_few
 from recal.calibrators.machinery.probabilities import class_scores, normalise
 from recal.calibrators.machinery.state import curves
 from recal.checks import Labels
@@ -24,10 +24,12 @@ Index = NDArray[np.intp]
 
 # Histograms with less than this share of the weight are left out of the stored function.
 _NEGLIGIBLE = 1e-7
+# Bins of equal width are of use to a class where at least so many samples' probabilities lie between these.
+_FEWEST_INSIDE, _INSIDE = 5, scipy.special.logit(0.999)
 
 
 class BayesianBinning(Calibrator):
-    """Average equal-mass histograms of all sizes, each weighted by its Bayesian score, class by class.
+    """Average histograms of all sizes, each weighted by its Bayesian score, class by class.
 
     For each class, histograms of `n^(1/3) / spread` to `n^(1/3) * spread` bins are scored by the marginal likelihood
     of the labels under a beta prior in each bin; the answer is their weighted mean, and rows are normalised. There is
@@ -36,6 +38,10 @@ class BayesianBinning(Calibrator):
 
     Parameters
     ----------
+    strategy : {"both", "mass"}
+        "mass" has bins with equally many samples, as published; "both" has those and bins of equal width, which serve
+        classes that are rarely predicted: their likely samples are few, and equal mass puts them into one bin. Where
+        probabilities are nearly all 0 or 1 equal width is left out.
     spread : float
         How far the number of bins ranges around the cube root of the number of samples, C in the publication.
     prior_samples : float
@@ -74,8 +80,15 @@ class BayesianBinning(Calibrator):
     offsets_: NDArray[np.int64]
 
     def __init__(
-        self, *, answers: Answers = "free", spread: float = 10.0, prior_samples: float = 2.0, penalty: float = 1.0
+        self,
+        *,
+        answers: Answers = "free",
+        strategy: str = "both",
+        spread: float = 10.0,
+        prior_samples: float = 2.0,
+        penalty: float = 1.0,
     ) -> None:
+        self.strategy = strategy
         self.spread = spread
         self.prior_samples = prior_samples
         self.penalty = penalty
@@ -86,8 +99,14 @@ class BayesianBinning(Calibrator):
         prior = check_number("prior_samples", self.prior_samples, least=1e-6)
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         columns = np.ascontiguousarray(class_scores(views.logits).T)
-        layout = _Layout.of(len(labels), spread)
-        curves = [_average(*_score(layout, column, labels == k, prior)) for k, column in enumerate(columns)]
+        widths = check_choice("strategy", self.strategy, ("both", "mass")) == "both"
+        mass = both = _Layout.of(len(labels), spread, False)
+        if widths:
+            both = _Layout.of(len(labels), spread, True)
+        curves = []
+        for k, column in enumerate(columns):
+            layout = both if (np.abs(column) < _INSIDE).sum() >= _FEWEST_INSIDE else mass
+            curves.append(_average(*_score(layout, column, labels == k, prior)))
         self.edges_, values, self.offsets_ = pack(curves)
         self.values_ = smooth(values, len(labels), views.n_classes, self.penalty)
 
@@ -106,21 +125,30 @@ class BayesianBinning(Calibrator):
 
 @dataclass(frozen=True)
 class _Layout:
-    """All histograms' bins end to end: the same for every class, since only the number of samples matters."""
+    """All histograms' bins end to end, those of equal mass before those of equal width: the same for every class."""
 
     sizes: Index  # bins of each histogram
     starts: Index  # where each histogram begins
-    lower: Index  # rank at which each bin begins, among the sorted scores
-    upper: Index  # rank at which it ends
+    lower: Index  # of bins of equal mass: rank at which each begins, among the sorted scores
+    upper: Index  # and rank at which it ends
+    low_edges: Vector  # of bins of equal width: the log-odds at which each begins
+    high_edges: Vector  # and ends
 
     @classmethod
-    def of(cls, n_samples: int, spread: float) -> _Layout:
+    def of(cls, n_samples: int, spread: float, widths: bool) -> _Layout:
         root = n_samples ** (1 / 3)
         fewest, most = max(1, int(root / spread)), max(1, min(int(np.ceil(root * spread)), n_samples))
-        sizes = np.arange(fewest, most + 1)
-        ends = [np.arange(size + 1) * n_samples // size for size in sizes]
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        return cls(sizes, starts, np.concatenate([e[:-1] for e in ends]), np.concatenate([e[1:] for e in ends]))
+        mass = np.arange(fewest, most + 1)
+        wide = mass[mass > 1] if widths else mass[:0]  # with a single bin both are the same
+        ends = [np.arange(size + 1) * n_samples // size for size in mass]
+        edges = [np.concatenate([[-np.inf], equal_width_edges(size), [np.inf]]) for size in wide]
+        sizes = np.concatenate([mass, wide])
+        return cls(
+            sizes,
+            np.concatenate([[0], np.cumsum(sizes)[:-1]]),
+            *(np.concatenate([each[part] for each in ends]) for part in (slice(None, -1), slice(1, None))),
+            *(np.concatenate([np.empty(0), *(e[part] for e in edges)]) for part in (slice(None, -1), slice(1, None))),
+        )
 
 
 def _score(
@@ -130,15 +158,20 @@ def _score(
     n_samples = len(scores)
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
-    # Rank r -> the edge halfway between the scores on both sides, and how many samples and hits lie up to it.
+    # Rank r -> the edge halfway between the scores on both sides.
     edge_at = np.concatenate([[-np.inf], halfway(ordered[:-1], ordered[1:]), [np.inf]])
+    low = np.concatenate([edge_at[layout.lower], layout.low_edges])
+    high = np.concatenate([edge_at[layout.upper], layout.high_edges])
+    # How many samples, and how many hits, lie up to an edge.
+    hits_to = np.concatenate([[0], np.cumsum(hits[order])])
     count_to = np.searchsorted(ordered, edge_at, side="right")
     count_to[0], count_to[-1] = 0, n_samples
-    hits_to = np.concatenate([[0], np.cumsum(hits[order])])[count_to]
-    counts = count_to[layout.upper] - count_to[layout.lower]
-    positives = hits_to[layout.upper] - hits_to[layout.lower]
-    ends = scipy.special.expit(edge_at)
-    middles = np.clip((ends[layout.lower] + ends[layout.upper]) / 2, 1e-12, 1 - 1e-12)
+    below, within = (
+        np.concatenate([count_to[ranks], np.searchsorted(ordered, edges, side="right")])
+        for ranks, edges in ((layout.lower, layout.low_edges), (layout.upper, layout.high_edges))
+    )
+    counts, positives = within - below, hits_to[within] - hits_to[below]
+    middles = np.clip((scipy.special.expit(low) + scipy.special.expit(high)) / 2, 1e-12, 1 - 1e-12)
     strength = np.repeat(prior / layout.sizes, layout.sizes)
     alpha, beta = strength * middles, strength * (1 - middles)
     evidence = (
@@ -155,11 +188,7 @@ def _score(
     values = (positives + alpha) / (counts + strength)
     kept = np.flatnonzero(weights > _NEGLIGIBLE)
     bins = [slice(layout.starts[m], layout.starts[m] + layout.sizes[m]) for m in kept]
-    return (
-        weights[kept] / weights[kept].sum(),
-        [np.append(edge_at[layout.upper[part][:-1]], np.inf) for part in bins],
-        [values[part] for part in bins],
-    )
+    return weights[kept] / weights[kept].sum(), [high[part] for part in bins], [values[part] for part in bins]
 
 
 def _average(weights: Vector, edges: list[Vector], values: list[Vector]) -> tuple[Vector, Vector]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.machinery.one_vs_rest import check_smooth, fit_logistic, largest_score, targets
-from recal.calibrators.machinery.parameters import warn_if_few
+from recal.calibrators.machinery.newton import NEAR_TOL
+from recal.calibrators.machinery.one_vs_rest import (
+    TOL,
+    check_smooth,
+    fit_jointly,
+    fit_logistic,
+    largest_score,
+    targets,
+)
+from recal.calibrators.machinery.parameters import check_flag, warn_if_few
 from recal.calibrators.machinery.probabilities import class_scores, softmax
 from recal.calibrators.machinery.state import number, part
 from recal.checks import Labels
@@ -23,7 +31,8 @@ class BetaCalibration(Calibrator):
     The map fits scores that are Beta-distributed among the samples of a class and among the rest. It holds the identity
     (a = b = 1, c = 0) and, with a = b, Platt's curve of the log-odds; else it bends differently near 0 and near 1.
     As published, a and b come from a logistic regression on log p and -log(1 - p); one that turns out negative is set
-    to zero and the rest is fitted again, so that the map never falls.
+    to zero and the rest is fitted again, so that the map never falls. With more than two classes the classes' curves
+    then move together to where the normalised answers have the least NLL; a light penalty keeps them near.
 
     Parameters
     ----------
@@ -31,6 +40,8 @@ class BetaCalibration(Calibrator):
         Fit to (N+ + s) / (N+ + 2s) and s / (N- + 2s) in place of 1 and 0. They keep the map moderate where a class
         has few samples, and finite where it has none. 1, or True, is Platt's choice, 0, or False, hard targets; a
         tenth is better than both on most real sets (`docs/decisions/0014-one-against-the-rest.md`).
+    joint : bool
+        Whether the curves move together at the end. False is the publication's one class against the rest.
     answers : {"free", "kept"}
         "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 
@@ -52,21 +63,33 @@ class BetaCalibration(Calibrator):
     short_name: ClassVar[str] = "beta"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    def __init__(self, *, answers: Answers = "free", penalty: float = 0.1) -> None:
+    coefficients_: NDArray[np.float64]
+
+    def __init__(self, *, answers: Answers = "free", penalty: float = 0.1, joint: bool = True) -> None:
         self.penalty = penalty
+        self.joint = joint
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
+        self._fit_near(views, labels, 1.0, None)
+        # Not as a member of the ensemble, which calls `_fit_near`: its mixture is no better for it.
+        if check_flag("joint", self.joint) and views.n_classes > 2:
+            features = _features(class_scores(views.logits), self.limit_)
+            self.coefficients_ = fit_jointly(features, labels, self.coefficients_)
+
+    def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
+        start = None if near is None else near.coefficients_
         warn_if_few(self, len(labels), views.n_classes)
         scores = class_scores(views.logits)
         self.limit_ = largest_score(scores)
         features = _features(scores, self.limit_)
         high, low = targets(labels, views.n_classes, check_smooth(self.penalty))
         if views.n_classes == 2:  # the second class's map is the first's, mirrored
-            a, b, c = _increasing([feature[:, :1] for feature in features], labels, high[:1], low[:1])[:, 0]
+            start = start if start is None else start[:, :1]
+            a, b, c = _increasing([feature[:, :1] for feature in features], labels, high[:1], low[:1], start)[:, 0]
             self.coefficients_ = np.array([[a, b], [b, a], [c, -c]])
         else:
-            self.coefficients_ = _increasing(features, labels, high, low)
+            self.coefficients_ = _increasing(features, labels, high, low, start)
 
     def _check_state(self, n_classes: int) -> None:
         number(self, "limit_")
@@ -86,11 +109,20 @@ def _features(scores: NDArray[np.float64], limit: float) -> list[NDArray[np.floa
 
 
 def _increasing(
-    features: list[NDArray[np.float64]], labels: Labels, high: NDArray[np.float64], low: NDArray[np.float64]
+    features: list[NDArray[np.float64]],
+    labels: Labels,
+    high: NDArray[np.float64],
+    low: NDArray[np.float64],
+    start: NDArray[np.float64] | None,
 ) -> NDArray[np.float64]:
-    """Return the coefficients of logistic regressions of which the first two are not negative."""
-    coef = fit_logistic(features, labels, high, low)
-    free = np.ones(coef.shape, dtype=bool)
+    """Return the coefficients of logistic regressions of which the first two are not negative.
+
+    Those of nearly the same samples, `start`, also tell which stay at zero.
+    """
+    free, tol = np.ones((3, len(high)), dtype=bool), TOL
+    if start is not None:
+        free[:2], tol = start[:2] > 0.0, NEAR_TOL
+    coef = fit_logistic(features, labels, high, low, free, start, tol)
     # Setting one to zero may turn the other negative: twice is enough for two.
     for _ in range(2):
         negative = (coef < 0.0) & free
@@ -102,6 +134,6 @@ def _increasing(
         negative[0] &= ~both | (coef[0] <= coef[1])
         negative[1] &= ~both | (coef[1] < coef[0])
         free &= ~negative
-        coef = fit_logistic(features, labels, high, low, free)
+        coef = fit_logistic(features, labels, high, low, free, np.where(free, coef, 0.0), tol)
     coef[:2] = np.maximum(coef[:2], 0.0)
     return coef

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 import scipy
 from numpy.typing import NDArray
@@ -22,6 +24,8 @@ _FLOOR = 1e-30
 _MULTIPLES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
 # How far on either side, in logarithms, the bottom of such a valley is sought: beyond the neighbours.
 _REACH = 1.0
+# How far apart, in logarithms, the losses lie that tell a step from a beta that is nearly the best.
+_BESIDE = 0.05
 _MOST_TRIED = 1_000
 _PLAIN_VALUES = 500_000
 # What is thought of log(beta / the best single beta) before the data speak: normal, with this standard deviation. A
@@ -63,12 +67,18 @@ class EnsembleTemperatureScaling(Calibrator):
     weights_: NDArray[np.float64]
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        state = ScaledLogits(views.logits)
-        single = fit_betas(state, labels).values[0]
+        self._fit_near(views, labels, fit_betas(ScaledLogits(views.logits), labels).values[0], None)
+
+    def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
+        state, single = ScaledLogits(views.logits), beta
         if not (state.drop_at(labels) < 0.0).any():
             self.beta_, self.weights_ = single, np.array([1.0, 0.0, 0.0])
             return
         mixture = Mixture(state, labels, views.n_classes, single)
+        if near is not None:
+            self.beta_ = mixture.step_from(near.beta_)
+            self.weights_ = mixture.best(self.beta_)[1]
+            return
         some = mixture
         if len(labels) > _MOST_TRIED:
             few = slice(None, None, -(-len(labels) // _MOST_TRIED))
@@ -117,6 +127,14 @@ class Mixture:
         weights = self.weights
         likelihoods = np.maximum(self.parts @ weights, _FLOOR)
         return float(-np.log(likelihoods).mean() + 0.5 * self.precision * (np.log(beta) - self.centre) ** 2), weights
+
+    def step_from(self, beta: float) -> float:
+        """Return the lowest point of the parabola through the losses at and beside a beta that is nearly the best."""
+        at = np.log(beta) + _BESIDE * np.array([-1.0, 0.0, 1.0])
+        low, middle, high = (self.best(float(np.exp(x)))[0] for x in at)
+        bend = low - 2.0 * middle + high
+        step = 0.5 * (low - high) / bend if bend > 0.0 else np.sign(low - high)
+        return float(np.exp(at[1] + _BESIDE * np.clip(step, -3.0, 3.0)))
 
     def descend(self, beta: float) -> float:
         """Return the beta at the bottom of the valley that the multiple `beta` of the single one lies in."""

@@ -27,7 +27,7 @@ class HistogramBinning(Calibrator):
     ----------
     n_bins : int, optional
         Bins per class. Left out, it is 15 for equal width; for equal mass it is three times the number of classes,
-        but at least 15 and no more than leaves ten samples to each.
+        but from 15 to 30 and no more than leaves ten samples to each.
     strategy : {"mass", "width"}
         Bins with equally many samples, or of equal width. A class is predicted for about 1 sample in n_classes, so few
         bins of equal mass throw all of its predictions into the last one; bins of equal width throw all small
@@ -75,17 +75,20 @@ class HistogramBinning(Calibrator):
         self.edges_ = np.empty((len(columns), n_bins - 1))
         self.values_ = np.empty((len(columns), n_bins))
         for k, scores in enumerate(columns):
-            edges = equal_width_edges(n_bins) if strategy == "width" else equal_mass_edges(scores, n_bins)
+            ordered = np.sort(scores)
+            edges = equal_width_edges(n_bins) if strategy == "width" else equal_mass_edges(ordered, n_bins)
             ends = scipy.special.expit(np.concatenate([[-np.inf], edges, [np.inf]]))
             middles = (ends[1:] + ends[:-1]) / 2
-            bins = np.searchsorted(edges, scores, side="left")
+            # Where the edges stand among the sorted scores counts the bins; only hits are looked up one by one.
+            counts = np.diff(np.searchsorted(ordered, edges, side="right"), prepend=0, append=len(ordered))
+            hits = np.bincount(np.searchsorted(edges, scores[labels == k], side="left"), minlength=n_bins)
             self.edges_[k] = edges
-            self.values_[k] = frequencies(bins, labels == k, middles, len(columns), self.penalty)
+            self.values_[k] = frequencies(counts, hits, middles, len(columns), self.penalty)
 
     def _count_bins(self, strategy: str, n_samples: int, n_classes: int) -> int:
         if self.n_bins is not None:
             return check_count("n_bins", self.n_bins)
-        return 15 if strategy == "width" else max(1, min(max(15, 3 * n_classes), n_samples // 10))
+        return 15 if strategy == "width" else max(1, min(max(15, 3 * n_classes), 30, n_samples // 10))
 
     def _check_state(self, n_classes: int) -> None:
         values = part(self, "values_", (n_classes, None), 0.0, 1.0)

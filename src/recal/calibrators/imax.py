@@ -100,8 +100,9 @@ class MutualInformationBinning(Calibrator):
             edges, self.information_[g] = informative_edges(scores, n_bins)
             self.edges_[g, : len(edges)] = edges
             bins = np.searchsorted(edges, scores, side="left")
+            counts, hit = (np.bincount(some, minlength=len(edges) + 1) for some in (bins, bins[hits]))
             middles = np.zeros(len(edges) + 1)  # no bin is empty, so none needs its middle
-            shares = frequencies(bins, hits, middles, views.n_classes, self.penalty)
+            shares = frequencies(counts, hit, middles, views.n_classes, self.penalty)
             self.values_[g, : len(shares)] = shares
 
     def _check_state(self, n_classes: int) -> None:

@@ -18,7 +18,7 @@ from recal.views import Views
 class IsotonicMulticlass(Calibrator):
     """Map every class's log-odds through one shared, strictly increasing function, then normalise the rows.
 
-    All n_samples * n_classes pairs (log-odds, "is it this class?") are thrown together and one isotonic regression
+    All n_samples * n_classes pairs (log-odds, "is it this class?") are pooled and one isotonic regression
     is fitted to them. A small slope is added where it is flat; dividing a row by its sum keeps its order; so the order
     of the classes, and with it the prediction, never changes. Sharing one curve needs far fewer samples than a curve
     for each class. Reference: Zhang, Kailkhura and Han, *Mix-n-Match* (ICML 2020), there IRM.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.linear_map import LinearMap, linear_scores
+from recal.calibrators.machinery.newton import NEAR_TOL
 from recal.calibrators.machinery.parameters import check_strength
 from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.machinery.state import number, part
@@ -58,6 +59,9 @@ class StructuredMatrixScaling(Calibrator):
     short_name: ClassVar[str] = "sms"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
+    weights_: NDArray[np.float64]
+    intercept_: NDArray[np.float64]
+
     def __init__(
         self,
         *,
@@ -72,18 +76,22 @@ class StructuredMatrixScaling(Calibrator):
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
+        self._fit_near(views, labels, fit_beta(views.logits, labels), None)
+
+    def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
         count = views.n_classes
         ridge = np.full((count, count + 1), check_strength("mix_penalty", self.mix_penalty) * (count - 1))
         np.fill_diagonal(ridge, check_strength("scale_penalty", self.scale_penalty))
         ridge[:, -1] = check_strength("shift_penalty", self.shift_penalty)
         ridge *= count / len(labels)
-        logits = np.asarray(views.logits, dtype=np.float64)
-        self.beta_ = fit_beta(logits, labels)
-        self.n_fitted_ = len(labels)
-        problem = LinearMap(robust_log_probs(logits, self.beta_, self.n_fitted_), labels, count)
+        self.beta_, self.n_fitted_ = beta, len(labels)
+        problem = LinearMap(robust_log_probs(views.logits, beta, self.n_fitted_), labels, count)
         identity = np.eye(count, count + 1)
         problem.penalise(ridge, identity)
-        found = problem.solve(identity)
+        if near is None:
+            found = problem.solve(identity)
+        else:
+            found = problem.solve(np.column_stack([near.weights_, near.intercept_]), tol=NEAR_TOL)
         self.weights_, self.intercept_ = found.point[:, :-1].copy(), found.point[:, -1].copy()
         self.loss_ = found.loss
 

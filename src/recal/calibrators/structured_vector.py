@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.diagonal_map import DiagonalMap
+from recal.calibrators.machinery.newton import NEAR_TOL
 from recal.calibrators.machinery.parameters import check_strength
 from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.machinery.state import number, part
@@ -55,26 +56,34 @@ class StructuredVectorScaling(Calibrator):
     short_name: ClassVar[str] = "svs"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
+    scales_: NDArray[np.float64]
+    shifts_: NDArray[np.float64]
+
     def __init__(self, *, answers: Answers = "free", scale_penalty: float = 1.0, shift_penalty: float = 1.0) -> None:
         self.scale_penalty = scale_penalty
         self.shift_penalty = shift_penalty
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
+        self._fit_near(views, labels, fit_beta(views.logits, labels), None)
+
+    def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
         ridge = np.array(
             [
                 [check_strength("scale_penalty", self.scale_penalty)],
                 [check_strength("shift_penalty", self.shift_penalty)],
             ]
         )
-        logits = np.asarray(views.logits, dtype=np.float64)
-        self.beta_ = fit_beta(logits, labels)
-        self.n_fitted_ = len(labels)
-        features = robust_log_probs(logits, self.beta_, self.n_fitted_)
+        self.beta_, self.n_fitted_ = beta, len(labels)
+        features = robust_log_probs(views.logits, beta, self.n_fitted_)
         identity = np.zeros((2, views.n_classes))
         identity[0] = 1.0
         ridge *= views.n_classes / len(labels)
-        found = DiagonalMap(features, labels, ridge=ridge, centre=identity).solve(identity)
+        problem = DiagonalMap(features, labels, ridge=ridge, centre=identity)
+        if near is None:
+            found = problem.solve(identity)
+        else:
+            found = problem.solve(np.stack([near.scales_, near.shifts_]), tol=NEAR_TOL)
         self.scales_, self.shifts_ = found.point
         self.loss_ = found.loss
 

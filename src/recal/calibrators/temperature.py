@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.common_scale import fit_temperature
 from recal.calibrators.machinery.state import check_plan
 from recal.checks import Labels
-from recal.engine.replay import calibrated_probs
+from recal.engine.replay import scaled_answers, start_scales
 from recal.plan import Plan
 from recal.views import Views
 
@@ -19,10 +19,10 @@ from recal.views import Views
 class TemperatureScaling(Calibrator):
     """Divide all logits by one temperature, the one that minimises the negative log-likelihood.
 
-    Exact to 1e-8 in beta = 1/T and always positive, whatever the scale of the logits. Where every sample is right no
-    finite temperature is best: the answer is then what one more, wrong, sample would give, one drawn like the others
-    whose truth is its second class, and a `FewSamplesWarning` says so. Where chance would do better than the model T is
-    1000, or more where the logits are larger than usual.
+    Exact to 1e-8 in beta = 1/T and always positive, whatever the scale of the logits. If every sample is right, no
+    finite temperature is best. The fit then adds one wrong sample: a typical one whose true class is the second most
+    likely. A `FewSamplesWarning` says so. If chance does better than the model, T is 1000, or more where the logits are
+    larger than usual.
 
     Attributes
     ----------
@@ -44,19 +44,27 @@ class TemperatureScaling(Calibrator):
     short_name: ClassVar[str] = "ts"
     keeps_accuracy: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
+    in_parts: ClassVar[bool] = False
 
     def _fit(self, views: Views, labels: Labels) -> None:
         self._fit_weighted(views, labels, None)
 
     def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64] | None) -> None:
         answer = fit_temperature(views.logits, labels, weights)
-        self.beta_ = answer.values[0]
-        self.temperature_ = 1.0 / self.beta_
-        self.converged_ = answer.converged
-        self.plan_ = Plan(start=self.beta_)
+        self._take(answer.values[0], answer.converged)
+
+    def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
+        self._take(beta, True)
+
+    def _take(self, beta: float, converged: bool) -> None:
+        self.beta_, self.temperature_, self.converged_ = beta, 1.0 / beta, converged
+        self.plan_ = Plan(start=beta)
 
     def _check_state(self, n_classes: int) -> None:
         check_plan(self, n_classes)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return calibrated_probs(self.plan_, views)
+        return self._answer(views)[0]
+
+    def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return scaled_answers(views.logits, start_scales(self.plan_, views.n_samples))

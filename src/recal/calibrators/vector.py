@@ -38,7 +38,7 @@ class VectorScaling(Calibrator):
         The penalised loss at the minimum.
     limit_ : float
         The largest logit of a usual row times 20, and at least 100. A row with larger ones, such as a constant row at
-        the least float32, has its maximum subtracted, and what is then below -limit_ counts as -limit_.
+        the least float32, has its maximum subtracted, and what is then below minus the limit counts as minus the limit.
 
     Examples
     --------

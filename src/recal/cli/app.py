@@ -26,7 +26,7 @@ from typer.core import TyperGroup
 
 from recal.cli.destinations import guarded
 from recal.cli.parsing import refused
-from recal.cli.printing import printable
+from recal.cli.printing import note_words, printable
 from recal.cli.refusals import as_typed
 from recal.errors import InputError, RecalError
 
@@ -110,12 +110,12 @@ def _recal(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Calibrate a trained classifier's confidence, without retraining it and without changing a prediction.
+    """Calibrate a trained classifier without retraining it, and find the answers that can be automated.
 
-    Begin with [bold]recal demo[/bold]: the whole job on real images in a minute.
+    [bold]recal calibrate[/bold] does the whole job for your model and labelled inputs. [bold]recal apply[/bold] then
+    answers new inputs. The other commands are its steps, one by one.
 
-    With your own model: collect its logits as a file of views, [bold]fit[/bold] a calibration on labelled ones,
-    [bold]apply[/bold] it to new ones, [bold]evaluate[/bold] what comes out.
+    [bold]recal demo[/bold] shows the whole job on real images in about a minute. It needs the extra `demo`.
     """
 
 
@@ -125,6 +125,7 @@ _app.callback(help=_reflow(_recal.__doc__))(_recal)
 def run(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 2 for bad input, 1 for what should never happen."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    note_words(arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a name that is not UTF-8, or a terminal that is ASCII, stops no command
             stream.reconfigure(errors="backslashreplace")
@@ -193,9 +194,12 @@ def _refuse(error: Exception, arguments: Sequence[str]) -> int:
         raise error
     if hasattr(error, "blamed"):
         notes = " ".join(getattr(error, "__notes__", ()))
-        return _say(f"{notes} It raised {type(error).__name__}: {error}. Set RECAL_DEBUG=1 to see where.", BAD_INPUT)
+        return _say(
+            f"{notes} It raised {type(error).__name__}: {str(error).rstrip('.')}. Set RECAL_DEBUG=1 to see where.",
+            BAD_INPUT,
+        )
     return _say(
-        f"Unexpected {type(error).__name__}: {error}. This is a bug in recal; "
+        f"Unexpected {type(error).__name__}: {str(error).rstrip('.')}. This is a bug in recal; "
         "set RECAL_DEBUG=1 to see where it happened, and please report it.",
         UNEXPECTED,
     )

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recal.cli import model_options as options
-from recal.cli.printing import AsJson, print_json, say, shows_progress, working
+from recal.cli.class_mix import asked_mix, judged, tell_mix
+from recal.cli.printing import AsJson, print_json, say, shows_progress, typed, working
 from recal.cli.recognise import check_kind, kind_of
 from recal.cli.sources import check_views_held, load_calibration, open_views
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from recal.collecting.applied import Applied
     from recal.collecting.parts import AppliedParts
 
+# A few equal rows are met in any two sets of short texts or small images.
+_MET_BEFORE = 0.05
 # Whether the model was asked here, or the views were there already.
 _TAKES = {False: "took", True: "takes"}
 
@@ -25,9 +28,7 @@ def apply(
         Path, typer.Argument(help="The folder that `recal calibrate` wrote, or the file that `recal fit` wrote.")
     ],
     out: Annotated[Path, typer.Option("--out", help="Where to write the answers: .csv, .parquet, .npz, or a folder.")],
-    views: Annotated[
-        Path | None, typer.Argument(help="Views of the inputs to judge: an .npz file or a .zarr folder.")
-    ] = None,
+    views: Annotated[Path | None, typer.Argument(help="Views of the inputs: an .npz file or a .zarr folder.")] = None,
     model: options.Model = None,
     weights: options.Weights = None,
     trust: options.Trust = None,
@@ -56,11 +57,19 @@ def apply(
     device: options.Device = None,
     engine: options.Engine = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Judge these inputs together and use the temperature that suits them.")
+        bool, typer.Option("--follow", help="Adjust the temperature to these inputs, without labels.")
     ] = False,
     accept_unlike: Annotated[
-        bool, typer.Option("--accept-unlike", help="With --follow: accept answers to inputs unlike all of the fit's.")
+        bool,
+        typer.Option("--accept-unlike", help="With --follow: apply the rule to inputs unlike all of the fit, too."),
     ] = False,
+    class_mix: Annotated[
+        str | None,
+        typer.Option("--class-mix", help="'follow' to estimate the class mix of these inputs, or cat=0.6,dog=0.4."),
+    ] = None,
+    impossible: Annotated[
+        list[str] | None, typer.Option("--impossible", help="A class that cannot occur; may be given several times.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer new inputs with calibrated confidence, and say which answers can be automated.
@@ -76,10 +85,14 @@ def apply(
     Inputs are prepared as they were for the fit ([bold]recal plan[/bold] shows how), and only the transformations that
     the calibration needs are computed.
 
-    With --follow all inputs of one command are judged together, by their logits alone, and confidences follow the
-    damage that is found: dark, blurred or noisy inputs get less. Answers never change. It needs 50 inputs or more and
-    a calibration whose views were of three or more kinds of damage (--pool damage). Inputs unlike all of the fit's keep
-    the fit's temperature, and the rule accepts none of them.
+    With --follow, the temperature is adjusted to these inputs, taken together, without labels. Dark, blurred or noisy
+    inputs get lower confidence. Predictions never change. It needs at least 50 inputs, and a calibration that was
+    fitted with three or more kinds of damage (--pool damage; recal calibrate does this by default). If the inputs are
+    unlike all that the fit has seen, the temperature stays as it is and the rule accepts no answer.
+
+    With --class-mix or --impossible answers are given for another mix of classes than that of the labelled samples, and
+    [bold]predictions can change[/bold], also those of calibrations that keep them. 'follow' uses the mix that it finds
+    only where that mix alone explains the inputs.
 
     Example: [bold]recal apply calibrated --model net.onnx --data new/ --out answers.csv[/bold]
 
@@ -108,9 +121,12 @@ def apply(
     from recal.files.prob_tables import check_prob_name, write_prob_file
 
     in_parts = not out.suffix
-    profile = profile_of(calibrator) if follow else None
-    if in_parts and follow:
-        raise InputError(f"--follow judges all inputs together, and {out} would be written in parts; name one file.")
+    together = follow or class_mix is not None or bool(impossible)
+    profile = profile_of(calibrator) if together else None
+    mix = None if profile is None else asked_mix(profile, calibrator, class_mix, impossible)
+    if in_parts and together:
+        named = "--follow" if follow else "--class-mix" if class_mix is not None else "--impossible"
+        raise InputError(f"{named} judges all inputs together, and {out} would be written in parts; name one file.")
     check_prob_name(out / "part.parquet" if in_parts else out)
     if in_parts and (views is not None or labels is not None):
         raise InputError(
@@ -129,7 +145,8 @@ def apply(
             passes = None if plain else passes_of(calibrator, found.logits)
             fitted = 0 if plain else calibrator.fitted_rows(found)
             applied = Applied(probs, found.labels, found.classes, passes, sure, fitted)
-            applied = applied if profile is None else applied.followed(profile.condition(found.logits))
+            if profile is not None:
+                applied = judged(applied, profile, found.logits, follow, mix)
     elif isinstance(calibrator, Plan):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and model is not None and data is not None:
@@ -151,7 +168,8 @@ def apply(
             if in_parts:
                 _tell_parts(apply_distributed(calibrator, opened, source, out, **how), skipped, as_json)
                 return
-            applied = run(calibrator, opened, source, **options.given(labels=labels), follow=follow, **how)
+            how |= {"follow": follow, "class_mix": mix, **options.given(labels=labels)}
+            applied = run(calibrator, opened, source, **how)
         except KeyboardInterrupt as stop:
             lost = "No files were written. To be able to resume, collect first: recal collect --out NAME.zarr"
             stop.add_note(
@@ -181,11 +199,13 @@ def apply(
         counts = {"samples": n_samples, "classes": n_classes, "passes_per_answer": applied.passes_per_answer}
         counts |= {} if accepted is None else {"accepted": accepted}
         counts |= {} if applied.condition is None else {"condition": applied.condition.to_dict()}
+        if applied.class_mix is not None:
+            counts |= {"class_mix": applied.class_mix.to_dict(), "predictions_changed": applied.predictions_changed}
         print_json({**counts, "skipped": skipped, "file": out})
         return
     if skipped:
         say(f"{len(skipped)} files could not be read and were skipped, such as {skipped[0]}.")
-    if applied.fitted_rows:
+    if applied.fitted_rows > _MET_BEFORE * n_samples:
         say(
             f"The calibration was fitted on about {applied.fitted_rows:,} of these {n_samples:,} samples. Decide and "
             "evaluate on others."
@@ -194,11 +214,15 @@ def apply(
         say(str(applied.condition))
         if applied.condition.unlike and rule is not None and not accept_unlike:
             say("The rule accepts no answer to such inputs. Use --accept-unlike to apply it all the same.")
+    if applied.class_mix is not None:
+        tell_mix(applied, rule is not None)
     if accepted is not None:
         say(f"{accepted:,} of {n_samples:,} answers ({accepted / n_samples:.1%}) are accepted by the rule.")
-    following = f" Next: recal evaluate {out}" if applied.labels is not None and out.suffix != ".csv" else ""
+    labelled = applied.labels is not None and out.suffix != ".csv"
+    following = f" Next: {typed('recal', 'evaluate', out)}" if labelled else ""
     if not following and rule is None:
-        following = f" Next: recal decide LABELLED_VIEWS --calibration {calibration} --out ready.recal"
+        command = ("recal", "decide", "LABELLED_VIEWS", "--calibration", calibration, "--risk", 0.01)
+        following = f" Next: {typed(*command, '--out', 'ready.recal')}"
     each = applied.passes_per_answer
     cost = "" if each is None or each == 1 else f" An answer {_TAKES[model is None]} {each:.2f} forward passes."
     say(f"{n_samples:,} answers written to {out}.{cost}{following}")

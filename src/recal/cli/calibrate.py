@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from recal.cli import model_options as options
-from recal.cli.printing import AsJson, command_line, print_json, say, shows_progress
+from recal.cli.printing import AsJson, command_line, command_words, print_json, say, shows_progress, typed
 
 
 def calibrate(
@@ -49,15 +49,19 @@ def calibrate(
     outputs: options.Outputs = None,
     device: options.Device = None,
     engine: options.Engine = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Start over instead of resuming; overwrites what the folder holds.")
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same split and same result.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Calibrate a model on labelled inputs, and decide which answers can be automated.
 
-    The labelled inputs are split at random: half to fit the calibration, three tenths to choose the threshold, two
-    tenths to judge both. The folder then holds calibration.recal (calibration and rule), report.html and summary.json.
-    If the run is interrupted, the same command resumes it. Use inputs that the model was not trained on; a few thousand
-    are enough.
+    Use inputs that the model was not trained on; a few thousand are enough. They are split at random: half to fit the
+    calibration, 30 % to choose the threshold, 20 % to check both.
+
+    The folder then holds calibration.recal (calibration and rule), report.html and summary.json. If the run is
+    interrupted, the same command resumes it.
 
     Example: [bold]recal calibrate --model net.onnx --data labelled/ --risk 0.01 --out calibrated[/bold]
 
@@ -70,16 +74,23 @@ def calibrate(
         raise InputError(f"recal calibrate needs --model and --data; {absent} was not given.")
     options.check_there(model, data)
     from recal.workflow.job import calibrate as run
+    from recal.workflow.job import check_labelled
 
     between = options.preprocessing(preprocess, mean, std, divide, channels)
     opened = options.open_model(model, weights, trust, outputs, device)
     images: dict[str, Any] = {"pixels": pixels, "gray": gray, "resize": resize, "crop": crop, "on_error": on_error}
-    others: dict[str, Any] = {"seconds": seconds, "part": part, "read": read}
-    others |= {"label_column": label_column, "text_column": text_column}
-    source = options.open_data(data, **options.reading(opened, data, **images, **others))
+    files: dict[str, Any] = {"seconds": seconds, "part": part, "read": read}
+    names = None if classes is None else classes.split(",")
+    files |= {"label_column": label_column, "text_column": text_column}
+    if labels is None:
+        files |= options.guessed(opened, data, names, label_column, text_column, as_json)
+    source = options.open_data(data, **options.reading(opened, data, **images, **files))
     how = options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine)
     transforms = options.transforms_for(pool, source, opened, seed)
-    names = None if classes is None else classes.split(",")
+    if labels is None:
+        check_labelled(source, data)
+        if names is None and opened.classes is None:
+            options.number_labels(source, as_json)
     options.preflight(opened, source, transforms, preprocess=between, classes=names, **how)
     try:
         found = run(
@@ -95,6 +106,7 @@ def calibrate(
             random_state=seed,
             progress=shows_progress() and not as_json,
             command=command_line(),
+            resume=not again,
             say=lambda line: say(line, quiet=as_json),
             **how,
         )
@@ -109,4 +121,20 @@ def calibrate(
     say("")
     for line in found.lines():
         say(line)
-    say(f"Report: {out / 'report.html'}. Next: recal apply {out} --model {model} --data NEW --out answers.csv")
+    next_line = _lower_demand(found.decision.suggested_risk) if not found.decision.possible else None
+    if next_line is None:
+        others = {"weights": weights, "trust": trust, "preprocess": preprocess, "device": device, "engine": engine}
+        asked = {"model": model, **options.given(**others), "data": "NEW", "out": "answers.csv"}
+        words = [word for name, value in asked.items() for word in (f"--{name}", value)]
+        next_line = typed("recal", "apply", out, *words)
+    say(f"Report: {out / 'report.html'}. Next: {next_line}")
+
+
+def _lower_demand(risk: float | None) -> str | None:
+    """The same command with a risk that the labelled inputs can show; what was collected is used again."""
+    if risk is None:
+        return None
+    words = command_words()
+    place = next((i for i, word in enumerate(words) if word == "--risk" or word.startswith("--risk=")), None)
+    kept = words if place is None else words[:place] + words[place + (1 if "=" in words[place] else 2) :]
+    return typed("recal", *kept, "--risk", f"{risk:g}")

@@ -8,11 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from recal.cli import model_options as options
-from recal.cli.printing import AsJson, print_json, say, shows_progress
+from recal.cli.printing import AsJson, print_json, say, shows_progress, typed
 
 
 def collect(
-    out: Annotated[Path, typer.Option("--out", help="Where to write: .zarr (resumable) or .npz.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="Where to write: .zarr (resumable; a folder or a URL such as s3://...) or .npz."),
+    ],
     model: options.Model = None,
     weights: options.Weights = None,
     trust: options.Trust = None,
@@ -48,7 +51,7 @@ def collect(
     outputs: options.Outputs = None,
     device: options.Device = None,
     engine: options.Engine = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="For drawing the pool and the pilot.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same pool and same pilot.")] = None,
     pilot: Annotated[
         int | None,
         typer.Option("--pilot", help="Try the whole pool on this many labelled samples, then only views that help."),
@@ -88,9 +91,11 @@ def collect(
         "label_column": label_column,
         "text_column": text_column,
     }
+    names = None if classes is None else classes.split(",")
+    if labels is None:
+        others |= options.guessed(opened, data, names, label_column, text_column, as_json)
     source = options.open_data(data, **options.reading(opened, data, **images, **others))
     how = options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine, seed=seed)
-    names = None if classes is None else classes.split(",")
     how |= {
         "out": out,
         "resume": not again,
@@ -125,5 +130,5 @@ def collect(
         return
     if source.skipped:
         say(f"{len(source.skipped)} files could not be read and were skipped, such as {source.skipped[0]}.")
-    labelled = "" if views.labels is not None else " --labels FILE"
-    say(f"{views}. Written to {out}. Next: recal fit {out}{labelled} --out calibration.recal")
+    labelled = () if views.labels is not None else ("--labels", "FILE")
+    say(f"{views}. Written to {out}. Next: {typed('recal', 'fit', out, *labelled, '--out', 'calibration.recal')}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from recal.cli.methods import listed
-from recal.cli.printing import AsJson, command_line, print_json, print_table, say, working
+from recal.cli.printing import AsJson, command_line, print_json, print_table, say, typed, working
 
 Methods = Annotated[
     str | None,
@@ -27,13 +27,16 @@ Splits = Annotated[
 def compare(
     fit_views: Annotated[Path, typer.Argument(help="Views with labels to fit on: an .npz file or a .zarr folder.")],
     test_views: Annotated[
-        Path | None, typer.Argument(help="Views with labels to test on; without them the first are cut into halves.")
+        Path | None,
+        typer.Argument(help="Views with labels to test on. By default the first file is split into halves."),
     ] = None,
     methods: Methods = None,
     splits: Splits = None,
-    baseline: Annotated[str, typer.Option("--baseline", help="Differences are taken to this method.")] = "ts",
-    bootstrap: Annotated[int, typer.Option("--bootstrap", help="Draws behind the intervals of a single split.")] = 500,
-    bins: Annotated[int, typer.Option("--bins", help="Bins of the binned calibration errors.")] = 15,
+    baseline: Annotated[str, typer.Option("--baseline", help="Show differences to this method.")] = "ts",
+    bootstrap: Annotated[
+        int, typer.Option("--bootstrap", help="Bootstrap draws for the intervals of a single split.")
+    ] = 500,
+    bins: Annotated[int, typer.Option("--bins", help="Number of bins of ECE and other binned errors.")] = 15,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for the tables (.md .tex .csv .json) and the report (.html).")
@@ -101,4 +104,4 @@ def compare(
     if out is not None:
         say(f"Written: {', '.join(map(str, files))}")
     if (best := recommend(found).method) in names:
-        say(f"Next: recal fit {fit_views} --method {best} --out calibration.recal")
+        say(f"Next: {typed('recal', 'fit', fit_views, '--method', best, '--out', 'calibration.recal')}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recal.cli.printing import AsJson, print_json, print_table, say, working
+from recal.cli.printing import AsJson, print_json, print_table, say, typed, working
 from recal.cli.sources import LabelColumn, LabelsFile
 
 if TYPE_CHECKING:
@@ -24,29 +24,35 @@ def decide(
         ),
     ],
     calibration: Annotated[
-        Path | None, typer.Option("--calibration", help="What `recal fit` wrote; applied to the views first.")
+        Path | None, typer.Option("--calibration", help="The calibration to apply to the views first.")
     ] = None,
     risk: Annotated[
         float | None,
-        typer.Option("--risk", help="The largest share of mistakes among accepted answers.  [default: 0.01]"),
+        typer.Option("--risk", help="The largest share of errors among accepted answers.  [default: 0.01]"),
     ] = None,
     confidence: Annotated[float, typer.Option("--confidence", help="The probability that the guarantee holds.")] = 0.95,
-    cost_error: Annotated[float | None, typer.Option("--cost-error", help="What an accepted mistake costs.")] = None,
-    cost_review: Annotated[float | None, typer.Option("--cost-review", help="What a review costs.")] = None,
-    per_class: Annotated[bool, typer.Option("--per-class", help="A threshold and a guarantee for each class.")] = False,
-    curve: Annotated[bool, typer.Option("--curve", help="Also the share that can be accepted at other risks.")] = False,
+    cost_error: Annotated[float | None, typer.Option("--cost-error", help="The cost of an accepted error.")] = None,
+    cost_review: Annotated[
+        float | None, typer.Option("--cost-review", help="The cost of a review by a person.")
+    ] = None,
+    per_class: Annotated[
+        bool, typer.Option("--per-class", help="Find a threshold with its own guarantee for each class.")
+    ] = False,
+    curve: Annotated[
+        bool, typer.Option("--curve", help="Also show the share that can be accepted at other risks.")
+    ] = False,
     more_labels: Annotated[
-        bool, typer.Option("--more-labels", help="Also what two and four times the labels would bring.")
+        bool, typer.Option("--more-labels", help="Also estimate the share with two and four times the labels.")
     ] = False,
     labels: LabelsFile = None,
     label_column: LabelColumn = "label",
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Save the rule here; with --calibration, the calibration that holds it."),
+        typer.Option("--out", help="Save the rule here; with --calibration, the calibration and the rule."),
     ] = None,
     cross_fit: Annotated[
         bool,
-        typer.Option("--cross-fit", help="Fit the method of --calibration and decide, both on these samples."),
+        typer.Option("--cross-fit", help="Fit the method of --calibration again and decide on the same samples."),
     ] = False,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same intervals and folds.")] = 0,
     as_json: AsJson = False,
@@ -138,7 +144,7 @@ def decide(
     _print_extra(extra)
     if out is not None:
         new = "NEW_PROBS.npz" if calibration is None else "NEW_VIEWS.npz"
-        say(f"Written to {out}. Next: recal apply {out} {new} --out answers.csv")
+        say(f"Written to {out}. Next: {typed('recal', 'apply', out, new, '--out', 'answers.csv')}")
     elif decision.possible and len(found) == 1:
         say("To keep the rule, run the same command with --out rule.recal")
 
@@ -177,7 +183,7 @@ def _probs(path: Path, calibration: Path | None, label_column: str, labels: Path
     if views.labels is None:
         raise InputError(f"{path} holds no labels, and without them nothing can be guaranteed: add --labels FILE.")
     if not hasattr(calibrator, "predict_proba"):
-        raise InputError(f"{calibration} holds a {type(calibrator).__name__}, which answers for no views.")
+        raise InputError(f"{calibration} holds a {type(calibrator).__name__}, which cannot be applied to views.")
     check_views_held(calibrator, calibration, views, path)
     probs, sure = calibrator.predict_both(views)
     return Probabilities(probs, views.labels, views.classes, sure, calibrator.fitted_rows(views))
@@ -207,12 +213,13 @@ def _cross_fitted(
 
 
 def _save(decision: Decision, calibration: Path | None, out: Path) -> None:
-    from recal import load, save
+    from recal import save
+    from recal.cli.sources import load_calibration
 
     if calibration is None:
         save(decision.rule, out)
         return
-    calibrator = load(calibration)
+    calibrator = load_calibration(calibration)
     calibrator.decision_ = decision.rule
     save(calibrator, out)
 
@@ -238,9 +245,8 @@ def _print(found: Decisions, first: Probabilities) -> None:
         say((f"{name}: " if len(found) > 1 else "") + str(one))
     if decision.costs is not None:
         say(
-            f"Cost per answer {decision.cost:.4g}; {decision.costs.review:.4g} if every answer is reviewed, "
-            f"{_all_accepted(found, first):.4g} if none is. The threshold that was cheapest in these samples, without "
-            f"a guarantee, costs {decision.lowest_cost:.4g}."
+            f"Cost per answer if every answer is reviewed {decision.costs.review:.4g}, "
+            f"if none is {_all_accepted(found, first):.4g}."
         )
     if decision.rule.per_class and len(found) == 1:
         names = range(len(decision.parts)) if first.classes is None else first.classes

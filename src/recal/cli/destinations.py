@@ -17,6 +17,7 @@ import typer
 
 from recal.cli.printing import be_quiet
 from recal.errors import InputError
+from recal.files.places import as_place, is_remote, is_url
 
 # The options that name what is written, and by command the endings that the name may have; none for a folder.
 OUTPUTS = {"out": "--out", "report": "--report", "chart": "--chart", "save_to": "--save"}
@@ -38,12 +39,12 @@ NAMES = {
     "calibrate": ("calibration.recal", "report.html", "summary.json"),
     "compare": ("comparison.md", "comparison.tex", "comparison.csv", "comparison.json", "report.html"),
     "demo": (
-        "reliability.png",
+        "summary.png",
         "zoomed.png",
-        "confidence.png",
         "report.html",
         "calibration.recal",
-        "held-out.npz",
+        "fit.npz",
+        "decide.npz",
         "new.npz",
     ),
 }
@@ -59,6 +60,7 @@ def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def checked(*, force: bool = False, quiet: bool = False, **values: Any) -> None:
         be_quiet(quiet)
+        values = {name: _place(value) for name, value in values.items()}
         if writes:
             check_outputs(command, values, force=force)
         function(**values)
@@ -75,6 +77,13 @@ def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
     return checked
 
 
+def _place(value: Any) -> Any:
+    """Return a path that was typed as a URL as what it names; everything else as it is."""
+    if not isinstance(value, Path) or not is_url(value):
+        return value
+    return as_place(value)
+
+
 def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
     """Refuse an output that is an input, that has an unusual ending, or that would replace what recal did not make."""
     inputs = [path for name, value in values.items() if name not in OUTPUTS for path in _paths(value)]
@@ -88,12 +97,29 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
                 f"{option} of recal {command} takes a name ending in {' or '.join(filter(None, endings))}, got "
                 f"{str(target)!r}."
             )
+        if is_remote(target):
+            _check_url(command, target, option, [source for source in values.values() if source is not target])
+            continue
         for source in inputs:
             _check_apart(target, source, option)
         in_parts = command == "apply" and not target.suffix  # tables by batch
         _check_place(target, option, folder=command in FOLDERS or in_parts or target.suffix == ".zarr")
         for path in (target, *(target / inner for inner in NAMES.get(command, ()))):
             _check_origin(path, values.get("again", False), force)
+
+
+# What can be written to a URL: views block by block, and answers part by part.
+_URLS = {("collect", ".zarr"), ("apply", "")}
+
+
+def _check_url(command: str, target: Path, option: str, inputs: list[Any]) -> None:
+    if (command, target.suffix) not in _URLS:
+        raise InputError(
+            f"{option} of recal {command} cannot be a URL, got {target}. Views can be collected into "
+            "s3://.../NAME.zarr, and answers applied into a folder such as s3://.../answers."
+        )
+    if any(str(source) == str(target) for source in inputs):
+        raise InputError(f"{option} {target} is also an input, which would be overwritten. Choose another name.")
 
 
 def _paths(value: Any) -> list[Path]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from recal.cli.printing import AsJson, command_line, print_json, print_table, say, working
+from recal.cli.printing import AsJson, command_line, print_json, print_table, say, typed, working
 from recal.cli.sources import LabelColumn, LabelsFile, labelled_probs
 
 
@@ -16,26 +16,28 @@ def evaluate(
         Path,
         typer.Argument(metavar="PROBS|VIEWS", help="Probabilities (.npz, .csv, .parquet) or views (.npz, .zarr)."),
     ],
-    bootstrap: Annotated[int, typer.Option("--bootstrap", help="Draws behind the 95 % intervals; 0 for none.")] = 1000,
-    bins: Annotated[int, typer.Option("--bins", help="Bins of the binned calibration errors.")] = 15,
+    bootstrap: Annotated[
+        int, typer.Option("--bootstrap", help="Bootstrap draws for the 95 % intervals; 0 for none.")
+    ] = 1000,
+    bins: Annotated[int, typer.Option("--bins", help="Number of bins of ECE and other binned errors.")] = 15,
     labels: LabelsFile = None,
     label_column: LabelColumn = "label",
-    report: Annotated[Path | None, typer.Option("--report", help="Also write a page (.html) about them.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Also write a report (.html).")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same intervals.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Measure how well probabilities are calibrated: metrics with 95 % intervals, and a calibration test.
 
-    For views, the model's own uncalibrated probabilities are measured. A table has one column for each class, with the
-    class as its name, and one for the labels.
+    For views, the model's own uncalibrated probabilities are measured. A table has one column for each class, named
+    after the class, and one for the labels.
 
     Example: [bold]recal evaluate probs.csv --label-column truth --report report.html[/bold]
     """
     found = labelled_probs(source, label_column, labels=labels)
     assert found.labels is not None
     from recal import evaluate as measure
+    from recal.engine.same_rows import warn_of_fitted
     from recal.metrics import LABELS, calibration_test
-    from recal.same_rows import warn_of_fitted
 
     warn_of_fitted(
         found.fitted_rows, len(found.probs), "these metrics are better than on new inputs", "Evaluate on other samples."
@@ -65,5 +67,7 @@ def evaluate(
     )
     if report is not None:
         say(f"Written to {report}.")
-    more = "" if labels is None else f" --labels {labels}"
-    say(f"Next: recal decide {source}{more} --risk 0.01, or recal report {source}{more} --out report.html")
+    more: tuple[object, ...] = () if labels is None else ("--labels", labels)
+    more += () if label_column == "label" else ("--label-column", label_column)
+    say(f"Next: {typed('recal', 'decide', source, *more, '--risk', 0.01)}")
+    say(f"Or a page about it: {typed('recal', 'report', source, *more, '--out', 'report.html')}")

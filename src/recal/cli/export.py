@@ -12,16 +12,18 @@ from recal.cli.printing import AsJson, print_json, say, working
 
 
 def export(
-    calibration: Annotated[Path, typer.Argument(help="What `recal fit` wrote.")],
+    calibration: Annotated[Path, typer.Argument(help="The calibration: a file, or the folder of `recal calibrate`.")],
     out: Annotated[Path, typer.Option("--out", help="Where to write the ONNX file.")],
     model: Annotated[
         Path | None, typer.Option("--model", help="The model: an .onnx file, or a .pt2 file of torch.export.")
     ] = None,
     shape: Annotated[
-        str | None, typer.Option("--shape", help="One input's shape, such as 3,32,32; an ONNX model may know it.")
+        str | None,
+        typer.Option("--shape", help="The shape of one input, such as 3,32,32, if the model does not tell it."),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", help="The inputs' dtype, such as uint8; else the model's own, or float32.")
+        str | None,
+        typer.Option("--dtype", help="The dtype of the inputs, such as uint8. By default the model's own, or float32."),
     ] = None,
     preprocess: options.Preprocess = None,
     mean: options.Mean = None,
@@ -30,10 +32,10 @@ def export(
     channels: options.Channels = None,
     outputs: options.Outputs = None,
     accept: Annotated[
-        float | None, typer.Option("--accept", help="Accept answers from this confidence on; adds the output `accept`.")
+        float | None, typer.Option("--accept", help="Add an output `accept`: confidence at or above this threshold.")
     ] = None,
     classes: Annotated[
-        int | None, typer.Option("--classes", help="How many classes, where a plan is exported.")
+        int | None, typer.Option("--classes", help="The number of classes, if the calibration is a plan alone.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -111,7 +113,7 @@ def _described(head: Any, with_model: bool) -> str:
     if head.gated is not None:
         gate = head.gated.blend.gate
         return f"{shape}; an answer costs 1 forward pass from a confidence of {gate:g} on, {1 + views} below"
-    return f"{shape}, {views} views; each answer costs {1 + views} forward passes"
+    return f"{shape}, {views} views; each answer costs {1 + views} forward pass{'es' if views else ''}"
 
 
 def _opened(model: Path) -> Any:

@@ -9,24 +9,29 @@ from typing import Annotated, Any
 
 import typer
 
-from recal.cli.printing import AsJson, print_json, say, working
+from recal.cli.printing import AsJson, print_json, say, typed, working
 from recal.cli.recognise import check_kind
 from recal.cli.sources import open_views
+from recal.files.places import as_place
 
 _DEFAULT_METHOD = "auto"
 
 
 def fit(
-    views: Annotated[Path, typer.Argument(help="Views with labels: an .npz file or a .zarr folder.")],
+    views: Annotated[
+        Path, typer.Argument(help="Views with labels: an .npz file, a .zarr folder or its URL (s3://...).")
+    ],
     out: Annotated[Path, typer.Option("--out", help="Where to write the fitted calibration.")],
-    method: Annotated[str, typer.Option("--method", help="ts, stack, ... ; each has options of its own.")] = "auto",
+    method: Annotated[
+        str, typer.Option("--method", help="The method, such as ts or stack. Each has its own options.")
+    ] = "auto",
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
     labels: Annotated[
         Path | None,
-        typer.Option("--labels", help="Labels where the views hold none: .npy, IDX, or .txt, one per line."),
+        typer.Option("--labels", help="Labels, if the views have none: .npy, IDX, or .txt with one per line."),
     ] = None,
     classes: Annotated[
-        str | None, typer.Option("--classes", help="The columns' names in order, where labels are names.")
+        str | None, typer.Option("--classes", help="The names of the columns in order, if labels are names.")
     ] = None,
     as_json: AsJson = False,
     **options: Any,
@@ -64,7 +69,7 @@ def fit(
     if reason := getattr(calibrator, "reason_", ""):
         say(reason)
     say(f"Fitted {calibrator} on {views}" + (f": a plan of {steps} steps." if steps else "."))
-    say(f"Written to {out}. Next: recal apply {out} NEW_VIEWS --out probs.npz")
+    say(f"Written to {out}. Next: {typed('recal', 'apply', out, 'NEW_VIEWS', '--out', 'probs.npz')}")
 
 
 def build(argv: Sequence[str]) -> Callable[..., None]:
@@ -73,7 +78,7 @@ def build(argv: Sequence[str]) -> Callable[..., None]:
     from recal.cli.methods import option_parameters
 
     if argv and not argv[0].startswith("-"):  # a wrong file is refused before a method is loaded
-        check_kind(Path(argv[0]), "views")
+        check_kind(as_place(argv[0]), "views")
 
     def command(**values: Any) -> None:
         fit(**values)

@@ -7,21 +7,24 @@ from typing import Annotated, cast
 
 import typer
 
-from recal.cli.printing import AsJson, print_json, print_table, say, working
+from recal.cli.printing import AsJson, print_json, print_table, say, typed, working
 
 
 def groups(
     views: Annotated[Path, typer.Argument(help="Views with transformations: an .npz file or a .zarr folder.")],
     confidence_at: Annotated[
-        str, typer.Option("--confidence-at", help="Read a copy's confidence at the `original`'s answer or its `own`.")
+        str,
+        typer.Option(
+            "--confidence-at", help="Compare the confidence in the `original` prediction, or in each copy's `own`."
+        ),
     ] = "original",
     ties: Annotated[str, typer.Option("--ties", help="Compare confidences as `float32` or `exact`.")] = "float32",
     scaled: Annotated[
-        bool, typer.Option("--scaled", help="Divide logits by one temperature, fitted here, first; as the paper did.")
+        bool, typer.Option("--scaled", help="First apply one fitted temperature, as the paper did.")
     ] = False,
-    bins: Annotated[int, typer.Option("--bins", help="Bins of the calibration error.")] = 15,
+    bins: Annotated[int, typer.Option("--bins", help="Number of bins of the ECE.")] = 15,
     chart: Annotated[
-        Path | None, typer.Option("--chart", help="Also draw the groups' ranks as bars (.png, .svg, .pdf).")
+        Path | None, typer.Option("--chart", help="Also draw a bar chart of the groups' ranks (.png, .svg, .pdf).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,5 +81,5 @@ def groups(
         )
     if chart is not None:
         say(f"Written to {chart}.")
-    labelled = "" if source.labels is not None else " --labels FILE"
-    say(f"Next: recal fit {views}{labelled} --method recal --out calibration.recal")
+    labelled = () if source.labels is not None else ("--labels", "FILE")
+    say(f"Next: {typed('recal', 'fit', views, *labelled, '--method', 'recal', '--out', 'calibration.recal')}")

@@ -9,66 +9,140 @@ import typer
 
 from recal.cli.recognise import missing
 
+# The groups of options in --help.
+_MODEL = "Model"
+_INPUTS = "Inputs"
+_IMAGES = "Images and preprocessing"
+_TABLES = "Tables and sounds"
 Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="A .onnx, .pt2 or .skops file, a Hugging Face folder, or module:name in Python, here or installed.",
+        help="An .onnx, .pt2 or .skops file, a Hugging Face folder, or module:name of an object in Python.",
+        rich_help_panel=_MODEL,
     ),
 ]
 Weights = Annotated[
     Path | None,
-    typer.Option("--weights", help="A .safetensors file for the torch network that --model module:function builds."),
+    typer.Option(
+        "--weights",
+        help="A .safetensors file for the torch network that --model module:function builds.",
+        rich_help_panel=_MODEL,
+    ),
 ]
 Trust = Annotated[
     str | None,
     typer.Option(
-        "--trust", help="Types of a .skops file that skops does not vouch for, such as trees; separated by commas."
+        "--trust",
+        help="Types in a .skops file that skops does not trust by default, such as trees; separated by commas.",
+        rich_help_panel=_MODEL,
     ),
 ]
-Pixels = Annotated[
+Outputs = Annotated[
     str | None,
-    typer.Option("--pixels", help="Images as: rgb, gray, rgba or gray16; an ONNX model's input shape tells by itself."),
+    typer.Option(
+        "--outputs",
+        help="What the model returns: logits, probabilities, votes (of trees or neighbours) or probabilities:FLOOR.",
+        rich_help_panel=_MODEL,
+    ),
 ]
-Gray = Annotated[bool, typer.Option("--gray", help="The same as --pixels gray.")]
-Read = Annotated[
-    str | None,
-    typer.Option("--read", help="A folder's files as: images, texts, sounds or bytes; by their names if not said."),
+Device = Annotated[
+    str | None, typer.Option("--device", help="The device of a torch model, such as cuda.", rich_help_panel=_MODEL)
 ]
-Seconds = Annotated[float | None, typer.Option("--seconds", help="Sounds: cut or filled up to this length.")]
-LabelColumn = Annotated[
-    str | None, typer.Option("--label-column", help="Tables: the column of labels; 'label' if not said.")
+Engine = Annotated[
+    str | None, typer.Option("--engine", help="Where to run: local, or ray for a cluster.", rich_help_panel=_MODEL)
 ]
-TextColumn = Annotated[str | None, typer.Option("--text-column", help="Tables: the one column to read, as texts.")]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", help="Samples in one forward pass.", rich_help_panel=_MODEL)
+]
 Data = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        help="Inputs: .npz, .npy, IDX, a CIFAR archive, a table (.csv, .parquet), texts (.txt), or a folder of images, "
-        "sounds or texts by class.",
+        help="A folder of images, sounds or texts (labelled: one folder per class), a table (.csv, .parquet), .npz, "
+        ".npy, IDX, .txt, or a CIFAR archive.",
+        rich_help_panel=_INPUTS,
+    ),
+]
+Read = Annotated[
+    str | None,
+    typer.Option(
+        "--read",
+        help="Read the files of a folder as images, texts, sounds or bytes. The default follows their names.",
+        rich_help_panel=_INPUTS,
     ),
 ]
 LabelsFile = Annotated[
     Path | None,
-    typer.Option("--labels", help="Labels where the data bring none: .npy, IDX, or .txt with one per line."),
+    typer.Option(
+        "--labels", help="Labels, if the data have none: .npy, IDX, or .txt with one per line.", rich_help_panel=_INPUTS
+    ),
+]
+OnError = Annotated[
+    str | None,
+    typer.Option(
+        "--on-error", help="What to do with a file that cannot be read: stop or skip.", rich_help_panel=_INPUTS
+    ),
+]
+Part = Annotated[
+    str | None, typer.Option("--part", help="The part of a CIFAR archive: train or test.", rich_help_panel=_INPUTS)
+]
+Pixels = Annotated[
+    str | None,
+    typer.Option(
+        "--pixels",
+        help="Read images as rgb, gray, rgba or gray16. The default follows the model's input shape, where it tells.",
+        rich_help_panel=_IMAGES,
+    ),
+]
+Gray = Annotated[bool, typer.Option("--gray", help="The same as --pixels gray.", rich_help_panel=_IMAGES)]
+Resize = Annotated[
+    int | None,
+    typer.Option("--resize", help="Resize the shorter side of images to this length.", rich_help_panel=_IMAGES),
+]
+Crop = Annotated[
+    int | None, typer.Option("--crop", help="Crop a square of this side from the middle.", rich_help_panel=_IMAGES)
+]
+Mean = Annotated[
+    str | None,
+    typer.Option("--mean", help="Subtract this mean per channel, such as 0.485,0.456,0.406.", rich_help_panel=_IMAGES),
+]
+Std = Annotated[
+    str | None,
+    typer.Option("--std", help="Then divide by this standard deviation per channel.", rich_help_panel=_IMAGES),
+]
+Divide = Annotated[
+    float | None, typer.Option("--divide", help="Divide pixels by this first, such as 255.", rich_help_panel=_IMAGES)
+]
+Channels = Annotated[
+    str | None,
+    typer.Option(
+        "--channels", help="Where the model wants the channels of images: first, last or keep.", rich_help_panel=_IMAGES
+    ),
 ]
 Preprocess = Annotated[
-    str | None, typer.Option("--preprocess", help="package.module:name of a function that runs after transformations.")
+    str | None,
+    typer.Option(
+        "--preprocess", help="module:name of a function that runs after the transformations.", rich_help_panel=_IMAGES
+    ),
 ]
-Mean = Annotated[str | None, typer.Option("--mean", help="Normalise: mean per channel, such as 0.485,0.456,0.406.")]
-Std = Annotated[str | None, typer.Option("--std", help="Normalise: standard deviation per channel.")]
-Divide = Annotated[float | None, typer.Option("--divide", help="Divide pixels by this first, such as 255.")]
-Channels = Annotated[
-    str | None, typer.Option("--channels", help="Where the model wants the channels of images: first, last or keep.")
+Seconds = Annotated[
+    float | None, typer.Option("--seconds", help="Cut or pad sounds to this length.", rich_help_panel=_TABLES)
 ]
-Resize = Annotated[int | None, typer.Option("--resize", help="Images: the new length of the shorter side.")]
-Crop = Annotated[int | None, typer.Option("--crop", help="Images: the side of the square kept from the middle.")]
-OnError = Annotated[str | None, typer.Option("--on-error", help="Images that cannot be read: stop or skip.")]
-Part = Annotated[str | None, typer.Option("--part", help="CIFAR archives: train or test.")]
-BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Samples in one forward pass.")]
-Outputs = Annotated[str | None, typer.Option("--outputs", help="What the model returns: logits or probabilities.")]
-Device = Annotated[str | None, typer.Option("--device", help="Where a torch model runs, such as cuda.")]
-Engine = Annotated[str | None, typer.Option("--engine", help="local, or ray for a cluster.")]
+LabelColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--label-column",
+        help="The column of labels. The default is 'label', or the only column with the model's classes.",
+        rich_help_panel=_TABLES,
+    ),
+]
+TextColumn = Annotated[
+    str | None, typer.Option("--text-column", help="The one column to read, as texts.", rich_help_panel=_TABLES)
+]
+
+
+TABLES = (".csv", ".tsv", ".parquet")
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -78,8 +152,11 @@ def given(**options: Any) -> dict[str, Any]:
 
 def check_there(model: str, data: Path) -> None:
     """Refuse files that are not there, before anything is imported that would open them."""
-    from recal.errors import FileError
+    from recal.errors import FileError, InputError
+    from recal.files.places import is_remote
 
+    if is_remote(data):
+        raise InputError(f"--data cannot be a URL, got {data}. Copy the inputs to a folder or file of this machine.")
     for path in (Path(model), data):
         named = path is data or path.suffix.lower() in (".onnx", ".pt2", ".skops")
         if named and not path.exists():
@@ -99,7 +176,9 @@ def open_model(
     except InputError as error:
         raise error if spec in str(error) or error.argument == "outputs" else error.at(f"--model {spec}") from None
     if device is not None and not hasattr(opened, "asked"):
-        raise InputError(f"--device moves torch models, and {spec} is none: choose the device where it is made.")
+        raise InputError(
+            f"--device applies to torch models only, and {spec} is not one. Set the device where the model is created."
+        )
     return opened
 
 
@@ -131,12 +210,63 @@ def reading(
     typed = given(pixels="gray" if gray else pixels, resize=resize, crop=square, seconds=seconds)
     wanted: str | None = getattr(model, "pixels", None)
     found: dict[str, Any] = {"pixels": wanted} if data.is_dir() and wanted != "rgb" and stored is None else {}
+    if stored is not None and data.suffix.lower() in TABLES:
+        found = _columns(stored, data)
     if stored is not None and data.is_dir():
-        names = ("pixels", "resize", "crop") if stored.pixels is not None else ("seconds",)
+        names = ("pixels", "resize", "crop") if stored.pixels is not None else ("seconds", "read")
         found = {name: getattr(stored, name) for name in names}
         if stored.pixels is not None:
             _refuse_others({name: value for name, value in typed.items() if name in names}, found, stored)
-    return given(**{**found, **typed, **others})
+    return given(**{**found, **typed, **given(**others)})
+
+
+def _columns(stored: Any, data: Path) -> dict[str, Any]:
+    """Return the columns that the calibration's table was read by; new inputs need no labels."""
+    from recal.collecting.inputs.tables import table_columns
+
+    if stored.text_column is None and stored.label_column is None:
+        return {}
+    there = table_columns(data)
+    return {
+        "text_column": stored.text_column,
+        "label_column": stored.label_column if stored.label_column in there else None,
+    }
+
+
+def guessed(
+    model: Any, data: Path, classes: Any, label_column: str | None, text_column: str | None, quiet: bool
+) -> dict[str, str]:
+    """Return the columns of labels and texts where only one reading of a table is possible, and print them."""
+    if data.suffix.lower() not in TABLES or label_column is not None or text_column is not None:
+        return {}
+    from recal.cli.printing import say
+    from recal.collecting.inputs.tables import guess_columns
+
+    found = guess_columns(data, getattr(model, "classes", None) if classes is None else classes)
+    for name, column in found.items():
+        what = f"{name.removesuffix('_column').capitalize()}s"
+        say(f"{what} are read from the column {column!r} of {data}.", quiet=quiet)
+    return found
+
+
+def number_labels(source: Any, quiet: bool) -> None:
+    """Take labels that are names for columns in alphabetical order, as most libraries do, and say so.
+
+    Another order shows in a few hundred predictions (`recal.collecting.agreement`), which are looked at next.
+    """
+    import numpy as np
+
+    values = source.labels
+    if values is None or source.classes is not None or np.asarray(values).dtype.kind not in "UO":
+        return
+    if not all(isinstance(value, str) for value in values):
+        return
+    from recal.cli.printing import say
+
+    classes, source.labels = np.unique(np.asarray(values, dtype=str), return_inverse=True)
+    source.classes = tuple(classes.tolist())
+    shown = ", ".join(source.classes[:8]) + (", ..." if len(classes) > 8 else "")
+    say(f"The model's columns are taken in alphabetical order: {shown}.", quiet=quiet)
 
 
 def transforms_for(pool: str, source: Any, model: Any, seed: int | None) -> Any:
@@ -193,6 +323,8 @@ def outputs_of(stored: Any, outputs: str | None) -> Any:
     """Return the kind of outputs that was typed, or that the calibration's views were collected with."""
     if stored is None or outputs is None:
         return outputs if stored is None else stored.outputs
+    if (outputs, stored.outputs) == ("probabilities", "votes"):
+        return stored.outputs
     _refuse_others({"outputs": outputs}, {"outputs": stored.outputs}, stored)
     return outputs
 

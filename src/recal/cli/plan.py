@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from recal.cli.printing import AsJson, print_json, say
+from recal.cli.printing import AsJson, print_json, say, typed
 from recal.cli.recognise import check_kind
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(help="What `recal fit` or `recal.save` wrote.")],
+    file: Annotated[
+        Path, typer.Argument(help="A calibration, a rule or a profile: a file, or the folder of `recal calibrate`.")
+    ],
     steps: Annotated[bool, typer.Option("--steps", help="Show every step of a ReCal plan.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -21,7 +23,9 @@ def plan(
     Example: [bold]recal plan calibration.recal[/bold]
     """
     from recal.saving.saved import load
+    from recal.workflow.folder import file_or_in
 
+    file = file_or_in(file)
     check_kind(file, "calibration")
     loaded = load(file)
     if not hasattr(loaded, "predict_proba") and not hasattr(loaded, "steps"):
@@ -46,12 +50,12 @@ def plan(
             say("(--steps shows them all)")
     if facts["rule"] is not None:
         say(f"Decides    {facts['rule']}")
-    asked = "--model MODEL --data NEW"
+    asked = ("--model", "MODEL", "--data", "NEW")
     pool = "+".join(facts["views"])
     from_model = bool(pool) or facts["inputs"] is not None
-    say(f"Next: recal apply {file} {asked if from_model else 'NEW'} --out probs.npz")
+    say(f"Next: {typed('recal', 'apply', file, *(asked if from_model else ('NEW_VIEWS',)), '--out', 'answers.csv')}")
     if pool:
-        say(f"Or keep the views: recal collect {asked} --pool {pool} --out new.zarr")
+        say(f"Or keep the views: {typed('recal', 'collect', *asked, '--pool', pool, '--out', 'new.zarr')}")
 
 
 def describe(loaded: Any) -> dict[str, Any]:
@@ -82,8 +86,11 @@ def _tell_record(file: Path, loaded: Any, as_json: bool) -> None:
     """Tell what a file is that is no calibration: a rule of `decide`, a profile of `watch`, prediction sets."""
     kind, again = type(loaded).__name__, f"recal.load({str(file)!r})"
     told = {
-        "DecisionRule": ("a rule of recal decide", f"{again}.accept(probs) says which answers to accept"),
-        "Profile": ("a profile for recal watch", f"recal watch {file} NEW_VIEWS"),
+        "DecisionRule": (
+            "a rule of recal decide",
+            typed("recal", "apply", file, "NEW_PROBS.npz", "--out", "answers.csv"),
+        ),
+        "Profile": ("a profile for recal watch", typed("recal", "watch", file, "NEW_VIEWS")),
         "PredictionSets": ("prediction sets", f"{again}.predict(probs) says which classes remain possible"),
     }
     what, following = told.get(kind, (f"a {kind}", again))
@@ -104,7 +111,7 @@ def _rule(rule: Any) -> str | None:
         return None
     bound = f"at most {rule.risk:.3g} of them wrong, at {rule.confidence:.0%} confidence"
     if rule.per_class:
-        return f"accepts answers above a confidence of their own for each of {len(rule.thresholds)} classes; {bound}"
+        return f"accepts answers at or above a threshold for each of {len(rule.thresholds)} classes; {bound}"
     return f"accepts answers with a confidence of at least {rule.thresholds[0]:.6g}; {bound}"
 
 

@@ -25,6 +25,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value for m
 # Nothing is shown for what is over sooner than this.
 _PATIENCE_SECONDS = 2.0
 _quiet = False
+_words: tuple[str, ...] = ()
 # Control characters but for line ends and tabs, and marks that turn the direction of the text around them.
 _STEERING = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
 
@@ -61,9 +62,32 @@ def printable(text: str) -> str:
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def note_words(arguments: Sequence[str]) -> None:
+    """Remember what was typed."""
+    global _words
+    _words = tuple(arguments)
+
+
+def command_words() -> list[str]:
+    """Return what was typed after `recal`."""
+    return list(_words)
+
+
 def command_line() -> str:
     """Return what was typed, for a report that says how it was made."""
-    return shlex.join(["recal", *sys.argv[1:]])
+    return shlex.join(["recal", *_words])
+
+
+def typed(*words: object) -> str:
+    """Return words as one line that can be pasted into a shell; those that are empty are left out.
+
+    Examples
+    --------
+    >>> from recal.cli.printing import typed
+    >>> typed("recal", "apply", "my folder", "--out", "answers.csv")
+    "recal apply 'my folder' --out answers.csv"
+    """
+    return shlex.join(text for word in words if (text := str(word)))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from recal.errors import FileError, InputError
+from recal.files.places import exists, is_remote
 
 Wanted = Literal["views", "probabilities", "calibration"]
 
@@ -61,7 +62,7 @@ _COMES_FROM = {
 
 def kind_of(path: Path) -> str:
     """Return what a file or folder is, one of the keys of `_CALLED`, or missing, empty or cut."""
-    if path.is_dir():
+    if exists(path) and path.is_dir():
         return "views" if path.suffix == ".zarr" or (path / "zarr.json").exists() else "folder"
     if not path.exists():
         return "missing"
@@ -122,6 +123,8 @@ def check_kind(path: Path, *wanted: Wanted) -> str:
 def missing(path: Path) -> str:
     """Return the sentence for a file that is not there, with the name that was meant where one is near."""
     folder = path.parent
+    if is_remote(path):
+        return f"There is nothing at {path}. Check the name, and that your credentials may read it."
     if not folder.is_dir():
         return f"There is no file {path}: the folder {folder} is not there."
     near = get_close_matches(path.name, [found.name for found in folder.iterdir()], n=1, cutoff=0.75)

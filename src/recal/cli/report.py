@@ -11,32 +11,47 @@ from recal.cli.compare import Methods, Splits
 from recal.cli.methods import listed
 from recal.cli.printing import AsJson, command_line, print_json, say, working
 from recal.cli.recognise import check_kind
-from recal.cli.sources import LabelColumn, LabelsFile, labelled_probs, open_views
+from recal.cli.sources import LabelColumn, LabelsFile, labelled_probs, open_views, profile_in
 
 
 def report(
-    source: Annotated[Path, typer.Argument(metavar="VIEWS|PROBS", help="Views to fit on, or probabilities to judge.")],
-    test_views: Annotated[Path | None, typer.Argument(help="Views to test on; without them VIEWS is halved.")] = None,
+    source: Annotated[
+        Path, typer.Argument(metavar="VIEWS|PROBS", help="Views to fit on, or probabilities to evaluate.")
+    ],
+    test_views: Annotated[
+        Path | None, typer.Argument(help="Views to test on. By default VIEWS is split into halves.")
+    ] = None,
     before: Annotated[
         Path | None, typer.Option("--before", help="With PROBS: the probabilities or views before calibration.")
     ] = None,
     methods: Methods = None,
     splits: Splits = None,
     out: Annotated[Path, typer.Option("--out", help="Where to write the page.")] = Path("report.html"),
-    title: Annotated[str, typer.Option("--title", help="Shown at the top.")] = "Calibration report",
+    title: Annotated[str, typer.Option("--title", help="The title of the page.")] = "Calibration report",
     labels: LabelsFile = None,
     label_column: LabelColumn = "label",
     by: Annotated[
-        list[str] | None, typer.Option("--slice", help="Judge answers by this column, too; may be given several times.")
+        list[str] | None,
+        typer.Option("--slice", help="Also evaluate each value of this column separately; repeatable."),
     ] = None,
     rows: Annotated[
         Path | None,
         typer.Option("--rows", help="A .csv or .parquet with the columns of --slice; by default PROBS itself."),
     ] = None,
     inputs: Annotated[
-        Path | None, typer.Option("--inputs", help="What was collected from: a folder of images, .npy, .npz, ...")
+        Path | None,
+        typer.Option(
+            "--inputs", help="The inputs of the tested views, to show them: a folder of images, .npy, .npz, ..."
+        ),
     ] = None,
     risk: Annotated[float, typer.Option("--risk", help="The largest share of errors among automated answers.")] = 0.01,
+    profile: Annotated[
+        Path | None,
+        typer.Option("--profile", help="A calibration or profile: what it knows of damage; by default that of VIEWS."),
+    ] = None,
+    new: Annotated[
+        Path | None, typer.Option("--new", help="Views or logits of new inputs, whose condition is estimated.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same page.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -44,17 +59,21 @@ def report(
 
     With views, methods are fitted on one file and tested on the other, or on random halves of the first. With
     probabilities (.npz, .csv, .parquet), those are evaluated, beside the ones given with --before. --rows and --inputs
-    have one row for each tested sample, in the same order.
+    have one row for each tested sample, in the same order. Views of several kinds, or --profile, add a part on damaged
+    inputs, and --new the estimated condition of new ones.
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
     held = check_kind(source, "probabilities", "views")
+    known = None if profile is None else profile_in(profile, seed)
+    batch = None if new is None else open_views(new).logits
+    from recal import profile as take_profile
     from recal.comparison import compare, compare_probs, recommend
     from recal.comparison.run import usual_methods
+    from recal.engine.same_rows import warn_of_fitted
     from recal.errors import InputError
     from recal.reporting import report as write_report
     from recal.reporting.data.verdict import advice, shown_first, verdict
-    from recal.same_rows import warn_of_fitted
 
     with working("Writing the report"):
         if held == "views":
@@ -65,6 +84,7 @@ def report(
             names = usual_methods(fit) if methods is None else listed(methods)
             result = compare(names, fit, test, splits=splits, random_state=seed)
             n_rows = (fit if test is None else test).n_samples
+            known = take_profile(fit, random_state=seed) if known is None and fit.transforms else known
         else:
             after = labelled_probs(source, label_column, by or (), labels)
             read, n_rows = {"given": after}, len(after.probs)
@@ -92,6 +112,8 @@ def report(
             inputs=None if inputs is None else _open_inputs(inputs, n_rows),
             columns=_columns(rows or source, by or []),
             risk=risk,
+            profile=known,
+            new=batch,
         )
         found = recommend(result)
         judged = verdict(result, shown_first(result, found))

@@ -12,6 +12,7 @@ import typer
 from recal.cli.recognise import check_kind, kind_of, missing
 
 if TYPE_CHECKING:
+    from recal.decisions import Profile
     from recal.files.probs import Probabilities
     from recal.views import Views
 
@@ -19,7 +20,7 @@ LabelColumn = Annotated[
     str, typer.Option("--label-column", help="The column of a .csv or .parquet file that holds the labels.")
 ]
 LabelsFile = Annotated[
-    Path | None, typer.Option("--labels", help="Labels where the file holds none: .npy, IDX, or .txt, one per line.")
+    Path | None, typer.Option("--labels", help="Labels, if the file has none: .npy, IDX, or .txt with one per line.")
 ]
 
 
@@ -88,7 +89,9 @@ def load_calibration(path: Path) -> Any:
     """Load what `recal fit` wrote; say so where the file is something else."""
     from recal import load
     from recal.errors import InputError
+    from recal.workflow.folder import file_or_in
 
+    path = file_or_in(path)
     check_kind(path, "calibration")
     found = load(path)
     if not hasattr(found, "predict_proba") and not hasattr(found, "steps"):
@@ -117,3 +120,23 @@ def check_views_held(calibrator: Any, calibration: Path, views: Views, source: P
             f"{calibration} needs logits through {', '.join(absent)}, which {source} does not hold. Collect them: "
             f"recal collect --model MODEL --data INPUTS --pool {'+'.join(map(str, needed))} --out NAME.npz"
         )
+
+
+def profile_in(path: Path, seed: int) -> Profile:
+    """The profile in a file or in a folder of `recal calibrate`, or that of a file of views."""
+    from recal import load
+    from recal.decisions import Profile
+    from recal.decisions import profile as take
+    from recal.errors import InputError
+    from recal.workflow.folder import calibration_in
+
+    path = path if path.suffix == ".zarr" else calibration_in(path)
+    if check_kind(path, "calibration", "views") == "views":
+        return take(open_views(path), random_state=seed)
+    found = load(path)
+    found = getattr(found, "profile_", found)
+    if not isinstance(found, Profile):
+        raise InputError(
+            f"{path} holds no profile; make one from the fit's views: recal watch VIEWS --save profile.recal"
+        )
+    return found

@@ -19,9 +19,9 @@ NEEDS_ARGUMENTS = False
 
 
 def transforms(
-    kind: Annotated[str | None, typer.Argument(help="One kind, such as zoom, to read all about it.")] = None,
+    kind: Annotated[str | None, typer.Argument(help="A transformation to explain, such as zoom.")] = None,
     made_for: Annotated[
-        str | None, typer.Option("--for", help="Only those for: image, video, series, audio, text or tabular.")
+        str | None, typer.Option("--for", help="Only transformations for image, video, series, audio, text or tabular.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -60,7 +60,7 @@ def transforms(
         for found in shown:
             if found.modality == modality:
                 say(_line(found))
-    say(f"Next: recal transforms {shown[0].kind}, or recal collect --pool {_example(shown[0])} ...")
+    say(f"Next: recal transforms {shown[0].kind}")
 
 
 def _explain(found: type[BuiltIn], as_json: bool) -> None:

@@ -8,28 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recal.cli.printing import AsJson, print_json, print_table, say, working
+from recal.cli.printing import AsJson, print_json, print_table, say, typed, working
 
 if TYPE_CHECKING:
-    from recal.decisions import Profile, WatchResult
+    from recal.decisions import WatchResult
 
 
 def watch(
     reference: Annotated[
         Path,
         typer.Argument(
-            metavar="PROFILE|CALIBRATION|VIEWS", help="What inputs looked like: see --save, or the fit's views."
+            metavar="PROFILE|CALIBRATION|VIEWS",
+            help="What inputs looked like at the fit: a profile, a calibration or views.",
         ),
     ],
-    views: Annotated[
-        Path | None, typer.Argument(help="Views, or logits alone, of new inputs; labels are not read.")
-    ] = None,
+    views: Annotated[Path | None, typer.Argument(help="Views or logits of new inputs. Labels are not read.")] = None,
     alpha: Annotated[float, typer.Option("--alpha", help="The allowed probability of a false alarm.")] = 0.01,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Take inputs in their order, with an alarm that is valid at any time.")
+        bool, typer.Option("--stream", help="Read inputs one by one; the alarm is valid at any time.")
     ] = False,
     save_to: Annotated[
-        Path | None, typer.Option("--save", help="Take the profile of the first file's views and save it here.")
+        Path | None, typer.Option("--save", help="Save the profile of the first file's views here.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
     as_json: AsJson = False,
@@ -46,21 +45,21 @@ def watch(
     Example: [bold]recal watch profile.recal today.npz[/bold]
     """
     from recal import save
-    from recal.cli.sources import open_views
+    from recal.cli.sources import open_views, profile_in
     from recal.decisions import StreamWatch
     from recal.decisions import watch as compare
     from recal.decisions.rule import check_share
     from recal.errors import InputError
 
     check_share(alpha, "alpha")
-    profile = _profile(reference, seed)
+    profile = profile_in(reference, seed)
     if save_to is not None:
         save(profile, save_to)
     if views is None:
         if save_to is None:
             raise InputError("recal watch takes a profile and the views of new inputs, or --save to make a profile.")
         written = f"A profile of {len(profile.answers):,} samples was written to {save_to}."
-        say(f"{written} Next: recal watch {save_to} NEW_VIEWS", quiet=as_json)
+        say(f"{written} Next: {typed('recal', 'watch', save_to, 'NEW_VIEWS')}", quiet=as_json)
         if as_json:
             print_json({"profile": save_to, "samples": len(profile.answers)})
         return
@@ -88,6 +87,10 @@ def watch(
     )
     _tell_accuracy(found)
     say(str(found.condition))
+    if found.class_mix is not None and found.class_mix.changed:
+        names = None if batch.classes is None else list(batch.classes)
+        say(f"Another class mix alone explains these inputs: {found.class_mix.moves(names)}.")
+        say("To use it: recal apply CALIBRATION NEW_VIEWS --class-mix follow --out probs.npz")
     if followed is not None:
         when = "No alarm" if followed.alarm_at is None else f"Alarm at input {followed.alarm_at:,}"
         say(f"As a stream: {when}; the evidence against 'no change' reached {followed.highest:.3g} of {1 / alpha:.3g}.")
@@ -106,23 +109,3 @@ def _tell_accuracy(found: WatchResult) -> None:
         note="'prior shift' is valid if only the class mix changed; the others treat any change as damage. "
         "None of them detects damage that leaves the logits unchanged.",
     )
-
-
-def _profile(path: Path, seed: int) -> Profile:
-    """The profile in a file, alone or in a calibration, or that of a file of views."""
-    from recal import load
-    from recal.cli.recognise import check_kind
-    from recal.cli.sources import open_views
-    from recal.decisions import Profile
-    from recal.decisions import profile as take
-    from recal.errors import InputError
-
-    if check_kind(path, "calibration", "views") == "views":
-        return take(open_views(path), random_state=seed)
-    found = load(path)
-    found = getattr(found, "profile_", found)
-    if not isinstance(found, Profile):
-        raise InputError(
-            f"{path} holds no profile; make one from the fit's views: recal watch VIEWS --save profile.recal"
-        )
-    return found

@@ -6,10 +6,11 @@ from .parts import AppliedParts as AppliedParts, apply_distributed as apply_dist
 from .pilot import Pilot as Pilot, run_pilot as run_pilot
 from .ray import RayEngine as RayEngine
 from ..transforms.preprocessing import Normalize as Normalize
+from ..transforms.outputs import PROBABILITY_FLOOR as PROBABILITY_FLOOR
 from .inputs.sources import Source as Source, as_source as as_source
 from .inputs.folder import ImageFolder as ImageFolder
 from .inputs.other_folders import ByteFolder as ByteFolder, SoundFolder as SoundFolder, TextFolder as TextFolder
-from .models.base import Model as Model, PROBABILITY_FLOOR as PROBABILITY_FLOOR, as_model as as_model
+from .models.base import Model as Model, as_model as as_model
 from .models.huggingface import HuggingFaceModel as HuggingFaceModel
 from .models.onnx import OnnxModel as OnnxModel
 from .models.torch import TorchModel as TorchModel

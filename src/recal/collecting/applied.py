@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.checks import Floats, Labels
+from recal.decisions.following.class_mix import ClassMix, adapt_to_class_mix
 from recal.decisions.following.condition import Condition
 from recal.decisions.following.powers import followed_confidences, to_the_power
 from recal.decisions.profiles import Profile
@@ -28,6 +29,8 @@ class Applied:
     confidences: NDArray[np.float64] | None = None  # the chance that each answer is right, as `predict_confidence`
     fitted_rows: int = 0  # how many of the inputs the calibrator was fitted on
     condition: Condition | None = None  # what following found of these inputs, where it was asked for
+    class_mix: ClassMix | None = None  # where another class mix than the fit's was asked for
+    predictions_changed: int = 0  # by the class mix
 
     def followed(self, condition: Condition) -> Applied:
         """Return the same answers at the temperature that suits these inputs."""
@@ -36,6 +39,26 @@ class Applied:
             self.confidences if self.confidences is None else followed_confidences(self.confidences, self.probs, probs)
         )
         return replace(self, probs=probs, confidences=sure, condition=condition)
+
+    def adapted(self, mix: ClassMix) -> Applied:
+        """Return the answers for another class mix, which can be others."""
+        probs = adapt_to_class_mix(self.probs, mix)
+        other, sure = probs.argmax(axis=1) != self.probs.argmax(axis=1), self.confidences
+        if sure is not None:
+            sure = np.where(other, probs.max(axis=1), followed_confidences(sure, self.probs, probs))
+        return replace(self, probs=probs, confidences=sure, class_mix=mix, predictions_changed=int(other.sum()))
+
+    def judged(
+        self, profile: Profile, condition: Condition | None, mix: ClassMix | None, *, estimated: bool = False
+    ) -> Applied:
+        """Return the answers for the condition and the class mix of these inputs, as far as they were asked for.
+
+        Where an estimated mix alone explains the inputs they are not damaged, and the temperature stays.
+        """
+        if condition is not None and mix is not None and estimated and mix.changed:
+            condition = replace(condition, ratio=1.0, beta=profile.beta)
+        found = self if condition is None else self.followed(condition)
+        return found if mix is None else found.adapted(mix)
 
     @property
     def passes_per_answer(self) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,15 @@ from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import Engine, choose_engine, open_source
 from recal.collecting.models.base import as_model
 from recal.collecting.sinks.memory import Sink
+from recal.decisions.following.class_mix import ClassMix
+from recal.decisions.following.class_mix import class_mix as estimate_class_mix
 from recal.decisions.following.statistics import RowNumbers
 from recal.decisions.profiles import Profile
 from recal.errors import InputError
 from recal.transforms import Named, Transform
+from recal.transforms.outputs import Outputs
 from recal.transforms.parse import Own, by_name
-from recal.transforms.preprocessing import Outputs, settle, settle_outputs
+from recal.transforms.preprocessing import settle, settle_outputs
 from recal.views import Views
 
 
@@ -39,9 +42,10 @@ def apply(
     device: Any = None,
     transforms: Own = (),
     follow: bool = False,
+    class_mix: ClassMix | Literal["follow"] | None = None,
     **files: Any,
 ) -> Applied:
-    """Return calibrated probabilities of inputs; neither inputs nor logits are ever held whole.
+    """Return calibrated probabilities of inputs; inputs are never held whole.
 
     Where the calibrator's plan has a gate, views are computed for the samples below it alone; `Applied.passes` tells
     how many forward passes each answer took.
@@ -58,6 +62,9 @@ def apply(
     follow : bool
         Judge these inputs, taken together, by their logits, and use the temperature that suits them; the calibrator
         needs a ``profile_`` for it. `Applied.condition` says what was found.
+    class_mix : ClassMix or "follow", optional
+        Answer for another class mix than the fit's: one from `recal.decisions.class_mix`, or "follow" to estimate it
+        from these inputs. Predictions can change.
 
     Examples
     --------
@@ -68,9 +75,14 @@ def apply(
     >>> apply(calibrator, lambda batch: batch, np.array([[2.0, -2.0]])).probs.argmax(1)
     array([0])
     """
+    if not (class_mix is None or class_mix == "follow" or isinstance(class_mix, ClassMix)):
+        raise InputError(
+            "is 'follow', or what recal.decisions.class_mix returned", argument="class_mix", came=f"got {class_mix!r}"
+        )
     source = open_source(inputs, labels, files)
     job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
-    sink = ProbabilitySink(job, source, calibrator, profile_of(calibrator) if follow else None)
+    profile = profile_of(calibrator) if follow or class_mix is not None else None
+    sink = ProbabilitySink(job, source, calibrator, profile, follow=follow, class_mix=class_mix)
     choose_engine(engine)(job, source, batch_size, sink, progress)
     return sink.result()
 
@@ -86,7 +98,10 @@ def job_of(
 ) -> Job:
     """Return the job of a calibrator: its transformations, its gate, and the preprocessing of its views."""
     stored = getattr(calibrator, "preprocessing_", None)
-    between, kind = settle(stored, preprocess), settle_outputs(stored, outputs)
+    between = settle(stored, preprocess)
+    if outputs is not None and (stored is None or outputs != stored.outputs):
+        outputs = as_model(model, outputs=outputs, device=device).returns(outputs)
+    kind = settle_outputs(stored, outputs)
     sample = source.sample()
     if stored is not None and sample is not None and stored.dtype not in (None, sample[1]):
         warnings.warn(
@@ -96,7 +111,9 @@ def job_of(
             stacklevel=3,
         )
     needed = needed_transforms(calibrator, transforms)
-    return Job(as_model(model, outputs=kind, device=device), needed, between, kind, gate_of(calibrator))
+    answering = as_model(model, outputs=kind, device=device)
+    kind = answering.returns(kind) if stored is None else kind
+    return Job(answering, needed, between, kind, gate_of(calibrator))
 
 
 def needed_transforms(calibrator: Calibrator, given: Own = ()) -> tuple[Transform, ...]:
@@ -123,6 +140,7 @@ class CalibratedBlock:
     labels: NDArray[Any] | None
     fitted_rows: int = 0
     numbers: RowNumbers | None = None
+    logits: NDArray[np.float32] | None = None  # where the class mix is estimated
 
     def __len__(self) -> int:
         return len(self.probs)
@@ -135,6 +153,7 @@ class Calibrating:
     calibrator: Calibrator
     transforms: tuple[Transform, ...]
     profile: Profile | None = None  # where inputs are followed
+    keeps_logits: bool = False
 
     def __call__(self, block: Block) -> CalibratedBlock:
         views: dict[Transform | str, Any] = dict(zip(self.transforms, block.transformed))
@@ -142,7 +161,8 @@ class Calibrating:
         both, passes = self.calibrator.predict_both(seen), passes_of(self.calibrator, block.logits)
         fitted = self.calibrator.fitted_rows(seen)
         numbers = None if self.profile is None else self.profile.numbers(block.logits)
-        return CalibratedBlock(block.index, *both, passes, block.labels, fitted, numbers)
+        kept = np.asarray(block.logits, np.float32) if self.keeps_logits else None
+        return CalibratedBlock(block.index, *both, passes, block.labels, fitted, numbers, kept)
 
 
 class ProbabilitySink(Sink):
@@ -150,9 +170,18 @@ class ProbabilitySink(Sink):
 
     doing: ClassVar[str] = "Applying"
 
-    def __init__(self, job: Job, source: Source, calibrator: Calibrator, profile: Profile | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        source: Source,
+        calibrator: Calibrator,
+        profile: Profile | None = None,
+        *,
+        follow: bool = False,
+        class_mix: ClassMix | Literal["follow"] | None = None,
+    ) -> None:
         super().__init__(job, source, class_names(calibrator))
-        self.calibrator, self.profile = calibrator, profile
+        self.calibrator, self.profile, self.follow, self.class_mix = calibrator, profile, follow, class_mix
         self._blocks: dict[int, CalibratedBlock] = {}
 
     def put(self, block: Block) -> None:
@@ -160,7 +189,8 @@ class ProbabilitySink(Sink):
         self.take(self.finisher()(block))
 
     def finisher(self) -> Calibrating:
-        return Calibrating(self.calibrator, self.job.transforms, self.profile)
+        followed = self.profile if self.follow else None
+        return Calibrating(self.calibrator, self.job.transforms, followed, self.class_mix == "follow")
 
     def take(self, finished: CalibratedBlock) -> None:
         if finished.labels is not None and self.source.labels is None:
@@ -175,4 +205,9 @@ class ProbabilitySink(Sink):
         applied = Applied(probs, labels, classes, passes, sure, sum(block.fitted_rows for block in blocks))
         if self.profile is None:
             return applied
-        return applied.followed(self.profile.condition_of([b.numbers for b in blocks if b.numbers is not None]))
+        pieces = [block.numbers for block in blocks if block.numbers is not None]
+        condition, mix = self.profile.condition_of(pieces) if self.follow else None, self.class_mix
+        if isinstance(mix, str):
+            logits = np.concatenate([block.logits for block in blocks if block.logits is not None])
+            mix = estimate_class_mix(self.profile, logits)
+        return applied.judged(self.profile, condition, mix, estimated=self.class_mix == "follow")

@@ -25,7 +25,7 @@ from recal.decisions.following.powers import accept_followed
 from recal.decisions.profiles import profile
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.transforms import Transform
-from recal.transforms.preprocessing import Outputs
+from recal.transforms.outputs import Outputs
 from recal.views import Views
 
 # Of the inputs of a fit, so many are asked about through damage where inputs are followed.
@@ -49,7 +49,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     preprocess : callable, optional
         From a transformed batch to what the model takes.
     batch_size : int
-    outputs : {"logits", "probabilities"}
+    outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR"
         What the model returns.
     device : optional
         Where a torch model runs.
@@ -58,7 +58,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     progress : bool
         Show a bar, if this is a terminal.
     pilot : int, optional
-        In `fit`, compute the whole pool for so many samples only, and for the others the views that pay, as in
+        In `fit`, compute the whole pool for so many samples only, and for the others the views that help, as in
         `recal.collect`.
     engine : {"local", "ray"} or RayEngine
         Where the model is asked. A file does not keep it.

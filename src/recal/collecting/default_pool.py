@@ -40,8 +40,8 @@ def usual_pool(source: Source, model: Model, seed: int = 0, name: str = AUTO) ->
     """Return the pool of this name, "auto" or "damage", for inputs of which nobody said what they are.
 
     A text is a text and a folder of images is images; arrays are told apart by their axes and dtype (see `modality`).
-    Where two readings are possible, an error asks which, since a series zoomed like a picture is rubbish that no
-    later step would notice.
+    Where two readings are possible, an error asks which, since no later step would notice a series that was
+    zoomed like a picture.
     """
     hears = isinstance(source, SoundFolder) or getattr(model, "takes", None) == "audio"
     made_for = "audio" if hears else modality(_first(source), model)
@@ -59,7 +59,7 @@ def usual_pool(source: Source, model: Model, seed: int = 0, name: str = AUTO) ->
 
 
 def modality(batch: Any, model: Model | None = None) -> str:
-    """Return what a batch is: image, video, series, text or tabular; ask where that cannot be told.
+    """Return what a batch is: image, video, series, text or tabular; raise an error where that is ambiguous.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def _three(values: Any) -> str:
 
 
 def _four(values: Any) -> str:
-    image_layout(values.shape)  # refuses where channels cannot be told
+    image_layout(values.shape)  # refuses where channels are ambiguous
     sides = sorted(values.shape[1:])[1:]
     if min(sides) < _SMALLEST_SIDE:
         raise _ask(values, f"pictures of less than {_SMALLEST_SIDE} pixels a side are unusual")
@@ -174,6 +174,7 @@ def _ask(values: Any, question: str) -> InputError:
         f"suits them: {question}{'' if question.endswith('?') else '.'}",
         remedy=Remedy(
             f"Answer with pool={f'{table} for a table, ' if flat else ''}{pools}{more}",
-            typed=f"Answer with --pool {pools}{more}{f'. For a table, in Python: {table}' if flat else ''}",
+            typed=f"Answer with --pool none for no views, or --pool {pools}{more}"
+            f"{f'. For a table, in Python: {table}' if flat else ''}",
         ),
     )

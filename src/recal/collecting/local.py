@@ -20,9 +20,11 @@ from recal.collecting.models.base import as_model
 from recal.collecting.progress_bar import progress_bar
 from recal.collecting.sinks.memory import FileSink, MemorySink, Sink, ViewsSink
 from recal.errors import InputError, Remedy
+from recal.files.places import as_place, refuse_single_file
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
-from recal.transforms.preprocessing import Outputs, record
+from recal.transforms.outputs import Outputs
+from recal.transforms.preprocessing import record
 from recal.views import Views
 
 Engine = Literal["local", "ray"]
@@ -48,7 +50,7 @@ def collect(
     pilot: int | None = None,
     **files: Any,
 ) -> Views:
-    """Ask a model for the logits of inputs, as they are and through each transformation of a pool.
+    """Compute a model's logits for inputs and for transformed copies of them.
 
     Parameters
     ----------
@@ -58,7 +60,7 @@ def collect(
         Not yet normalised: transformations act on pixels, and `preprocess` follows them. A folder, dataset or loader
         is read batch by batch and never held whole.
     pool : str, sequence of transformations, or None
-        As in `recal.pool`; None for the originals alone; "auto" for the usual one, chosen by what the inputs are.
+        As in `recal.pool`; None for the originals alone; "auto" for the default pool for such inputs.
     preprocess : callable, optional
         From a transformed batch to what the model takes (normalisation, layout). It gets a tensor on the model's
         device for a torch model, and an array otherwise.
@@ -67,17 +69,20 @@ def collect(
     classes : sequence, optional
         The model's columns in order, where labels are not column indices.
     batch_size : int
-        Samples in one forward pass. A model may answer in other last bits for another size.
+        Samples in one forward pass. Another size may change the last bits of the logits.
     out : path, optional
         A name ending in .zarr is a store, written batch by batch and resumable; one in .npz is written at the end.
     engine : {"local", "ray"} or RayEngine
         Where the work is done.
     resume : bool
-        Go on with a store that was interrupted; False begins again and replaces it.
+        Resume a store that was interrupted; False starts over and overwrites it.
     progress : bool
         Show a bar, if this is a terminal.
-    outputs : {"logits", "probabilities"}
-        What the model returns. Probabilities become logarithms, with 1e-12 in place of 0.
+    outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR"
+        What the model returns. Logarithms are taken of probabilities; those below a floor of 1e-12 count as the floor.
+        "votes" are probabilities that are shares of trees or of neighbours, where 0 means too few voters: the floor is
+        0.01 / n_classes. scikit-learn's forests, trees and neighbours are known to vote. Another floor is set by its
+        number, as in "probabilities:0.001".
     device : optional
         Where a torch model runs; it is moved back afterwards.
     seed : int
@@ -109,10 +114,11 @@ def collect(
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise InputError("must be a whole number from 1 on", argument="batch_size", came=f"got {batch_size!r}")
     answering = as_model(model, outputs=outputs, device=device)
+    outputs = answering.returns(outputs)
     source = open_source(inputs, labels, files)
     named = isinstance(pool, str) and pool in NAMED
     transforms = usual_pool(source, answering, seed, str(pool)) if named else as_pool(pool, seed)
-    target = None if out is None else Path(out)
+    target = None if out is None else as_place(out)
     if pilot is not None and transforms and needs_pilot(source, pilot):
         from recal.collecting.pilot import run_pilot
 
@@ -175,6 +181,7 @@ def _open_sink(
     if target is None:
         return MemorySink(job, source, classes)
     if target.suffix == ".npz":
+        refuse_single_file(target)
         return FileSink(job, source, classes, target)
     if target.suffix == ".zarr":
         from recal.collecting.sinks.store import StoreSink

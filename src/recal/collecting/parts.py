@@ -21,9 +21,10 @@ from recal.collecting.sinks.memory import Sink
 from recal.collecting.sinks.unchanged import Inputs
 from recal.collecting.workers import as_indexed
 from recal.errors import InputError, RecalError
+from recal.files.places import as_place, exists, is_remote
 from recal.files.prob_tables import read_origin, write_prob_file
+from recal.transforms.outputs import Outputs
 from recal.transforms.parse import Own
-from recal.transforms.preprocessing import Outputs
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class AppliedParts:
         return self.passes / self.written if self.written else None
 
     def __fspath__(self) -> str:
-        return os.fspath(self.folder)
+        return str(self.folder)
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,9 @@ def apply_distributed(
     calibrator, model, inputs, preprocess, batch_size, progress, outputs, device, transforms, **files
         As in `recal.collecting.apply`. Views are computed for the samples below the calibrator's gate alone.
     out : path
-        A folder that all workers can reach. Each batch becomes ``part-000000.parquet`` and so on, in the order of the
-        inputs; parts that are there already are kept, so the same call goes on after an interruption. Beside what
-        `recal apply` writes, a part has a column `passes`: how many forward passes each answer took.
+        A folder, or a URL, that all workers can reach. Each batch becomes ``part-000000.parquet`` and so on, in the
+        order of the inputs; parts that are there already are kept, so the same call goes on after an interruption.
+        Beside what `recal apply` writes, a part has a column `passes`: how many forward passes each answer took.
     engine : {"ray", "local"} or RayEngine
 
     Returns
@@ -173,9 +174,11 @@ def apply_distributed(
     """
     source = as_indexed(open_source(inputs, None, files))
     job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
-    folder = Path(out).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    there, every = set(os.listdir(folder)), range(-(-source.n_samples // batch_size))
+    folder = as_place(out).absolute()
+    if not is_remote(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    there = {path.name for path in folder.iterdir()} if exists(folder) else set()
+    every = range(-(-source.n_samples // batch_size))
     made_by = digest(
         [calibrator.get_params(deep=False), calibrator.state(), _of(job), source.fingerprint(), batch_size]
     )

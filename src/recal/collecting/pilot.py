@@ -1,4 +1,4 @@
-"""A pilot: every candidate view of a few labelled samples, so that only those that pay are computed for the rest.
+"""A pilot: every candidate view of a few labelled samples, so that only those that help are computed for the rest.
 
 Its samples are random rows, since folders come sorted by class, and a store of their own: they are computed once more
 among all, so that the result has the bytes of a `collect` of the chosen views, and resuming needs nothing new.
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from recal.calibrators.stacking.estimator import ViewStacking
 from recal.collecting.fingerprint import digest
-from recal.collecting.inputs.loaders import join
 from recal.collecting.inputs.sources import FILE_OPTIONS, Batch, IndexedSource, Stamp
 from recal.collecting.local import as_pool, collect, open_source
 from recal.errors import InputError, Remedy
@@ -169,9 +168,11 @@ class Picked(IndexedSource):
     def read(self, start: int, stop: int) -> Any:
         return self._read(start, stop)[0]
 
+    def take(self, rows: Sequence[int]) -> tuple[Any, NDArray[Any] | None]:
+        return self.source.take(self.rows[list(rows)].tolist())
+
     def _read(self, start: int, stop: int) -> tuple[Any, NDArray[Any] | None]:
-        ones = [self.source.batch(int(row), 1) for row in self.rows[start:stop]]
-        return join([(one.inputs, one.labels) for one in ones])
+        return self.source.take(self.rows[start:stop].tolist())
 
     def batch(self, index: int, size: int) -> Batch:
         start = index * size

@@ -15,18 +15,16 @@ from typing import Any
 import numpy as np
 
 from recal.checks import Floats
+from recal.collecting.agreement import check_agreement
 from recal.collecting.inputs.sources import IndexedSource, Source
-from recal.collecting.inputs.tables import TableSource
+from recal.collecting.inputs.tables import TableSource, holds_texts
 from recal.collecting.job import Job, Preprocess
 from recal.collecting.local import as_pool, open_source
 from recal.collecting.models.base import Model, as_model
 from recal.collecting.sinks.memory import MemorySink
 from recal.errors import InputError, Remedy
 from recal.transforms import Transform
-from recal.transforms.preprocessing import Outputs
-
-# A column of so many words a row on average, most of them met once, holds texts and no categories.
-_WORDS = 3
+from recal.transforms.outputs import Outputs
 
 
 def preflight(
@@ -80,13 +78,15 @@ def preflight(
     if not asked:
         return
     kinds = {type(transform): transform for transform in reversed(transforms)}
-    job = Job(answering, tuple(kinds.values()), preprocess, outputs)
+    job = Job(answering, tuple(kinds.values()), preprocess, answering.returns(outputs))
     with answering.running():
         block = job.run(batch, source.describe)
     sink = MemorySink(job, source, classes)
     sink._check(block)  # the labels that are known beforehand
     sink._columns(batch.labels, block.logits.shape[1])
     _tell_of_constants(block.logits, answering.name)
+    how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": batch_size}
+    check_agreement(answering, source, classes=classes, **how)
 
 
 def _check_names(values: Any, model: Model, source: Source, classes: Sequence[Any] | None) -> None:
@@ -112,7 +112,7 @@ def _check_columns(source: Source, model: Model) -> None:
     if not isinstance(source, TableSource) or hasattr(getattr(model, "estimator", None), "feature_names_in_"):
         return
     frame = source.values
-    texts = [str(name) for name in frame.columns if _is_text(frame[name])]
+    texts = [str(name) for name in frame.columns if holds_texts(frame[name])]
     if not texts:
         return
     others = [str(name) for name in frame.columns if str(name) not in texts]
@@ -126,14 +126,6 @@ def _check_columns(source: Source, model: Model) -> None:
             f"{said}.", remedy=Remedy(f"To read it as texts pass {python}.", f"To read it as texts add {typed}.")
         )
     warnings.warn(f"{said}. If the model takes texts, say text_column={texts[0]!r}.", UserWarning, stacklevel=3)
-
-
-def _is_text(column: Any) -> bool:
-    if getattr(column.dtype, "kind", "O") in "biufcmM":
-        return False
-    values = [str(value) for value in column.head(1000).tolist()]
-    words = sum(len(value.split()) for value in values) / max(1, len(values))
-    return words >= _WORDS and len(set(values)) > len(values) / 2
 
 
 def _tell_of_constants(logits: Floats, name: str) -> None:

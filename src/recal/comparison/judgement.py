@@ -1,4 +1,4 @@
-"""Which methods are distinguishable by proper scores, and which one to use: the cheapest that nothing beats."""
+"""Which methods are distinguishable by proper scores, and which one to use: of the cheapest unbeaten ones the best."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ Outcome = Literal["better", "no difference", "worse", "mixed"]
 # Proper scores reward calibrated and sharp confidence together, so a method cannot win by being miscalibrated.
 PROPER = ("nll", "brier")
 LEVEL = 0.95
+# A method is near the best one if it is worse by no more than so many standard errors of their difference.
+_NEAR = 0.5
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,13 @@ def judge(comparison: Comparison, method: str, other: str, level: float = LEVEL)
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The cheapest method that no other beats distinguishably.
+    """The method to use: of those that no other beats distinguishably the cheapest, and of these the best.
 
     Attributes
     ----------
     method : its name
     passes : forward passes of the model for one answer, the mean over the test rows
-    contenders : those that it was chosen from, in the comparison's order
+    contenders : those that no other beats distinguishably, in the comparison's order
     """
 
     method: str
@@ -124,13 +126,14 @@ class Recommendation:
 
 
 def recommend(comparison: Comparison) -> Recommendation:
-    """Choose a method without letting noise on the test rows choose.
+    """Choose a method without letting noise on the test rows buy forward passes or replace a calibrated model.
 
     A method is dropped when some other is distinguishably better by proper scores, at a level corrected for the number
     of methods: the truly best one stays in with a probability of at least 95 % (Hsu's comparisons with the best, by
-    Bonferroni). Of those that remain the cheapest is taken: fewest forward passes per answer, then those that keep
-    every answer, then the order in which methods were given. The values themselves are never ranked. An uncalibrated
-    model that the calibration test rejects is not recommended where a calibrated one remains.
+    Bonferroni). Of those that remain only the ones with the fewest forward passes per answer are looked at. The model
+    as it is comes first among them, unless the calibration test rejects it. Else it is the first method within half a
+    standard error of the best by both scores, those that keep every answer before others, then in the order given: to
+    calibrate in one way or another costs the same, so that a difference need not be proven to be used.
     """
     methods = comparison.methods
     level = 1 - (1 - LEVEL) / max(len(methods) - 1, 1)
@@ -142,8 +145,23 @@ def recommend(comparison: Comparison) -> Recommendation:
     # Two scores could, in theory, send everybody round in a circle.
     unbeaten = tuple(name for name in methods if name not in beaten) or tuple(methods)
     contenders = tuple(name for name in unbeaten if not _miscalibrated_as_it_is(comparison, name)) or unbeaten
-    method = min(contenders, key=lambda name: cost(comparison, name))
+    fewest = min(cost(comparison, name)[0] for name in contenders)
+    cheapest = [name for name in contenders if cost(comparison, name)[0] == fewest]
+    near = cheapest if methods[0] in cheapest else _near_best(comparison, cheapest)
+    method = min(near, key=lambda name: cost(comparison, name))
     return Recommendation(method, comparison.passes[list(methods).index(method)], contenders)
+
+
+def _near_best(comparison: Comparison, methods: list[str]) -> list[str]:
+    """Those that are at most half a standard error worse than the best of them by each score."""
+    places = {name: place for place, name in enumerate(comparison.methods)}
+    near: list[set[str]] = []
+    for metric in PROPER:
+        best = min(methods, key=lambda name: float(comparison.values[metric][:, places[name]].mean()))
+        apart = {name: difference(comparison, metric, name, best) for name in methods}
+        near.append({name for name, one in apart.items() if one.value <= _NEAR * one.error})
+    # Where each score has a best of its own, far from the other, the first decides.
+    return sorted(near[0] & near[1] or near[0])
 
 
 def cost(comparison: Comparison, method: str) -> tuple[float, bool, int]:

@@ -85,6 +85,7 @@ class Comparison:
     fit_views, test : the first split's views; None where only probabilities were given: then see `probs` and `labels`
     test_rows : the test rows' places in the file they come from; None where they are all of it, in order
     classes : names of the columns, where they were given
+    passes_known : False where probabilities were given without what they cost
     """
 
     methods: Sequence[str]
@@ -106,6 +107,7 @@ class Comparison:
     probs: Mapping[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
     labels: NDArray[np.intp] | None = None
     classes: NDArray[Any] | None = None
+    passes_known: bool = True
 
     def rows(self, metric: str) -> list[Row]:
         """One line for each method, in the order of `methods`."""

@@ -145,6 +145,7 @@ def compare_probs(
     y: ArrayLike,
     *,
     confidences: Mapping[str, ArrayLike | None] | None = None,
+    passes: Mapping[str, float] | None = None,
     baseline: str | None = None,
     bootstrap: int = 500,
     n_bins: int = 15,
@@ -159,6 +160,8 @@ def compare_probs(
     y : array-like of shape (n_samples,)
     confidences : mapping of name to what `predict_confidence` gave, optional
         By default each row's largest probability.
+    passes : mapping of name to forward passes per answer, optional
+        Names that are not in it take one.
     baseline : str, optional
         The name to which differences are taken; the first by default.
 
@@ -189,7 +192,8 @@ def compare_probs(
         baseline=baseline,
         values={metric: np.array([[one[metric] for one in evaluated]]) for metric in LABELS},
         fit_seconds=np.zeros((1, len(names))),
-        passes=(1.0,) * len(names),
+        passes=tuple((passes or {}).get(name, 1.0) for name in names),
+        passes_known=passes is not None,
         keeps_accuracy=tuple(bool(np.array_equal(p, predictions[0])) for p in predictions),
         setup=Setup(
             n_fit=0,

@@ -4,6 +4,11 @@ from .crossfit import decide_crossfitted as decide_crossfitted
 from .deciding import decide as decide
 from .decision import Costs as Costs, Decision as Decision, Part as Part
 from .labels import Promise as Promise, more_labels as more_labels
+from .following.class_mix import (
+    ClassMix as ClassMix,
+    adapt_to_class_mix as adapt_to_class_mix,
+    class_mix as class_mix,
+)
 from .following.condition import Condition as Condition
 from .following.powers import accept_followed as accept_followed, to_the_power as to_the_power
 from .profiles import Profile as Profile, profile as profile

@@ -12,9 +12,9 @@ from recal.decisions.bounds import Vector, share_interval
 from recal.decisions.decision import Costs, Decision, Part
 from recal.decisions.rule import DecisionRule, Reads, check_share, is_number
 from recal.decisions.search import Ranked, certified, further_answers, ranked
+from recal.engine.same_rows import fitted_rows, warn_of_fitted
 from recal.errors import InputError
 from recal.metrics.rows import Classes
-from recal.same_rows import fitted_rows, warn_of_fitted
 
 REMEDY = (
     "Decide on other labelled samples. Where there are none, recal.decisions.decide_crossfitted "
@@ -36,7 +36,7 @@ def decide(
     per_class: bool = False,
     classes: Classes = None,
 ) -> Decision:
-    """Find the threshold above which answers may be accepted: mistakes among them stay below `risk`, guaranteed.
+    """Find the confidence threshold above which at most a share `risk` of the answers is wrong, with a guarantee.
 
     With probability at least `confidence` over the labelled samples, the true share of mistakes among accepted answers
     is at most `risk`. The bound is exact (binomial) and holds for the search over thresholds, too: see
@@ -51,14 +51,14 @@ def decide(
     risk : float
         The largest share of mistakes among accepted answers. Given costs replace it.
     confidence : float
-        How sure the guarantee is.
+        The probability that the guarantee holds.
     confidences : array-like of shape (n_samples,), optional
         What `predict_confidence` gave; by default each row's largest probability. They rank answers better where a
         calibrator keeps answers that it finds unlikely, and the rule then reads them, too. Being calibrated, they also
         say where the search had best begin, which accepts more where samples are few. The guarantee holds for any.
     cost_error, cost_review : float, optional
-        What an accepted mistake and a review cost. Chosen is the threshold with the lowest cost among those that are,
-        with the given confidence, cheaper than having every answer reviewed.
+        The cost of an accepted error and of a review. The threshold is then the one with the lowest cost among those
+        that are, with the given confidence, cheaper than reviewing every answer.
     per_class : bool
         One threshold for each class that can be answered, and the guarantee for each of them, all at once.
     classes : sequence of length n_classes, optional

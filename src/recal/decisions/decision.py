@@ -143,6 +143,11 @@ class Decision:
         return min(numbers) if numbers else None
 
     @property
+    def suggested_risk(self) -> float | None:
+        """`supported_risk` rounded up to two digits; None where something may be accepted, or at no risk."""
+        return None if self.supported_risk is None else _round_up(self.supported_risk)
+
+    @property
     def cost(self) -> float:
         """The mean cost of an answer under this rule, as observed; NaN where no costs were given."""
         if self.costs is None:
@@ -200,13 +205,22 @@ class Decision:
         return (
             f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}), {where}with at most "
             f"{_percent(self.risk)} of them wrong{each}, at {_percent(self.confidence)} confidence; "
-            f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen.{void}"
+            f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen.{self._price()}{void}"
+        )
+
+    def _price(self) -> str:
+        """What the guarantee costs, where costs were given."""
+        if self.costs is None:
+            return ""
+        return (
+            f" Cost per answer {self.cost:.3g}; at the threshold that was cheapest in these samples, without a "
+            f"guarantee, {self.lowest_cost:.3g}."
         )
 
     def _why(self) -> str:
         samples = f"{self.n_samples:,} labelled samples"
-        known = self.supported_risk
-        instead = "" if known is None else f" As they are, they can show a risk of {_percent(_round_up(known))}."
+        known = self.suggested_risk
+        instead = "" if known is None else f" They can show a risk of {_percent(known)}."
         if self.needed is None:
             return (
                 f"in these {samples} mistakes are more frequent than {_percent(self.risk)} even among the most "

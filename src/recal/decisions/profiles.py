@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, check_labels
+from recal.checks import Floats, check_labels, check_logits
+from recal.decisions.following.class_mix import ByClass, learn_classes
 from recal.decisions.following.condition import Condition, Following, unknown
 from recal.decisions.following.learning import FEWEST_ROWS, learn
 from recal.decisions.following.prior_shift import recalls
@@ -62,6 +63,8 @@ class Profile:
         What the views taught about damage; None without labels or with fewer than 100 samples.
     class_shares, class_recalls : arrays of shape (n_classes,), optional
         Of the fitting samples: each class's share, and the share of right answers to its samples.
+    by_class : ByClass, optional
+        What the samples of each class showed, by which `class_mix` judges another mix.
     """
 
     n_classes: int
@@ -76,6 +79,7 @@ class Profile:
     following: Following | None = None
     class_shares: Vector | None = None
     class_recalls: Vector | None = None
+    by_class: ByClass | None = None
 
     def __post_init__(self) -> None:
         n = len(self.log_odds)
@@ -88,6 +92,8 @@ class Profile:
         for values in (self.class_shares, self.class_recalls):
             if values is not None and (values.shape != (self.n_classes,) or not np.isfinite(values).all()):
                 raise InputError(f"A profile's class shares and recalls must be {self.n_classes} finite numbers.")
+        if self.by_class is not None:
+            self.by_class.check(self.n_classes)
         if not isinstance(self.following, Following | None):
             raise InputError(f"`following` must be a Following, got a {type(self.following).__name__}.")
         if not (np.isfinite(self.log_odds).all() and self.beta > 0):
@@ -106,7 +112,7 @@ class Profile:
 
     def condition(self, logits: Floats) -> Condition:
         """What a batch of logits says about damage: its accuracy and the temperature that suits it, or why not."""
-        return self.condition_of([self.numbers(logits)])
+        return self.condition_of([self.numbers(check_logits(logits))])
 
     def numbers(self, logits: Floats) -> RowNumbers:
         """What `condition_of` needs of a piece of a batch, so that a large one need not be held whole."""
@@ -179,6 +185,7 @@ def profile(views: Views | ArrayLike, y: ArrayLike | None = None, *, random_stat
         following=None if labels is None else learn(seen, labels, beta, rng),
         class_shares=shares,
         class_recalls=hits,
+        by_class=None if labels is None else learn_classes(seen.logits, labels, beta, cut),
     )
 
 

@@ -28,7 +28,7 @@ class DecisionRule:
     risk : float
         The share of mistakes among accepted answers that was asked for, in (0, 1).
     confidence : float
-        How sure the bound on it is, in (0, 1).
+        The probability that the bound holds, in (0, 1).
     reads : {"maximum", "confidence"}
         What is compared with the threshold: each row's largest probability, or the confidence in the answer, as
         `predict_confidence` gives it. The two differ where a calibrator keeps answers that it finds unlikely.

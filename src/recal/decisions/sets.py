@@ -8,7 +8,8 @@ whatever the model is worth. Three scores:
 - lac: 1 - p. The smallest sets on average (Sadinle, Lei and Wasserman, 2019); also called THR.
 - aps: the probability of all classes that are likelier, and a random part of the class's own (Romano, Sesia and
   Candes, 2020). Sets grow where samples are hard.
-- raps: aps with a penalty on every rank beyond the first few (Angelopoulos, Bates, Malik and Jordan, 2021).
+- raps: aps with a penalty on every rank beyond the first few (Angelopoulos, Bates, Malik and Jordan, 2021); the
+  penalty is chosen on a part of the samples (`penalties`).
 
 The random part is computed from the sample's own probabilities: a sample gets the same set alone or in a batch, and
 since the score is then a plain function of the sample, the guarantee needs no random numbers.
@@ -18,17 +19,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_labels, check_probs
+from recal.checks import Floats, check_labels, check_probs
 from recal.decisions.bounds import Interval, share_interval
+from recal.decisions.penalties import limit, needed, parted, smallest
 from recal.decisions.rule import check_share, is_number
+from recal.engine.same_rows import fitted_rows, warn_of_fitted
 from recal.errors import FewSamplesWarning, InputError
-from recal.same_rows import fitted_rows, warn_of_fitted
 
 Method = Literal["lac", "aps", "raps"]
 Vector = NDArray[np.float64]
@@ -76,9 +78,9 @@ class PredictionSets:
         check_share(self.coverage, "coverage")
         if not isinstance(self.limits, tuple) or not self.limits:
             raise InputError("must be a tuple of one or more numbers", argument="limits", came=f"got {self.limits!r}")
-        for limit in self.limits:
-            if not is_number(limit) or math.isnan(limit):
-                raise InputError(f"A limit must be a number, or inf to keep a class always, got {limit!r}.")
+        for one in self.limits:
+            if not is_number(one) or math.isnan(one):
+                raise InputError(f"A limit must be a number, or inf to keep a class always, got {one!r}.")
         if not is_number(self.penalty) or not 0 <= self.penalty < math.inf:
             raise InputError("must be a number of at least 0", argument="penalty", came=f"got {self.penalty!r}")
         if isinstance(self.free_ranks, bool) or not isinstance(self.free_ranks, int) or self.free_ranks < 0:
@@ -159,7 +161,7 @@ def prediction_sets(
     method: Method = "lac",
     *,
     per_class: bool = False,
-    penalty: float = 0.1,
+    penalty: float | None = None,
     free_ranks: int = 2,
     randomised: bool = True,
     at_least_one: bool = False,
@@ -176,7 +178,11 @@ def prediction_sets(
         Calibrated or not; the guarantee holds for any. Better probabilities give smaller sets.
     y : array-like of shape (n_samples,)
         Integers are column indices; anything else needs `classes`.
-    coverage, method, penalty, free_ranks, randomised, at_least_one : see `PredictionSets`
+    coverage, method, randomised, at_least_one : see `PredictionSets`
+    penalty, free_ranks : float, int
+        Of raps; see `PredictionSets`. Without a penalty, a random fifth of the samples chooses both, for the smallest
+        sets, and the others make the limit, so that the coverage holds. Below 250 samples, or ``5 / (1 - coverage)``,
+        the penalty is 0.1.
     per_class : bool
         Guarantee the coverage for the samples of each true class, with a limit for each (Mondrian). A class with fewer
         than about ``1 / (1 - coverage)`` labelled samples is then always kept.
@@ -200,27 +206,55 @@ def prediction_sets(
     array = check_probs(probs)
     labels = check_labels(y, len(array), array.shape[1], classes)
     warn_of_fitted(fitted_rows(array), len(array), "the coverage does not hold", "Make the sets on other samples.")
-    form = PredictionSets(method, coverage, (math.inf,), penalty, free_ranks, randomised, at_least_one)
-    own = form.scores(array, u)[np.arange(len(array)), labels]
+    form = PredictionSets(method, coverage, (math.inf,), 0.1 if penalty is None else penalty, free_ranks, randomised)
+    parts = None if u is None else form._parts(np.asarray(array), u)
+    kept = np.arange(len(array))
+    if method == "raps" and penalty is None:
+        chosen, kept = parted(len(array), coverage)
+        if len(chosen):
+            form = _tuned(form, array[chosen], labels[chosen], None if parts is None else parts[chosen])
+    array, labels = array[kept], labels[kept]
+    scores = form.scores(array, None if parts is None else parts[kept])
+    own = scores[np.arange(len(array)), labels]
     groups = [own[labels == column] for column in range(array.shape[1])] if per_class else [own]
-    limits = tuple(_limit(scores, coverage) for scores in groups)
-    if endless := limits.count(math.inf):
-        needed = math.ceil(coverage / (1.0 - coverage) - 1e-9)
-        which = f"{endless} of {len(limits)} classes have" if per_class else "These samples are"
-        warnings.warn(
-            f"{which} fewer than the {needed} labelled samples that a coverage of {coverage:g} needs"
-            + (", and stay in every set. " if per_class else ": every set holds every class. ")
-            + "Add labelled samples, or lower the coverage.",
-            FewSamplesWarning,
-            stacklevel=2,
+    limits = tuple(limit(scores, coverage) for scores in groups)
+    _warn_of_whole_sets(limits, [len(group) for group in groups], scores, coverage)
+    return replace(form, limits=limits, at_least_one=at_least_one)
+
+
+def _tuned(form: PredictionSets, array: Floats, labels: NDArray[np.intp], u: Vector | None) -> PredictionSets:
+    scores = replace(form, method="aps").scores(array, u)
+    order = np.argsort(-array, axis=1, kind="stable")
+    ranks = np.empty(array.shape)
+    np.put_along_axis(ranks, order, np.broadcast_to(np.arange(1.0, array.shape[1] + 1), array.shape), axis=1)
+    penalty, free_ranks = smallest(scores, ranks, labels, form.coverage)
+    return replace(form, penalty=penalty, free_ranks=free_ranks)
+
+
+def _warn_of_whole_sets(limits: tuple[float, ...], counts: list[int], scores: Vector, coverage: float) -> None:
+    """Say so where classes are in every set, or every set holds every class, and what to do about it."""
+    fewest, endless, per_class = needed(coverage), limits.count(math.inf), len(limits) > 1
+    if endless and endless < len(limits):
+        text = (
+            f"{endless} of {len(limits)} classes have fewer than the {fewest} labelled samples that a coverage of "
+            f"{coverage:g} needs, and stay in every set. Add samples of these classes, or lower the coverage."
         )
-    return PredictionSets(method, coverage, limits, penalty, free_ranks, randomised, at_least_one)
-
-
-def _limit(scores: Vector, coverage: float) -> float:
-    """The k-th smallest score, k = ceil((n + 1) coverage): a new score is at most that with this probability."""
-    rank = math.ceil((len(scores) + 1) * coverage - 1e-9)  # 10 x 0.9 is meant as 9
-    return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else math.inf
+    elif endless:
+        which = f"None of the {len(limits)} classes has" if per_class else f"{sum(counts)} samples are fewer than"
+        first = "Use per_class=False, add" if per_class else "Add"
+        text = (
+            f"{which} the {fewest} labelled samples that a coverage of {coverage:g} needs, so every set holds every "
+            f"class. {first} labelled samples, or lower the coverage."
+        )
+    elif scores.shape[1] > 1 and (scores <= np.asarray(limits)).all():
+        text = (
+            f"With a coverage of {coverage:g} every set holds every class: these probabilities cannot rule any out. "
+            + ("Use per_class=False, " if per_class else "Use a better model or calibration, ")
+            + "or lower the coverage."
+        )
+    else:
+        return
+    warnings.warn(text, FewSamplesWarning, stacklevel=3)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from recal.checks import check_labels, check_probs
 from recal.decisions.bounds import Interval, Vector, share_interval
 from recal.decisions.deciding import answers_of, decide
 from recal.decisions.decision import Decision
 from recal.decisions.rule import check_share
-from recal.decisions.search import certified, ranked
+from recal.decisions.search import Ranked, certified, ranked
 from recal.errors import InputError
 from recal.metrics.rows import Classes
 from recal.progress import track
@@ -143,6 +143,7 @@ def _resampled_shares(
             )
     labels = check_labels(y, n, n_classes, classes)
     read = [answers_of(array, labels, confidences[name]) for name, array in zip(methods, arrays)]
+    calibrated = [confidences[name] is not None for name in methods]
     rng, n_groups = np.random.default_rng(random_state), len(like.parts)
     level = (1.0 - like.confidence) / n_groups
     found = np.empty((len(read), draws))
@@ -152,16 +153,15 @@ def _resampled_shares(
             accepted = 0
             for group in range(n_groups):
                 mine = rows if n_groups == 1 else rows[answers[rows] == group]
-                accepted += _accepted(sure[mine], wrong[mine], like, level)
+                accepted += _accepted(ranked(sure[mine], wrong[mine]), like, level, calibrated[index])
             found[index, draw] = accepted / n
     return found
 
 
-def _accepted(sure: Vector, wrong: NDArray[np.bool_], like: Decision, level: float) -> int:
-    if not len(sure):
+def _accepted(answers: Ranked, like: Decision, level: float, calibrated: bool) -> int:
+    if not len(answers):
         return 0
-    answers = ranked(sure, wrong)
-    sizes = certified(answers, like.risk, level)
+    sizes = certified(answers, like.risk, level, calibrated=calibrated)
     if not len(sizes) or like.costs is None:
         return int(sizes[-1]) if len(sizes) else 0
     return int(sizes[np.argmin(like.costs.per_answer(answers.errors[sizes], sizes, len(answers)))])

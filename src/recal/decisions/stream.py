@@ -5,6 +5,10 @@ were, ranks are independent and uniform, whatever the model (conformal p-values;
 player bets on each rank before it is seen, at fair odds; the capital can then reach 1/alpha with probability at most
 alpha, over all times together (Ville's inequality). It grows when ranks drift (conformal test martingales; the bets are
 the "simple jumper" of Vovk, Petej, Nouretdinov, Ahlberg, Carlsson and Gammerman, 2021).
+
+Bets on clean inputs lose, so a player who had bet everything would have little left when a change comes at last. Half
+of the capital is therefore kept back and put down bit by bit: this is a mixture of players who begin at every time, and
+the alarm comes later by a logarithm of the clean inputs before the change, which no test with this promise can avoid.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from recal.views import Views
 # How strongly the players bet that ranks are high or low, and how often they change their minds.
 _BETS = np.array([-1.5, -0.5, 0.5, 1.5])
 _JUMP = 0.01
+# What is kept back at first, and how slowly it is put down: reserve x (1 + inputs / slow) ** -decay.
+_RESERVE, _SLOW, _DECAY = 0.5, 20.0, 0.2
 _FORTUNE = 1e200
 # So many samples are judged together for their condition.
 _WINDOW = 1000
@@ -83,7 +89,7 @@ class StreamWatch:
         self._pools = [sorted(column.tolist()) for column in _columns(fit)]
         # One row of players for each pool, then one for each class; what each row counts of the whole capital.
         n_pools, n_classes = len(self._pools), profile.n_classes
-        self._players = np.full((n_pools + n_classes, len(_BETS)), 1.0 / len(_BETS))
+        self._players = np.full((n_pools + n_classes, len(_BETS)), (1.0 - _RESERVE) / len(_BETS))
         self._shares = np.r_[np.ones(n_pools), np.full(n_classes, 1 / n_classes)] / (n_pools + 1)
         self._recent: list[RowNumbers] = []
         self.n_seen = 0
@@ -92,7 +98,7 @@ class StreamWatch:
 
     @property
     def capital(self) -> float:
-        return float(self._shares @ self._players.sum(axis=1))
+        return float(self._shares @ self._players.sum(axis=1)) + _kept_back(self.n_seen)
 
     @property
     def alarm(self) -> bool:
@@ -141,7 +147,8 @@ class StreamWatch:
 
     def _bet(self, ranks: NDArray[np.float64]) -> None:
         capital = self._players.sum(axis=1, keepdims=True)
-        mixed = (1 - _JUMP) * self._players + _JUMP * capital / len(_BETS)
+        put_down = _kept_back(self.n_seen) - _kept_back(self.n_seen + 1)
+        mixed = (1 - _JUMP) * self._players + (_JUMP * capital + put_down) / len(_BETS)
         # A fortune is a fortune: beyond the limit it would overflow and says nothing more.
         self._players = np.minimum(mixed * (1 + _BETS * (ranks[:, None] - 0.5)), _FORTUNE)
         self.n_seen += 1
@@ -149,6 +156,11 @@ class StreamWatch:
         self.highest = max(self.highest, now)
         if self.alarm_at is None and now >= 1 / self.alpha:
             self.alarm_at = self.n_seen
+
+
+def _kept_back(n_seen: int) -> float:
+    """The part of the capital on which nothing was bet yet."""
+    return float(_RESERVE * (1.0 + n_seen / _SLOW) ** -_DECAY)
 
 
 def _columns(found: Reactions) -> list[Vector]:

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.decisions.bounds import Interval
+from recal.decisions.following.class_mix import ClassMix, class_mix
 from recal.decisions.following.condition import Condition
 from recal.decisions.following.estimates import known_estimates
 from recal.decisions.profiles import Profile, Reactions, Vector, reactions, sigmoid
 from recal.decisions.rule import check_share
+from recal.engine.same_rows import kept_hashes, seen_among, warn_of_fitted
 from recal.errors import InputError
 from recal.progress import track
 from recal.views import Views
@@ -58,6 +60,8 @@ class WatchResult:
         but the class mix had changed).
     views_used : bool
         Whether the views of the profile were there to be compared.
+    class_mix : ClassMix or None
+        The shares of the classes, estimated where another mix alone explains the batch; None without labels at the fit.
     """
 
     alarm: bool
@@ -69,6 +73,7 @@ class WatchResult:
     others: dict[str, float]
     accuracy_at_fit: float
     views_used: bool
+    class_mix: ClassMix | None = None
 
     @property
     def known(self) -> bool:
@@ -110,11 +115,12 @@ class WatchResult:
             "reason": self.reason,
             "accuracy_at_fit": self.accuracy_at_fit,
             "other_estimates": dict(self.others),
+            "class_mix": None if self.class_mix is None else self.class_mix.to_dict(),
             "findings": [vars(finding) for finding in self.findings],
         }
 
     def __str__(self) -> str:
-        differ = "differ from" if self.alarm else "cannot be told from"
+        differ = "differ from" if self.alarm else "do not differ detectably from"
         text = f"{self.n_samples:,} new inputs {differ} those of the fit (p = {self.p_value:.3g})."
         if not self.known:
             return f"{text} Accuracy is unknown: {self.reason}."
@@ -180,6 +186,12 @@ def watch(
     today, fit = reactions(batch, specs), profile.reactions
     if not held:
         fit = Reactions(fit.log_odds, fit.answers, fit.groups[:, :0])
+    warn_of_fitted(
+        _seen_before(fit, today),
+        batch.n_samples,
+        "comparing them with the fit says nothing about new inputs",
+        "Give the logits of new inputs.",
+    )
     p_value, corrected = _max_t(fit, today, permutations, np.random.default_rng(random_state))
     shown = _shown(fit, today)
     findings = tuple(Finding(name, *shown[name], p_value=corrected[name]) for name in corrected)
@@ -193,6 +205,7 @@ def watch(
         others=known_estimates(profile, batch.logits) if profile.labelled else {},
         accuracy_at_fit=profile.accuracy,
         views_used=bool(specs),
+        class_mix=class_mix(profile, batch.logits) if profile.labelled else None,
     )
 
 
@@ -205,6 +218,19 @@ def estimate_accuracy(profile: Profile, views: Views | ArrayLike) -> tuple[float
     profile.check_classes(batch.n_classes)
     found = profile.condition(batch.logits)
     return found.accuracy, found.interval, known_estimates(profile, batch.logits) if profile.labelled else {}
+
+
+def _seen_before(fit: Reactions, today: Reactions) -> int:
+    """How many of today's rows are those of the fit: their log-odds are the same to the last digit."""
+    seen, stands_for = seen_among(_digits(today), kept_hashes(_digits(fit)), len(fit.answers))
+    count = min(round(int(seen.sum()) * stands_for), len(seen))
+    return count if count >= 0.01 * len(seen) else 0
+
+
+def _digits(rows: Reactions) -> Vector:
+    """Log-odds as two float32 numbers, which is what rows are hashed by, and answers."""
+    rough = rows.log_odds.astype(np.float32).astype(np.float64)
+    return np.column_stack([rough, rows.log_odds - rough, rows.answers])
 
 
 def _shown(fit: Reactions, today: Reactions) -> dict[str, tuple[float, float]]:
@@ -226,16 +252,23 @@ def _shown(fit: Reactions, today: Reactions) -> dict[str, tuple[float, float]]:
 def _max_t(
     fit: Reactions, today: Reactions, permutations: int, rng: np.random.Generator
 ) -> tuple[float, dict[str, float]]:
-    """The overall p-value, and each statistic's own, corrected for the others."""
+    """The overall p-value, and each statistic's own, corrected for the others.
+
+    A shuffle is known by the rows of the smaller group, so it costs as much as that one holds: a million new inputs
+    are compared with at most 20,000 of the fit.
+    """
     statistics = _statistics(fit, today)
     n_fit, n_today = len(fit.answers), len(today.answers)
-    total = n_fit + n_today
+    total, smaller = n_fit + n_today, min(n_fit, n_today)
     found = np.empty((permutations + 1, len(statistics)))
     for draw in track(range(permutations + 1), "shuffle"):
-        mine = np.zeros(total, np.bool_)
-        rows = np.arange(n_fit, total) if draw == 0 else rng.permutation(total)[:n_today]
-        mine[rows] = True
-        found[draw] = [statistic(mine, rows) for statistic in statistics.values()]
+        if draw == 0:
+            rows = np.arange(n_fit) if n_fit <= n_today else np.arange(n_fit, total)
+        else:
+            rows = rng.choice(total, smaller, replace=False, shuffle=False)
+        found[draw] = [statistic(rows) for statistic in statistics.values()]
+    # Draws that are equally far away count as such: sums in another order differ in the last bits.
+    found = found.astype(np.float32).astype(np.float64)
     # On one scale, so that the largest says how unusual a draw is; all draws, today's too, make the scale.
     spread = found.std(axis=0)
     scaled = (found - found.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
@@ -244,7 +277,8 @@ def _max_t(
     return float((largest >= largest[0]).mean()), corrected
 
 
-Statistic = Callable[[NDArray[np.bool_], NDArray[np.intp]], float]
+# How far the rows of one group lie from all others; the same number for either of two groups.
+Statistic = Callable[[NDArray[np.intp]], float]
 
 
 def _statistics(fit: Reactions, today: Reactions) -> dict[str, Statistic]:
@@ -261,26 +295,33 @@ def _statistics(fit: Reactions, today: Reactions) -> dict[str, Statistic]:
 
 
 def _distance(values: Vector) -> Statistic:
-    """Kolmogorov and Smirnov's distance between today's values and the others."""
-    order = np.argsort(values, kind="stable")
-    ends = np.flatnonzero(np.r_[values[order][1:] != values[order][:-1], True])
+    """Kolmogorov and Smirnov's distance between the values of some rows and those of the others."""
+    place = np.unique(values, return_inverse=True)[1].astype(np.int32)
+    through = np.r_[0, np.cumsum(np.bincount(place))]  # rows below each distinct value, and all of them at the end
     total = len(values)
 
-    def statistic(mine: NDArray[np.bool_], rows: NDArray[np.intp]) -> float:
-        today = np.cumsum(mine[order])[ends] / len(rows)
-        others = (ends + 1 - today * len(rows)) / (total - len(rows))
-        return float(np.abs(today - others).max())
+    def statistic(rows: NDArray[np.intp]) -> float:
+        mine, size = np.sort(place[rows]), len(rows)
+        last = np.flatnonzero(np.r_[mine[1:] != mine[:-1], True])
+        # Between two of these values their share stays and that of the others rises: the ends are the extremes.
+        own = np.r_[last + 1, 0, last[:-1] + 1]
+        all_rows = np.r_[through[mine[last] + 1], through[mine[last]]]
+        return float(np.abs(own / size - (all_rows - own) / (total - size)).max())
 
     return statistic
 
 
 def _counts(cells: NDArray[np.intp]) -> Statistic:
-    """Pearson's chi-square of today's counts against those of all rows; a row is in one cell of each column."""
+    """Pearson's chi-square of some rows' counts against those of all rows; a row is in one cell of each column.
+
+    The counts of two groups deviate by the same numbers, so that the statistic of either is the other's times a factor
+    that no shuffle changes.
+    """
     n_cells = int(cells.max()) + 1
     share = np.bincount(cells.ravel(), minlength=n_cells) / len(cells)
     seen = share > 0
 
-    def statistic(mine: NDArray[np.bool_], rows: NDArray[np.intp]) -> float:
+    def statistic(rows: NDArray[np.intp]) -> float:
         expected = share[seen] * len(rows)
         counts = np.bincount(cells[rows].ravel(), minlength=n_cells)[seen]
         return float(((counts - expected) ** 2 / expected).sum())

@@ -142,8 +142,8 @@ def draw_zoomed(path: Path, images: NDArray[np.uint8], views: Views, calibrated:
         before, after = softmax(sample.logits)[0, answer], calibrated[row, answer]
         line[0].axis("off")
         told = (
-            f"at {shown[-2]}:\n{_GROUPS[kind]}\n\nthe truth: {truth}\n"
-            f"as trained: {answer}, {before:.0%} sure\nReCal: {answer}, {after:.0%} sure"
+            f"at {shown[-2]}:\n{_GROUPS[kind]}\n\ntrue digit: {truth}\n"
+            f"as trained: {answer}, confidence {before:.0%}\nReCal: {answer}, confidence {after:.0%}"
         )
         line[0].text(0, 0.5, told, va="center", fontsize=9, color=INK, linespacing=1.35)
         _picture(line[1], images[row], "original", answer, before, answer)
@@ -151,8 +151,8 @@ def draw_zoomed(path: Path, images: NDArray[np.uint8], views: Views, calibrated:
             probs = softmax(sample.transformed(transform))[0]
             _picture(axis, _apply(transform, images[row]), str(transform), int(probs.argmax()), probs[answer], answer)
     figure.suptitle(
-        "What the network answers when a digit is zoomed out, and how sure it is; bold where the answer changes, "
-        "with how sure it still is of the first one",
+        "Predictions and confidence when a digit is zoomed out. Bold: the prediction changes; shown is the remaining "
+        "confidence in the first one.",
         fontsize=10.5,
         color=INK,
     )

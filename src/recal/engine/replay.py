@@ -25,6 +25,8 @@ _BLOCK = 4_000_000
 _ROWS = 16_384
 # A step costs the reference some ten passes over its rows: beyond as many values, times steps, it is not used.
 _SMALL_STEPS = 4_000_000
+# Up to as many classes numpy takes longer to begin a row than to read it.
+_SHORT = 32
 # Of how many values a second thread is worth as much as of one row's step.
 _STEP_WORK = 32
 
@@ -114,7 +116,7 @@ def _in_blocks(
     if plan.blend is not None and plan.blend.needs_mixture and mixed is None:
         raise InputError("This plan is part of an ensemble of calibrators; use the ensemble itself, not its `plan_`.")
     if not plan.transforms and plan.blend is None and plan.rule.floor is None:
-        return _scaled_probs(logits, _scales(plan, logits, []))
+        return scaled_answers(logits, start_scales(plan, len(logits)))[0]
     probs = np.empty(logits.shape)
     for with_views in (False, True):
         for part in _parts(np.flatnonzero(needed == with_views), n_classes):
@@ -130,26 +132,38 @@ def _block_probs(plan: Plan, logits: Floats, transformed: Sequence[Floats], mixe
         return reference.blended_probs(plan, logits, transformed, np.full(len(logits), bool(transformed)), mixed)
     if plan.rule.floor is not None:
         return reference.replayed(plan, logits, transformed).probs()
-    return _scaled_probs(logits, _scales(plan, logits, transformed))
+    return scaled_answers(logits, _scales(plan, logits, transformed))[0]
 
 
-def _scaled_probs(logits: Floats, scales: Vector) -> Matrix:
-    """Return softmax(s z), each row with its scale."""
+def scaled_answers(logits: Floats, scales: Vector) -> tuple[Matrix, Vector]:
+    """Return softmax(s z), each row with its scale, and its largest value: it stands where the largest logit does."""
     if logits.size < SMALL:
         state = reference.Rows(logits)
         state.scales = scales
-        return state.probs()
-    logits, out = as_rows(logits), np.empty(logits.shape)
-    over_rows(rows.softmax, logits, logits.max(axis=1), scales, out)
-    return out
+        probs = reference.lift_answers(state.probs(), state.answers)
+        return probs, probs[np.arange(len(probs)), state.answers]
+    logits, probs = as_rows(logits), np.empty(logits.shape)
+    short = logits.shape[1] <= _SHORT
+    columns = np.empty(len(logits), np.intp) if short else logits.argmax(axis=1)
+    confidences, close = np.empty(len(logits)), np.empty(len(logits), np.bool_)
+    over_rows(rows.softmax, logits, columns, short, scales, probs, confidences, close)
+    if close.any():
+        probs[close] = lifted = reference.lift_answers(probs[close], columns[close])
+        confidences[close] = lifted.max(axis=1)
+    return probs, confidences
+
+
+def start_scales(plan: Plan, n_samples: int) -> Vector:
+    """Return each row's scale after a plan without steps."""
+    low, high = reference.SCALE_RANGE
+    return np.full(n_samples, min(max(min(max(plan.start, low), high) * plan.finish, low), high))
 
 
 def _scales(plan: Plan, logits: Floats, transformed: Sequence[Floats] | Floats) -> Vector:
     """Return each row's scale after the plan, from plain arrays."""
     steps, betas = plan.program
     if not len(steps):
-        start = np.clip(np.full(len(logits), plan.start), *reference.SCALE_RANGE)
-        return np.clip(start * plan.finish, *reference.SCALE_RANGE)
+        return start_scales(plan, len(logits))
     if logits.size < SMALL and logits.size * len(steps) < _SMALL_STEPS:
         return reference.replayed(plan, logits, transformed).scales
     original, views = _Replayed(logits, plan.start), [_Replayed(view, plan.start) for view in transformed]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from recal.checks import Floats
 from recal.engine.kernels import SMALL, series
 from recal.engine.kernels import rows as kernels
+from recal.engine.kernels.mapped import MappedRows
 from recal.engine.kernels.threads import over_rows
-from recal.mapped import MappedRows
 from recal.runtime.reference import SCALE_RANGE, Rows
 
 Vector = NDArray[np.float64]
@@ -75,7 +75,10 @@ class ScaledRows:
         size = max(1, _PIECE // self.shape[1])
         for begin in range(0, len(every), size):
             part = every[begin : begin + size]
-            yield (part, *_readable(*self._read(part)))
+            array, where = _readable(*self._read(part))
+            yield part, array, where
+            if isinstance(array, MappedRows):
+                array.release()
 
     def rescale(self, factors: Vector | float) -> None:
         """Multiply every row's scale by its factor."""
@@ -208,12 +211,6 @@ class ScaledLogits(ScaledRows):
         super().__init__(lambda rows: (self.logits, rows), (n_samples, n_classes), tolerance)
         if scales is not None:
             self.scales = scales
-
-    def probs(self) -> NDArray[np.float64]:
-        """Return softmax(s * z)."""
-        out = np.empty(self.logits.shape)
-        over_rows(kernels.softmax, self.logits, self.maxima, self.scales, out)
-        return out
 
 
 class FlooredLogits(ScaledLogits):

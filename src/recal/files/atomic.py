@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import secrets
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from recal.errors import FileError
+from recal.files.places import as_place, is_remote
 
 
 @contextmanager
@@ -30,6 +32,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     >>> path.read_bytes()
     b'whole'
     """
+    place = as_place(path)
+    if is_remote(place):
+        yield from _putting(place)
+        return
     target = Path(os.path.realpath(path))  # through a link, to the file it names
     partial = partial_name(target)
     try:
@@ -46,6 +52,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise FileError(f"Cannot write {path}: {error.strerror or error}. No files were written.") from error
     finally:
         partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
+
+
+def _putting(place: Path) -> Iterator[BinaryIO]:
+    """Write an object of a store, which appears whole or not at all by itself."""
+    content = io.BytesIO()
+    try:
+        yield content
+        place.write_bytes(content.getvalue())
+    except OSError as error:
+        raise FileError(f"Cannot write {place}: {error.strerror or error}. No files were written.") from error
 
 
 def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, ...]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from recal.errors import FileError
 from recal.files.atomic import replacing
+from recal.files.places import sign_of
 
 NAME = "checksums.json"
 # The key of the originals' logits among the layers; views follow from 0 on.
@@ -116,12 +116,8 @@ class Pinned:
         self._seen = self._sign()
         self._fine: set[tuple[Layer, int]] = set()
 
-    def _sign(self) -> tuple[int, int, int] | None:
-        try:
-            info = os.stat(self.folder / "zarr.json")
-        except OSError:
-            return None
-        return info.st_ino, info.st_mtime_ns, info.st_size
+    def _sign(self) -> tuple[Any, ...] | None:
+        return sign_of(self.folder / "zarr.json")
 
     def check_unchanged(self) -> None:
         """Refuse to go on when the folder is another than the one that was opened."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from recal.errors import FileError, InputError
+from recal.files.places import sizes_in
 
 LIMIT = "RECAL_MAX_BYTES"
 _SMALL, _RATIO, _LARGE = 256 * 2**20, 200, 4 * 2**30
@@ -60,11 +61,10 @@ def admit_folder(path: Path, needed: int, chunks: int) -> None:
     if not needed and not wanted:
         return
     held = files = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            held, files = held + os.lstat(os.path.join(folder, name)).st_size, files + 1
-            if needed <= _RATIO * held and wanted <= files:
-                return
+    for size in sizes_in(path):
+        held, files = held + size, files + 1
+        if needed <= _RATIO * held and wanted <= files:
+            return
     if needed <= _RATIO * held:
         raise FileError(
             f"{path}: its arrays declare {chunks:,} chunks, and {files:,} files are there: most are missing."

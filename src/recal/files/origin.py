@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
+from recal.files.places import is_remote
+
 # The last part was drawn at random: nobody writes it by chance.
 MARK = "made by recal 5c3f9d1ab7e04d62"
 PARQUET_KEY = b"recal"
@@ -34,7 +36,7 @@ _MOST_JSON_BYTES = 2**26
 
 
 def made_by_recal(path: Path) -> bool:
-    """Whether a file or folder was written by recal; what cannot be told is not."""
+    """Whether a file or folder was written by recal; False where it is unknown."""
     try:
         if path.is_dir():
             return _is_folder(path)
@@ -46,8 +48,14 @@ def made_by_recal(path: Path) -> bool:
 
 def is_beginning(folder: Path) -> bool:
     """Whether a folder holds only what `collect` leaves when it is stopped before its first file is whole."""
-    names = os.listdir(folder)
-    return all(_is_partial(name) or (name == JOURNAL and not (folder / name).stat().st_size) for name in names)
+    return all(_is_partial(path.name) or (path.name == JOURNAL and is_empty_journal(path)) for path in folder.iterdir())
+
+
+def is_empty_journal(path: Path) -> bool:
+    """Whether no block is finished; in an object store, where nothing can be appended, each has an object below it."""
+    if is_remote(path):
+        return not any(record.suffix == ".json" for record in path.iterdir())
+    return not path.stat().st_size
 
 
 def parquet_mark(columns: Sequence[str], rows: int) -> bytes:

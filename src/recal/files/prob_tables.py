@@ -122,7 +122,8 @@ def read_origin(path: Path) -> dict[str, Any] | None:
     """Return what a table says it was made from; None where it says nothing."""
     _, parquet = pyarrow_for("Reading Parquet files")
     try:
-        held = json.loads((parquet.read_metadata(path).metadata or {})[_ORIGIN])
+        with path.open("rb") as file:
+            held = json.loads((parquet.read_metadata(file).metadata or {})[_ORIGIN])
     except Exception:  # no such table, no such metadata, or a damaged one
         return None
     return held if isinstance(held, dict) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import check_classes, check_labels, check_matrix
+from recal.engine.kernels.mapped import PIECE_VALUES, map_rows
 from recal.errors import FileError, InputError
 from recal.files.atomic import exchange, partial_name, sync_folder
 from recal.files.checksums import Checksums, Pinned, checksum, describe, read_checksums
 from recal.files.gate import admit_folder, declared
 from recal.files.locks import FolderLock
 from recal.files.origin import JOURNAL, made_by_recal
+from recal.files.places import is_remote, remove_tree
 from recal.files.plain_chunks import check_regular, plain_chunks
 from recal.files.views import check_layout, row_parts, specs, transformed_dtype
-from recal.mapped import PIECE_VALUES, map_rows
 from recal.transforms import as_transform
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
@@ -29,13 +31,16 @@ from recal.views import Views
 VERSION = 1
 _FLOATS = ("float16", "float32", "float64")
 # Larger arrays are not read into memory whole but mapped.
-_MOST_BYTES = 1_000_000_000
+_MOST_BYTES = 250_000_000
 # Plain bytes and ways to pack them. A codec that is not listed might run something; pickle is one.
 _CODECS = frozenset(["bytes", "zstd", "blosc", "gzip", "crc32c", "transpose", "sharding_indexed"])
 
 
 def write_folder(views: Views, target: Path) -> None:
     """Write a zarr folder beside `target` and move it there; only a zarr folder that nobody writes is replaced."""
+    if is_remote(target):
+        _write_objects(views, target)
+        return
     target = Path(os.path.realpath(target))
     partial = partial_name(target)
     lock = None
@@ -52,6 +57,18 @@ def write_folder(views: Views, target: Path) -> None:
         if lock is not None:
             lock.close()
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write_objects(views: Views, target: Path) -> None:
+    """Write to an object store, where nothing can be moved: the description, which makes views of the rest, last."""
+    try:
+        if target.exists() and not _may_be_replaced(target):
+            raise FileExistsError(17, "it holds files that recal did not write")
+        remove_tree(target / "zarr.json")
+        remove_tree(target)
+        _write(views, target)
+    except OSError as error:
+        raise FileError(f"Cannot write {target}: {error.strerror or error}. It may be incomplete.") from error
 
 
 def _may_be_replaced(path: Path) -> bool:
@@ -267,6 +284,10 @@ class _Rows:
     def _is_large(self) -> bool:
         return self.shape[0] * self.shape[1] * self._stored.dtype.itemsize > _MOST_BYTES
 
+    @property
+    def _scratch_folder(self) -> Path:
+        return Path(tempfile.gettempdir()) if is_remote(self._path) else self._path.parent
+
     def _mapped(self) -> NDArray[Any]:
         """Return all rows as an array that is mapped from a scratch file, so that they need not fit in memory."""
         if self._scratch is None:
@@ -276,7 +297,7 @@ class _Rows:
             pieces = (self._compared(slice(part.start, part.stop), part) for part in parts)
             dtype = np.float32 if self._stored.dtype == np.float16 else self._stored.dtype
             checked = (check_matrix(piece, "logits") for piece in pieces)
-            mapped = map_rows(checked, (self.shape[0], self.shape[1]), dtype, self._path.parent)
+            mapped = map_rows(checked, (self.shape[0], self.shape[1]), dtype, self._scratch_folder)
             if self._layer is not None:
                 return mapped
             self._scratch = mapped  # the originals are asked for again and again

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import check_weights
 from recal.errors import InputError
 from recal.metrics import passes
-from recal.metrics.rows import Classes, check_n_bins, check_pair, counted, equal_width_edges, run, score
+from recal.metrics.rows import Classes, check_n_bins, check_pair, equal_width_edges, ranked, run
 
 Vector = NDArray[np.float64]
 
@@ -70,7 +70,7 @@ def bin_table(
     """Bin the rows by the confidence of their top class, in bins of equal width."""
     edges = equal_width_edges(n_bins)
     if sample_weight is not None:
-        confidence, correct, weights = counted(score(probs, y, classes), sample_weight)
+        confidence, correct, weights = ranked(probs, y, classes, sample_weight)
         return table_of(confidence, correct, edges, weights)
     array, labels = check_pair(probs, y, classes)
     table = BinTable(edges, np.zeros(n_bins), np.zeros(n_bins), np.zeros(n_bins))
@@ -212,7 +212,7 @@ def adaptive_ece(
     >>> round(adaptive_ece([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]], [0, 0, 0, 1], n_bins=2), 3)
     0.15
     """
-    confidence, correct, weights = counted(score(probs, y, classes), sample_weight)
+    confidence, correct, weights = ranked(probs, y, classes, sample_weight)
     return table_of(confidence, correct, equal_mass_edges(confidence, n_bins, weights), weights).ece()
 
 
@@ -232,7 +232,7 @@ def classwise_ece(
     edges = equal_width_edges(n_bins)
     array, labels = check_pair(probs, y, classes)
     if sample_weight is not None:
-        score(array, labels)  # which checks the values
+        ranked(array, labels)  # which checks the values
         weights = check_weights(sample_weight, len(array))
         columns = (table_of(array[:, k].astype(np.float64), labels == k, edges, weights) for k in range(array.shape[1]))
         return float(

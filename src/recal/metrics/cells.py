@@ -17,7 +17,7 @@ Matrix = NDArray[np.float64]
 # Up to this many rows each row is its own cell: a draw is then an ordinary bootstrap sample.
 EXACT_ROWS = 16_384  # see `paired_draws`, too
 # Enough that intervals of rank metrics do not move: right and wrong make two cells of each.
-_SLOTS = 2_048
+_SLOTS = 512
 # Draws are made in blocks of about this many numbers, to keep memory small.
 _BLOCK = 1_000_000
 

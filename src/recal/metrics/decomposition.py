@@ -12,6 +12,7 @@ from recal.checks import check_labels, check_probs
 from recal.errors import InputError
 from recal.metrics.proper import brier, nll
 from recal.metrics.rows import Classes
+from recal.transforms.outputs import PROBABILITY_FLOOR
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def decompose(
         )
     if calibrator is None:
         calibrator = StructuredMatrixScaling() if given.shape[1] <= 100 else StructuredVectorScaling()
-    logs = np.log(np.maximum(given, np.finfo(np.float64).tiny))
+    logs = np.log(np.maximum(given, PROBABILITY_FLOOR))
     fold = stratified_folds(labels, n_folds, np.random.default_rng(random_state))
     again = np.empty_like(given)
     for held in range(n_folds):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from recal.checks import Floats, Labels, check_confidences, check_weights
+from recal.engine.same_rows import fitted_rows, warn_of_fitted
 from recal.errors import InputError
 from recal.metrics import passes
 from recal.metrics.binned import BinTable, Vector, classwise_ece, equal_mass_edges, table_of
@@ -20,7 +21,6 @@ from recal.metrics.intervals import bootstrap as bootstrap_cells
 from recal.metrics.ranked import auroc_of, ks_of, runs, weighted_aurc_of
 from recal.metrics.rows import Classes, RowScores, check_pair, equal_width_edges, run
 from recal.metrics.smooth import cosine_coefficients, fixed_point
-from recal.same_rows import fitted_rows, warn_of_fitted
 
 # In the order in which people read them: what they mean, and whether lower is better.
 LABELS = {
@@ -123,7 +123,7 @@ def evaluate(
         Integers are column indices; anything else needs `classes`.
     bootstrap : int
         Number of draws, such as 1000; 0 for none. Rows are not resampled one by one beyond 16,384 of them: cells of
-        2,048 confidence quantiles stand for them, so a million rows cost little more than ten thousand.
+        512 confidence quantiles stand for them, so a million rows cost little more than ten thousand.
     sample_weight : array-like of shape (n_samples,), optional
         How much each row counts. There are no intervals then.
     confidences : array-like of shape (n_samples,), optional

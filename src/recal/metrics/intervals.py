@@ -1,6 +1,8 @@
 """Bootstrap intervals for every metric, from resampled cells.
 
-Means and ranks (error rate, Brier, NLL, AURC, AUROC) get percentile intervals. A calibration error is a norm of gaps,
+Shares and ranks (error rate, AURC, AUROC) get percentile intervals. NLL and Brier score are means of skewed numbers, of
+which a sample with few large ones shows too little spread: each draw is measured in its own standard errors (the
+bootstrap-t; Efron, 1981), which makes the interval longer where that is so. A calibration error is a norm of gaps,
 and noise can only raise a norm: the error of a resample lies above that of the sample, as that lies above the truth,
 so percentiles would miss the truth. Its interval is found the other way round: it holds the sizes c of the observed
 pattern of gaps for which the error that was observed is not among the 2.5 % lowest or highest that resampling noise
@@ -34,6 +36,11 @@ LEVEL = 0.95
 # Of a normal variable, below which 97.5 % lie.
 _DEVIATIONS = 1.96
 _STEPS = 40
+# Means of skewed numbers, and the rows from which on a draw knows its own standard error.
+_SKEWED, _ENOUGH_ROWS = ("nll", "brier"), 30
+# No draw's standard error counts as less than this part of the sample's: one that misses the few large numbers knows
+# nothing of its own error, and an upper end without bound would come of it.
+_LEAST_ERROR = 0.2
 # Points at which the running gap and the blurred gap are followed in a draw.
 _POINTS = 512
 # Class-wise errors resample blocks of rows, since each row touches every class.
@@ -155,6 +162,7 @@ def bootstrap(
         for name, one in watched.items()
     }
     plain: dict[str, list[Vector]] = {}
+    errors: dict[str, list[Vector]] = {name: [] for name in _SKEWED}
     for drawn in cells.draw(draws, rng):
         for name, one in watched.items():
             gaps = one.field_of(*grouped(cells, drawn, one.starts, rng))
@@ -163,6 +171,8 @@ def bootstrap(
             fields[name].add(gaps)
         for name, spread in plain_metrics(cells, drawn, rng).items():
             plain.setdefault(name, []).append(spread)
+        for name in _SKEWED:
+            errors[name].append(standard_error(cells, name, drawn))
     found = {}
     for name, one in watched.items():
         low, high = fields[name].factors()
@@ -172,7 +182,19 @@ def bootstrap(
     for name, parts in plain.items():
         moved = values[name] - centre[name][0] if name in ("aurc", "auroc") else 0.0
         found[name] = percentile_interval(np.concatenate(parts) + moved)
+    for name in _SKEWED:
+        means, error = np.concatenate(plain[name]), np.concatenate(errors[name])
+        own = float(standard_error(cells, name, observed)[0])
+        if cells.n_samples >= _ENOUGH_ROWS and np.isfinite(means).all() and own > 0:
+            low, high = percentile_interval((means - centre[name][0]) / np.maximum(error, _LEAST_ERROR * own))
+            found[name] = max(values[name] - high * own, 0.0), values[name] - low * own
     return found
+
+
+def standard_error(cells: Cells, score: str, drawn: Matrix) -> Vector:
+    """The standard error of a mean score in each draw."""
+    n, means, squares = cells.n_samples, cells.means[score], cells.means[score] ** 2 + cells.deviations[score] ** 2
+    return np.asarray(np.sqrt(np.maximum(drawn @ squares / n - (drawn @ means / n) ** 2, 0.0) / n))
 
 
 def grouped(cells: Cells, drawn: Matrix, starts: Starts, rng: np.random.Generator | None) -> tuple[Matrix, Matrix]:
@@ -244,10 +266,29 @@ def classwise_interval(
     block[np.argsort(rows.confidence + 1e-9 * rows.brier)] = rng.permutation(n) % blocks
     gaps = np.zeros((blocks, k, len(edges) - 1))
     passes.bin_classwise(probs, labels, edges, block, gaps)
-    flat = gaps.reshape(blocks, size) / (n * k)
-    flat = flat[:, np.any(flat != 0, axis=0)]
+    flat = gaps.reshape(blocks, size)
+    hidden = np.sqrt(_unseen_variance(probs, labels, edges, flat.sum(axis=0)))
+    held = np.any(flat != 0, axis=0)
+    flat, hidden = flat[:, held] / (n * k), hidden[held] / (n * k)
     pattern = Field(flat.sum(axis=0), _absolute_sum)
-    pattern.add(rng.multinomial(blocks, np.full(blocks, 1 / blocks), size=draws).astype(np.float64) @ flat)
+    drawn = rng.multinomial(blocks, np.full(blocks, 1 / blocks), size=draws).astype(np.float64) @ flat
+    pattern.add(drawn + hidden * rng.standard_normal(drawn.shape))
     value = float(np.abs(pattern.observed).sum())
     low, high = pattern.factors()
     return (min(low * value, 1.0), min(high * value, 1.0)), draws
+
+
+def _unseen_variance(probs: Floats, labels: Labels, edges: Vector, gaps: Vector) -> Vector:
+    """Of each class's and bin's sum of gaps: the variance that resampling does not show, (n_classes * n_bins,).
+
+    Most bins of a class hold few rows and no outcome, or few; resampled, they hardly vary. Their share of outcomes is
+    taken to be what it would be with one row more, of the mean probability.
+    """
+    k, n_bins = probs.shape[1], len(edges) - 1
+    counts = np.concatenate([np.bincount(passes.assigned_bins(column, edges), minlength=n_bins) for column in probs.T])
+    own = probs[np.arange(len(labels)), labels]
+    outcomes = np.bincount(labels * n_bins + passes.assigned_bins(own, edges), minlength=k * n_bins)
+    rows = np.maximum(counts, 1)
+    seen = outcomes / rows
+    cautious = (outcomes + (gaps + outcomes) / rows) / (rows + 1)  # gaps + outcomes: the sum of probabilities
+    return np.asarray(np.maximum(cautious * (1 - cautious) - seen * (1 - seen), 0.0) * counts)

@@ -38,16 +38,46 @@ def bin_top_label(probs: Array, y: Array, edges: Array, counts: Array, confidenc
 def score_rows(probs: Array, y: Array, confidence: Array, correct: Array, brier: Array, nll: Array) -> int:
     """Write each row's confidence, correctness, squared error and negative log-likelihood."""
     if probs.size > SMALL:
-        return int(bins.score_rows(probs, y, confidence, correct, brier, nll))
+        bad = int(bins.score_rows(probs, y, confidence, correct, brier, nll))
+        if bad < 0:
+            _negative_log(nll)
+        return bad
     if (bad := _first_bad(probs)) >= 0:
         return bad
     rows, gaps = np.arange(len(probs)), probs.astype(np.float64)
     confidence[:], correct[:] = probs.max(axis=1), probs.argmax(axis=1) == y
-    with np.errstate(divide="ignore"):  # a truth of probability 0 costs infinity
-        nll[:] = -np.log(gaps[rows, y])
+    nll[:] = gaps[rows, y]
+    _negative_log(nll)
     gaps[rows, y] -= 1.0
     brier[:] = np.square(gaps).sum(axis=1)
     return -1
+
+
+def rank_rows(probs: Array, y: Array, confidence: Array, correct: Array) -> int:
+    """Write each row's confidence and correctness."""
+    if probs.size > SMALL:
+        return int(bins.rank_rows(probs, y, confidence, correct))
+    if (bad := _first_bad(probs)) >= 0:
+        return bad
+    confidence[:], correct[:] = probs.max(axis=1), probs.argmax(axis=1) == y
+    return -1
+
+
+def negative_log_likelihoods(probs: Array, y: Array, out: Array) -> int:
+    """Write each row's negative log-likelihood."""
+    if probs.size > SMALL:
+        bad = int(bins.truths(probs, y, out))
+    elif (bad := _first_bad(probs)) < 0:
+        out[:] = probs[np.arange(len(probs)), y]
+    if bad < 0:
+        _negative_log(out)
+    return bad
+
+
+def _negative_log(values: Array) -> None:
+    with np.errstate(divide="ignore"):  # a truth of probability 0 costs infinity
+        np.log(values, out=values)
+    np.negative(values, out=values)
 
 
 def bin_classwise(probs: Array, y: Array, edges: Array, block: Array, gaps: Array) -> int:

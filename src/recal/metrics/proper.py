@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_weights
-from recal.metrics.rows import Classes, score
+from recal.metrics import passes
+from recal.metrics.rows import Classes, check_pair, ranked, run, score
 
 
 def brier(
@@ -55,7 +56,10 @@ def nll(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weigh
     >>> round(nll([[0.5, 0.5]], [0]), 4)
     0.6931
     """
-    return _mean(score(probs, y, classes).nll, sample_weight)
+    array, labels = check_pair(probs, y, classes)
+    losses = np.empty(len(array))
+    run(passes.negative_log_likelihoods, array, labels, losses)
+    return _mean(losses, sample_weight)
 
 
 def error_rate(
@@ -69,7 +73,7 @@ def error_rate(
     >>> error_rate([[0.9, 0.1], [0.8, 0.2]], [0, 1])
     0.5
     """
-    return 1.0 - _mean(score(probs, y, classes).correct, sample_weight)
+    return 1.0 - _mean(ranked(probs, y, classes)[1], sample_weight)
 
 
 def _mean(values: NDArray[Any], sample_weight: ArrayLike | None) -> float:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.engine.kernels import bins
 from recal.metrics import passes
-from recal.metrics.rows import Classes, counted, score
+from recal.metrics.rows import Classes, ranked
 
 Vector = NDArray[np.float64]
 
@@ -23,14 +24,26 @@ class Runs(NamedTuple):
 
 def runs(confidence: Vector, correct: NDArray[np.bool_], weights: Vector | None = None) -> Runs:
     """Gather rows of equal confidence."""
+    if weights is None:
+        return _unweighted_runs(confidence, correct)
     order = np.argsort(confidence)  # rows of equal confidence are added up, so their order does not matter
     ordered = confidence[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    if weights is not None:
-        right = np.add.reduceat((weights * correct)[order], starts)
-        return Runs(np.add.reduceat(weights[order], starts), right, ordered[starts])
-    sizes = np.diff(np.r_[starts, len(ordered)]).astype(np.float64)
-    return Runs(sizes, np.add.reduceat(correct[order].astype(np.float64), starts), ordered[starts])
+    right = np.add.reduceat((weights * correct)[order], starts)
+    return Runs(np.add.reduceat(weights[order], starts), right, ordered[starts])
+
+
+def _unweighted_runs(confidence: Vector, correct: NDArray[np.bool_]) -> Runs:
+    """Sort numbers that hold both: the bits of a float from 0 to 1 sort as it does, and leave room for one more."""
+    keys = (confidence + 0.0).view(np.uint64)  # 0 and -0 are one
+    keys <<= np.uint64(1)
+    keys |= correct.view(np.uint8)
+    keys.sort()
+    right = np.cumsum(keys & np.uint64(1), dtype=np.int64)
+    keys >>= np.uint64(1)
+    last = np.flatnonzero(np.r_[keys[1:] != keys[:-1], True])
+    sizes, hits = np.diff(last, prepend=-1), np.diff(right[last], prepend=0)
+    return Runs(sizes.astype(np.float64), hits.astype(np.float64), keys.view(np.float64)[last])
 
 
 def ks_error(
@@ -47,7 +60,7 @@ def ks_error(
     >>> round(ks_error([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
     0.4
     """
-    return ks_of(runs(*counted(score(probs, y, classes), sample_weight)))
+    return ks_of(runs(*ranked(probs, y, classes, sample_weight)))
 
 
 def ks_of(gathered: Runs) -> float:
@@ -68,7 +81,7 @@ def aurc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weig
     >>> aurc([[0.9, 0.1], [0.8, 0.2]], [0, 1])  # risks 0 and 1/2
     0.25
     """
-    return weighted_aurc_of(runs(*counted(score(probs, y, classes), sample_weight)))
+    return weighted_aurc_of(runs(*ranked(probs, y, classes, sample_weight)))
 
 
 def weighted_aurc_of(gathered: Runs) -> float:
@@ -85,6 +98,8 @@ def _weighted_area(gathered: Runs) -> float:
 
 
 def aurc_of(gathered: Runs, harmonic: Vector | None = None) -> float:
+    if harmonic is None and len(gathered.sizes) > passes.SMALL:
+        return float(bins.risk_coverage_area(gathered.sizes, gathered.correct))
     if harmonic is None:
         harmonic = harmonic_numbers(int(gathered.sizes.sum()))
     return passes.risk_coverage_area(gathered.sizes, gathered.correct, harmonic)
@@ -106,7 +121,7 @@ def auroc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_wei
     >>> auroc([[0.9, 0.1], [0.8, 0.2]], [0, 1])
     1.0
     """
-    return auroc_of(runs(*counted(score(probs, y, classes), sample_weight)))
+    return auroc_of(runs(*ranked(probs, y, classes, sample_weight)))
 
 
 def auroc_of(gathered: Runs) -> float:

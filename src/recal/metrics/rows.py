@@ -44,15 +44,18 @@ def score(probs: ArrayLike, y: ArrayLike, classes: Classes = None, confidences: 
     return rows if confidences is None else replace(rows, confidence=check_confidences(confidences, n))
 
 
-def counted(
-    rows: RowScores, sample_weight: ArrayLike | None
+def ranked(
+    probs: ArrayLike, y: ArrayLike, classes: Classes = None, sample_weight: ArrayLike | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64] | None]:
     """Return confidence and correctness of the rows that count, and how often each does; None for once each."""
+    array, labels = check_pair(probs, y, classes)
+    confidence, correct = np.empty(len(array)), np.empty(len(array), np.bool_)
+    run(passes.rank_rows, array, labels, confidence, correct)
     if sample_weight is None:
-        return rows.confidence, rows.correct, None
-    weights = check_weights(sample_weight, len(rows))
+        return confidence, correct, None
+    weights = check_weights(sample_weight, len(array))
     held = weights > 0.0
-    return rows.confidence[held], rows.correct[held], weights[held]
+    return confidence[held], correct[held], weights[held]
 
 
 def check_pair(probs: ArrayLike, y: ArrayLike, classes: Classes) -> tuple[Floats, Labels]:

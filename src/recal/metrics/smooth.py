@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.metrics import passes
-from recal.metrics.rows import Classes, counted, score
+from recal.metrics.rows import Classes, ranked
 
 Vector = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ def smooth_ece(
     >>> round(smooth_ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
     0.35
     """
-    confidence, correct, weights = counted(score(probs, y, classes), sample_weight)
+    confidence, correct, weights = ranked(probs, y, classes, sample_weight)
     shares = 1.0 / len(confidence) if weights is None else weights / weights.sum()
     return fixed_point(cosine_coefficients(confidence, (confidence - correct) * shares))
 

@@ -199,3 +199,19 @@ def keep_answers(probs: Matrix, answers: Labels) -> Matrix:
     lowered[place, columns] = own + (rivals - lowered).sum(axis=1)
     kept[doubted] = lowered
     return kept
+
+
+def lift_answers(probs: Matrix, answers: Labels) -> Matrix:
+    """Give each row's answer the largest probability, in place, where rounding gave it to another class or made a tie.
+
+    The two values are equal or differ by rounding, and change places; an answer that is still tied with an earlier
+    class is lifted by one unit in the last place.
+    """
+    best = probs.argmax(axis=1)
+    rows = np.flatnonzero(best != answers)
+    columns, rivals = answers[rows], best[rows]
+    probs[rows, columns], probs[rows, rivals] = probs[rows, rivals], probs[rows, columns]
+    tied = probs[rows].argmax(axis=1) != columns
+    rows, columns = rows[tied], columns[tied]
+    probs[rows, columns] = np.nextafter(probs[rows, columns], 1.0)
+    return probs

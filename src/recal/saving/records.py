@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from recal.decisions.following.class_mix import ByClass
 from recal.decisions.following.condition import Following
 from recal.decisions.profiles import Profile
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets
 from recal.transforms.preprocessing import Normalize, Preprocessing
 
-RECORDS: tuple[type[Any], ...] = (DecisionRule, PredictionSets, Profile, Following, Normalize, Preprocessing)
+RECORDS: tuple[type[Any], ...] = (DecisionRule, PredictionSets, Profile, Following, ByClass, Normalize, Preprocessing)
 # Fields of earlier versions, which are read and left out.
 FORMER: dict[str, frozenset[str]] = {"Profile": frozenset(["estimators"])}
 # What a calibrator may carry, by the attribute's name.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from recal.calibrators import calibrator_named
 from recal.errors import FileError, InputError
 from recal.files.encoding import Decoder, Encoder
+from recal.files.places import as_place
 from recal.files.tensors import read_tensors, write_tensors
 from recal.plan import Plan
 from recal.saving.classifiers import encode_classifier, give_code, restore_classifier
@@ -68,7 +69,7 @@ def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
             f"can be saved, got a {type(obj).__name__}."
         )
     write_tensors(path, content, encoder.arrays)
-    return Path(path)
+    return as_place(path)
 
 
 def load(
@@ -93,7 +94,7 @@ def load(
     -------
     The calibrator, classifier, Plan or DecisionRule, equal to what was saved.
     """
-    source, given_code = Path(path), {"model": model, "preprocess": preprocess}
+    source, given_code = as_place(path), {"model": model, "preprocess": preprocess}
     given = by_name(() if transforms is None else transforms)
     try:
         header, arrays = read_tensors(source)

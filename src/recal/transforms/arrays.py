@@ -18,19 +18,28 @@ from recal.errors import InputError
 Array = Any  # numpy.ndarray or torch.Tensor
 _INTEGERS = ("uint8", "uint16", "int8", "int16", "int32")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-# What lies closer than half of 1 / _STEPS to a half is a half: float64 cannot tell them apart when sums are ordered
+# What lies closer than half of 1 / STEPS to a half is a half: float64 cannot tell them apart when sums are ordered
 # otherwise, and a power of two multiplies without rounding.
-_STEPS = 2.0**20
+STEPS = 2.0**20
+
+
+class Traced:
+    """The base of arrays that are written down as a graph, not computed; they have torch's methods, and a namespace."""
+
+    __array_ufunc__ = None  # numpy leaves arithmetic with its numbers to them
+    namespace: Any
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether `value` is a torch tensor, without importing torch."""
+    """Whether `value` is a torch tensor or its like, without importing torch."""
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    return isinstance(value, Traced) or (torch is not None and isinstance(value, torch.Tensor))
 
 
 def namespace(array: Array) -> Any:
     """Return the module, numpy or torch, whose functions take `array`."""
+    if isinstance(array, Traced):
+        return array.namespace
     return sys.modules["torch"] if is_tensor(array) else np
 
 
@@ -42,9 +51,9 @@ def apply(function: Callable[[Array], Array], inputs: Any, *, traceable: bool) -
     """
     if not is_tensor(inputs):
         return function(np.asarray(inputs))
-    torch = sys.modules["torch"]
     if traceable and not is_plain(inputs):
         return function(inputs)
+    torch = sys.modules["torch"]
     host = inputs.detach().cpu()
     if host.dtype == torch.bfloat16:
         return torch.from_numpy(function(host.float().numpy())).to(inputs.device, inputs.dtype)
@@ -53,6 +62,8 @@ def apply(function: Callable[[Array], Array], inputs: Any, *, traceable: bool) -
 
 def is_plain(tensor: Any) -> bool:
     """Whether numpy may compute on the tensor's own memory with nothing lost."""
+    if isinstance(tensor, Traced):
+        return False
     torch = sys.modules["torch"]
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
         return False
@@ -79,7 +90,7 @@ def check_full_scale(x: Array, full: float, spec: str, remedy: str) -> None:
     """Refuse floats beyond full scale: the scale is stated, never guessed from a batch. A trace holds no values."""
     if (is_tensor(x) and not is_plain(x)) or 0 in x.shape:
         return
-    largest = float(np.abs(x).max()) if not is_tensor(x) else float(x.abs().max())
+    largest = max(float(x.max()), -float(x.min()))
     if largest > full * 1.001:
         raise InputError(f"{spec} takes floats up to {full:g}, got {largest:.6g}. {remedy}")
 
@@ -111,7 +122,7 @@ def from_working(result: Array, dtype: str) -> Array:
     """
     if dtype in _INTEGERS:
         limits = np.iinfo(dtype)
-        on_grid = (result * _STEPS).round() / _STEPS
+        on_grid = (result * STEPS).round() / STEPS
         result = on_grid.round().clip(limits.min, limits.max)
     return cast(result, dtype)
 

@@ -32,9 +32,14 @@ def key_of(content: bytes, salt: bytes) -> int:
 
 def uniforms(keys: Keys, count: int, stream: int = 0) -> NDArray[np.float64]:
     """Return (n_keys, count) numbers in [0, 1); each row depends on its key alone."""
+    return uniforms_at(keys, np.arange(count, dtype=np.uint64), stream)
+
+
+def uniforms_at(keys: Keys, places: NDArray[np.uint64], stream: int = 0) -> NDArray[np.float64]:
+    """Return the numbers at these places of each key's stream, (n_keys, n_places); keys may each have their own."""
     with np.errstate(over="ignore"):  # wrapping round is what the mix is made of
         start = np.uint64(stream) * np.uint64(1 << 40) + np.uint64(1)
-        mixed = keys[:, None] + (np.arange(count, dtype=np.uint64) + start) * _GOLDEN
+        mixed = keys[:, None] + (places + start) * _GOLDEN
         mixed ^= mixed >> np.uint64(30)
         mixed *= _MIX_1
         mixed ^= mixed >> np.uint64(27)

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
-from recal.transforms.image import ImageTransform, along_both
-from recal.transforms.layout import LAYOUTS, image_layout
+from recal.transforms.image import ImageTransform, Resampled
+from recal.transforms.layout import LAYOUTS
+from recal.transforms.resampling import Bands, window
 
 
 class PixelMove(ImageTransform):
@@ -28,16 +27,9 @@ class PixelMove(ImageTransform):
 
     keeps_information: ClassVar[bool] = True
 
-    def _images(self, images: Array) -> Array:
-        arrays.check_numeric(images, "Images", ("uint8", "uint16"))
-        layout = image_layout(images.shape, self.layout)
-        if self.is_identity or 0 in images.shape:
-            return arrays.copy(images)
+    def _transformed(self, images: Array, layout: str) -> Array:
         # Counted from the end, the axes of a batch of frames are those of its images.
         return self._move(images, height=layout.index("H") - len(layout), width=layout.index("W") - len(layout))
-
-    def _planes(self, x: Array, dtype: str) -> Array:
-        raise NotImplementedError("pixels are moved in the array as it came")
 
     @abstractmethod
     def _move(self, images: Array, height: int, width: int) -> Array:
@@ -69,7 +61,13 @@ class Flip(PixelMove):
 
     def _move(self, images: Array, height: int, width: int) -> Array:
         mirrored = arrays.namespace(images).flip(images, (width,))
-        return mirrored if arrays.is_tensor(images) else mirrored.copy()  # numpy's is a view of the input
+        if arrays.is_tensor(images):
+            return mirrored
+        # numpy's is a view of the input. Channels that come last are copied one by one: longer runs than a pixel's.
+        moved = np.empty(images.shape, images.dtype)
+        for channel in range(images.shape[-1]) if width == -2 else (slice(None),):
+            moved[..., channel] = mirrored[..., channel]
+        return moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class Shift(PixelMove):
     """
 
     kind: ClassVar[str] = "shift"
-    assumes: ClassVar[str] = "where in the picture the object stands says nothing about its label"
+    assumes: ClassVar[str] = "the object's position does not determine its label"
     usual: ClassVar[float | None] = 2
     identity: ClassVar[float] = 0
     strengths: ClassVar[tuple[float, float]] = (1, 4)
@@ -128,7 +126,7 @@ class Shift(PixelMove):
 
 
 @dataclass(frozen=True, slots=True)
-class Crop(ImageTransform):
+class Crop(Resampled):
     """Keep `share` of the side, at a corner, and enlarge it to the whole size: about ``1 - share`` is cut off.
 
     The corner is chosen with `at`; for the centre see `ZoomIn`.
@@ -150,15 +148,14 @@ class Crop(ImageTransform):
     at: str = "top-left"
     layout: str = "auto"
 
-    def _planes(self, x: Array, dtype: str) -> Array:
-        height, width = x.shape[-2:]
+    def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
         vertical, horizontal = self.at.split("-")
-        rows = _window_matrix(height, self.share, 0.0 if vertical == "top" else 1.0)
-        return along_both(x, rows, _window_matrix(width, self.share, 0.0 if horizontal == "left" else 1.0))
+        rows = window(height, self.share, 0.0 if vertical == "top" else 1.0)
+        return rows, window(width, self.share, 0.0 if horizontal == "left" else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class ZoomIn(ImageTransform):
+class ZoomIn(Resampled):
     """Enlarge by `factor` about the centre: the border is lost, everything else grows.
 
     Examples
@@ -179,24 +176,10 @@ class ZoomIn(ImageTransform):
     factor: float
     layout: str = "auto"
 
-    def _planes(self, x: Array, dtype: str) -> Array:
-        height, width = x.shape[-2:]
-        share = 1.0 / self.factor
-        return along_both(x, _window_matrix(height, share, 0.5), _window_matrix(width, share, 0.5))
+    def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
+        return window(height, 1.0 / self.factor, 0.5), window(width, 1.0 / self.factor, 0.5)
 
 
 def _part(images: Array, axis: int, start: int, stop: int) -> Array:
     """Return images[start:stop] along an axis that is counted from the end."""
     return images[(..., slice(start, stop), *(slice(None),) * (-axis - 1))]
-
-
-@lru_cache(maxsize=256)
-def _window_matrix(size: int, share: float, place: float) -> NDArray[np.float64]:
-    """Enlarge a window to the whole axis, interpolating linearly: (size, size).
-
-    The window is `share` of the axis wide; `place` goes from 0, at its beginning, to 1, at its end.
-    """
-    middles = (size - size * share) * place + (np.arange(size) + 0.5) * share - 0.5
-    weights = np.maximum(0.0, 1.0 - np.abs(np.arange(size) - np.clip(middles, 0, size - 1)[:, None]))
-    matrix: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
-    return matrix

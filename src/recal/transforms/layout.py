@@ -49,17 +49,22 @@ def _with_channels(shape: tuple[int, ...]) -> str:
         square_last, square_first = a == b != c, b == c != a
         if not first and not (square_last or square_first):
             raise InputError(
-                f"Channels cannot be told from height and width in the shape {tuple(shape)}: neither end has length "
+                f"Channels, height and width are ambiguous in the shape {tuple(shape)}: neither end has length "
                 "1, 3 or 4. Pass layout='NCHW' or layout='NHWC' to the transformation."
             )
         return "NHWC" if square_last else "NCHW"
     return "NCHW" if first else "NHWC"
 
 
-def to_planes(images: Array, layout: str) -> Array:
-    """Return a view or copy of the shape (n, channels, height, width); frames count as images."""
-    if layout in ("NHWC", "HWC"):
-        images = images.swapaxes(-1, -2).swapaxes(-2, -3)
+def to_lines(images: Array, layout: str) -> tuple[Array, int]:
+    """Return the images as (n, height, width * channels), and the channels; those that come first count as images."""
+    channels = images.shape[-1] if layout in ("NHWC", "HWC") else 1
+    height, width = (images.shape[layout.index(axis) - len(layout)] for axis in "HW")
+    return contiguous(images).reshape((-1, height, width * channels)), channels
+
+
+def as_planes(images: Array, layout: str) -> Array:
+    """Return a view of the shape (n, channels, height, width); frames count as images."""
     if layout == "HW":
         images = images[None, None]
     elif layout == "NHW":
@@ -68,7 +73,12 @@ def to_planes(images: Array, layout: str) -> Array:
         images = images[None]
     elif images.ndim == 5:
         images = images.reshape((-1, *images.shape[-3:]))
-    return contiguous(images)
+    return images.swapaxes(-1, -2).swapaxes(-2, -3) if layout in ("NHWC", "HWC") else images
+
+
+def to_planes(images: Array, layout: str) -> Array:
+    """Return `as_planes`, one plane after the other in memory."""
+    return contiguous(as_planes(images, layout))
 
 
 def from_planes(planes: Array, layout: str, shape: tuple[int, ...]) -> Array:

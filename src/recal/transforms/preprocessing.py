@@ -9,14 +9,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from recal.errors import InputError
+from recal.transforms.outputs import Outputs, check_outputs
 
 Channels = Literal["first", "last", "keep"]
-Outputs = Literal["logits", "probabilities"]
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,12 @@ class Preprocessing:
         What ran after the transformations.
     function : str, optional
         The name of a function of one's own that ran in its place. Files hold no code, so it must be given again.
-    outputs : {"logits", "probabilities"}
-        What the model returned.
-    pixels, resize, crop, seconds : optional
-        How files were read, where inputs came from a folder of images or sounds.
+    outputs : str
+        What the model returned: "logits", "probabilities", "votes" or "probabilities:FLOOR".
+    read, pixels, resize, crop, seconds : optional
+        How files were read, where inputs came from a folder.
+    text_column, label_column : str, optional
+        Which columns were read, where inputs came from a table.
     shape, dtype : optional
         One input as the transformations saw it, where all have one shape.
 
@@ -128,10 +130,13 @@ class Preprocessing:
     normalize: Normalize | None = None
     function: str | None = None
     outputs: Outputs = "logits"
+    read: str | None = None
     pixels: str | None = None
     resize: int | tuple[int, ...] | None = None
     crop: int | tuple[int, ...] | None = None
     seconds: float | None = None
+    text_column: str | None = None
+    label_column: str | None = None
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
 
@@ -140,8 +145,7 @@ class Preprocessing:
             if not isinstance(self.normalize, Normalize) or self.function is not None:
                 raise InputError("Preprocessing is a Normalize, or the name of a function, not both.")
             object.__setattr__(self, "normalize", self.normalize.plain())
-        if self.outputs not in get_args(Outputs):
-            raise InputError("must be 'logits' or 'probabilities'", argument="outputs", came=f"got {self.outputs!r}")
+        check_outputs(self.outputs)
         for name in ("resize", "crop", "shape"):
             value = getattr(self, name)
             if isinstance(value, list | tuple):
@@ -150,7 +154,7 @@ class Preprocessing:
             sides = value if isinstance(value, tuple) else () if value is None or name == "shape" else (value,)
             if any(type(side) is not int or side < 0 for side in sides):
                 raise InputError("must be made of whole numbers", argument=name, came=f"got {value!r}")
-        for name in ("function", "pixels", "dtype"):
+        for name in ("function", "read", "pixels", "text_column", "label_column", "dtype"):
             if not isinstance(getattr(self, name), str | None):
                 raise InputError("must be text", argument=name, came=f"got {getattr(self, name)!r}")
 
@@ -170,13 +174,14 @@ class Preprocessing:
             raise InputError(f"a preprocessing cannot hold {values!r}: {error}") from None
 
     def options(self) -> dict[str, str]:
-        """Return the options of the command line that say the same, by name."""
+        """Return the options of the command line that say the same, by name; labels change no input."""
         told: dict[str, Any] = {}
         if self.normalize is not None:
             one = self.normalize
             told = {"divide": one.divide, "mean": one.mean, "std": one.std, "channels": one.channels}
         told |= {"preprocess": self.function, "outputs": None if self.outputs == "logits" else self.outputs}
-        told |= {"pixels": self.pixels, "resize": self.resize, "crop": self.crop, "seconds": self.seconds}
+        told |= {"read": self.read, "pixels": self.pixels, "resize": self.resize, "crop": self.crop}
+        told |= {"seconds": self.seconds, "text-column": self.text_column}
         return {name: _text(value) for name, value in told.items() if value is not None}
 
     def __str__(self) -> str:
@@ -241,7 +246,7 @@ def settle_outputs(stored: Preprocessing | None, given: Outputs | None) -> Outpu
     """Return what the model returns, given or as when views were collected; refuse a contradiction."""
     if stored is None:
         return given or "logits"
-    if given not in (None, stored.outputs):
+    if given not in (None, stored.outputs) and (given, stored.outputs) != ("probabilities", "votes"):
         raise InputError(
             f"{given!r} contradicts the calibration, whose views were collected with {stored.outputs!r}",
             argument="outputs",

@@ -12,6 +12,12 @@ FIT, DECIDE, JUDGE = "fit.zarr", "decide.zarr", "judge.zarr"
 NAMES = (CALIBRATION, PAGE, SUMMARY)
 
 
+def file_or_in(path: Path) -> Path:
+    """Return the calibration in a folder of `recal calibrate`; any other path as it is."""
+    inner = path / CALIBRATION
+    return inner if path.is_dir() and inner.is_file() else path
+
+
 def calibration_in(path: Path) -> Path:
     """Return the calibration's file: `path` itself, or the one in the folder that `recal calibrate` wrote."""
     if not path.is_dir():

@@ -18,17 +18,23 @@ from numpy.typing import NDArray
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
+from recal.calibrators.machinery.parameters import check_random_state
 from recal.collecting.applied import passes_of
 from recal.collecting.default_pool import AUTO, NAMED, usual_pool
-from recal.collecting.inputs.sources import IndexedSource
+from recal.collecting.inputs.sources import IndexedSource, Source
+from recal.collecting.inputs.tables import TableSource
+from recal.collecting.job import Job
 from recal.collecting.local import as_pool, collect, needs_pilot, open_source
-from recal.collecting.models.base import as_model
+from recal.collecting.models.base import Model, as_model
 from recal.collecting.pilot import Picked, pilot_path, run_pilot
 from recal.comparison import compare_probs
 from recal.decisions import Decision, decide, profile
+from recal.decisions.rule import check_share
 from recal.engine.replay import calibrated_probs
-from recal.errors import InputError
+from recal.errors import InputError, Remedy
 from recal.files.atomic import replacing
+from recal.files.origin import MARK
+from recal.files.places import is_url
 from recal.files.views import read_views
 from recal.metrics import Evaluation, evaluate
 from recal.plan import Plan
@@ -43,6 +49,7 @@ SHARES = (0.5, 0.3, 0.2)
 # With fewer than this in any part, no figure would mean anything.
 _FEWEST = 20
 _DRAWS = 200
+_TRIED = 16  # inputs
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class Calibrated:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            "made_by": "recal",
+            "made_by": MARK,
             "reason": getattr(self.calibrator, "reason_", ""),
             "method": getattr(self.calibrator, "choice_", self.calibrator.short_name),
             "parts": dict(zip(("fit", "decide", "judge"), self.sizes)),
@@ -106,14 +113,25 @@ class Calibrated:
         return str(getattr(self.calibrator, "reason_", ""))
 
     def _automated(self) -> str:
-        if not self.decision.possible:
-            return str(self.decision)
-        old = self.decision_before
         risk = f"{100 * self.decision.risk:g} %"
+        if not self.decision.possible:
+            return f"No answers can be automated with at most {risk} errors: {self._why_none()}"
+        old = self.decision_before
         was = f"{old.coverage:.1%}" if old.possible else "none"
         return (
             f"{self.decision.coverage:.1%} of the answers can be automated with at most {risk} errors ({was} before "
             f"calibration). Check on the {self.sizes[2]:,}: {self.n_accepted:,} accepted, {self.n_errors:,} wrong."
+        )
+
+    def _why_none(self) -> str:
+        needed, instead = self.decision.needed, self.decision.suggested_risk
+        some = "" if instead is None else f" With --risk {instead:g} some can be automated."
+        if needed is None:
+            return f"even the most confident answers have more. More labels would not help, a better model would.{some}"
+        digits = 10 ** max(0, len(str(int(needed / SHARES[1]))) - 2)
+        more = int(np.ceil(needed / SHARES[1] / digits) * digits)  # three tenths of them would decide
+        return (
+            f"{self.sizes[1]:,} inputs to decide on are too few to show it. Add about {more:,} labelled inputs.{some}"
         )
 
 
@@ -155,9 +173,16 @@ def calibrate(
         The whole pool is computed for so many of the fitting inputs; for the others only the views that help.
     say : callable
         Is told what is being done, line by line.
-    **how : `preprocess`, `batch_size`, `engine`
+    **how : `preprocess`, `batch_size`, `engine`, `resume`
         As in `recal.collect`.
     """
+    if is_url(out):
+        raise InputError(
+            "is a folder of this machine; only views and answers can lie at a URL", argument="out", came=f"got {out}"
+        )
+    check_share(risk, "risk")
+    check_share(confidence, "confidence")
+    check_random_state(random_state)
     folder = Path(out)
     source = open_source(inputs, labels, files or {})
     if not isinstance(source, IndexedSource):
@@ -165,26 +190,25 @@ def calibrate(
             "The labelled inputs are split at random, so they must be readable in any order: an array, a file, a "
             "folder or a torch dataset, not a loader or a generator."
         )
-    if source.batch(0, 1).labels is None:
-        raise InputError("Labels are needed: pass them as `labels`, or use inputs that bring them.")
+    check_labelled(source)
     parts = split(source.n_samples, random_state)
     sizes = (len(parts[0]), len(parts[1]), len(parts[2]))
-    say("1/4  Split {:,} labelled inputs: {:,} to fit, {:,} to decide, {:,} to judge.".format(sum(sizes), *sizes))
+    say("1/4  Split {:,} labelled inputs: {:,} to fit, {:,} to decide, {:,} to check.".format(sum(sizes), *sizes))
     answering = as_model(model, outputs=outputs, device=device)
     asked = {"classes": classes, "progress": progress, "outputs": outputs, **how}
     folder.mkdir(parents=True, exist_ok=True)
 
-    say("2/4  Ask the model about the inputs, and about transformed copies of some of them.")
+    say("2/4  Run the model on the inputs, and on transformed copies of some of them.")
     method = AutoCalibration(random_state=random_state) if calibrator is None else calibrator
     reads = method.needs_views or method.reads_views
-    candidates = _candidates(answering, source, pool, random_state) if reads else ()
+    candidates = _candidates(answering, source, pool, random_state, asked) if reads else ()
     views = _fit_views(answering, Picked(source, parts[0]), candidates, pilot, folder / FIT, asked, random_state, say)
     say("3/4  Fit the calibration.")
     fitted = method.fit(views)
     # What `recal watch` and `recal apply --follow` compare with; the pilot holds every transformation.
     tried = pilot_path(folder / FIT)
     fitted.profile_ = profile(read_views(tried) if tried.exists() else views, random_state=random_state)
-    say("4/4  Decide which answers can be automated, and judge both.")
+    say("4/4  Choose the threshold, and check everything on the remaining inputs.")
     needed = fitted.needed_transforms()
     deciding = collect(answering, Picked(source, parts[1]), needed, out=folder / DECIDE, **asked)
     judging = collect(answering, Picked(source, parts[2]), needed, out=folder / JUDGE, **asked)
@@ -193,12 +217,27 @@ def calibrate(
     return found
 
 
+def check_labelled(source: Source, where: object = "") -> None:
+    """Refuse inputs without labels, and say where labels may come from."""
+    if not isinstance(source, IndexedSource) or source.batch(0, 1).labels is not None:
+        return
+    columns = [] if not isinstance(source, TableSource) else [str(name) for name in source.values.columns]
+    told = f"its columns are {', '.join(columns)}" if columns else ""
+    column = Remedy("Name theirs: label_column=...", typed="Name theirs: --label-column NAME")
+    others = Remedy(
+        "Pass `labels`, or put the files into one folder per class",
+        typed="Add --labels FILE, or put the files into one folder per class",
+    )
+    error = InputError("The inputs have no labels", came=told, remedy=column if columns else others)
+    raise error.at(where) if where else error
+
+
 def split(n_samples: int, random_state: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
     """Return the rows to fit, to decide and to judge on: a random half, three and two tenths."""
     fewest = int(np.ceil(_FEWEST / min(SHARES)))
     if n_samples < fewest:
         raise InputError(
-            f"At least {fewest} labelled inputs are needed, to have some to fit, to decide and to judge on; got "
+            f"At least {fewest} labelled inputs are needed, to fit, to decide and to check on; got "
             f"{n_samples}. A few thousand are better."
         )
     order = np.random.default_rng([random_state, 2]).permutation(n_samples)
@@ -207,14 +246,30 @@ def split(n_samples: int, random_state: int) -> tuple[NDArray[np.intp], NDArray[
     return first, second, third
 
 
-def _candidates(model: Any, source: IndexedSource, pool: Any, seed: int) -> tuple[Transform, ...]:
+def _candidates(
+    model: Model, source: IndexedSource, pool: Any, seed: int, asked: dict[str, Any]
+) -> tuple[Transform, ...]:
     """Return the transformations to try: those that may improve answers, and damage, which the profile learns from."""
     if not (isinstance(pool, str) and pool in NAMED):
         return as_pool(pool, seed)
     found = usual_pool(source, model, seed, pool)
     if pool == AUTO:
-        found += usual_pool(source, model, seed, "damage")
+        damage = usual_pool(source, model, seed, "damage")
+        found += tuple(one for one in damage if _is_taken(model, source, one, asked))
     return tuple({str(transform): transform for transform in found}.values())
+
+
+def _is_taken(model: Model, source: IndexedSource, transform: Transform, asked: dict[str, Any]) -> bool:
+    """Whether the model answers inputs that are damaged like this: many refuse a table with missing values."""
+    if asked.get("engine", "local") != "local":
+        return True
+    job = Job(model, (transform,), asked.get("preprocess"), model.returns(asked["outputs"]))
+    try:
+        with model.running():
+            job.run(source.batch(0, _TRIED), source.describe)
+    except Exception:  # whatever a model says to what it was not made for
+        return False
+    return True
 
 
 def _fit_views(
@@ -276,8 +331,12 @@ def _write(found: Calibrated, deciding: Views, title: str, command: str, seed: i
     named = {"before": calibrated_probs(Plan(), deciding), "after": probs}
     names = deciding.classes
     truth = deciding.labels if names is None else names[deciding.labels]
-    compared = compare_probs(named, truth, confidences={"after": sure}, classes=names, random_state=seed)
-    report(compared, found.folder / PAGE, title=title, command=command, risk=found.decision.risk)
+    cost = float(passes_of(found.calibrator, deciding.logits).mean())
+    compared = compare_probs(
+        named, truth, confidences={"after": sure}, passes={"after": cost}, classes=names, random_state=seed
+    )
+    kept = getattr(found.calibrator, "profile_", None)
+    report(compared, found.folder / PAGE, title=title, command=command, risk=found.decision.risk, profile=kept)
     with replacing(found.folder / SUMMARY) as file:
         file.write((json.dumps(found.to_dict(), indent=2) + "\n").encode())
     save(found.calibrator, found.folder / CALIBRATION)

@@ -44,12 +44,11 @@ def test_views_that_pay_are_chosen_and_the_sentence_says_so():
 def test_a_calibrated_model_gets_a_temperature_and_pays_nothing():
     views, y = problem(1, n=1500, useful=False)
     auto = AutoCalibration().fit(views, y)
-    assert auto.choice_ == "ts"
+    assert auto.choice_ in ("ts", "ets")
     assert auto.needed_transforms() == ()
-    np.testing.assert_array_equal(
-        auto.predict_proba(views.logits), TemperatureScaling().fit(views, y).predict_proba(views)
-    )
-    assert auto.reason_.startswith("Chosen: ts, since on samples left out")
+    plain = TemperatureScaling().fit(views, y).predict_proba(views)
+    np.testing.assert_allclose(auto.predict_proba(views.logits), plain, atol=0.01)
+    assert auto.reason_.startswith(f"Chosen: {auto.choice_}, since on samples left out")
 
 
 def test_a_tilted_model_gains_without_any_view():

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from recal import Views, load, save
-from recal.calibrators import CalibrationEnsemble, TemperatureScaling
-from recal.calibrators.ensemble.members import member_names
+from recal.calibrators import AutoCalibration, CalibrationEnsemble, TemperatureScaling
+from recal.calibrators.ensemble.fitting import are_whole
+from recal.calibrators.ensemble.members import each_probs, fit_members, member_names
+from recal.calibrators.machinery.folds import copies_of, stratified_folds
 from recal.calibrators.machinery.mixture_weights import mixture_weights
 from recal.errors import FileError
 
@@ -95,3 +97,48 @@ def test_weights_say_how_much_a_sample_counts():
     assert nll(weighted.predict_proba(new), truth) < nll(half.predict_proba(new), truth) + 0.02
     tiny = CalibrationEnsemble().fit(z, wrong, sample_weight=weights / 7e5)
     np.testing.assert_allclose(tiny.predict_proba(new), weighted.predict_proba(new), atol=1e-6)
+
+
+def test_amounts_are_weights_and_no_counts():
+    assert are_whole(np.full(100, 500.0))
+    assert not are_whole(np.full(100, 501.0)), "50,100 rows of 100"
+    assert are_whole(np.full(10_000, 10.0))
+    assert not are_whole(np.array([1.0, 1.5]))
+
+
+@pytest.mark.parametrize("method", [CalibrationEnsemble, AutoCalibration])
+def test_whole_weights_are_repeated_samples(method):
+    z, y = problem(n=300, tilt=0.7)
+    often = np.random.default_rng(0).integers(0, 4, 300)
+    repeated = np.repeat(np.arange(300), often)
+    weighted = method().fit(z, y, sample_weight=often).predict_proba(z)
+    np.testing.assert_array_equal(weighted, method().fit(z[repeated], y[repeated]).predict_proba(z))
+
+
+def test_copies_of_a_sample_share_a_fold_but_equal_answers_to_many_inputs_do_not():
+    z, y = problem(n=100)
+    twice = np.repeat(np.arange(100), 2)
+    numbers = copies_of(z[twice], y[twice])
+    folds = stratified_folds(y[twice], 5, np.random.default_rng(0), numbers)
+    np.testing.assert_array_equal(folds[::2], folds[1::2])
+    assert np.bincount(folds).tolist() == [40] * 5
+    assert copies_of(z[twice], np.append(y[twice][1:], (y[0] + 1) % 4)) is None  # equal rows, different labels
+    assert copies_of(np.round(z / 100), np.zeros(100, dtype=int)) is None  # few different rows
+
+
+def test_fits_near_those_of_all_samples_are_as_good_as_from_the_start():
+    z, y = problem(n=900, tilt=0.7)
+    rest = np.arange(900) % 3 > 0
+    names = member_names(4)
+    near = fit_members(names, z[rest], y[rest], near=fit_members(names, z, y))
+    anew = fit_members(names, z[rest], y[rest])
+    for one, other in zip(each_probs(near, names, z), each_probs(anew, names, z)):
+        assert abs(nll(one[~rest], y[~rest]) - nll(other[~rest], y[~rest])) < 1e-3
+        np.testing.assert_allclose(one, other, atol=0.01)
+
+
+def test_a_member_that_does_as_well_as_the_mixture_is_used_alone():
+    """Drawn from the model's own logits at another temperature: nothing beats methods that fit only that."""
+    z, y = problem(4, n=3000)
+    (name,) = CalibrationEnsemble().fit(z, y).weights_
+    assert name in ("ts", "ets")

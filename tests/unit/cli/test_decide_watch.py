@@ -46,6 +46,17 @@ def test_decide_says_what_the_function_finds_and_saves_the_rule_with_the_calibra
     assert ready.accept(test).sum() == said["n_accepted"] > 0
 
 
+def test_decide_refuses_the_samples_of_the_fit_from_views_and_from_probabilities(files, capsys):
+    assert run(["apply", str(files / "ts.recal"), str(files / "fit.npz"), "--out", str(files / "same.npz")]) == 0
+    capsys.readouterr()
+    for arguments in (["fit.npz", "--calibration", str(files / "ts.recal")], ["same.npz"]):
+        assert run(["decide", str(files / arguments[0]), *arguments[1:], "--out", str(files / "rule")]) != 0
+        said = capsys.readouterr().err.replace("\n", " ")
+        assert "400 of these 400" in said
+        assert "--cross-fit" in said
+        assert not (files / "rule").exists()
+
+
 def test_apply_says_which_answers_a_saved_rule_accepts(files, capsys):
     run(["decide", str(files / "test.npz"), "--calibration", str(files / "ts.recal"), "--out", str(files / "ready")])
     capsys.readouterr()

@@ -20,7 +20,7 @@ def test_a_calibration_that_needs_no_views_costs_one_pass(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "Fitted on  4 samples of 2 classes" in shown
     assert "one forward pass per answer, as without calibration" in shown
-    assert f"Next: recal apply {path} NEW --out probs.npz" in shown
+    assert f"Next: recal apply {path} NEW_VIEWS --out answers.csv" in shown
 
 
 def test_the_views_that_it_needs_are_named_as_a_pool(tmp_path, capsys):

@@ -10,6 +10,7 @@ import pytest
 from recal import Blend, CalibratedClassifier, Plan, Views, ViewStacking
 from recal.collecting.applying import apply
 from recal.engine.replay import calibrated_probs
+from recal.errors import InputError
 from recal.transforms import Named
 
 PLAN = Plan(start=0.6, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2))
@@ -90,3 +91,8 @@ def test_a_bad_row_of_a_view_is_named_by_its_place_among_all_inputs() -> None:
     assert last != needed.sum() - 1
     with pytest.raises(ValueError, match=rf"nan for .*\b{last}\b.*view 'broken'"):
         apply(stacking(plan), model, images, progress=False)
+
+
+def test_a_class_mix_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match=r"`class_mix` is 'follow', or what .* got 'folow'"):
+        apply(stacking(), Model(), inputs(3), class_mix="folow")  # type: ignore[arg-type]

@@ -259,7 +259,7 @@ def test_an_honest_file_gives_the_networks_own_answers(honest):
         ({"models/model.json": b"[" * 100_000}, "cannot be read as a torch.export file"),
         ({"models/model.json": b"[]"}, "is not an object"),
         ({"models/model.json": b"{}"}, "cannot be read as a torch.export file"),
-        ({"archive_format": b"__import__"}, "none that torch writes"),
+        ({"archive_format": b"__import__"}, "was not written by torch"),
     ],
 )
 def test_rubbish_is_refused(change, words, honest, tmp_path):

@@ -11,13 +11,16 @@ import torch
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
 
-from recal import collect
-from recal.collecting import PROBABILITY_FLOOR, Normalize, OnnxModel, as_model
+from recal import CalibratedClassifier, TemperatureScaling, Views, collect
+from recal.collecting import Normalize, OnnxModel, apply, as_model
 from recal.errors import FileError, InputError, RecalError
+from recal.transforms.preprocessing import Preprocessing
 
 
 def rows(n=60, k=3, seed=0):
@@ -63,10 +66,42 @@ def test_a_binary_score_becomes_two_columns_whose_softmax_is_the_models_own():
 def test_zeros_of_a_forest_are_floored_and_said_to_be():
     X, y = rows()
     model = RandomForestClassifier(10, random_state=0).fit(X, y)
-    assert (model.predict_proba(X) == 0).any()
-    with pytest.warns(UserWarning, match=r"RandomForestClassifier.*probabilities of 0.*1e-12"):
-        logits = collect(model, X, None).logits
-    np.testing.assert_allclose(np.exp(logits), np.maximum(model.predict_proba(X), PROBABILITY_FLOOR), rtol=1e-9)
+    probs = model.predict_proba(X)
+    assert probs.min() == 0
+    for outputs, floor in ((None, 0.01 / 3), ("probabilities", 0.01 / 3), ("probabilities:1e-5", 1e-5)):
+        with pytest.warns(UserWarning, match=rf"RandomForestClassifier.*probabilities of 0.* {floor:g}"):
+            views = collect(model, X, None, **({} if outputs is None else {"outputs": outputs}))
+        np.testing.assert_allclose(np.exp(views.logits), np.maximum(probs, floor), rtol=1e-9)
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: make_pipeline(StandardScaler(), m)])
+@pytest.mark.parametrize(
+    ("model", "outputs"),
+    [(KNeighborsClassifier(3), "votes"), (DecisionTreeClassifier(), "votes"), (GaussianNB(), "logits")],
+)
+@pytest.mark.filterwarnings("ignore:.*probabilities of 0")
+def test_what_votes_is_known_and_kept_with_the_views(model, outputs, wrap):
+    X, y = rows()
+    fitted = wrap(model).fit(X, y)
+    views = collect(fitted, X, None, labels=y)
+    assert views.preprocessing.outputs == outputs
+    calibrator = TemperatureScaling().fit(views)
+    expected = calibrator.predict_proba(views)
+    for said in ({}, {"outputs": "logits"}, {"outputs": "probabilities"} if outputs == "votes" else {}):
+        np.testing.assert_array_equal(apply(calibrator, fitted, X, **said).probs, expected)
+    classifier = CalibratedClassifier(fitted, TemperatureScaling()).fit(X, y)
+    np.testing.assert_array_equal(classifier.predict_proba(X), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*probabilities of 0")
+def test_a_calibration_of_a_forest_from_before_votes_keeps_its_floor():
+    """Its file says "logits", or "probabilities": both had 1e-12."""
+    X, y = rows()
+    forest = RandomForestClassifier(10, random_state=0).fit(X[:100], y[:100])
+    for said in ("logits", "probabilities"):
+        logits = np.log(np.maximum(forest.predict_proba(X), 1e-12))
+        calibrator = TemperatureScaling().fit(Views(logits, labels=y, preprocessing=Preprocessing(outputs=said)))
+        np.testing.assert_array_equal(apply(calibrator, forest, X).probs, calibrator.predict_proba(logits))
 
 
 def test_nothing_is_said_where_nothing_was_floored():
@@ -392,8 +427,9 @@ def test_what_is_no_model_is_refused(images, model, message):
 
 
 def test_an_unknown_kind_of_outputs_is_refused(images, model):
-    with pytest.raises(InputError, match="got 'scores'"):
-        collect(model, images, None, outputs="scores")
+    for outputs in ("scores", "votes:0.1", "probabilities:0", "probabilities:much", 3):
+        with pytest.raises(InputError, match=f"got {outputs!r}"):
+            collect(model, images, None, outputs=outputs)
 
 
 @pytest.mark.parametrize(

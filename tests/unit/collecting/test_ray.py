@@ -19,16 +19,25 @@ from torch.utils.data import DataLoader, TensorDataset
 from recal import Blend, CalibratedClassifier, Plan, ViewStacking, collect, save
 from recal.cli.app import run
 from recal.collecting import RayEngine, apply, apply_distributed
-from recal.collecting.sinks.blocks import Token
 from recal.collecting.sinks.store import StoreSink
 from recal.errors import InputError, RecalError
+from recal.files.locks import Word
+from tests.unit.collecting.object_store import s3_server
 
 ENGINE = RayEngine(workers=2)
 
 
+@pytest.fixture(scope="module")
+def s3():
+    with s3_server() as variables, pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
-def cluster():
-    """One small cluster for all tests here, so that they do not each wait for one."""
+def cluster(s3):
+    """One small cluster for all tests here, so that they do not each wait for one; its workers know the S3 server."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine starts it slowly
     how = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
@@ -92,14 +101,23 @@ def test_workers_write_the_bytes_of_a_local_run(tmp_path, images, kept):
     assert contents(tmp_path / "ray.zarr") == contents(tmp_path / "local.zarr")
 
 
-def test_workers_that_do_not_reach_the_store_send_their_blocks(tmp_path, images, kept, monkeypatch):
-    made = Token.__init__
+def test_workers_write_to_an_object_store(images, kept):
+    views = job(images, out="s3://bucket/ray.zarr", engine=ENGINE, batch_size=6)
+    assert kept["take"], "blocks that workers wrote themselves"
+    np.testing.assert_array_equal(views.logits, job(images, batch_size=6).logits)
+    stack = ViewStacking(random_state=0).fit(views)
+    done = apply_distributed(stack, make_model(), images, "s3://bucket/answers", engine=ENGINE, batch_size=20)
+    assert done.written == 60
 
-    def elsewhere(token, folder):
-        made(token, folder)
+
+def test_workers_that_do_not_reach_the_store_send_their_blocks(tmp_path, images, kept, monkeypatch):
+    made = Word.__init__
+
+    def elsewhere(token, folder, name):
+        made(token, folder, name)
         token.path = tmp_path / "of another machine"
 
-    monkeypatch.setattr(Token, "__init__", elsewhere)
+    monkeypatch.setattr(Word, "__init__", elsewhere)
     job(images, out=tmp_path / "ray.zarr", engine=ENGINE)
     assert not kept["take"]
     job(images, out=tmp_path / "local.zarr")

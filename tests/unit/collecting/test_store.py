@@ -347,3 +347,21 @@ def test_what_failed_before_its_first_block_is_no_obstacle(tmp_path, job, model,
         job(tmp_path / "v.zarr", labels=np.full(20, 7))
     job(tmp_path / "v.zarr")
     assert contents(tmp_path / "v.zarr") == whole
+
+
+def test_starting_over_can_be_interrupted_and_repeated(tmp_path, job, whole, monkeypatch):
+    target = tmp_path / "v.zarr"
+    job(target, pool=None)
+
+    def stopped(folder, *kept):
+        for path in folder.iterdir():
+            if path.is_file() and path.name not in kept:
+                path.unlink()
+        raise Stop
+
+    with monkeypatch.context() as during:
+        during.setattr("recal.collecting.sinks.store.remove_inside", stopped)
+        with pytest.raises(Stop):
+            job(target, resume=False)
+    job(target, resume=False)
+    assert contents(target).keys() == whole.keys()

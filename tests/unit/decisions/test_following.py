@@ -9,9 +9,9 @@ import pytest
 
 from recal import Views, load, profile, save, watch
 from recal.calibrators.machinery.common_scale import fit_beta
-from recal.decisions import StreamWatch, to_the_power
+from recal.decisions import StreamWatch, class_mix, to_the_power
 from recal.decisions.following.labelled_sets import labelled_rows
-from recal.decisions.following.process import LENGTH, NOISE, Process
+from recal.decisions.following.process import LENGTH, NOISE, Process, TwoReadings
 from recal.decisions.following.statistics import row_numbers, statistics
 from recal.errors import FileError, InputError
 
@@ -64,7 +64,7 @@ def test_damage_of_a_strength_never_seen_is_followed_from_logits_alone(kept, kin
     accuracy = float((new.argmax(1) == y).mean())
     assert found.known
     assert found.ratio == pytest.approx(found.beta / kept.beta)
-    assert stayed - followed > 0.9 * (stayed - best) > 0
+    assert stayed - followed > 0.6 * (stayed - best) > 0
     assert abs(found.accuracy - accuracy) < 0.12
     assert found.interval[0] <= accuracy <= found.interval[1]
 
@@ -167,6 +167,16 @@ def test_the_process_is_textbook_regression():
     assert variance == pytest.approx(1 - np.diag(kernel(new, places) @ inverse @ kernel(places, new)))
 
 
+def test_two_readings_take_the_smaller_change_and_the_variance_of_familiar_sets():
+    rng = np.random.default_rng(1)
+    places, changes, new = rng.normal(size=(12, 3)), rng.normal(size=(12, 2)), rng.normal(size=(20, 3))
+    familiar = np.arange(12) < 5
+    mean, variance = TwoReadings(places, changes, hidden=1, familiar=familiar)(new)
+    seen, blind = Process(places, changes)(new)[0], Process(places[:, [0, 2]], changes)(new[:, [0, 2]])[0]
+    assert np.abs(mean[:, 0]) == pytest.approx(np.minimum(np.abs(seen[:, 0]), np.abs(blind[:, 0])))
+    assert variance == pytest.approx(Process(places[:5], changes[:5])(new)[1])
+
+
 def test_the_best_temperature_from_the_table_is_that_of_a_fit():
     y = labels(800, 3)
     for strength in (0.2, 0.5, 0.8):
@@ -194,3 +204,45 @@ def test_a_stream_knows_the_condition_of_its_last_thousand(kept):
     for piece in [*np.split(clean, 6), *np.split(faded, 5)]:
         stream.update(piece)
     assert stream.condition.ratio == pytest.approx(kept.condition(faded).ratio)
+
+
+def test_a_change_within_its_own_error_is_held_back():
+    from recal.decisions.following.condition import _held_back
+
+    assert _held_back(-1.0, 0.01) == pytest.approx(-1 / 1.01)
+    assert _held_back(0.1, 0.01) == pytest.approx(0.05)
+    assert _held_back(-0.3, 0.0) == -0.3
+
+
+def test_small_batches_of_the_inputs_as_they_were_are_hardly_moved(kept):
+    worst = []
+    for seed in range(40):
+        y = labels(50, 300 + seed)
+        new = damaged(y, "none", 0.0, 700 + seed)
+        worst.append(abs(math.log(kept.condition(new).ratio)))
+    assert np.median(worst) < 0.01
+    assert max(worst) < 0.2
+
+
+def test_logits_that_are_no_numbers_are_refused(kept):
+    new = damaged(labels(60, 1), "fading", 0.6, 1)
+    new[7, 2] = np.nan
+    for ask in (kept.condition, lambda logits: class_mix(kept, logits)):
+        with pytest.raises(InputError, match="row 7, column 2 is nan"):
+            ask(new)
+
+
+@pytest.mark.parametrize(
+    ("variance", "known", "moves"), [(0.29, True, True), (0.31, False, True), (0.59, False, True), (0.61, False, False)]
+)
+def test_unknown_begins_at_a_variance_of_030_and_the_temperature_stays_from_060(variance, known, moves):
+    fresh = profile(views(300, 0))
+
+    def process(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.full((len(places), 2), -1.0), np.full(len(places), variance)
+
+    object.__setattr__(fresh.following, "_process", lambda size: process)
+    found = fresh.condition(damaged(labels(100, 1), "fading", 0.5, 1))
+    assert found.known is known
+    assert found.unlike is not known
+    assert (found.ratio != 1.0) is moves

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from recal import TemperatureScaling, load, prediction_sets, save
+from recal.decisions.penalties import parted, smallest
 from recal.decisions.sets import PredictionSets, content_uniforms, evaluate_sets
-from recal.errors import InputError
+from recal.errors import FewSamplesWarning, InputError
 
 
 def problem(n: int, seed: int, k: int = 5, spoiled: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -71,6 +72,46 @@ def test_a_class_without_labelled_samples_is_always_kept():
     assert sets.predict(probs)[:, 4].all()
 
 
+@pytest.mark.parametrize(
+    ("per_class", "coverage", "words"),
+    [
+        (True, 0.9, "None of the 2 classes has the 9 labelled samples.*Use per_class=False"),
+        (False, 0.95, "12 samples are fewer than the 19 labelled samples"),
+        (True, 0.75, "every set holds every class: these probabilities cannot rule any out. Use per_class=False"),
+        (False, 0.8, "every set holds every class.*Use a better model or calibration"),
+    ],
+)
+def test_sets_that_hold_every_class_say_so(per_class, coverage, words):
+    with pytest.warns(FewSamplesWarning, match=words):
+        sets = prediction_sets(np.full((12, 2), 0.5), [0, 1] * 6, coverage, per_class=per_class)
+    assert sets.predict([[0.5, 0.5]]).all()
+
+
+def test_the_penalty_is_chosen_on_samples_that_the_limit_is_not_made_from():
+    chosen, rest = parted(1000, 0.9)
+    assert len(chosen) == 200
+    assert sorted([*chosen, *rest]) == list(range(1000))
+    assert len(parted(249, 0.9)[0]) == 0, "few samples choose by luck"
+    assert len(parted(250, 0.9)[0]) == 50
+    assert len(parted(494, 0.99)[0]) == 0, "98 samples have no limit that holds 99 %"
+    assert len(parted(495, 0.99)[0]) == 99
+    assert len(parted(100_000, 0.9)[0]) == 2000
+    probs, y = problem(1000, 5, k=8, spoiled=2.5)
+    sets = prediction_sets(probs, y, 0.9, "raps")
+    fixed = prediction_sets(probs[rest], y[rest], 0.9, "raps", penalty=sets.penalty, free_ranks=sets.free_ranks)
+    assert sets == fixed
+
+
+def test_a_chosen_penalty_gives_the_smallest_sets_of_those_tried():
+    scores, ranks = np.array([[0.5, 0.9, 1.0]] * 40), np.array([[1.0, 2.0, 3.0]] * 40)
+    assert smallest(scores, ranks, np.array([0] * 30 + [1] * 10), 0.9) == (0.0, 1), "nothing to gain: aps"
+    # Every other sample's third class lies below the limit, and the true class is never below rank 2.
+    scores[::2, 2] = 0.85
+    penalty, free = smallest(scores, ranks, np.array([1] * 40), 0.9)
+    assert penalty > 0.05
+    assert free == 1
+
+
 def test_a_sample_alone_gets_what_it_gets_in_a_batch():
     probs, y = problem(300, 4)
     sets = prediction_sets(probs, y, 0.8, "aps")
@@ -116,3 +157,10 @@ def test_what_no_sets_can_be_is_refused(fields, said):
     with pytest.raises(InputError) as error:
         PredictionSets(**{"method": "lac", "coverage": 0.9, "limits": (0.5,), **fields})
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("method", ["aps", "raps"])
+@pytest.mark.parametrize("size", [299, 301])
+def test_random_parts_of_another_number_of_samples_are_refused(method, size):
+    with pytest.raises(InputError, match="each of 300 samples"):
+        prediction_sets(*problem(300, 6), 0.9, method, u=np.full(size, 0.5))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 
 from recal import TemperatureScaling, Views, load, save
 from recal.decisions import Profile, StreamWatch, estimate_accuracy, profile, watch
-from recal.errors import FileError, InputError
+from recal.decisions.profiles import Reactions
+from recal.decisions.watching import _distance, _max_t
+from recal.errors import FileError, InputError, SameRowsWarning
 
 
 def views(n: int, seed: int, strength: float = 3.0, classes: int = 4, mix: list[float] | None = None) -> Views:
@@ -82,6 +85,36 @@ def test_the_known_estimators_by_hand():
     assert others["ATC"] == pytest.approx((sure[1] > np.quantile(sure[0], 1 - right)).mean(), abs=0.005)
 
 
+@pytest.mark.parametrize("levels", [3, 30, 10_000])
+def test_the_smaller_groups_rows_tell_the_distance_of_both(levels):
+    rng = np.random.default_rng(levels)
+    for size in (1, 5, 29):
+        values, rows = rng.integers(0, levels, 60).astype(float), rng.permutation(60)
+        mine, others = np.sort(values[rows[:size]]), np.sort(values[rows[size:]])
+        shares = [np.searchsorted(one, values, side="right") / len(one) for one in (mine, others)]
+        expected = np.abs(shares[0] - shares[1]).max()
+        assert _distance(values)(rows[:size]) == pytest.approx(expected, abs=1e-12)
+        assert _distance(values)(rows[size:]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_shuffles_that_are_equally_far_away_count_as_such():
+    def alike(answers):
+        return Reactions(np.zeros(len(answers)), answers, np.zeros((len(answers), 0), dtype=np.uint8))
+
+    everyone = np.repeat(np.arange(7), 30)
+    for place in range(0, len(everyone), 30):  # whichever class one input is of, all are equally frequent
+        fit, today = alike(np.delete(everyone, place)), alike(everyone[[place]])
+        assert _max_t(fit, today, 99, np.random.default_rng(0))[0] == 1.0
+
+
+def test_either_group_is_the_smaller_one():
+    small, large = views(60, 0).logits, views(900, 1, strength=1.5).logits
+    one, other = watch(profile(small), large), watch(profile(large), small)
+    assert one.alarm
+    assert other.alarm
+    assert not watch(profile(views(60, 2).logits), views(900, 3).logits).alarm
+
+
 def test_a_stream_ever_gives_a_false_alarm_as_rarely_as_promised():
     alarms = []
     for seed in range(120):
@@ -116,10 +149,25 @@ def test_capital_is_a_fair_game():
     stream = StreamWatch(profile(views(50, 0)))
     start, after = stream._players.copy(), []
     for rank in (np.arange(1000) + 0.5) / 1000:
-        stream._players = start.copy()
+        stream._players, stream.n_seen = start.copy(), 0
         stream._bet(np.full(len(start), rank))
         after.append(stream.capital)
     assert np.mean(after) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_long_clean_history_delays_the_alarm_little():
+    """Only the bets are followed here, with ranks that are clean and then those of a lower confidence."""
+    rng, delays = np.random.default_rng(0), {}
+    for clean in (100, 3000):
+        stream = StreamWatch(profile(views(50, 0, classes=2)), use_views=False)
+        for _ in range(clean):
+            stream._bet(rng.random(3))
+        assert stream.alarm_at is None
+        assert stream.capital > 0.1  # what is kept back
+        while not stream.alarm:
+            stream._bet(np.r_[0.4 * rng.random(), rng.random(2)])
+        delays[clean] = stream.n_seen - clean
+    assert delays[3000] < 2 * delays[100]
 
 
 def test_a_profile_is_saved_alone_and_with_its_calibrator(tmp_path):
@@ -141,3 +189,14 @@ def test_a_file_cannot_bring_a_profile_that_makes_no_sense(tmp_path):
 def test_too_few_shuffles_are_refused():
     with pytest.raises(InputError, match="take 99 or more"):
         watch(profile(views(50, 0)), views(50, 1), permutations=50)
+
+
+def test_rows_of_the_fit_are_told_from_new_ones():
+    rng = np.random.default_rng(0)
+    logits, others = rng.normal(size=(2, 400, 3)) * 3
+    kept = profile(logits, logits.argmax(1))
+    with pytest.warns(SameRowsWarning, match="all of these 400 samples, so comparing them with the fit says nothing"):
+        watch(kept, logits, permutations=99)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SameRowsWarning)
+        watch(kept, others, permutations=99)

@@ -23,8 +23,8 @@ from safetensors.numpy import save
 
 from recal import TemperatureScaling, Views
 from recal import save as save_file
-from recal.errors import InputError
-from recal.files.gate import LIMIT, allowance
+from recal.errors import FileError, InputError
+from recal.files.gate import LIMIT, Metered, allowance
 
 
 def padded_text(folder):
@@ -231,3 +231,17 @@ def test_a_limit_that_is_no_number_is_refused(monkeypatch):
     monkeypatch.setenv(LIMIT, "lots")
     with pytest.raises(InputError, match="got 'lots'"):
         allowance(0)
+
+
+@pytest.mark.parametrize(("held", "refused"), [(66_536, False), (66_537, True)])
+def test_a_stream_stops_once_it_gave_more_than_its_file_may_become(monkeypatch, tmp_path, held, refused):
+    """1,000 bytes are allowed, and 65,536 for headers."""
+    monkeypatch.setenv("RECAL_MAX_BYTES", "1000")
+    path = tmp_path / "packed"
+    path.write_bytes(b"0123456789")
+    stream = Metered(io.BytesIO(bytes(held)), path, packed=True)
+    if refused:
+        with pytest.raises(FileError, match="10 bytes unpack to more than 66,536"):
+            stream.read()
+    else:
+        assert len(stream.read()) == held

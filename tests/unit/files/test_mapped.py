@@ -11,9 +11,9 @@ import zarr
 from recal import ReCal, TemperatureScaling, Views, ViewStacking, read_views
 from recal.engine import scaled
 from recal.engine.kernels import threads
+from recal.engine.kernels.mapped import MappedRows
 from recal.errors import InputError
 from recal.files import view_folders
-from recal.mapped import MappedRows
 
 
 @pytest.fixture
@@ -70,3 +70,11 @@ def test_bad_values_are_refused_as_in_memory(tmp_path, small_memory):
     stored = read_views(path, verify=False)
     with pytest.raises(InputError, match="must be finite"):
         TemperatureScaling().fit(stored, np.arange(900) % 3)
+
+
+def test_rows_are_picked_as_from_an_array(tmp_path, small_memory):
+    plain = made_up()
+    logits = read_views(plain.write(tmp_path / "v.zarr")).logits
+    assert isinstance(logits, MappedRows)
+    for rows in (np.array([5, -1, 5]), np.array([[1, 2], [3, 4]]), np.arange(900) % 2 == 0, [7, 3], slice(3, 9)):
+        assert np.array_equal(logits[rows], plain.logits[rows])

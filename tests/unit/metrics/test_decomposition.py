@@ -35,6 +35,16 @@ def test_nothing_is_to_be_gained_from_the_truth_itself():
     assert abs(parts.calibration) < 2e-3
 
 
+def test_hard_zeros_of_votes_do_not_hide_what_can_be_gained():
+    rng = np.random.default_rng(2)
+    truth = softmax(rng.normal(scale=2.0, size=(1500, 3)))
+    y = (rng.uniform(size=(1500, 1)) > truth.cumsum(axis=1)).sum(axis=1).clip(max=2)
+    votes = np.array([rng.multinomial(10, row) for row in truth]) / 10
+    parts = decompose(votes, y)
+    assert parts.loss > 3, "a true class without a vote"
+    assert parts.refinement < 0.8, "0.813 with the smallest float for zeros"
+
+
 def test_another_loss_is_refused():
     with pytest.raises(InputError, match="'nll' or 'brier', got 'ece'"):
         decompose([[0.5, 0.5]] * 4, [0, 1, 0, 1], loss="ece")

@@ -85,6 +85,17 @@ def test_the_interval_of_an_honest_model_reaches_zero_and_of_a_dishonest_one_doe
         assert dishonest[name][0] > 0.01, name
 
 
+@pytest.mark.parametrize("mistakes", [1, 2, 3])
+def test_intervals_stay_finite_where_draws_miss_the_few_mistakes(mistakes):
+    probs = np.tile([1 - 1e-7, 1e-7], (400, 1))
+    probs[::2] = [1 - 1e-6, 1e-6]
+    found = evaluate(probs, (np.arange(400) < mistakes).astype(int), bootstrap=200)
+    for name in ("nll", "brier"):
+        low, high = found.intervals[name]
+        assert low < found[name]
+        assert 3 * found[name] < high < 7 * found[name]
+
+
 def test_infinite_and_undefined_values_are_said_and_survive_json():
     found = evaluate([[1.0, 0.0]] * 4, [1, 1, 1, 1], bootstrap=20)
     assert found["nll"] == np.inf

@@ -22,20 +22,25 @@ def rows(dtype, n=400, k=7):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", ["score_rows", "bin_top_label", "bin_classwise"])
-def test_numpy_and_compiled_passes_agree(name, dtype):
+@pytest.mark.parametrize(
+    "name", ["score_rows", "rank_rows", "negative_log_likelihoods", "bin_top_label", "bin_classwise"]
+)
+def test_numpy_and_compiled_passes_agree(name, dtype, monkeypatch):
     probs, y = rows(dtype)
     n, k = probs.shape
     block = RNG.integers(0, 3, n)
     given = {
         "score_rows": ((), [np.empty(n), np.empty(n, bool), np.empty(n), np.empty(n)]),
+        "rank_rows": ((), [np.empty(n), np.empty(n, bool)]),
+        "negative_log_likelihoods": ((), [np.empty(n)]),
         "bin_top_label": ((EDGES,), [np.zeros(10) for _ in range(3)]),
         "bin_classwise": ((EDGES, block), [np.zeros((3, k, 10))]),
     }
     more, small = given[name]
     large = [array.copy() for array in small]
     assert getattr(passes, name)(probs, y, *more, *small) == -1
-    assert getattr(bins, name)(probs, y, *more, *large) == -1
+    monkeypatch.setattr(passes, "SMALL", 0)
+    assert getattr(passes, name)(probs, y, *more, *large) == -1
     for ours, theirs in zip(small, large):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 
@@ -47,6 +52,7 @@ def test_both_name_the_first_bad_row(row, value):
     probs[row:, 1] = 0.9
     outs = [np.empty(len(y)) for _ in range(4)]
     assert passes.score_rows(probs, y, *outs) == bins.score_rows(probs, y, *outs) == row
+    assert bins.rank_rows(probs, y, *outs[:2]) == bins.truths(probs, y, outs[0]) == row
 
 
 def test_the_area_is_the_mean_of_the_risks_at_every_coverage():
@@ -55,3 +61,4 @@ def test_the_area_is_the_mean_of_the_risks_at_every_coverage():
     # The surest first: three right, one wrong, then a right and a wrong one in either order.
     risks = [0, 0, 0, 1 / 4, 1.5 / 5, 2 / 6]
     assert passes.risk_coverage_area(sizes, correct, harmonic) == pytest.approx(np.mean(risks), abs=1e-15)
+    assert bins.risk_coverage_area(sizes, correct) == pytest.approx(np.mean(risks), abs=1e-15)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -22,12 +24,19 @@ def looks(n_classes=4, n=700, tilt=0.6, seed=0):
     return Views(tilted.astype(np.float32), {"flip": view.astype(np.float32)}), y
 
 
-@pytest.fixture(scope="module", params=[("kept", True), ("free", True), ("kept", False)], ids=str)
+@pytest.fixture(
+    scope="module", params=[("kept", True), ("free", True), ("kept", False), ("kept", "everywhere")], ids=str
+)
 def fitted(request):
     answers, with_views = request.param
     views, y = looks()
     ensemble = CalibrationEnsemble(answers=answers, max_views=1 if with_views else 0).fit(views, y)
-    assert bool(ensemble.needed_transforms()) == with_views
+    assert bool(ensemble.needed_transforms()) == bool(with_views)
+    if with_views == "everywhere":  # every part of a blend above the gate too, as where a member replaces the mixture
+        whole = replace(
+            ensemble.plan_.blend, own=0.2, gated_own=0.4, gated_mixture=0.5, gated_offsets=(0.3, 0, 0, -0.2)
+        )
+        ensemble.plan_ = replace(ensemble.plan_, blend=whole)
     return ensemble, looks(seed=1)[0]
 
 
@@ -45,6 +54,18 @@ def test_torch_operations_and_the_reference_agree(fitted):
         np.testing.assert_allclose(found.softmax(1).numpy(), expected, atol=1e-5)
         np.testing.assert_array_equal(found.argmax(1).numpy(), expected.argmax(axis=1))
     np.testing.assert_allclose(replay.confidence(logits, transformed).numpy(), confidence, atol=1e-5)
+
+
+def test_an_exported_program_answers_the_same(fitted):
+    from recal.runtime.torch import CalibratedModule
+
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 4))
+    with torch.no_grad():
+        net[1].weight.mul_(8)
+        module, images = CalibratedModule(net, fitted[0]), torch.rand(9, 1, 4, 4)
+        rows = torch.export.Dim("rows", min=2)
+        program = torch.export.export(module, (images,), dynamic_shapes=({0: rows},)).module()
+        np.testing.assert_allclose(program(images[:4]).numpy(), module(images[:4]).numpy(), atol=1e-6)
 
 
 def test_the_replay_in_onnx_agrees(fitted, tmp_path):

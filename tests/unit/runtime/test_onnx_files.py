@@ -138,12 +138,6 @@ def test_accept_by_one_threshold_or_one_per_class(tmp_path: Path) -> None:
         export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(), accept=[0.1, 0.2, 0.3])
 
 
-def test_a_model_of_fixed_batch_size_is_refused_where_views_need_rows(tmp_path: Path) -> None:
-    model, _ = linear_model(tmp_path / "linear.onnx", batch=4)
-    with pytest.raises(InputError, match="exactly 4 inputs"):
-        export_onnx(model, path=tmp_path / "x.onnx", plan=BLEND)
-
-
 def test_the_command_line_reads_preprocessing_as_collect_and_apply_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,7 +48,7 @@ MOVED = ("flip", "shift", "timeshift")
 def views_of(path: Path, inputs: np.ndarray) -> np.ndarray:
     """Run an exported file with its views, which are joined with the inputs, as one more output."""
     model = onnx.load(path)
-    joined = next(node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs")
+    joined = [node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs"][-1]
     kind = helper.np_dtype_to_tensor_dtype(inputs.dtype)
     model.graph.output.append(helper.make_tensor_value_info(joined.input[1], kind, None))
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -56,7 +56,9 @@ def views_of(path: Path, inputs: np.ndarray) -> np.ndarray:
     return views.reshape(-1, *inputs.shape)
 
 
-def written(folder: Path, inputs: np.ndarray, specs: tuple[str, ...]) -> tuple[tuple[Transform, ...], np.ndarray]:
+def written(
+    folder: Path, inputs: np.ndarray, specs: tuple[str, ...], opset: int = 18
+) -> tuple[tuple[Transform, ...], np.ndarray]:
     """Export a plan of all these views behind a model of such inputs; return them and what the file makes of them."""
     shape, size = list(inputs.shape[1:]), int(np.prod(inputs.shape[1:]))
     nodes = [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["scores"])]
@@ -68,7 +70,9 @@ def written(folder: Path, inputs: np.ndarray, specs: tuple[str, ...]) -> tuple[t
         [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 3])],
         [numpy_helper.from_array(weights, "w")],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), folder / "net.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), folder / "net.onnx"
+    )
     plan = Plan(tuple(Step(spec, (0.9, 1.1, 0.8, 1.0)) for spec in specs))
     path = export_onnx(folder / "net.onnx", inputs[:1], folder / "whole.onnx", plan=plan)
     return plan.transforms, views_of(path, inputs)
@@ -101,3 +105,20 @@ def test_floats_are_those_of_numpy_to_the_last_bits(tmp_path: Path, specs: tuple
     for transform, view in zip(*written(tmp_path, inputs, specs)):
         rounding = 0 if str(transform).startswith(MOVED) else 1e-6
         np.testing.assert_allclose(view, transform(inputs), rtol=0, atol=rounding, err_msg=str(transform))
+
+
+@pytest.mark.parametrize(
+    ("shape", "specs"),
+    [
+        ((2, 3, 3, 9, 14), EACH),
+        ((4, 9, 14), EACH),
+        ((3, 700), ("lowpass:0.3", "timeshift:0.1:fill=zero")),
+        ((3, 40, 2), ("coarse:0.5:axis=1", "quantise:0.1:axis=1", "lowpass:0.3:axis=1")),
+    ],
+    ids=["videos", "grey", "a long series", "time in the middle"],
+)
+def test_other_shapes_are_written_too(tmp_path: Path, shape: tuple[int, ...], specs: tuple[str, ...]) -> None:
+    inputs: Any = np.random.default_rng(0).integers(0, 256, shape).astype(np.float32) / np.float32(255)
+    for opset in (18, 21):
+        for transform, view in zip(*written(tmp_path, inputs, specs, opset)):
+            np.testing.assert_allclose(view, transform(inputs), rtol=0, atol=1e-6, err_msg=str(transform))

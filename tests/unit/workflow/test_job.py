@@ -6,12 +6,15 @@ import json
 
 import numpy as np
 import pytest
+from sklearn.neighbors import KNeighborsClassifier
 
 from recal import load, read_views
 from recal.calibrators import TemperatureScaling
+from recal.collecting import as_model, as_source
 from recal.errors import FileError, InputError
+from recal.transforms import as_transform
 from recal.workflow.folder import calibration_in
-from recal.workflow.job import calibrate, split
+from recal.workflow.job import _is_taken, calibrate, split
 
 
 def overconfident(batch):
@@ -106,3 +109,31 @@ def test_the_same_command_resumes_what_was_interrupted(problem, tmp_path):
 def test_a_folder_that_is_no_calibration_names_the_command(tmp_path):
     with pytest.raises(FileError, match="recal calibrate --model MODEL"):
         calibration_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"risk": 2.0}, "`risk` must lie strictly between 0 and 1"),
+        ({"confidence": 1.0}, "`confidence` must lie strictly between 0 and 1"),
+        ({"random_state": -1}, "`random_state` must be a whole number"),
+        ({"out": "memory://bucket/calibrated"}, "`out` .*URL"),
+    ],
+)
+def test_bad_arguments_are_refused_before_the_model_runs(problem, tmp_path, monkeypatch, wrong, told):
+    monkeypatch.chdir(tmp_path)
+
+    def never(batch):
+        raise AssertionError("the model was run")
+
+    with pytest.raises(InputError, match=told):
+        calibrate(never, problem[0], **{"out": "calibrated", "labels": problem[1], "progress": False, **wrong})
+    assert not list(tmp_path.iterdir())
+
+
+def test_damage_is_tried_with_the_floor_of_the_views():
+    rng = np.random.default_rng(0)
+    rows, y = rng.normal(size=(60, 4)), rng.integers(0, 2, 60)
+    neighbours = as_model(KNeighborsClassifier(3).fit(rows, y))
+    with pytest.warns(UserWarning, match=r"Those below 0\.005 count as 0\.005"):
+        assert _is_taken(neighbours, as_source(rows), as_transform("drop:0.25"), {"outputs": "logits"})

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.ensemble.fitting import Evidence, FittedEnsemble, Options, fit_ensemble
+from recal.calibrators.ensemble.fitting import Evidence, FittedEnsemble, Options, are_whole, fit_ensemble
 from recal.calibrators.ensemble.members import Members, family_of, mixture_probs, needed_for
 from recal.calibrators.machinery.parameters import check_count, check_random_state
 from recal.calibrators.machinery.state import check_plan
@@ -31,13 +31,15 @@ class CalibrationEnsemble(Calibrator):
 
         p = sum of w_m p_m,   w_m >= 0, sum of w_m = 1.
 
-    The weights are the likeliest ones on cross-fitted probabilities. One sample's worth of evidence each is added for
-    `ts`, `svs` and `ets-svs`, and 50 divided by the number of mistakes for `ts`: few samples lead to simple members,
-    and few mistakes to temperature scaling. Members that get less than a thousandth are dropped, and the others are
-    fitted to all samples.
+    The weights are the likeliest ones on cross-fitted probabilities. Half a sample's worth of evidence is added for
+    each member but `beta` and `isotonic`, and 30 divided by the number of mistakes for `ts`: few mistakes lead to
+    temperature scaling. Members that get less than a thousandth are dropped. From 200 mistakes on, the best member is
+    used alone where the mixture has no lower loss on samples left out; a member other than `ts` and `ets` only if it
+    has half of the weight.
 
     Where there are views, the log-probabilities of the mixture, of temperature scaling and of a few views are weighed
-    together, as `ViewStacking` does, if samples left out show that the views pay for their forward passes.
+    together, as `ViewStacking` does, if samples left out show that views are worth their forward passes. Beside views
+    structured matrix scaling takes the place of the mixture where that has a lower loss.
 
     Parameters
     ----------
@@ -107,7 +109,10 @@ class CalibrationEnsemble(Calibrator):
         self._take(fit_ensemble(views, labels, None, self.options(), check_random_state(self.random_state)))
 
     def _fit_weighted(self, views: Views, labels: Labels, weights: Vector) -> None:
-        self._take(fit_ensemble(views, labels, weights, self.options(), check_random_state(self.random_state)))
+        if are_whole(weights):
+            super()._fit_weighted(views, labels, weights)
+        else:
+            self._take(fit_ensemble(views, labels, weights, self.options(), check_random_state(self.random_state)))
 
     def options(self) -> Options:
         """Return the parameters, checked."""

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.ensemble.members import Members, cross_fitted, fit_members, member_names, needed_for
-from recal.calibrators.machinery.folds import stratified_folds
+from recal.calibrators.machinery.folds import copies_of, stratified_folds
 from recal.calibrators.machinery.mixture_weights import mixture_weights, without_light_ones
 from recal.calibrators.stacking.estimator import fill_log_probs, is_lossless, shortlist
-from recal.calibrators.stacking.view_choice import Choice, LossGain, Material, choose_views
+from recal.calibrators.stacking.view_choice import Choice, Material, choose_views, chosen_again
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Labels
 from recal.plan import Answers, Blend, Plan
@@ -28,15 +28,23 @@ _FEW_SAMPLES, _FOLDS, _MORE_FOLDS = 1000, 3, 5
 # How many samples and values decide about weights and views, and how many values the members are fitted to at most;
 # beyond, samples are drawn at random.
 _MOST_SAMPLES, _MOST_VALUES, _MOST_FOR_MEMBERS = 50_000, 5_000_000, 25_000_000
-# What the weights start from: as if so many samples had been seen to follow each of these, the simplest members; and
-# for temperature scaling so many more divided by the number of mistakes, since it is mistakes that tell members apart.
-_PRIOR = {"ts": 1.0, "svs": 1.0, "ets-svs": 1.0}
-_PRIOR_BY_MISTAKES = 50.0
-# From so many mistakes on, a gain over temperature scaling that is worth having exceeds its standard error.
+# How often samples are repeated on average where weights are whole numbers, unless they are few.
+_MOST_REPEATS = 10
+# What the weights start from: as if half a sample had been seen to follow each member that is drawn back to a
+# temperature; and for temperature scaling so many more divided by the number of mistakes, since it is mistakes that
+# tell members apart.
+_PRIOR = dict.fromkeys(("ts", "ets", "svs", "sms", "ets-svs", "ets-sms"), 0.5)
+_PRIOR_BY_MISTAKES = 30.0
+# From so many mistakes on, samples left out tell whether a member alone does as well as the mixture.
 _MANY_MISTAKES = 200
+# A member that has more freedom than a temperature must have this much of the mixture before it is used alone.
+_HALF = 0.5
 # Of class offsets on top of the mixture, relative to that of `ViewStacking`: the search on samples left out judges them
 # together with the views.
-_OFFSET_PENALTY = 0.01
+_OFFSET_PENALTY = 0.1
+# The share of the gain so far that each further view must add, so that about as many are used as by `ViewStacking`: the
+# mixture has taken part of what that counts as the views' gain.
+_WORTH: dict[Answers, float] = {"kept": 0.09, "free": 0.06}
 # What is mixed in of chance before a logarithm is taken, at most.
 _MOST_EPSILON = 1e-4
 
@@ -57,6 +65,7 @@ class Evidence:
     views: Views
     labels: Labels
     counts: Vector | None
+    copies: NDArray[np.intp] | None
     folds: NDArray[np.intp]
     losses: dict[str, Vector] = field(default_factory=dict)
     passes: float = 0.0
@@ -74,12 +83,21 @@ class FittedEnsemble:
     evidence: Evidence | None = None
 
 
+def are_whole(weights: Vector) -> bool:
+    """Whether weights say how often a sample stands among the others: it then does, in folds too.
+
+    Large numbers, such as amounts, only say how much a sample counts: repeated so often, rows would fill the memory.
+    """
+    few = weights.sum() <= max(_MOST_REPEATS * len(weights), _MOST_SAMPLES)
+    return bool(few and (weights == np.rint(weights)).all())
+
+
 def fit_ensemble(
     views: Views, labels: Labels, counts: Vector | None, options: Options, rng: np.random.Generator
 ) -> FittedEnsemble:
-    """Return the ensemble of these samples, each of which counts so often."""
+    """Return the ensemble of these samples, each of which counts so much."""
     logits, n_classes = views.logits, views.n_classes
-    if counts is not None and (counts != np.rint(counts)).any():
+    if counts is not None:
         counts = counts * (len(counts) / counts.sum())  # not how often, but how much: the sum says nothing
     every = _drawn(len(labels), _MOST_FOR_MEMBERS // n_classes, rng)
     every_counts = None if counts is None else counts[every]
@@ -90,15 +108,23 @@ def fit_ensemble(
         views, labels_left, counts_left = views[rows], labels[rows], None if counts is None else counts[rows]
     else:
         labels_left, counts_left = labels, counts
-    folds = stratified_folds(labels_left, _MORE_FOLDS if len(labels_left) < _FEW_SAMPLES else _FOLDS, rng)
-    evidence = Evidence(views, labels_left, counts_left, folds)
-    weights, mixed = _mix(member_names(n_classes), evidence, options.answers == "kept")
-    members = fit_members((*weights, "ts"), logits[every], labels[every], every_counts)
-    if not (views.transforms and options.max_views):
-        return FittedEnsemble(_used(members, weights), weights, evidence=evidence)
-    temperature = members["ts"]
-    assert isinstance(temperature, TemperatureScaling)
-    plan, choice, candidates = _stack(evidence, mixed, temperature.beta_, options, rng)
+    copies = copies_of(views.logits, labels_left)
+    folds = stratified_folds(labels_left, _MORE_FOLDS if len(labels_left) < _FEW_SAMPLES else _FOLDS, rng, copies)
+    evidence = Evidence(views, labels_left, counts_left, copies, folds)
+    members = fit_members(member_names(n_classes), logits[every], labels[every], every_counts)
+    weights, probs = _mix(members, evidence, options.answers == "kept")
+    plan, choice = None, None
+    candidates: tuple[Transform, ...] = ()
+    if views.transforms and options.max_views:
+        temperature = members["ts"]
+        assert isinstance(temperature, TemperatureScaling)
+        mixed = np.tensordot([weights.get(name, 0.0) for name in members], probs, axes=1)
+        single = "sms" if "sms" in members else "svs"
+        alone = probs[tuple(members).index(single)]
+        plan, choice, candidates, replaced = _stack(evidence, mixed, alone, temperature.beta_, options, rng)
+        weights = {single: 1.0} if replaced else weights
+    if plan is None:
+        weights = _one_or_all(weights, evidence)
     return FittedEnsemble(_used(members, weights), weights, plan, choice, candidates, evidence)
 
 
@@ -106,14 +132,14 @@ def _used(members: Members, weights: dict[str, float]) -> Members:
     return {name: members[name] for name in needed_for(weights)}
 
 
-def _mix(names: tuple[str, ...], evidence: Evidence, kept: bool) -> tuple[dict[str, float], Vector]:
-    """Return the weights, and what the mixture gives samples that its members did not see.
+def _mix(members: Members, evidence: Evidence, kept: bool) -> tuple[dict[str, float], NDArray[np.float32]]:
+    """Return the weights, and what each member gives samples that it did not see.
 
     The mixture's losses in the evidence are those of weights found without the sample's own fold.
     """
-    labels, rows = evidence.labels, np.arange(len(evidence.labels))
+    names, labels, rows = tuple(members), evidence.labels, np.arange(len(evidence.labels))
     counts = np.ones(len(labels)) if evidence.counts is None else evidence.counts
-    probs = cross_fitted(names, evidence.views.logits, labels, evidence.folds, evidence.counts)
+    probs = cross_fitted(members, evidence.views.logits, labels, evidence.folds, evidence.counts)
     answers = np.argmax(evidence.views.logits, axis=1)
     wrong = answers != labels
     likelihoods = probs[:, rows, labels].T.astype(np.float64)
@@ -132,11 +158,20 @@ def _mix(names: tuple[str, ...], evidence: Evidence, kept: bool) -> tuple[dict[s
         evidence.losses[name] = losses_of(member, labels, answers if kept else None)
     evidence.losses["ensemble"] = nested
     weights = without_light_ones(names, weigh(np.ones(len(labels), dtype=bool)))
-    clear = LossGain.between(evidence.losses["ts"], nested, evidence.counts).is_clear
-    if wrong.sum() >= _MANY_MISTAKES and not clear:
-        weights, evidence.losses["ensemble"] = {"ts": 1.0}, evidence.losses["ts"]
-    heavy = np.array([weights.get(name, 0.0) for name in names])
-    return dict(sorted(weights.items(), key=lambda item: -item[1])), np.tensordot(heavy, probs, axes=1)
+    return dict(sorted(weights.items(), key=lambda item: -item[1])), probs
+
+
+def _one_or_all(weights: dict[str, float], evidence: Evidence) -> dict[str, float]:
+    """Return the weights, or those of one member where many mistakes show that the mixture does no better."""
+    mean = {name: float(np.average(losses, weights=evidence.counts)) for name, losses in evidence.losses.items()}
+    mixture = mean.pop("ensemble")
+    alone = min(mean, key=lambda name: mean[name])
+    mistakes = int((np.argmax(evidence.views.logits, axis=1) != evidence.labels).sum())
+    trusted = alone in ("ts", "ets") or weights.get(alone, 0.0) >= _HALF
+    if mistakes < _MANY_MISTAKES or mean[alone] > mixture or not trusted:
+        return weights
+    evidence.losses["ensemble"] = evidence.losses[alone]
+    return {alone: 1.0}
 
 
 def losses_of(probs: NDArray[np.floating], labels: Labels, answers: Labels | None) -> Vector:
@@ -148,9 +183,18 @@ def losses_of(probs: NDArray[np.floating], labels: Labels, answers: Labels | Non
 
 
 def _stack(
-    evidence: Evidence, mixed: Vector, beta: float, options: Options, rng: np.random.Generator
-) -> tuple[Plan | None, Choice, tuple[Transform, ...]]:
-    """Return the plan of the mixture with views, None where no view pays, how it was chosen, and from what."""
+    evidence: Evidence,
+    mixed: NDArray[np.floating],
+    alone: NDArray[np.float32],
+    beta: float,
+    options: Options,
+    rng: np.random.Generator,
+) -> tuple[Plan | None, Choice, tuple[Transform, ...], bool]:
+    """Return the plan of the mixture with views, None where no view pays, how it was chosen, and from what.
+
+    Last, whether `alone`, structured scaling by itself, has taken the place of the mixture, whose other members repeat
+    what temperature scaling says. Both stacks have equally many numbers, so the lower loss decides.
+    """
     views, labels = evidence.views, evidence.labels
     logits, n_classes = views.logits, views.n_classes
     epsilon = min(_MOST_EPSILON, 1.0 / (len(labels) + 1.0))
@@ -172,6 +216,7 @@ def _stack(
         kept=kept,
         n_base=2,
         weights=evidence.counts,
+        copies=evidence.copies,
         offset_penalty=_OFFSET_PENALTY,
     )
     choice = choose_views(
@@ -180,14 +225,20 @@ def _stack(
         max_views=options.max_views,
         gate=options.gate,
         no_harm=True,
-        worth=0.1 if kept else 0.03,
+        worth=_WORTH[options.answers],
         offsets_alone=False,
     )
+    replaced = False
+    if choice.stack is not None:
+        features[1] = np.log((1.0 - epsilon) * alone + epsilon / n_classes)
+        again = chosen_again(material, choice)
+        replaced = again.stack is not None and again.stack.loss < choice.stack.loss
+        choice = again if replaced else choice
     plan = _plan(choice, candidates, beta, epsilon, options.answers)
     if plan is not None:
         evidence.losses["ensemble with views"] = choice.losses
         evidence.passes = len(plan.transforms) * float(plan.needs_views(logits).mean())
-    return plan, choice, candidates
+    return plan, choice, candidates, replaced
 
 
 def _plan(
@@ -199,16 +250,19 @@ def _plan(
     weight_of = dict(zip(stack.used, stack.weights))
     weights = tuple((candidates[view - 2], float(weight_of[view])) for view in stack.views)
     offsets = tuple(float(value) for value in stack.offsets)
+    base = choice.base
+    own, mixture = (0.0, 1.0) if base is None else base.weights
     blend = Blend(
         float(weight_of[0]),
         weights,
         offsets,
         epsilon,
         choice.gate,
-        gated_own=0.0,
+        gated_own=float(own),
+        gated_offsets=() if base is None else tuple(float(value) for value in base.offsets),
         answers=answers,
         mixture=float(weight_of[1]),
-        gated_mixture=1.0,
+        gated_mixture=float(mixture),
     )
     return Plan(start=beta, blend=blend)
 

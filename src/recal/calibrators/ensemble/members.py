@@ -12,6 +12,7 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.beta import BetaCalibration
 from recal.calibrators.ets import EnsembleTemperatureScaling
 from recal.calibrators.isotonic import IsotonicCalibration
+from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.structured_matrix import StructuredMatrixScaling
 from recal.calibrators.structured_vector import StructuredVectorScaling
 from recal.calibrators.temperature import TemperatureScaling
@@ -60,34 +61,36 @@ def family_of(name: str) -> type[Calibrator] | None:
     return _FAMILIES.get(name)
 
 
-def fit_members(names: Iterable[str], logits: Floats, labels: Labels, weights: Vector | None = None) -> Members:
-    """Return these members and those that they read, fitted."""
+def fit_members(
+    names: Iterable[str], logits: Floats, labels: Labels, weights: Vector | None = None, near: Members | None = None
+) -> Members:
+    """Return these members and those that they read, fitted; `near` are those of nearly the same samples.
+
+    Temperatures are fitted once for all who read the same logits.
+    """
     members: Members = {}
-    read: dict[str, Floats] = {}
+    read: dict[str | None, Floats] = {None: logits}
+    betas: dict[str | None, float] = {}
+    repeated = None if weights is None else np.repeat(np.arange(len(labels)), _whole(weights))
     for name in needed_for(names):
-        source = READS.get(name)
+        source, known = READS.get(name), None if near is None else near[name]
         if source is not None and source not in read:
             read[source] = log_probs(members[source], logits)
-        members[name] = _fit(name, logits if source is None else read[source], labels, weights)
+        if source not in betas:
+            betas[source] = fit_beta(read[source], labels, weights, getattr(known, "beta_", None))
+        member = members[name] = _FAMILIES[name]()
+        views = Views.unchecked(read[source], {}, None, None)
+        with warnings.catch_warnings():
+            # The weights judge each member on samples left out: one that had too few samples gets none.
+            warnings.simplefilter("ignore", FewSamplesWarning)
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            if repeated is None or member.takes_weights:
+                member._fit_near(views, labels, betas[source], known)
+            else:
+                member._fit_near(views[repeated], labels[repeated], betas[source], known)
+        member.classes_ = np.arange(logits.shape[1])
+        member.n_fitted_ = getattr(member, "n_fitted_", len(labels))  # some need the one of their own fit
     return members
-
-
-def _fit(name: str, logits: Floats, labels: Labels, weights: Vector | None) -> Calibrator:
-    member, views = _FAMILIES[name](), Views.unchecked(logits, {}, None, None)
-    with warnings.catch_warnings():
-        # The weights judge each member on samples left out: one that had too few samples gets none.
-        warnings.simplefilter("ignore", FewSamplesWarning)
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        if weights is None:
-            member._fit(views, labels)
-        elif member.takes_weights:
-            member._fit_weighted(views, labels, weights)
-        else:
-            rows = np.repeat(np.arange(len(labels)), _whole(weights))
-            member._fit(views[rows], labels[rows])
-    member.classes_ = np.arange(logits.shape[1])
-    member.n_fitted_ = getattr(member, "n_fitted_", len(labels))  # some need the one of their own fit
-    return member
 
 
 def _whole(weights: Vector) -> NDArray[np.intp]:
@@ -127,13 +130,18 @@ def mixture_probs(members: Mapping[str, Calibrator], weights: Mapping[str, float
 
 
 def cross_fitted(
-    names: tuple[str, ...], logits: Floats, labels: Labels, folds: NDArray[np.intp], weights: Vector | None = None
+    near: Members, logits: Floats, labels: Labels, folds: NDArray[np.intp], weights: Vector | None = None
 ) -> NDArray[np.float32]:
-    """Return what each member answers to samples that it did not see, (n_members, n_samples, n_classes)."""
+    """Return what each member answers to samples that it did not see, (n_members, n_samples, n_classes).
+
+    Fits begin at those of all samples, `near`.
+    """
+    names = tuple(near)
     answers = np.empty((len(names), *logits.shape), dtype=np.float32)
     for fold in track(range(int(folds.max()) + 1), "members on samples left out, fold"):
         rest, left_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        members = fit_members(names, logits[rest], labels[rest], None if weights is None else weights[rest])
+        counts = None if weights is None else weights[rest]
+        members = fit_members(names, logits[rest], labels[rest], counts, near)
         for place, probs in enumerate(each_probs(members, names, logits[left_out])):
             answers[place, left_out] = probs
     return answers

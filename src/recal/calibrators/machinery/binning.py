@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from recal.calibrators.machinery.parameters import check_number
 
 
-def equal_mass_edges(scores: NDArray[np.float64], n_bins: int) -> NDArray[np.float64]:
-    """Return the n_bins - 1 inner edges that share out the samples evenly; equal where scores are.
+def equal_mass_edges(ordered: NDArray[np.float64], n_bins: int) -> NDArray[np.float64]:
+    """Return the n_bins - 1 inner edges that share out sorted scores evenly; equal where scores are.
 
     An edge lies halfway between two neighbours, so that rounding at predict time moves no sample across.
     """
-    ordered = np.sort(scores)
     position = np.arange(1, n_bins) * len(ordered) // n_bins
     return halfway(ordered[np.maximum(position - 1, 0)], ordered[position])
 
@@ -31,16 +30,14 @@ def equal_width_edges(n_bins: int) -> NDArray[np.float64]:
 
 
 def frequencies(
-    bins: NDArray[np.intp], hits: NDArray[np.bool_], middles: NDArray[np.float64], n_classes: int, smoothing: float
+    counts: NDArray[np.intp], hits: NDArray[np.intp], middles: NDArray[np.float64], n_classes: int, smoothing: float
 ) -> NDArray[np.float64]:
-    """Return each bin's share of hits with `smoothing` samples, spread evenly over the classes, added.
+    """Return each bin's share of hits among its samples with `smoothing` more, spread evenly over the classes.
 
     A bin that holds no sample says nothing, and answers with its middle.
     """
     smoothing = check_number("penalty", smoothing)
-    counts = np.bincount(bins, minlength=len(middles))
-    hit = np.bincount(bins[hits], minlength=len(middles))
-    shares = (hit + smoothing / n_classes) / np.maximum(counts + smoothing, np.finfo(np.float64).tiny)
+    shares = (hits + smoothing / n_classes) / np.maximum(counts + smoothing, np.finfo(np.float64).tiny)
     return np.where(counts > 0, shares, middles)
 
 

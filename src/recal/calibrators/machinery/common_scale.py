@@ -21,26 +21,47 @@ from recal.engine.temperature import LARGEST_BETA, LEAST_BETA, Betas, solve_beta
 Separable = Literal["laplace", "pooled", "bound"]
 # No answer is so far out that float32, in which some runtimes compute, could not hold it.
 _EXTREMES = (1e-30, 1e30)
-# From how many logits on a guess from as many samples saves more passes than it costs.
-_LARGE, _FEW_SAMPLES = 1_000_000, 2000
+# A guess from as many samples, evenly spaced, comes before all: each spares the next several passes.
+_FEW_SAMPLES = (125, 2000)
+# Of as many times more samples a pass costs more than a guess.
+_WORTH_A_GUESS = 4
+# How far on either side of a guess beyond the usual bounds the answer is sought.
+_AROUND_A_GUESS = 100.0
 # How far a row's slope may be off before it is read again: 1e-8 is promised of what is made of all.
 _TOLERANCE = 1e-12
 
 
-def fit_beta(logits: Floats, labels: Labels, weights: Vector | None = None) -> float:
-    """Return the beta = 1/T that minimises the mean NLL of softmax(beta * logits), as temperature scaling does."""
-    return float(fit_temperature(logits, labels, weights).values[0])
+def fit_beta(logits: Floats, labels: Labels, weights: Vector | None = None, near: float | None = None) -> float:
+    """Return the beta = 1/T that minimises the mean NLL of softmax(beta * logits), as temperature scaling does.
+
+    `near` is a guess; it saves passes and does not change the answer.
+    """
+    return float(fit_temperature(logits, labels, weights, near).values[0])
 
 
-def fit_temperature(logits: Floats, labels: Labels, weights: Vector | None = None) -> Betas:
-    """Return the same with a word on how it came about. Where there are many samples, some give a guess first."""
-    start = None
-    if logits.size > _LARGE:
-        some = slice(None, None, max(1, len(labels) // _FEW_SAMPLES))
+def fit_temperature(logits: Floats, labels: Labels, weights: Vector | None = None, near: float | None = None) -> Betas:
+    """Return the same with a word on how it came about. Where there are many samples, some give a guess first.
+
+    The first guess begins at the scale of the logits: the work does not depend on where the answer lies.
+    """
+    start = None if near is None else np.array([near])
+    for count in _FEW_SAMPLES if near is None else ():
+        if len(labels) < _WORTH_A_GUESS * count:
+            break
+        some = slice(None, None, len(labels) // count)
+        state = ScaledLogits(logits[some], tolerance=_TOLERANCE)
+        if start is None:
+            start = _usual_beta(state)
         chosen = None if weights is None else weights[some]
-        few = fit_betas(ScaledLogits(logits[some], tolerance=_TOLERANCE), labels[some], weights=chosen)
-        start = np.array(few.values)
+        start = np.array(fit_betas(state, labels[some], start, chosen).values)
     return fit_betas(ScaledLogits(logits, tolerance=_TOLERANCE), labels, start, weights)
+
+
+def _usual_beta(state: ScaledRows) -> Vector:
+    """Return the beta at which the first two logits of a usual sample lie 2 apart: an answer that is mostly right."""
+    apart = -state.runner_up_drop()
+    usual = float(np.median(apart[apart > 0.0])) if (apart > 0.0).any() else 2.0
+    return np.clip([2.0 / usual], *_EXTREMES)
 
 
 def fit_betas(state: ScaledRows, labels: Labels, start: Vector | None = None, weights: Vector | None = None) -> Betas:
@@ -66,7 +87,10 @@ def fit_losses(losses: GroupLosses, start: Vector | None = None, separable: Sepa
         return first - losses.pull, second
 
     wanted = np.ones(n_groups, dtype=bool) if separable == "bound" else losses.mistaken
-    answer = solve_betas(derivatives, n_groups, start, chosen=wanted)
+    bounds = None
+    if start is not None and separable != "bound" and ((start < LEAST_BETA) | (start > LARGEST_BETA)).any():
+        bounds = np.minimum(start / _AROUND_A_GUESS, LEAST_BETA), np.maximum(start * _AROUND_A_GUESS, LARGEST_BETA)
+    answer = solve_betas(derivatives, n_groups, start, bounds=bounds, chosen=wanted)
     if separable == "bound":
         return answer
     beyond = np.array(answer.at_bound) & losses.mistaken

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from recal.calibrators.machinery.newton import Solution, minimise
+from recal.calibrators.machinery.one_thread import one_thread
 from recal.checks import Labels
 
 
@@ -45,7 +46,8 @@ class DiagonalMap:
         self._light_mean = self._mean.astype(np.float32)
 
     def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 100, warn: bool = True) -> Solution:
-        return minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
+        with one_thread():
+            return minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
 
     def evaluate(self, point: np.ndarray) -> float:
         self._point = point

@@ -5,11 +5,39 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Labels
+from recal.checks import Floats, Labels
+from recal.engine.same_rows import row_hashes
+
+# A row that stands more often than this among the samples is no copy: the model gives few different answers.
+_MOST_COPIES = 0.05
 
 
-def stratified_folds(labels: Labels, n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
+def copies_of(logits: Floats, labels: Labels) -> NDArray[np.intp] | None:
+    """Return a number for each sample that its copies share, counted from 0; None where no sample stands twice.
+
+    Where equal rows have different labels, or one stands very often, they are answers that the model gives to many
+    inputs, and no copies.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = np.arange(50.0).reshape(-1, 1)
+    >>> numbers = copies_of(np.vstack([rows, rows[:2]]), np.zeros(52, dtype=int))
+    >>> bool((numbers[-2:] == numbers[:2]).all()), copies_of(rows, np.zeros(50, dtype=int)) is None
+    (True, True)
+    """
+    _, first, number, counts = np.unique(row_hashes(logits), return_index=True, return_inverse=True, return_counts=True)
+    if len(first) == len(labels) or counts.max() > max(1.0, _MOST_COPIES * len(labels)):
+        return None
+    return number if (labels[first][number] == labels).all() else None
+
+
+def stratified_folds(
+    labels: Labels, n_folds: int, rng: np.random.Generator, copies: NDArray[np.intp] | None = None
+) -> NDArray[np.intp]:
     """Return the fold of each sample, 0..n_folds-1. Sizes differ by at most one, in all and within each class.
+
+    Samples that `copies` gives the same number share a fold, so that none is left out from a fit to its own copy.
 
     Examples
     --------
@@ -18,6 +46,9 @@ def stratified_folds(labels: Labels, n_folds: int, rng: np.random.Generator) -> 
     >>> np.bincount(fold), np.bincount(fold[:4])
     (array([3, 3]), array([2, 2]))
     """
+    if copies is not None:
+        _, first = np.unique(copies, return_index=True)
+        return stratified_folds(labels[first], n_folds, rng)[copies]
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     fold = np.empty(len(labels), dtype=np.intp)

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from recal.calibrators.machinery.newton import Solution, minimise
+from recal.calibrators.machinery.one_thread import one_thread
 from recal.checks import Labels
 
 _BLOCK = 64
@@ -44,7 +45,8 @@ class LinearMap:
 
     def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True) -> Solution:
         """Return the minimum, with the weights' common part (which no probability sees) where the ridge is least."""
-        found = minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
+        with one_thread(self.features.size * self.n_classes):
+            found = minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
         return replace(found, point=self.fix_gauge(found.point))
 
     def fix_gauge(self, point: np.ndarray) -> np.ndarray:
@@ -120,6 +122,7 @@ class LinearMap:
         return solved
 
 
+@one_thread()
 def linear_scores(features: np.ndarray, weights: np.ndarray, intercept: np.ndarray) -> np.ndarray:
     """Return features @ weights.T + intercept in float64, each row bit for bit the same whatever its batch.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.calibrators.machinery.one_thread import one_thread
+
 Vector = NDArray[np.float64]
 
 # No sample counts as less likely than this: single ones must not decide.
@@ -14,6 +16,7 @@ LEAST_WEIGHT = 1e-3
 _WARM_UP, _MOST_STEPS, _TOL = 10, 50, 1e-10
 
 
+@one_thread()
 def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: Vector | None = None) -> Vector:
     """Return the weights, (n_members,), at least 0 and of sum 1.
 

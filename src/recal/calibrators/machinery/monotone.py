@@ -17,7 +17,7 @@ def fit_increasing(scores: NDArray[np.float64], hits: NDArray[np.bool_]) -> Knot
 
     Between knots the function is linear, outside constant, as in scikit-learn's IsotonicRegression with clipping. No
     block of the solution can end between two equal targets, so the misses between neighbouring hits are pooled
-    beforehand: the solver sees at most two elements per hit, however many classes' scores were thrown together.
+    beforehand: the solver sees at most two elements per hit, however many classes' scores were pooled.
     """
     ordered = np.sort(scores)
     where, counts = np.unique(scores[hits], return_counts=True)
@@ -30,9 +30,9 @@ def fit_increasing(scores: NDArray[np.float64], hits: NDArray[np.bool_]) -> Knot
     targets = np.zeros(len(weights))
     targets[1::2] = counts / weights[1::2]
     present = weights > 0
-    from sklearn.isotonic import isotonic_regression  # here, since loading what was fitted must not cost its import
+    from scipy.optimize import isotonic_regression  # here, since loading what was fitted must not cost its import
 
-    fitted = isotonic_regression(targets[present], sample_weight=weights[present].astype(np.float64))
+    fitted = isotonic_regression(targets[present], weights=weights[present].astype(np.float64)).x
     starts, ends = edges[:-1][present], edges[1:][present] - 1
     first = np.concatenate([[True], fitted[1:] != fitted[:-1]])
     last = np.concatenate([first[1:], [True]])

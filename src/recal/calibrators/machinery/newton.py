@@ -16,6 +16,8 @@ import numpy as np
 
 from recal.errors import ConvergenceWarning
 
+# How near its minimum a loss must be where the fit only tells how a method does on samples left out.
+NEAR_TOL = 1e-5
 _ARMIJO = 1e-4
 # A step shorter than this means that rounding, not curvature, decides.
 _SHORTEST_STEP = 2.0**-20

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Labels
+from recal.runtime.reference import lift_answers
 
 # The ends of what float64 can say strictly between 0 and 1, leaving out subnormal numbers.
 SMALLEST = float(np.finfo(np.float64).tiny)
@@ -101,14 +102,4 @@ def bounded_probs(probs: NDArray[np.float64], top: Labels | None = None) -> NDAr
     array([1])
     """
     bounded = np.clip(probs, SMALLEST, LARGEST)
-    if top is None:
-        return bounded
-    best = bounded.argmax(axis=1)
-    rows = np.flatnonzero(best != top)
-    columns, rivals = top[rows], best[rows]
-    # Swapping the two values keeps the row's sum; they are equal, or differ by rounding.
-    bounded[rows, columns], bounded[rows, rivals] = bounded[rows, rivals], bounded[rows, columns]
-    tied = bounded[rows].argmax(axis=1) != columns
-    rows, columns = rows[tied], columns[tied]
-    bounded[rows, columns] = np.nextafter(bounded[rows, columns], 1.0)
-    return bounded
+    return bounded if top is None else lift_answers(bounded, top)

@@ -26,8 +26,8 @@ from recal.plan import Answers, Blend, Plan
 from recal.transforms import Transform
 from recal.views import Views
 
-# How many values are held at most, as float32: 400 MB. Beyond, candidates are shortlisted and samples drawn at random.
-_MOST_VALUES = 100_000_000
+# How many values are held at most, as float32: 200 MB. Beyond, candidates are shortlisted and samples drawn at random.
+_MOST_VALUES = 50_000_000
 _SHORTLIST = 8
 # How many logits become log-probabilities at a time.
 _BLOCK = 200_000
@@ -60,7 +60,7 @@ class ViewStacking(Calibrator):
         Use views, and offsets, only where the gain on samples left out clearly exceeds its standard error.
     worth : float, optional
         The share of the gain so far that each further view must add: it costs a forward pass. By default 0.1, and 0.03
-        where answers are free: who lets them change asks for all that views can give.
+        where answers are free.
     random_state : int, Generator or None
         Draws the folds.
 

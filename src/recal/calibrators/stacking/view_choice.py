@@ -20,7 +20,7 @@ view accepted by chance then does less harm; one whose gain is clear moves fully
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,12 +68,22 @@ class Material:
     """How many features are no views."""
     weights: Vector | None = None
     """How often each sample counts."""
+    copies: NDArray[np.intp] | None = None
+    """A number that copies of one sample share; see `copies_of`."""
     offset_penalty: float = 1.0
     """How strongly class offsets are drawn to 0, relative to n_classes / n_samples."""
 
     @property
     def n_samples(self) -> int:
         return len(self.labels)
+
+    def problem(self, rows: NDArray[np.bool_] | None = None) -> StackMap:
+        """Return the loss of all samples, or of some."""
+        counts = np.ones(self.n_samples) if self.weights is None else self.weights
+        counts = counts if rows is None else counts * rows
+        total = float(counts.sum())
+        ridge = self.offset_penalty * self.features.shape[2] / total
+        return StackMap(self.features, self.labels, counts / total, offset_penalty=ridge, n_base=self.n_base)
 
 
 @dataclass(frozen=True)
@@ -134,15 +144,7 @@ class GrowingStack:
 
     def __init__(self, material: Material, rows: NDArray[np.bool_]) -> None:
         self.material, self.rows = material, rows
-        counts = rows.astype(np.float64) if material.weights is None else rows * material.weights
-        total = float(counts.sum())
-        self.map = StackMap(
-            material.features,
-            material.labels,
-            counts / total,
-            offset_penalty=material.offset_penalty * material.features.shape[2] / total,
-            n_base=material.n_base,
-        )
+        self.map = material.problem(rows)
         self.stacks = [self.map.solve(tuple(range(material.n_base)), tol=_SEARCH_TOL)]
 
     @property
@@ -200,7 +202,7 @@ class CrossFit:
 
     def __post_init__(self) -> None:
         count = _MANY_FOLDS if self.material.n_samples < _FEW_SAMPLES else N_FOLDS
-        folds = stratified_folds(self.material.labels, count, self.rng)
+        folds = stratified_folds(self.material.labels, count, self.rng, self.material.copies)
         self.paths = [(GrowingStack(self.material, folds != f), np.flatnonzero(folds == f)) for f in range(count)]
 
     def extend(self) -> None:
@@ -256,9 +258,7 @@ def choose_views(
         order.append(whole.stacks[-1].used[-1])
         gained, left = np.average([base_losses - losses, losses], axis=1, weights=counts)
         least = worth * float(gained) if chosen else _LEAST_SHARE * float(left)
-        clear = gains[-1].is_clear if chosen else gains[-1].exceeds(1.0, material.n_samples)
-        worthwhile = clear and gains[-1].mean >= least
-        if not (worthwhile or (length == 1 and not no_harm)):
+        if not (_pays(gains[-1], least, chosen, material.n_samples) or (length == 1 and not no_harm)):
             break
         losses, chosen = new, length
         if gate == "auto":
@@ -272,6 +272,24 @@ def choose_views(
     return Choice(
         base, base_gain, base_losses, stack, gate_used, tuple(order), tuple(gains), alone, losses
     )  # fmt: skip
+
+
+def _pays(gain: LossGain, least: float, chosen: int, n_samples: int) -> bool:
+    """Whether one view more is worth its forward pass; the first must be the clearer, the fewer the samples."""
+    clear = gain.is_clear if chosen else gain.exceeds(1.0, n_samples)
+    return clear and gain.mean >= least
+
+
+def chosen_again(material: Material, choice: Choice) -> Choice:
+    """Return the choice fitted once more, after a feature that is no view has been replaced by another.
+
+    Samples above the gate then get the stack without views.
+    """
+    assert choice.stack is not None
+    problem = material.problem()
+    base = problem.solve(tuple(range(material.n_base)))
+    trust = LossGain.between(choice.base_losses, choice.losses, material.weights).trust
+    return replace(choice, base=base, stack=_drawn_back(problem.solve(choice.stack.used, choice.stack), base, trust))
 
 
 def _plain(stack: Stack) -> Stack:

@@ -31,6 +31,9 @@ class TextFolder(FileFolder):
 class ByteFolder(FileFolder):
     """Any files as `root/class/name`; a batch is an object array of bytes."""
 
+    def reading(self) -> dict[str, Any]:
+        return {"read": "bytes"}
+
     def read_file(self, path: Path) -> bytes:
         try:
             return path.read_bytes()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import check_one_each
 from recal.collecting.fingerprint import digest_array, digest_texts, is_read_whole
 from recal.collecting.models.base import _comes_from
 from recal.errors import InputError
@@ -111,6 +112,13 @@ class IndexedSource(Source):
     def read(self, start: int, stop: int) -> Any:
         """Return the inputs of rows start..stop-1 as one batch."""
 
+    def take(self, rows: Sequence[int]) -> tuple[Any, NDArray[Any] | None]:
+        """Return the inputs of some rows as one batch, and their labels where they are known."""
+        from recal.collecting.inputs.loaders import join
+
+        ones = [self.batch(int(row), 1) for row in rows]
+        return join([(one.inputs, one.labels) for one in ones])
+
     def batch(self, index: int, size: int) -> Batch:
         start = index * size
         stop = min(start + size, self.n_samples)
@@ -133,6 +141,8 @@ class ArraySource(IndexedSource):
             raise InputError(f"Inputs must hold at least one sample, got an array of shape {tuple(self.values.shape)}.")
         self.n_samples = int(self.values.shape[0])
         self.labels = None if labels is None else np.asarray(labels)
+        if self.labels is not None:
+            check_one_each(self.labels, self.n_samples)
 
     def fingerprint(self) -> str:
         return digest_array(self._numpy())

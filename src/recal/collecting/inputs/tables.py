@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest, digest_array, is_read_whole
 from recal.collecting.inputs.sources import ArraySource, IndexedSource, Source
 from recal.collecting.models.base import _comes_from
 from recal.errors import FileError, InputError, MissingExtraError
-from recal.files.parquet import read_parquet
+from recal.files.parquet import pyarrow_for, read_parquet
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
+# A column of so many words a row on average, most of them met once, holds texts and no categories.
+_WORDS = 3
+_ROWS_TO_GUESS = 1000
 
 
 class TableSource(IndexedSource):
@@ -26,6 +32,10 @@ class TableSource(IndexedSource):
             raise InputError(f"A table's columns must have distinct names, got {list(frame.columns)}.")
         self.values = frame
         self.n_samples = len(frame)
+        self.label_column: str | None = None
+
+    def reading(self) -> dict[str, Any]:
+        return {"label_column": self.label_column}
 
     def fingerprint(self) -> str:
         columns = [(str(name), str(dtype)) for name, dtype in self.values.dtypes.items()]
@@ -36,6 +46,21 @@ class TableSource(IndexedSource):
 
     def read(self, start: int, stop: int) -> Any:
         return self.values.iloc[start:stop]
+
+    def take(self, rows: Sequence[int]) -> tuple[Any, NDArray[Any] | None]:
+        picked = list(rows)
+        return self.values.iloc[picked], None if self.labels is None else self.labels[picked]
+
+
+class TextColumn(ArraySource):
+    """The texts in one column of a table."""
+
+    def __init__(self, texts: list[str], labels: Any, text_column: str, label_column: str | None) -> None:
+        super().__init__(texts, labels)
+        self.text_column, self.label_column = text_column, label_column
+
+    def reading(self) -> dict[str, Any]:
+        return {"text_column": self.text_column, "label_column": self.label_column}
 
 
 def open_frame(inputs: Any) -> TableSource:
@@ -78,8 +103,53 @@ def open_table(path: Path, *, label_column: str | None = None, text_column: str 
     chosen = label_column or ("label" if "label" in frame.columns else None)
     labels = None if chosen is None else frame.pop(chosen).to_numpy()
     if text_column is not None:
-        return ArraySource(frame[text_column].astype(str).tolist(), labels)
+        return TextColumn(frame[text_column].astype(str).tolist(), labels, text_column, chosen)
     words = frame.select_dtypes(exclude=["number", "bool"]).columns
     source = TableSource(frame.astype(dict.fromkeys(words, "category")))
-    source.labels = None if labels is None else np.asarray(labels)
+    source.labels, source.label_column = None if labels is None else np.asarray(labels), chosen
     return source
+
+
+def table_columns(path: Path) -> list[str]:
+    """Return the names of a table's columns, without reading its rows."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            return list(pyarrow_for("Reading Parquet files", "tables")[1].read_schema(path).names)
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return next(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","), [])
+    except (OSError, ValueError, csv.Error):  # which `open_table` tells
+        return []
+
+
+def guess_columns(path: Path, classes: Sequence[Any] | None) -> dict[str, str]:
+    """Return which columns hold labels and texts, where only one reading of a table is possible.
+
+    The labels are in the only column whose values are all classes of the model. The texts are in the column that is
+    left, where just one is and it holds texts. A column called "label" needs no guess.
+    """
+    if path.suffix.lower() == ".parquet" or classes is None or np.asarray(classes).dtype.kind not in "UO":
+        return {}
+    try:
+        import pandas
+
+        frame = pandas.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",", nrows=_ROWS_TO_GUESS)
+    except (ImportError, OSError, ValueError):  # which `open_table` tells
+        return {}
+    known = {str(name) for name in classes}
+    labels = [name for name in frame.columns if set(frame[name].map(str)) <= known]
+    if "label" in frame.columns or len(labels) != 1 or not len(frame):
+        return {}
+    (label,) = labels
+    others = [name for name in frame.columns if name != label]
+    if len(others) == 1 and holds_texts(frame[others[0]]):
+        return {"label_column": label, "text_column": others[0]}
+    return {"label_column": label}
+
+
+def holds_texts(column: Any) -> bool:
+    """Whether most values of a column are sentences that no other row has, rather than categories or numbers."""
+    if getattr(column.dtype, "kind", "O") in "biufcmM":
+        return False
+    values = [str(value) for value in column.head(_ROWS_TO_GUESS).tolist()]
+    words = sum(len(value.split()) for value in values) / max(1, len(values))
+    return words >= _WORDS and len(set(values)) > len(values) / 2

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,7 @@ from recal.checks import Floats, check_probs, looks_like_probabilities
 from recal.collecting.fingerprint import digest
 from recal.errors import FileError, InputError, MissingExtraError, Remedy, blame
 from recal.files.npz import refuse_bombs
-from recal.transforms.preprocessing import Outputs
-
-# Where a model answers a probability of 0 its logarithm is taken as that of this floor.
-PROBABILITY_FLOOR = 1e-12
+from recal.transforms.outputs import Outputs, check_outputs, least_probability
 
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 
@@ -38,17 +35,22 @@ class Model(ABC):
         How messages call it.
     classes : ndarray or None
         The columns' names, where the model knows them.
-    gives_logits : bool
-        Whether the adapter itself vouches that its outputs are logits.
+    gives_logits, gives_probs : bool
+        Whether the adapter itself vouches that its outputs are logits, or probabilities.
     """
 
     name: str
     classes: NDArray[Any] | None = None
-    gives_logits: ClassVar[bool] = False
+    gives_logits: bool = False
+    gives_probs: bool = False
 
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a digest that differs when the weights or the structure differ, as far as can be told."""
+
+    def returns(self, outputs: Outputs) -> Outputs:
+        """Return what the model's outputs are, where the adapter knows better than what was said of them."""
+        return outputs
 
     def running(self) -> AbstractContextManager[Any]:
         """Return a context in which the model answers; what it changes is put back afterwards."""
@@ -79,10 +81,7 @@ class CallableModel(Model):
 
 def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> Model:
     """Return the adapter for `model`, chosen by what it is."""
-    if outputs not in ("logits", "probabilities"):
-        raise InputError(
-            "says what the model returns: 'logits' or 'probabilities'", argument="outputs", came=f"got {outputs!r}"
-        )
+    check_outputs(outputs)
     if isinstance(model, Model):
         return model
     if isinstance(model, str | os.PathLike):
@@ -280,7 +279,7 @@ def _is_nested_numbers(values: Any) -> bool:
 def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
     """Return a batch of outputs as logits in float32 or float64; refuse what is not what `outputs` says.
 
-    Probabilities become their logarithms, with `PROBABILITY_FLOOR` in place of zeros.
+    Probabilities become their logarithms; those below the floor of `outputs` count as the floor.
     """
     if raw.ndim != 2 or raw.shape[1] < 2:
         raise InputError(
@@ -292,11 +291,12 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
     values: Floats = raw.astype(np.float32) if raw.dtype.itemsize < 4 else raw
     if model.gives_logits:
         return values
-    if outputs == "probabilities":
-        return log_of(values, model.name) if np.isfinite(values).all() else values
+    if outputs != "logits" or model.gives_probs:
+        floor = least_probability(outputs, values.shape[1])
+        return log_of(values, model.name, floor) if np.isfinite(values).all() else values
     if looks_like_probabilities(values):
         before = "Return the values before the softmax, or say"
-        after = f"to take their logarithms (with a floor of {PROBABILITY_FLOOR:g})"
+        after = "to take their logarithms"
         raise InputError(
             f"Every row that {model.name} returned lies in [0, 1] and sums to 1: these are probabilities, and logits "
             "are needed",
@@ -307,7 +307,7 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
     return values
 
 
-def log_of(probs: Floats, name: str) -> Floats:
+def log_of(probs: Floats, name: str, floor: float) -> Floats:
     """Return the logarithms of probabilities, floored, and say so when the floor was needed."""
     try:
         check_probs(probs)
@@ -320,11 +320,12 @@ def log_of(probs: Floats, name: str) -> Floats:
                 typed="If these are logits, leave --outputs out",
             ),
         ) from None
-    if probs.min() < PROBABILITY_FLOOR:
+    if probs.min() < floor:
         warnings.warn(
-            f"{name} returned probabilities of 0, or close to it. Values below {PROBABILITY_FLOOR:g} are replaced by "
-            f"{PROBABILITY_FLOOR:g}, because the logarithm of 0 is minus infinity.",
+            f"{name} returned probabilities of 0, or close to it. Those below {floor:g} count as {floor:g}: the "
+            f"logarithm of 0 is minus infinity. To set another floor, such as {floor / 10:g}: "
+            f"outputs='probabilities:{floor / 10:g}' (--outputs probabilities:{floor / 10:g})",
             UserWarning,
             stacklevel=2,
         )
-    return np.log(np.maximum(probs, probs.dtype.type(PROBABILITY_FLOOR)))
+    return np.log(np.maximum(probs, probs.dtype.type(floor)))

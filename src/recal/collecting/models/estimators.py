@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from shlex import quote
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest
-from recal.collecting.models.base import Model, log_of
+from recal.collecting.models.base import Model
 from recal.errors import InputError, Remedy
-from recal.transforms.preprocessing import Outputs
+from recal.transforms.outputs import Outputs
+
+# Their probabilities are shares of trees, of neighbours or of the samples in a leaf.
+_VOTING = {"ForestClassifier", "KNeighborsClassifier", "RadiusNeighborsClassifier", "DecisionTreeClassifier"}
 
 
 class EstimatorModel(Model):
     """A fitted scikit-learn classifier.
 
     Logits are its `decision_function`, with two columns (0, s) for a binary score s; where it has none, or
-    ``outputs="probabilities"`` asks for them, the logarithms of `predict_proba`, with `PROBABILITY_FLOOR` for zeros.
+    ``outputs="probabilities"`` asks for them, the logarithms of `predict_proba`. Those of forests, trees and neighbours
+    are shares of votes, also at the end of a pipeline or a search: ``outputs="votes"``.
     Batches of more than two dimensions are flattened to rows where the classifier was fitted on rows of that length.
     """
-
-    gives_logits: ClassVar[bool] = True
 
     def __init__(self, estimator: Any, *, outputs: Outputs = "logits") -> None:
         self.estimator = estimator
@@ -42,6 +44,17 @@ class EstimatorModel(Model):
                     typed="Use --outputs logits for its decision_function",
                 ),
             )
+
+        self.gives_probs = self.method == "predict_proba"
+        self.gives_logits = not self.gives_probs
+
+    def returns(self, outputs: Outputs) -> Outputs:
+        return "votes" if self.gives_probs and outputs in ("logits", "probabilities") and self._votes() else outputs
+
+    def _votes(self) -> bool:
+        last = getattr(self.estimator, "best_estimator_", self.estimator)
+        last = last.steps[-1][1] if hasattr(last, "steps") else last
+        return any(kind.__name__ in _VOTING for kind in type(last).__mro__)
 
     def _can(self, method: str) -> bool:
         # An SVC's one-vs-one margins are one per pair of classes, not one per class.
@@ -63,8 +76,6 @@ class EstimatorModel(Model):
         values = np.asarray(getattr(self.estimator, self.method)(rows))
         if values.dtype.kind != "f":
             values = values.astype(np.float64)
-        if self.method == "predict_proba":
-            return log_of(values, f"{self.name}.predict_proba")
         return np.column_stack([np.zeros_like(values), values]) if values.ndim == 1 else values
 
     def _rows(self, batch: Any) -> Any:

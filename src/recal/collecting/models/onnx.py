@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,10 @@ from numpy.typing import NDArray
 from recal.collecting.fingerprint import digest, digest_file
 from recal.collecting.inputs.pixels import Pixels
 from recal.collecting.models.base import Model
-from recal.collecting.models.onnx_weights import check_external_data
-from recal.errors import FileError, InputError, MissingExtraError
+from recal.collecting.models.onnx_outputs import Output, choose_output
+from recal.collecting.models.onnx_weights import check_external_data, reason_of
+from recal.collecting.models.shapes import pixels_of, with_channel
+from recal.errors import FileError, InputError, MissingExtraError, Remedy
 
 try:
     import onnxruntime
@@ -29,7 +30,6 @@ _DTYPES = {
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
 }
-_PIXELS: dict[int, Pixels] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 
 def _open_session(path: Path) -> Any:
@@ -61,9 +61,10 @@ class OnnxModel(Model):
             try:
                 model = _open_session(self.path)
             except Exception as error:
-                raise FileError(
-                    f"{self.path} cannot be read as an ONNX model: {_reason(error)}. Copy or export it again."
-                ) from error
+                why, again = reason_of(error), "Copy or export it again"
+                if "is not a registered function/op" in why:
+                    again = "Open a session that has this operation's library, and pass the session"
+                raise FileError(f"{self.path} cannot be read as an ONNX model: {why}. {again}.") from error
         else:
             self.name = "the ONNX session"
         self.session = model
@@ -78,29 +79,15 @@ class OnnxModel(Model):
         shape = inputs[0].shape
         self.shape = tuple(shape or ())
         self.fixed = shape[0] if shape and isinstance(shape[0], int) and shape[0] > 0 else None
-        self.output = self._choose([output.name for output in model.get_outputs()])
+        outputs = [Output(o.name, o.type, len(o.shape) if o.shape else None) for o in model.get_outputs()]
+        file = self.name if self.path is None else str(self.path)
+        chosen = choose_output(self.name, outputs, self.asked, file=file, inputs=self.input)
+        self.output, self.zipped = chosen.name, chosen.is_zipped
 
     @property
     def pixels(self) -> Pixels | None:
         """What images must be for this model, by its input's channels; None where its shape does not tell."""
-        if len(self.shape) != 4:
-            return None
-        counts = [side for side in (self.shape[1], self.shape[3]) if side in (1, 3, 4)]
-        return _PIXELS[counts[0]] if len(counts) == 1 else None
-
-    def _choose(self, names: list[str]) -> str:
-        if self.asked is not None:
-            if self.asked not in names:
-                raise InputError(f"{self.name} has no output {self.asked!r}; it has: {', '.join(names)}.")
-            return self.asked
-        if len(names) == 1:
-            return names[0]
-        if "logits" in names:
-            return "logits"
-        raise InputError(
-            f"{self.name} has several outputs ({', '.join(names)}) and none is called logits; "
-            "say which: from recal.collecting import OnnxModel; OnnxModel(path, output=...)."
-        )
+        return pixels_of(self.shape)
 
     def __getstate__(self) -> dict[str, Any]:
         if self.path is None:
@@ -119,8 +106,7 @@ class OnnxModel(Model):
 
     def answer(self, batch: Any) -> NDArray[Any]:
         array = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch)
-        if array.ndim == 3 and self.pixels == "gray":  # grey images without the axis that the model has for channels
-            array = array[:, None] if self.shape[1] == 1 else array[..., None]
+        array = with_channel(array, self.shape)
         array = np.ascontiguousarray(array if self.dtype is None else array.astype(self.dtype, copy=False))
         if self.fixed is None:
             return self._run(array)
@@ -133,17 +119,28 @@ class OnnxModel(Model):
 
     def _run(self, array: NDArray[Any]) -> NDArray[Any]:
         try:
-            return np.asarray(self.session.run([self.output], {self.input: array})[0])
+            answers = self.session.run([self.output], {self.input: array})[0]
         except Exception as error:
             expected = self.session.get_inputs()[0].shape
             raise InputError(
                 f"{self.name} expects the shape {expected} and refused a batch of {array.shape}, dtype {array.dtype}: "
-                f"{_reason(error)}",
-                remedy="Bring inputs into that shape in the preprocessing",
+                f"{reason_of(error)}",
+                remedy=_remedy(expected, array.shape),
             ) from error
+        if self.zipped:  # one dictionary per row, from class to probability; all have the same order
+            answers = [list(row.values()) for row in answers]
+        return np.asarray(answers)
 
 
-def _reason(error: Exception) -> str:
-    """What went wrong, without the runtime's own codes and the path that the sentence names already."""
-    code = r"\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?"
-    return re.sub(code, "", str(error)).strip().rstrip(".")
+def _remedy(expected: Any, got: tuple[int, ...]) -> str | Remedy:
+    """Name the option where channels only stand at the wrong end."""
+    if len(expected) == len(got) == 4:
+        for where, order in (("first", (0, 3, 1, 2)), ("last", (0, 2, 3, 1))):
+            moved = [got[axis] for axis in order]
+            fits = all(
+                size == want or not isinstance(want, int) or want < 1 for size, want in zip(moved[1:], expected[1:])
+            )
+            if fits and moved != list(got):
+                said = f"The channels stand at the other end: say channels='{where}' to Normalize"
+                return Remedy(said, typed=f"The channels stand at the other end: add --channels {where}")
+    return "Bring inputs into that shape in the preprocessing"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def external_files(path: Path) -> set[str]:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
             return set(_locations(held, 0, len(held), "model", 0))
     except (ValueError, IndexError) as error:  # also an empty file
-        raise FileError(f"{path} cannot be read as an ONNX model: {error}.") from error
+        why = error if path.stat().st_size else "it is empty"
+        raise FileError(f"{path} cannot be read as an ONNX model: {why}. Copy or export it again.") from error
     except OSError as error:
         raise FileError(f"Cannot read {path}: {error.strerror or error}.") from error
 
@@ -93,3 +95,10 @@ def _varint(held: mmap.mmap, place: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & (2**64 - 1), place
     raise ValueError("it is no protobuf file")
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of what onnxruntime or onnx says, without its codes and without the path."""
+    code = r"\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?"
+    lines = re.sub(code, "", str(error)).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".")

@@ -99,7 +99,7 @@ def _rebuild(members: dict[str, zipfile.ZipInfo], archive: zipfile.ZipFile) -> i
         if name in members:
             kept[name] = archive.read(members[name])
             if not re.fullmatch(rb"[a-z0-9]{1,8}\n?", kept[name]):
-                raise FileError(f"its {name} is none that torch writes")
+                raise FileError(f"its {name} was not written by torch")
     rebuilt = io.BytesIO()
     with zipfile.ZipFile(rebuilt, "w", zipfile.ZIP_STORED) as made:
         for name, content in kept.items():

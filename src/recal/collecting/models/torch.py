@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest_file, digest_texts
+from recal.collecting.inputs.pixels import Pixels
 from recal.collecting.models.base import Model, as_numpy
 from recal.collecting.models.pt2 import checked_archive
+from recal.collecting.models.shapes import pixels_of, with_channel
 from recal.errors import FileError, InputError, MissingExtraError
 
 try:
@@ -93,8 +95,13 @@ class ExportedModel(Model):
         ]
         if len(shapes) != 1:
             raise InputError(f"{self.name} takes {len(shapes)} inputs; recal passes one, the batch.")
-        first = shapes[0][0] if shapes[0] else None
-        self.fixed = first if isinstance(first, int) else None
+        self.shape = tuple(size if isinstance(size, int) else None for size in shapes[0])
+        self.fixed = self.shape[0] if self.shape else None
+
+    @property
+    def pixels(self) -> Pixels | None:
+        """What images must be for this model, by its input's channels; None where its shape does not tell."""
+        return pixels_of(self.shape)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "asked": self.asked, "name": self.name}
@@ -118,7 +125,7 @@ class ExportedModel(Model):
         return as_tensor(inputs).to(self.device)
 
     def answer(self, batch: Any) -> NDArray[Any]:
-        tensor = as_tensor(batch).to(self.device)
+        tensor = with_channel(as_tensor(batch).to(self.device), self.shape)
         if self.dtype is not None and (tensor.is_floating_point() or tensor.dtype == torch.uint8):
             tensor = tensor.to(self.dtype)
         if self.fixed is None:

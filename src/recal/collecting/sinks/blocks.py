@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from recal.collecting.job import Block
 from recal.collecting.sinks.memory import First, check_block
 from recal.errors import FileError, Remedy
 from recal.files.checksums import checksum
+from recal.files.locks import Word
 
 
 class StoreArrays:
@@ -120,32 +120,10 @@ class Written:
         return int(self.record["rows"])
 
 
-class Token:
-    """A file in the store's folder with a word that only one run knows.
-
-    A worker that finds it reaches the store itself. When it is gone, another run has taken the store over (or this one
-    has ended), and a worker that was left behind writes nothing more.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.word = secrets.token_hex(8)
-        self.path = folder.absolute() / f".writers-{self.word}.part"  # whoever opens the store clears such names away
-        self.path.write_text(self.word, encoding="ascii")
-
-    def is_here(self) -> bool:
-        try:
-            return self.path.read_text(encoding="ascii") == self.word
-        except (OSError, ValueError):
-            return False
-
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
-
-
 class BlockWriter:
     """Lets a worker store its blocks, where it reaches the store; otherwise they go back to the driver."""
 
-    def __init__(self, arrays: StoreArrays, token: Token, with_labels: bool, model: str) -> None:
+    def __init__(self, arrays: StoreArrays, token: Word, with_labels: bool, model: str) -> None:
         self.arrays, self.token, self.with_labels, self.model = arrays, token, with_labels, model
         self.first = arrays.first
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from recal.files.places import is_remote, remove_tree
+
+_BEGUN = "begun"
 Record = dict[str, Any]
+
+
+def open_journal(path: Path, *, finished: bool = False) -> Journal | ObjectJournal:
+    """Return the list at a path; that of a finished store is removed, and its records come from elsewhere."""
+    return ObjectJournal(path, finished=finished) if is_remote(path) else Journal(path, finished=finished)
 
 
 class Journal:
@@ -73,3 +82,36 @@ class Journal:
     def remove(self) -> None:
         self.close()
         self.path.unlink()
+
+
+class ObjectJournal:
+    """The same in an object store, where nothing can be appended: one object per finished block, below the path."""
+
+    def __init__(self, path: Path, *, finished: bool = False) -> None:
+        self.path = path
+        self.records: dict[int, Record] = {}
+        if finished:
+            self.remove()
+            return
+        (path / _BEGUN).write_bytes(b"")  # a store with an empty list is unfinished, too
+        for place in path.iterdir():
+            with suppress(ValueError, KeyError, TypeError, RecursionError, OverflowError):
+                record: Record = json.loads(place.read_bytes())
+                self.records[int(record["chunk"])] = record
+
+    def add(self, chunk: int, record: Record) -> None:
+        """Write one object."""
+        entry = {"chunk": chunk, **record}
+        (self.path / f"{chunk}.json").write_bytes(json.dumps(entry).encode())
+        self.records[chunk] = entry
+
+    def forget(self, chunks: Iterable[int]) -> None:
+        for chunk in chunks:
+            (self.path / f"{chunk}.json").unlink(missing_ok=True)
+            del self.records[chunk]
+
+    def close(self) -> None:
+        return
+
+    def remove(self) -> None:
+        remove_tree(self.path)

@@ -104,11 +104,11 @@ class Sink(ABC):
         folders = self.source.classes
         if names is None and folders is not None and len(folders) != n_classes:
             raise InputError(
-                f"There are {len(folders)} class folders and the model has {n_classes} classes, so which is which "
-                "cannot be told",
+                f"The labels have {len(folders)} classes and the model has {n_classes}, so the order of its columns is "
+                "unknown",
                 remedy=Remedy(
-                    "Pass classes=[...], the model's columns in order, by the folders' names",
-                    typed="Give --classes A,B,C, the model's columns in order, by the folders' names",
+                    "Pass classes=[...], the names of the model's columns in order",
+                    typed="Give --classes A,B,C, the names of the model's columns in order",
                 ),
             )
         columns = None if names is None else check_classes(names, n_classes)

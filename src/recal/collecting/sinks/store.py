@@ -14,7 +14,7 @@ Nothing in a store but the stamps depends on time, place or engine: two runs of 
 from __future__ import annotations
 
 import json
-import shutil
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -25,16 +25,17 @@ import numpy as np
 from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.inputs.sources import Batch, Source
 from recal.collecting.job import Block, Job
-from recal.collecting.sinks.blocks import BlockWriter, StoreArrays, Token, Written, cannot_write, describe_block
-from recal.collecting.sinks.journal import Journal
+from recal.collecting.sinks.blocks import BlockWriter, StoreArrays, Written, cannot_write, describe_block
+from recal.collecting.sinks.journal import open_journal
 from recal.collecting.sinks.memory import ViewsSink
 from recal.collecting.sinks.resuming import differ_by_rounding, version_of
 from recal.collecting.sinks.unchanged import Inputs, same_inputs
 from recal.errors import FileError, InputError, Remedy
 from recal.files.atomic import replacing
 from recal.files.checksums import Checksums, checksum, describe
-from recal.files.locks import FolderLock
-from recal.files.origin import JOURNAL, is_beginning
+from recal.files.locks import WORD, Lock, Word, lock_folder
+from recal.files.origin import JOURNAL, is_beginning, is_empty_journal
+from recal.files.places import exists, is_remote, remove_inside
 from recal.files.view_folders import header
 from recal.files.views import read_views
 from recal.views import Views
@@ -76,9 +77,9 @@ class StoreSink(ViewsSink):
         self._manifest = self._describe()
         self._between = None if job.preprocessing is None else job.preprocessing.as_json()
         self._arrays = StoreArrays(target, batch_size)
-        self._token: Token | None = None
+        self._token: Word | None = None
         self._probe: int | None = None
-        self._lock: FolderLock | None = None
+        self._lock: Lock | None = None
 
     def _describe(self) -> dict[str, Any]:
         given = self.source.labels
@@ -112,18 +113,20 @@ class StoreSink(ViewsSink):
 
     def _open(self) -> None:
         self._complete = False
-        if self.target.exists():
+        if exists(self.target):
             self._read_manifest()  # what collect did not make is refused before anything is touched
-        self.target.mkdir(parents=True, exist_ok=True)
+        if not is_remote(self.target):
+            self.target.mkdir(parents=True, exist_ok=True)
         # From here on nobody else writes; whoever did so before has left what it wrote.
-        self._lock = FolderLock(self.target)
+        self._lock = lock_folder(self.target)
         found = self._read_manifest()
         if not self.resume:
-            self._clear()
+            # The folder stays: its lock is what keeps others out. The manifest says whose it is, if this is stopped.
+            remove_inside(self.target, WORD, "manifest.json")
         elif found["complete"] or self._has_blocks():
             self._compare(found)
             self._complete = found["complete"]
-        self._journal = Journal(self.target / JOURNAL, finished=self._complete)
+        self._journal = open_journal(self.target / JOURNAL, finished=self._complete)
         if self._complete:
             self._reopen(found)
         if not self._complete:
@@ -139,15 +142,9 @@ class StoreSink(ViewsSink):
             self.done -= {self._probe}
 
     @property
-    def _held(self) -> FolderLock:
+    def _held(self) -> Lock:
         assert self._lock is not None, "a store is written between its __enter__ and its __exit__"
         return self._lock
-
-    def _clear(self, *kept: str) -> None:
-        """Empty the folder, which itself stays: its lock is what keeps others out."""
-        for path in self.target.iterdir():
-            if path.name not in kept:
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def _reopen(self, found: dict[str, Any]) -> None:
         """Take over a finished store; where a block is not what was written, the store is unfinished again."""
@@ -163,7 +160,7 @@ class StoreSink(ViewsSink):
         if self._complete:
             self._journal.records = records
             return
-        self._journal = Journal(self.target / JOURNAL)
+        self._journal = open_journal(self.target / JOURNAL)
         for index in sorted(set(records) - set(damaged)):
             self._journal.add(index, records[index])
         self._write_manifest()
@@ -182,19 +179,20 @@ class StoreSink(ViewsSink):
     def _has_blocks(self) -> bool:
         """Whether an unfinished store holds anything that a beginning with another job would lose."""
         journal = self.target / JOURNAL
-        return journal.exists() and journal.stat().st_size > 0
+        return journal.exists() and not is_empty_journal(journal)
 
     def _begin(self) -> None:
         """Keep what is vouched for, and clear away the rest."""
-        for pattern in ("*.partial", "*.part"):  # zarr's, and a manifest's
-            for partial in self.target.rglob(pattern):
-                partial.unlink()
+        if not is_remote(self.target):  # where nothing is ever partial
+            for pattern in ("*.partial", "*.part"):  # zarr's, and a manifest's
+                for partial in self.target.rglob(pattern):
+                    partial.unlink()
         if self._journal.records:
             self._open_arrays()
             broken = [index for index, record in self._journal.records.items() if not self._is_intact(index, record)]
             self._journal.forget(broken)
         if not self._journal.records:
-            self._clear(JOURNAL, "manifest.json")
+            remove_inside(self.target, JOURNAL, "manifest.json", WORD)
             self._arrays.forget()
             self._write_manifest()
 
@@ -239,6 +237,7 @@ class StoreSink(ViewsSink):
         if self._complete:
             raise self._other_inputs(block.index)  # there are more than when it was finished
         try:
+            self._held.check()
             if not self._arrays:
                 described = header(self._manifest["pool"], "", self._between)
                 self._arrays.create(block, described, self.source.n_samples)
@@ -252,8 +251,9 @@ class StoreSink(ViewsSink):
         # What the arrays are is known from the first block on; and the one that is compared must come here.
         if self._complete or self._probe is not None or not self._arrays:
             return None
-        if self._token is None:
-            self._token = Token(self.target)
+        if self._token is None:  # where the lock itself is a word, workers look for that one
+            own = f".writers-{secrets.token_hex(8)}.part"
+            self._token = self._held if isinstance(self._held, Word) else Word(self.target, own)
         return BlockWriter(self._arrays, self._token, self.source.labels is None, self.job.model.name)
 
     def take(self, finished: Written) -> None:
@@ -343,8 +343,8 @@ class StoreSink(ViewsSink):
         kept = ("rows", "inputs", "logits", "transformed", "sums", "labels")
         chunks = [{key: records[index][key] for key in kept} for index in sorted(records)]
         self._manifest |= {"complete": True, "chunks": chunks}
-        if self._token is not None:
-            self._token.remove()
+        if self._token is not None and self._token is not self._lock:
+            self._token.close()
         self._held.check()
         self._write_manifest()
         self._journal.remove()
@@ -357,6 +357,6 @@ class StoreSink(ViewsSink):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._token is not None:
-            self._token.remove()
+            self._token.close()
         self._journal.close()
         self._held.close()

@@ -19,8 +19,13 @@ Vector = NDArray[np.float64]
 # More rows make a set's accuracy known better than damage can be told apart by nine numbers.
 _MAX_ROWS = 4000
 FEWEST_ROWS = 100
-# So many sets of the unchanged inputs for each size of a batch: a small batch of them is not to be taken for damage.
+# So many small sets for each size of a batch, of the unchanged inputs and of each view: what chance does to the
+# statistics of a small batch is not to be taken for damage.
 _CLEAN_DRAWS = 20
+_VIEW_DRAWS = 3
+_CHANCE_SIZE = SIZES[1]
+# Small sets are drawn of no more views than this, in even steps.
+_MOST_VIEWS = 40
 _CLASS_MIXES = 10
 # Concentration of the class mixes that are drawn: well below 1, so that a few classes dominate.
 _CONCENTRATION = 0.5
@@ -29,8 +34,15 @@ _LOSS = 0.05
 
 
 class _Made(NamedTuple):
-    kind: str  # of its views, joined by "+" where it is mixed; "" for inputs as they are
+    kind: str  # of its view; "" for inputs as they are
     rows: LabelledRows
+
+
+class _Set(NamedTuple):
+    kind: str
+    statistics: Vector
+    change: tuple[float, float]
+    size: int = 0  # of the batches that it serves; 0 for all
 
 
 def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -> Following | None:
@@ -38,7 +50,7 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
 
     Sets are: the inputs as they are, each view, mixtures of a view with the inputs as they are or with another view
     (a batch may be damaged in part), and the inputs with other class mixes (which are no damage, and must not be taken
-    for it). Small sets of the inputs as they are teach what chance does to a batch of each size.
+    for it). Small sets of all of these teach what chance does to a batch of each size.
     """
     if views.n_samples < FEWEST_ROWS:
         return None
@@ -52,10 +64,14 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
         _Made(kind_of(str(transform)), labelled_rows(views.transformed(transform), labels, beta, cut))
         for transform in views.transforms
     ]
-    sets = [_Made("", clean), *damaged, *_mixtures(clean, damaged, rng), *_class_mixes(clean, labels, rng)]
-    small = [[statistics(clean.numbers[_draw(len(labels), size, rng)]) for _ in range(_CLEAN_DRAWS)] for size in SIZES]
-    whole = np.array([statistics(one.rows.numbers) for one in sets[: 1 + len(damaged)]])
-    spread = whole.std(axis=0)
+    mixed, mixes = _mixtures(clean, damaged, rng), _class_mixes(clean, labels, rng)
+    sets = [_whole(one, clean) for one in (_Made("", clean), *damaged, *mixed, *mixes)]
+    spread = np.array([one.statistics for one in sets[: 1 + len(damaged)]]).std(axis=0)
+    small = _small(clean, damaged, mixed, rng)
+    # A statistic that no view moves would otherwise make much of what chance does to it in a small batch.
+    chance = [one.statistics for one in small if one.kind == "" and one.size == _CHANCE_SIZE]
+    spread = np.maximum(spread, np.std(chance, axis=0))
+    sets += small
     return Following(
         beta=beta,
         cut=cut,
@@ -63,11 +79,29 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
         n_samples=len(labels),
         kinds=tuple(one.kind for one in sets),
         damaging=_damaging(clean, damaged),
-        statistics=np.array([statistics(one.rows.numbers) for one in sets]),
+        statistics=np.array([one.statistics for one in sets]),
         spread=np.where(spread > 0, spread, 1.0),
-        changes=np.array([[one.rows.log_ratio, one.rows.log_odds - clean.log_odds] for one in sets]),
-        small=np.array(small),
+        changes=np.array([one.change for one in sets]),
+        sizes=np.array([one.size for one in sets]),
     )
+
+
+def _whole(made: _Made, clean: LabelledRows) -> _Set:
+    change = made.rows.log_ratio, made.rows.log_odds - clean.log_odds
+    return _Set(made.kind, statistics(made.rows.numbers), change)
+
+
+def _small(clean: LabelledRows, damaged: list[_Made], mixed: list[_Made], rng: np.random.Generator) -> list[_Set]:
+    """Draws of a few rows, which show other statistics than the whole and have its temperature and accuracy."""
+    step = -(-len(damaged) // _MOST_VIEWS) or 1
+    drawn = [(_Made("", clean), _CLEAN_DRAWS), *((one, _VIEW_DRAWS) for one in damaged[::step])]
+    sources = [(made, _whole(made, clean), draws) for made, draws in (*drawn, *((one, 1) for one in mixed[::step]))]
+    return [
+        whole._replace(statistics=statistics(made.rows.numbers[_draw(len(made.rows.right), size, rng)]), size=size)
+        for size in SIZES
+        for made, whole, draws in sources
+        for _ in range(draws)
+    ]
 
 
 def kind_of(spec: str) -> str:

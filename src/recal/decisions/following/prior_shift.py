@@ -7,16 +7,19 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 
-_ROUNDS = 100
-_CLOSE = 1e-6
+_ROUNDS = 500
+_CLOSE = 1e-7
+_LEAST = 1e-300
 # Of samples of the usual accuracy that each class's own recall is averaged with: few samples of a class say little.
 _USUAL = 5.0
 
 
-def class_shares(probs: Vector, shares: Vector) -> Vector:
+def class_shares(probs: Vector, shares: Vector, *, start: Vector | None = None, prior: float = 0.0) -> Vector:
     """Return the class shares that explain calibrated probabilities best, by expectation maximisation.
 
-    Saerens, Latinne and Decaestecker (2002). `shares` are those of the samples that probabilities were calibrated on.
+    Saerens, Latinne and Decaestecker (2002). `shares` are those of the samples that probabilities were calibrated on,
+    and `start` those to begin with: a class whose share is 0 there keeps it. `prior` counts samples with the mix of
+    `start` that join those of the batch.
 
     Examples
     --------
@@ -26,10 +29,12 @@ def class_shares(probs: Vector, shares: Vector) -> Vector:
     array([0.71, 0.29])
     """
     base = np.maximum(shares, 1e-12)
-    found = base / base.sum()
+    first = base / base.sum() if start is None else start
+    found = first
     for _ in range(_ROUNDS):
-        weighted = probs * (found / base)
-        after = (weighted / weighted.sum(axis=1, keepdims=True)).mean(axis=0)
+        ratio = found / base
+        counts = ratio * (probs.T @ (1.0 / np.maximum(probs @ ratio, _LEAST)))
+        after = (counts + prior * first) / (counts.sum() + prior)
         moved = float(np.abs(after - found).max())
         found = after
         if moved < _CLOSE:

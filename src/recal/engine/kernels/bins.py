@@ -58,8 +58,50 @@ def bin_top_label(probs: Array, y: Array, edges: Array, counts: Array, confidenc
 
 
 @kernel()
-def score_rows(probs: Array, y: Array, confidence: Array, correct: Array, brier: Array, nll: Array) -> int:
-    """Write each row's confidence, correctness, squared error and negative log-likelihood."""
+def rank_rows(probs: Array, y: Array, confidence: Array, correct: Array) -> int:
+    """Write each row's confidence and correctness."""
+    n, k = probs.shape
+    for i in range(n):
+        total = 0.0
+        low = high = probs[i, 0]
+        best = 0
+        for j in range(k):
+            value = probs[i, j]
+            total += value
+            if value > high:
+                high = value
+                best = j
+            if value < low:
+                low = value
+        if not (low >= 0.0 and high <= 1.0 and abs(total - 1.0) <= SUM_TOLERANCE):
+            return i
+        confidence[i] = high
+        correct[i] = best == y[i]
+    return -1
+
+
+@kernel()
+def truths(probs: Array, y: Array, out: Array) -> int:
+    """Write the probability that each row gave the truth."""
+    n, k = probs.shape
+    for i in range(n):
+        total = 0.0
+        negative = 0
+        for j in range(k):
+            value = probs[i, j]
+            total += value
+            negative += not value >= 0.0
+        if negative or not abs(total - 1.0) <= SUM_TOLERANCE:
+            return i
+        out[i] = probs[i, y[i]]
+        if out[i] > 1.0:
+            return i
+    return -1
+
+
+@kernel()
+def score_rows(probs: Array, y: Array, confidence: Array, correct: Array, brier: Array, truth: Array) -> int:
+    """Write each row's confidence, correctness, squared error and probability of the truth."""
     n, k = probs.shape
     for i in range(n):
         total = squares = 0.0
@@ -80,8 +122,25 @@ def score_rows(probs: Array, y: Array, confidence: Array, correct: Array, brier:
         confidence[i] = high
         correct[i] = best == y[i]
         brier[i] = squares
-        nll[i] = -np.log(np.float64(probs[i, y[i]]))
+        truth[i] = probs[i, y[i]]
     return -1
+
+
+@kernel()
+def risk_coverage_area(sizes: Array, correct: Array) -> float:
+    """Return what `metrics.passes.risk_coverage_area` does, from runs of equal confidence, least confident first."""
+    seen = errors = area = 0.0
+    for run in range(len(sizes) - 1, -1, -1):
+        if sizes[run] == 0.0:
+            continue
+        harmonic = 0.0
+        for j in range(int(sizes[run])):
+            harmonic += 1.0 / (seen + j + 1.0)
+        wrong = sizes[run] - correct[run]
+        area += wrong + (errors - wrong / sizes[run] * seen) * harmonic
+        seen += sizes[run]
+        errors += wrong
+    return area / seen
 
 
 @kernel()

@@ -1,4 +1,4 @@
-"""Hashes of rows: what `recal.same_rows` makes of small arrays in numpy, in one pass."""
+"""Hashes of rows: what `recal.engine.same_rows` makes of small arrays in numpy, in one pass."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def mixed(value):  # type: ignore[no-untyped-def]
 
 @kernel()
 def row_hashes(rows, start, stop, factors, out):  # type: ignore[no-untyped-def]
-    """Fill each row's hash, of its numbers as float32; 0 and -0 are one."""
+    """Fill each row's hash, of as many of its numbers, as float32, as there are factors; 0 and -0 are one."""
     for i in range(start, stop):
         total = np.uint64(0)
-        for j in range(rows.shape[1]):
+        for j in range(len(factors)):
             bits = np.float32(np.float32(rows[i, j]) + np.float32(0.0)).view(np.uint32)
-            total += mixed(np.uint64(bits)) * factors[j]
+            total += np.uint64(bits) * factors[j]
         out[i] = mixed(total)

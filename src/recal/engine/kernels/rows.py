@@ -15,6 +15,8 @@ from recal.engine.kernels.series import AT, REACH, SCALE, SHARPER, TOP
 
 # As in the reference: answers are never exactly 0 or 1.
 ABOVE_ZERO, BELOW_ONE = 1e-300, 1.0 - 2.0**-53
+# A weight beyond this may become as large as the largest by rounding.
+CLOSE_TO_ONE = 1.0 - 1e-9
 # Adding 1.5 * 2**52 leaves the nearest integer in the low bits of a float64: rounding that vector instructions have.
 _ROUND = 6755399441055744.0
 # ln 2 in two parts, the first with trailing zeros, so that k times it is exact.
@@ -114,22 +116,28 @@ def expand(wanted, start, stop, terms, tolerance, out):  # type: ignore[no-untyp
 
 
 @kernel(fastmath=FAST)
-def softmax(logits, start, stop, tops, scales, probs):  # type: ignore[no-untyped-def]
-    """Fill softmax(s * z), never exactly 0 or 1.
+def softmax(logits, start, stop, columns, find, scales, probs, confidences, close):  # type: ignore[no-untyped-def]
+    """Fill softmax(s * z), never exactly 0 or 1, and the probability at each row's largest logit.
 
-    The largest logit keeps the largest probability even where a tiny scale would tie them.
+    That logit's place is found here if asked for: of short rows numpy is slower. `close` marks rows in which rounding
+    may have made another class as probable.
     """
     for i in range(start, stop):
-        top, scale = np.float64(tops[i]), scales[i]
         row, out = logits[i], probs[i]
-        total = 0.0
+        if find:
+            columns[i] = 0
+            for j in range(1, len(row)):
+                columns[i] = j if row[j] > row[columns[i]] else columns[i]
+        top, scale = np.float64(row[columns[i]]), scales[i]
+        total = rivals = 0.0
         for j in range(len(row)):
-            drop = np.float64(row[j]) - top
-            weight = exp(scale * drop)
-            weight = BELOW_ONE if drop < 0.0 and weight > BELOW_ONE else weight
+            weight = exp(scale * (np.float64(row[j]) - top))
             out[j] = weight
             total += weight
+            rivals += 1.0 if weight > CLOSE_TO_ONE else 0.0
+        share = 1.0 / total
         for j in range(len(row)):
-            share = out[j] / total
-            share = share if share > ABOVE_ZERO else ABOVE_ZERO
-            out[j] = share if share < BELOW_ONE else BELOW_ONE
+            prob = out[j] * share
+            out[j] = prob if prob > ABOVE_ZERO else ABOVE_ZERO
+        out[columns[i]] = confidences[i] = min(share, BELOW_ONE)
+        close[i] = rivals > 1.0

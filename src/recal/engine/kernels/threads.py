@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.mapped import PIECE_VALUES, MappedRows
+from recal.engine.kernels.mapped import PIECE_VALUES, MappedRows
 
 # Below this many values a second thread costs more than it gives.
 _WORTH_A_THREAD = 60_000

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
 
 from recal.comparison import Comparison
 from recal.decisions import Decision, RiskCurve, SetReport, decide, evaluate_sets, prediction_sets, risk_curve
+from recal.errors import FewSamplesWarning
 
 # How sure the guarantee is.
 CONFIDENCE = 0.95
@@ -40,7 +42,8 @@ class Automation:
 def automation(comparison: Comparison, method: str, risk: float, seed: int = 0) -> Automation:
     """Search thresholds and sets on the test rows, which the method was not fitted on."""
     probs, labels = comparison.probabilities(method), comparison.test_labels
-    sure = comparison.samples[method].confidence
+    # The model's own confidence is not calibrated: it cannot say where the search had best begin.
+    sure = None if method == comparison.methods[0] else comparison.samples[method].confidence
     decision = decide(probs, labels, risk, CONFIDENCE, confidences=sure)
     curve = risk_curve(probs, labels, _RISKS, CONFIDENCE, confidences=sure)
     accuracy = float(comparison.samples[comparison.methods[0]].correct.mean())
@@ -49,5 +52,7 @@ def automation(comparison: Comparison, method: str, risk: float, seed: int = 0) 
     first, second = order[: len(order) // 2], order[len(order) // 2 :]
     if len(first) < 20:
         return Automation(method, decision, curve, asked, None)
-    sets = prediction_sets(probs[first], labels[first], asked, at_least_one=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewSamplesWarning)  # the page shows how large the sets are
+        sets = prediction_sets(probs[first], labels[first], asked, at_least_one=True)
     return Automation(method, decision, curve, asked, evaluate_sets(sets, probs[second], labels[second]))

@@ -17,7 +17,7 @@ def headline(comparison: Comparison, found: Recommendation, automated: Mapping[s
     lines = []
     if len(comparison.methods) > 1:
         lines.append("Leave the model as it is." if method == first else use(method))
-    if comparison.setup.n_fit:  # of probabilities from anywhere nobody knows the cost
+    if comparison.passes_known:
         lines.append(f"It costs {passes_words(found.passes)} per answer.")
     before = automated[first].decision if method != first else None
     return (*lines, _automated(automated[method].decision, before))

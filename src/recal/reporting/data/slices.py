@@ -38,7 +38,7 @@ class Slices:
 
     @property
     def gaps(self) -> Vector:
-        """Mean confidence minus accuracy: positive where the model was too sure."""
+        """Mean confidence minus accuracy: positive where the model was overconfident."""
         return (self.made - self.promised) / self.counts
 
     @property

@@ -137,12 +137,13 @@ def advice(comparison: Comparison, found: Recommendation) -> str:
         many += ". It is still miscalibrated: see the expected errors below"
     if not others:
         return start + f"every other method is significantly worse{many}."
-    return start + f"the cheapest of those that no other method beats significantly; the others are {many}."
+    return start + f"the best of the cheapest that no other method beats significantly; the others are {many}."
 
 
 def use(method: str) -> str:
     """Probabilities from anywhere are called "before" and "after" themselves."""
     named = {"before": "the probabilities as they were", "after": "the calibrated probabilities"}
+    named |= {"default": "the default of recal"}
     return f"Use {named.get(method, method)}."
 
 

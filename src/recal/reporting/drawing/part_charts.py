@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from recal.reporting.data.automation import Automation
+from recal.reporting.data.damage import DamageStudy
 from recal.reporting.data.learning import LearningCurve
 from recal.reporting.data.slices import Slices
 from recal.reporting.drawing.charts import FIFTHS, percent_tick, shorten
@@ -62,6 +63,24 @@ def learning_chart(data: LearningCurve) -> str:
         at, words = float(np.log2(size)), f"{size:,} labels: NLL {mean:.4f}, from {least:.4f} to {most:.4f}"
         chart.line((at, at), (least, most), "whisker", words)
         chart.dot(at, mean, "dot after", words, 4.0)
+    return str(chart)
+
+
+def damage_chart(data: DamageStudy) -> str:
+    """The temperature that suits each view, over the fit's, against its accuracy; new inputs beside them."""
+    values = [*data.temperature.tolist(), 1.0, *([data.place[1]] if data.place else [])]
+    low, high = float(np.log2(min(values))) - 0.1, float(np.log2(max(values))) + 0.1
+    chart = Chart("Temperature by accuracy of views", (0, 1), (low, high))
+    marks = [float(power) for power in range(int(np.ceil(low)), int(np.floor(high)) + 1)]
+    chart.axes(
+        FIFTHS, marks, "accuracy", "temperature × fit’s", x_format=percent_tick, y_format=lambda power: f"{2**power:g}"
+    )
+    chart.line((0, 1), (0, 0), "ideal", "The temperature of the fit.")
+    for kind, accuracy, heat in zip(data.kinds, data.accuracy.tolist(), data.temperature.tolist()):
+        chart.dot(accuracy, float(np.log2(heat)), "dot before", f"{kind}: accuracy {accuracy:.1%}, {heat:.2f}", 3.6)
+    if data.place is not None:
+        words = f"new inputs: estimated accuracy {data.place[0]:.1%}, temperature {data.place[1]:.2f} times the fit's"
+        chart.dot(data.place[0], float(np.log2(data.place[1])), "dot after", words, 6.0)
     return str(chart)
 
 

@@ -14,16 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import check_logits
 from recal.comparison import Comparison, compare_probs, recommend
+from recal.decisions import Profile
 from recal.errors import InputError
 from recal.files.atomic import replacing
 from recal.metrics.rows import Classes
 from recal.progress import track
 from recal.reporting.data.automation import automation
+from recal.reporting.data.damage import DamageStudy, damage_study
 from recal.reporting.data.headline import headline
 from recal.reporting.data.thresholds import THRESHOLDS, threshold_table
 from recal.reporting.data.verdict import advice, shown_first, verdict
 from recal.reporting.page.automation_section import how_much_can_be_automated
+from recal.reporting.page.damage_section import damaged_inputs
 from recal.reporting.page.details_sections import all_metrics, how_it_was_made
 from recal.reporting.page.part_sections import classes as class_section
 from recal.reporting.page.part_sections import columns as column_sections
@@ -47,6 +51,8 @@ def report(
     inputs: Any = None,
     columns: Mapping[str, ArrayLike] | None = None,
     risk: float = 0.01,
+    profile: Profile | None = None,
+    new: ArrayLike | None = None,
 ) -> Path:
     """Write the report on a comparison, or on probabilities from anywhere: one HTML file that needs no network.
 
@@ -61,11 +67,15 @@ def report(
     title : shown above the verdict
     command : how the report can be made again, shown at its end
     inputs : indexable by the rows of the file that was tested on, optional
-        Images as arrays, which are shown, `Path`s, which are linked, or texts, for those that a person should look at.
+        Images as arrays, which are shown, paths (`pathlib.Path`), which are linked, or texts.
         A string is a text and never a path.
     columns : mapping of name to one value per row of that file, optional
         The answers are also judged by the values of each, such as ``{"camera": [...]}``.
     risk : the largest share of errors among automated answers, for the share that can be automated
+    profile : what `recal.profile` returned, optional
+        Adds a part on damaged inputs: what its views taught about temperature and accuracy.
+    new : logits of new inputs of shape (n_samples, n_classes), optional
+        With `profile`: their estimated temperature and accuracy are shown.
 
     Returns
     -------
@@ -87,7 +97,11 @@ def report(
     else:
         named = {"given": results} if before is None else {"before": before, "after": results}
         comparison = compare_probs(named, y, classes=classes, bootstrap=bootstrap)
-    text = page(comparison, title=title, command=command, inputs=inputs, columns=columns, risk=risk)
+    if new is not None and profile is None:
+        raise InputError("New inputs are judged by a profile: pass it as `profile`.")
+    damage = None if profile is None else damage_study(profile, None if new is None else check_logits(new))
+    more: dict[str, Any] = {"inputs": inputs, "columns": columns, "risk": risk, "damage": damage}
+    text = page(comparison, title=title, command=command, **more)
     with replacing(path) as file:
         file.write(text.encode("utf-8"))
     return Path(path)
@@ -101,6 +115,7 @@ def page(
     inputs: Any = None,
     columns: Mapping[str, ArrayLike] | None = None,
     risk: float = 0.01,
+    damage: DamageStudy | None = None,
 ) -> str:
     """The report as one string of HTML."""
     before = comparison.methods[0] if len(comparison.methods) > 1 else None
@@ -112,7 +127,8 @@ def page(
     chosen = {name: _test_values(comparison, name, values) for name, values in (columns or {}).items()}
     automated = {name: automation(comparison, name, risk) for name in comparison.methods}
     lines = headline(comparison, found, automated)
-    view = Page(comparison, shown, before, told, tables, verdicts, automated, lines, title, command, inputs, chosen)
+    known = (comparison, shown, before, told, tables, verdicts, automated, lines)
+    view = Page(*known, title, command, inputs, chosen, damage)
     sections = (
         _headline,
         _verdict,
@@ -124,6 +140,7 @@ def page(
         class_section,
         look_at_these,
         how_many_labels,
+        damaged_inputs,
         recal_figures,
         groups,
         all_metrics,
@@ -166,7 +183,7 @@ def _verdict(view: Page) -> str:
         sentences = "".join(f"<p>{_words(sentence)}</p>" for sentence in view.verdicts[name].sentences)
         outcome = view.verdicts[name].outcome.replace(" ", "-")
         blocks.append(f'<div data-method="{escape(name)}" class="{outcome}"{hidden}>{sentences}</div>')
-    told = f'<p class="advice">{_words(view.advice)}</p>' if view.advice else ""
+    told = f'<p class="advice">{_words(view.advice)}</p>' if view.advice and view.advice not in view.headline else ""
     card = f'<section class="card verdict" id="verdict">{told}{"".join(blocks)}</section>'
     if len(view.choices) < 2:
         return card

@@ -85,7 +85,10 @@ def look_at_these(view: Page) -> str:
 
 
 def _examples(view: Page, found: Examples) -> str:
-    lists = {"The most confident mistakes": found.mistakes, "Answers that views doubt most": found.doubted}
+    lists = {
+        "The most confident mistakes": found.mistakes,
+        "Predictions that change most under transformations": found.doubted,
+    }
     return "".join(
         f'<h3>{words}</h3><ul class="look">{"".join(_example(view, one) for one in chosen)}</ul>'
         for words, chosen in lists.items()

@@ -9,6 +9,7 @@ from typing import Any
 
 from recal.comparison import Comparison
 from recal.reporting.data.automation import Automation
+from recal.reporting.data.damage import DamageStudy
 from recal.reporting.data.thresholds import Thresholds
 from recal.reporting.data.verdict import Verdict
 
@@ -29,6 +30,7 @@ class Page:
     command: str
     inputs: Any = None  # by row of the file that was tested on: images as arrays, or paths
     columns: Mapping[str, Any] = field(default_factory=dict)  # by name, one value per test row
+    damage: DamageStudy | None = None  # what is known of damaged inputs
 
     @property
     def choices(self) -> Sequence[str]:

@@ -37,7 +37,7 @@ def slider_card(view: Page) -> str:
         cells = "".join(_cell(key, table, shown, name, below) for key, table in tables.items())
         body.append(f'<tr><th scope="row">{words}</th>{cells}</tr>')
     named = {view.keys[key]: one for key, one in tables.items()}
-    return f"""<section id="threshold-section"><h2>May I act on answers above this confidence?</h2>
+    return f"""<section id="threshold-section"><h2>Confidence threshold</h2>
 <div class="card slider"><div>
 <label for="threshold">Accept answers with more than <output id="threshold-value" for="threshold">{FIRST:g}</output>
 confidence</label>

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from recal.errors import MissingExtraError
 from recal.runtime.onnx.heads import Head, head_model
+from recal.runtime.onnx.rows import open_session
 
 _RUNS = 15
 
@@ -39,14 +39,7 @@ def measure(path: str | os.PathLike[str], head: Head, n_classes: int, *, with_mo
 
 
 def _median(model: str | bytes, feeds: dict[str, Any] | None) -> float:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingExtraError("onnxruntime", "onnx", "Measuring an ONNX file") from None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = open_session(model)
     if feeds is None:
         own = session.get_inputs()[0]
         kind = {"tensor(float)": "float32", "tensor(double)": "float64"}.get(own.type, own.type[7:-1])

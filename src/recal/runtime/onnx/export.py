@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recal.decisions.rule import DecisionRule
 from recal.errors import InputError, Remedy
 from recal.files.atomic import replacing
 from recal.plan import Plan
-from recal.runtime.onnx.heads import head_model, head_of
+from recal.runtime.onnx.heads import Head, head_model, head_of
 from recal.runtime.onnx.nodes import onnx
 from recal.runtime.onnx.normalize import normalized
-from recal.runtime.onnx.pieces import Piece, channel_axis, example_of, read_model, sizes, traced
+from recal.runtime.onnx.pieces import Piece, channel_axis, example_of, opsets_of, read_model, rows_of, sizes, traced
+from recal.runtime.onnx.rows import check_runs, opened, settled, takes_no_rows
+from recal.runtime.onnx.symbols import written_views
 from recal.runtime.onnx.whole import Accept, whole_model
 from recal.transforms import BuiltIn, Transform
-from recal.transforms.preprocessing import Normalize, Outputs, settle, settle_outputs
+from recal.transforms.outputs import Outputs, check_outputs
+from recal.transforms.preprocessing import Normalize, settle, settle_outputs
 
 __all__ = ["export_onnx", "export_replay"]
+# A gate below every confidence.
+_NEVER = 1e-300
 
 
 def export_replay(plan: Plan | Any, path: str | os.PathLike[str], n_classes: int | None = None) -> Path:
@@ -60,8 +67,8 @@ def export_onnx(
     Parameters
     ----------
     model : CalibratedModule, torch.nn.Module, or the path of an ONNX file
-        A CalibratedModule brings its plan and its preprocessing. torch is needed to write transformations, not for a
-        temperature behind an ONNX model.
+        A CalibratedModule brings its plan and its preprocessing. An ONNX file needs no torch, except for
+        transformations or a `preprocess` of your own. A fixed batch is opened where answers stay the same.
     example : array or tensor of shape (n, ...)
         A batch of inputs as the file will get them; only its shape (without n) and dtype matter. A calibrator that
         knows what its views were collected from needs none, and an ONNX model with a fixed input shape neither.
@@ -71,7 +78,7 @@ def export_onnx(
     preprocess : callable, optional
         Runs after the transformations and before the model; must consist of torch operations. By default, and for
         `outputs` too, what the calibrator's views were collected with; a contradiction is refused.
-    outputs : {"logits", "probabilities"}, optional
+    outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR", optional
         What the model returns, as in `recal.collect`; logits, where nothing is known.
     accept : DecisionRule, float, or one number per class, optional
         The confidence from which on an answer is accepted, of any class or of the predicted one; by default that of
@@ -95,10 +102,8 @@ def export_onnx(
     >>> export_onnx(calibrated, torch.rand(1, 4), tempfile.mkdtemp() + "/model.onnx").name
     'model.onnx'
     """
-    if outputs not in (None, "logits", "probabilities"):
-        raise InputError(
-            "says what the model returns: 'logits' or 'probabilities'", argument="outputs", came=f"got {outputs!r}"
-        )
+    if outputs is not None:
+        check_outputs(outputs)
     stored = getattr(plan, "preprocessing_", None)
     preprocess, outputs = settle(stored, preprocess), settle_outputs(stored, outputs)
     if example is None and stored is not None and stored.shape is not None:
@@ -120,10 +125,37 @@ def export_onnx(
         front, batch = _torch_front(model, preprocess, example, outputs), example
     n_classes = _classes_of(front[-1])
     head.check_classes(n_classes)
-    views = _views(head.transforms, batch)
+    views = _views(head.transforms, batch, opsets_of(*(piece.model for piece in front))[""])
     wanted = _accept(getattr(plan, "decision_", None) if accept is None else accept, n_classes)
-    whole = whole_model(front, views, head, n_classes, batch, outputs=outputs, accept=wanted)
+    front, branched = (front, False) if head.gated is None else _gateable(front, views, head, n_classes, batch)
+    whole = whole_model(front, views, head, n_classes, batch, outputs=outputs, accept=wanted, branched=branched)
+    check_runs(whole, _some_of(front[0] if batch is None else batch, rows_of(front[-1])))
     return _write(whole, head.transforms, path)
+
+
+def _gateable(
+    front: list[Piece], views: Piece | None, head: Head, n_classes: int, batch: Any
+) -> tuple[list[Piece], bool]:
+    """Return the front such that a batch of which no row needs views goes through it, and whether it takes a branch."""
+    assert head.plan is not None
+    assert head.plan.blend is not None
+    never = replace(head, plan=replace(head.plan, blend=replace(head.plan.blend, gate=_NEVER)))
+    one = _some_of(batch)
+    assert one is not None
+    inner = tuple(batch.shape[1:]) if len(front) == 1 else tuple(sizes(front[-2].output)[1:])
+    for tried in (front, [*front[:-1], settled(front[-1], inner)]):
+        if takes_no_rows(whole_model(tried, views, never, n_classes, batch), "inputs", one):
+            return tried, False
+    return front, True
+
+
+def _some_of(source: Any, fixed: int = 0) -> NDArray[Any] | None:
+    """Return zeros like a batch, or like a model's own inputs if their shape is known: one, or the fixed number."""
+    if isinstance(source, Piece):
+        if len(sizes(source.input)) < 2 or 0 in sizes(source.input)[1:]:
+            return None
+        source = example_of(source)
+    return np.zeros((fixed or 1, *source.shape[1:]), str(source.dtype).removeprefix("torch."))
 
 
 def _accept(accept: Any, n_classes: int) -> Accept | None:
@@ -157,11 +189,6 @@ def _onnx_front(
     batch = example
     if batch is None and (transforms or preprocess is not None):
         batch = example_of(own)
-    if transforms and sizes(own.input)[:1] != [0]:
-        raise InputError(
-            f"The model takes exactly {sizes(own.input)[0]} inputs at a time, and views need more rows; write it with "
-            "an open batch size."
-        )
     front: list[Piece] = []
     if isinstance(preprocess, Normalize):
         front = [normalized(preprocess, batch)]
@@ -169,9 +196,18 @@ def _onnx_front(
         from recal.runtime.torch.onnx import Prepared
 
         front = [traced(Prepared(preprocess), batch)]
-    axes = len(sizes(front[-1].output)) if front else 0 if batch is None else len(batch.shape)
-    grey = [channel_axis(own)] if axes == 3 and len(sizes(own.input)) == 4 else []
-    return [*front, *grey, own], batch
+    given = sizes(front[-1].output) if front else [] if batch is None else list(batch.shape)
+    if len(given) == 3 and len(sizes(own.input)) == 4:
+        front.append(channel_axis(own))
+        given = [*given, 1] if sizes(own.input)[1] != 1 else [given[0], 1, *given[1:]]
+    if rows_of(own):
+        known = [size or said for size, said in zip(sizes(own.input)[1:], given[1:] or sizes(own.input)[1:])]
+        try:
+            own = opened(own, tuple(known))
+        except InputError:
+            if transforms:
+                raise
+    return [*front, own], batch
 
 
 def _ends_in_softmax() -> InputError:
@@ -182,9 +218,11 @@ def _ends_in_softmax() -> InputError:
     )
 
 
-def _views(transforms: tuple[Transform, ...], batch: Any) -> Piece | None:
+def _views(transforms: tuple[Transform, ...], batch: Any, opset: int) -> Piece | None:
     if not transforms:
         return None
+    if all(isinstance(transform, BuiltIn) for transform in transforms):
+        return written_views(transforms, batch, opset)
     from recal.runtime.torch.onnx import Views
 
     return traced(Views(transforms), batch)

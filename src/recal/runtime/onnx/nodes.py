@@ -19,7 +19,8 @@ try:
 except ImportError:
     raise MissingExtraError("onnx", "onnx", "Writing ONNX files") from None
 
-__all__ = ["BOOL", "DOUBLE", "FLOAT", "INT64", "IR_VERSION", "OPSET", "Nodes", "model_of", "onnx", "tensor"]
+__all__ = ["BOOL", "DOUBLE", "FLOAT", "INT64", "IR_VERSION", "OPSET", "Nodes", "TensorProto"]
+__all__ += ["model_of", "onnx", "tensor"]
 FLOAT, DOUBLE, INT64, BOOL = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
 # The oldest that hold every node used here; ONNX Runtime 1.15 and later read them.
 OPSET, IR_VERSION = 18, 8
@@ -30,6 +31,7 @@ class Nodes:
 
     def __init__(self, parent: Nodes | None = None) -> None:
         self.nodes: list[onnx.NodeProto] = []
+        self.shapes: list[onnx.ValueInfoProto] = []
         root = self if parent is None else parent.root
         self.root: Nodes = root
         if parent is None:
@@ -67,6 +69,11 @@ class Nodes:
         assert list(last.output) == [value]
         last.output[0] = name
 
+    def shaped(self, value: str, element_type: int, shape: Sequence[Any]) -> str:
+        """Say a value's shape. Where sizes have names, runtimes see that sums are of equal shapes, and fuse them."""
+        self.shapes.append(tensor(value, element_type, shape))
+        return value
+
     def cast(self, value: str, to: int) -> str:
         return self.op("Cast", value, to=to)
 
@@ -89,7 +96,9 @@ class Nodes:
         self, name: str, inputs: Sequence[onnx.ValueInfoProto] = (), outputs: Sequence[onnx.ValueInfoProto] = ()
     ) -> onnx.GraphProto:
         constants = list(self.constants.values()) if self.root is self else []
-        return helper.make_graph(self.nodes, name, list(inputs), list(outputs), initializer=constants)
+        return helper.make_graph(
+            self.nodes, name, list(inputs), list(outputs), initializer=constants, value_info=self.shapes
+        )
 
     def choose(
         self, condition: str, then: Nodes, otherwise: Nodes, outputs: Sequence[tuple[str, str, int]]
@@ -103,13 +112,16 @@ class Nodes:
         }
         return self.ops("If", condition, outputs=len(outputs), **branches)
 
-    def splice(self, graph: onnx.GraphProto, prefix: str, feeds: dict[str, str]) -> dict[str, str]:
-        """Put a copy of `graph` here, its inputs read from `feeds`, and return what its outputs are called now.
+    def splice(self, graph: onnx.GraphProto, prefix: str, feeds: dict[str, str], output: str) -> str:
+        """Put a copy of what `output` needs of `graph` here, its inputs read from `feeds`; return its name now.
 
         Its constants are kept once under `prefix`, however often it is put in.
         """
+        needed = _needed(graph, output)
         names = dict(feeds)
         for constant in graph.initializer:
+            if constant.name not in needed:
+                continue
             names[constant.name] = prefix + constant.name
             if names[constant.name] not in self.root.constants:
                 kept = onnx.TensorProto()
@@ -117,8 +129,9 @@ class Nodes:
                 kept.name = names[constant.name]
                 self.root.constants[kept.name] = kept
         for node in graph.node:
-            self.nodes.append(self._renamed(node, names))
-        return {value.name: names[value.name] for value in graph.output}
+            if needed.intersection(node.output):
+                self.nodes.append(self._renamed(node, names))
+        return names[output]
 
     def _renamed(self, node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
         copy = onnx.NodeProto()
@@ -146,6 +159,25 @@ class Nodes:
         graph.node.extend(nodes)
         for value in graph.output:
             value.name = inner.get(value.name, value.name)
+
+
+def _needed(graph: onnx.GraphProto, output: str) -> set[str]:
+    """Return the names of all values that an output is made from."""
+    found = {output}
+    for node in reversed(graph.node):
+        if found.intersection(node.output):
+            found.update(_reads(node))
+    return found
+
+
+def _reads(node: onnx.NodeProto) -> set[str]:
+    """Return what a node reads, and what the graphs inside it read."""
+    found = set(node.input)
+    for attribute in node.attribute:
+        for inner in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
+            found.update(name for each in inner.node for name in _reads(each))
+            found.update(value.name for value in inner.output)
+    return found
 
 
 def tensor(name: str, element_type: int, shape: Sequence[Any] | None) -> onnx.ValueInfoProto:

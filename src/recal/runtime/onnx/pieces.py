@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from recal.collecting.models.onnx_weights import check_external_data
+from recal.collecting.models.onnx_outputs import FLOATS, Output, choose_output
+from recal.collecting.models.onnx_weights import check_external_data, reason_of
 from recal.errors import FileError, InputError
-from recal.runtime.onnx.nodes import IR_VERSION, OPSET, Nodes, model_of, onnx, tensor
+from recal.runtime.onnx.nodes import FLOAT, IR_VERSION, OPSET, Nodes, TensorProto, model_of, onnx, tensor
 
 # Nodes that hand values on: a softmax before them is still a softmax.
 _HAND_ON = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
 _LOGITS = "recal_logits"
+_KINDS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_TYPES: dict[int, str] = dict(zip(_KINDS, FLOATS))
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Piece:
 
     def put(self, g: Nodes, rows: str, prefix: str) -> str:
         """Put a copy of it behind `rows` and return its output."""
-        return g.splice(self.model.graph, prefix, {self.input.name: rows})[self.output.name]
+        return g.splice(self.model.graph, prefix, {self.input.name: rows}, self.output.name)
 
     @property
     def ends_in_softmax(self) -> bool:
@@ -46,21 +49,49 @@ def element_type(value: onnx.ValueInfoProto) -> int:
 
 
 def sizes(value: onnx.ValueInfoProto) -> list[int]:
-    """Return the value's shape; 0 stands for what is open."""
-    return [int(axis.dim_value) for axis in value.type.tensor_type.shape.dim]
+    """Return the value's shape; 0 stands for what is open, which some write as -1."""
+    return [max(0, int(axis.dim_value)) for axis in value.type.tensor_type.shape.dim]
+
+
+def rows_of(piece: Piece) -> int:
+    """Return how many rows the piece takes at once; 0 stands for any number."""
+    return (sizes(piece.input) or [0])[0]
 
 
 def as_piece(model: onnx.ModelProto) -> Piece:
-    """Return a model of one input and one output as a piece; of several outputs the one called logits."""
+    """Return a model of one input as a piece; of several outputs the one that holds the classes' scores."""
     constants = {constant.name for constant in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in constants]
     if len(inputs) != 1:
         raise InputError(f"The ONNX model must have one input, the batch; it has {len(inputs)}.")
-    outputs = {value.name: value for value in model.graph.output}
-    name = next(iter(outputs)) if len(outputs) == 1 else "logits"
-    if name not in outputs:
-        raise InputError(f"The ONNX model has {len(outputs)} outputs ({', '.join(outputs)}) and none is called logits.")
-    return Piece(model, inputs[0], outputs[name])
+    listed = [Output(value.name, *_described(value)) for value in model.graph.output]
+    chosen = choose_output("The ONNX model", listed, inputs=inputs[0].name)
+    output = next(value for value in model.graph.output if value.name == chosen.name)
+    return Piece(model, inputs[0], _unzipped(model, output) if chosen.is_zipped else output)
+
+
+def _described(value: onnx.ValueInfoProto) -> tuple[str, int | None]:
+    """Return a value's type in onnxruntime's words, and how many axes it has."""
+    if value.type.HasField("sequence_type"):
+        return "seq(map())", None
+    kind = _TYPES.get(element_type(value), "tensor(other)")
+    axes = len(value.type.tensor_type.shape.dim)
+    return kind, axes or None
+
+
+def _unzipped(model: onnx.ModelProto, output: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    """Return the array from which skl2onnx makes one dictionary per row."""
+    node = next((node for node in model.graph.node if output.name in node.output), None)
+    labels = [] if node is None else [list(a.strings) or list(a.ints) for a in node.attribute]
+    if node is None or node.op_type != "ZipMap" or labels[0] != sorted(labels[0]):
+        raise InputError(
+            f"The ONNX model's output {output.name!r} is a list of dictionaries, which cannot be exported",
+            remedy="Convert the model again with options={'zipmap': False}",
+        )
+    inferred = onnx.shape_inference.infer_shapes(model)
+    known = {value.name: value for value in inferred.graph.value_info}
+    kind = element_type(known[node.input[0]]) if node.input[0] in known else FLOAT
+    return tensor(node.input[0], kind or FLOAT, ["batch", len(labels[0])])
 
 
 def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> Piece:
@@ -71,13 +102,14 @@ def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> Piece:
         raise InputError("The ONNX model holds sparse weights, which cannot be exported; write them as dense ones.")
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
-    version = opsets_of(model).get("", OPSET)
+    version = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=OPSET)
     if version < OPSET:
         try:
             model = onnx.version_converter.convert_version(model, OPSET)
         except Exception as error:
             raise InputError(
-                f"The ONNX model's operations (version {version}) cannot be brought to version {OPSET}: {error}"
+                f"The ONNX model's operations (version {version}) cannot be brought to version {OPSET}: "
+                f"{reason_of(error)}. Export the model again at opset {OPSET} or later."
             ) from error
     return as_piece(model)
 
@@ -89,7 +121,7 @@ def _load(path: str | os.PathLike[str]) -> onnx.ModelProto:
     except OSError as error:
         raise FileError(f"Cannot read {path}: {error.strerror or error}.") from error
     except Exception as error:
-        raise FileError(f"{path} is not an ONNX model: {error}.") from error
+        raise FileError(f"{path} is not an ONNX model: {reason_of(error)}. Copy or export it again.") from error
 
 
 def example_of(piece: Piece, dtype: Any = None, shape: Sequence[int] | None = None) -> np.ndarray[Any, Any]:

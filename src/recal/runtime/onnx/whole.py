@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.collecting.models.base import PROBABILITY_FLOOR
 from recal.decisions.rule import Reads
 from recal.runtime.onnx.blend import blended, gated, needs_views
 from recal.runtime.onnx.heads import Head
 from recal.runtime.onnx.nodes import BOOL, DOUBLE, FLOAT, INT64, IR_VERSION, Nodes, model_of, onnx, tensor
-from recal.runtime.onnx.pieces import Piece, element_type, opsets_of, sizes
+from recal.runtime.onnx.pieces import Piece, element_type, opsets_of, rows_of, sizes
 from recal.transforms import Transform
+from recal.transforms.outputs import least_probability
 
 # As in Python: a little above full scale is rounding, more is another scale.
 _ABOVE = 1.001
+# The name of the number of rows that go through the model with their views.
+_ROWS = "view_rows"
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,19 @@ class Accept:
 
 @dataclass(frozen=True)
 class Whole:
-    """What is put together: pieces from inputs to logits, the views, the plan."""
+    """What is put together: pieces from inputs to logits, the views, the plan.
+
+    `branched` is for models that cannot take a batch of no rows: views behind a gate then stand in a branch, which
+    runtimes do not optimise as they do the main graph.
+    """
 
     front: Sequence[Piece]
     views: Piece | None
     head: Head
     n_classes: int
     outputs: str
+    shape: Sequence[int] = ()
+    branched: bool = False
 
     def logits(self, g: Nodes, rows: str, given: int) -> str:
         """Put the model behind rows of the element type `given`."""
@@ -45,9 +53,11 @@ class Whole:
             wanted = element_type(piece.input)
             rows = rows if wanted == given else g.cast(rows, wanted)
             rows, given = piece.put(g, rows, f"model{number}_"), element_type(piece.output)
-        if self.outputs == "probabilities":
+        if self.outputs != "logits":
             kind = onnx.helper.tensor_dtype_to_np_dtype(given)
-            rows = g.op("Log", g.op("Max", rows, g.const(np.array(PROBABILITY_FLOOR, kind))))
+            rows = g.op(
+                "Log", g.op("Max", rows, g.const(np.array(least_probability(self.outputs, self.n_classes), kind)))
+            )
         return rows
 
 
@@ -60,9 +70,9 @@ def whole_model(
     *,
     outputs: str = "logits",
     accept: Accept | None = None,
+    branched: bool = False,
 ) -> onnx.ModelProto:
     """Return the model of the whole file; `example` is a batch as the file will get them, or None: as the model's."""
-    whole, g = Whole(front, views, head, n_classes, outputs), Nodes()
     own_name = front[0].input.name
     name = "inputs" if views is not None or len(front) > 1 or own_name == "logits" else own_name
     if example is None:
@@ -70,9 +80,11 @@ def whole_model(
     else:
         given = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(str(example.dtype).removeprefix("torch.")))
         shape = list(example.shape)
+    whole, g = Whole(front, views, head, n_classes, outputs, shape[1:], branched), Nodes()
     logits, own, passes = _answers(g, whole, name, given)
     wide = ["batch", n_classes]
-    values = [tensor(name, given, ["batch", *(size or None for size in shape[1:])])]
+    rows = rows_of(front[-1]) or "batch"  # a batch that could not be opened stays fixed
+    values = [tensor(name, given, [rows, *(size or None for size in shape[1:])])]
     pieces = [*front, views] if views is not None else [*front]
     results = [tensor("probs", FLOAT, wide), *_results(g, whole, logits, own, passes, accept)]
     return model_of(
@@ -93,6 +105,7 @@ def _answers(g: Nodes, whole: Whole, inputs: str, given: int) -> tuple[str, str,
         logits, transformed = whole.logits(g, inputs, given), ""
     else:
         rows = g.op("Concat", inputs, whole.views.put(g, inputs, "views_"), axis=0)
+        rows = g.shaped(rows, given, [_ROWS, *whole.shape])
         stack = g.op("Reshape", whole.logits(g, rows, given), g.const([1 + n_views, -1, n_classes]))
         stack = _refused(g, stack, head.transforms, inputs, given)
         logits, transformed = g.row(stack, 0), g.part(stack, 1, 1 + n_views, axis=0)
@@ -108,19 +121,22 @@ def _gated_answers(g: Nodes, whole: Whole, inputs: str, given: int) -> tuple[str
     assert plan is not None
     logits = _refused(g, whole.logits(g, inputs, given), plan.transforms, inputs, given)
     needed = needs_views(g, logits, plan)
-    some, none = Nodes(g), Nodes(g)
     members = whole.head.mixed(g, logits, n_classes)
     sure = gated(g, logits, plan, n_classes, members)
-    rows = some.op("Reshape", some.op("NonZero", needed), some.const([-1]))
-    asked = whole.views.put(some, some.op("Gather", inputs, rows, axis=0), "views_")
-    seen = some.op("Reshape", whole.logits(some, asked, given), some.const([n_views, -1, n_classes]))
-    asked_members = some.op("Gather", members, rows, axis=0) if members else ""
-    own_logits = some.op("Gather", logits, rows, axis=0)
-    mixed = blended(some, own_logits, seen, plan, n_classes, asked_members)
-    scattered = some.op("ScatterND", sure, some.op("Unsqueeze", rows, some.const([1])), mixed)
-    as_they_are = none.op("Identity", sure)
-    any_needed = g.op("Greater", g.op("ReduceMax", g.cast(needed, FLOAT), keepdims=0), g.const(np.float32(0)))
-    probs = g.choose(any_needed, some, none, [(scattered, as_they_are, DOUBLE)])[0]
+    inside = Nodes(g) if whole.branched else g
+    rows = inside.op("Reshape", inside.op("NonZero", needed), inside.const([-1]))
+    asked = whole.views.put(inside, inside.op("Gather", inputs, rows, axis=0), "views_")
+    asked = inside.shaped(asked, given, [_ROWS, *whole.shape])
+    seen = inside.op("Reshape", whole.logits(inside, asked, given), inside.const([n_views, -1, n_classes]))
+    asked_members = inside.op("Gather", members, rows, axis=0) if members else ""
+    own_logits = inside.op("Gather", logits, rows, axis=0)
+    mixed = blended(inside, own_logits, seen, plan, n_classes, asked_members)
+    probs = inside.op("ScatterND", sure, inside.op("Unsqueeze", rows, inside.const([1])), mixed)
+    if whole.branched:
+        none = Nodes(g)
+        as_they_are = none.op("Identity", sure)
+        any_needed = g.op("Greater", g.op("ReduceMax", g.cast(needed, FLOAT), keepdims=0), g.const(np.float32(0)))
+        probs = g.choose(any_needed, inside, none, [(probs, as_they_are, DOUBLE)])[0]
     passes = g.op("Add", g.op("Mul", g.cast(needed, INT64), g.const(np.int64(n_views))), g.const(np.int64(1)))
     return logits, probs, passes
 

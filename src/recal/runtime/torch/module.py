@@ -17,6 +17,22 @@ __all__ = ["CalibratedModule", "Replay", "Tensor"]
 _CPU_ROWS, _CPU_VALUES, _DEVICE_ROWS = 32, 100_000, 256
 
 
+class _Tally:
+    """How many passes the last batch took, each row or all alike, and all batches together.
+
+    It stands apart since setting an attribute of a torch module costs more than counting does.
+    """
+
+    def __init__(self) -> None:
+        self.rows = self.passes = self.answers = 0
+        self.last: Tensor | int = 0
+
+    def count(self, rows: int, passes: Tensor | int) -> None:
+        self.rows, self.last = rows, passes
+        self.passes += passes * rows if isinstance(passes, int) else int(passes.sum())
+        self.answers += rows
+
+
 class CalibratedModule(torch.nn.Module):
     """A model that answers with calibrated logits: the softmax of what it returns are calibrated probabilities.
 
@@ -85,8 +101,7 @@ class CalibratedModule(torch.nn.Module):
                     f"Give its code when loading: load(path, transforms={{{transform.name!r}: your_function}})."
                 )
         self._outputs_checked = False
-        self.passes = torch.zeros(0, dtype=torch.int64)
-        self._passes = self._answers = 0
+        self._tally = _Tally()
         self.train(False)
 
     @property
@@ -131,7 +146,7 @@ class CalibratedModule(torch.nn.Module):
         logits = self._logits(inputs, views, tracing)
         if not tracing:
             self._check_once(logits[0])
-            self._count(torch.full((inputs.shape[0],), len(views)))
+            self._tally.count(inputs.shape[0], len(views))
         return logits[0], logits[1:]
 
     def _gated(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,7 +159,7 @@ class CalibratedModule(torch.nn.Module):
         transformed = logits.new_zeros((len(transforms), *logits.shape))
         if len(rows):
             transformed = transformed.index_copy(1, rows, self._logits(inputs[rows], transforms, False))
-        self._count(1 + len(transforms) * needed.to(torch.int64).cpu())
+        self._tally.count(needed.shape[0], 1 + len(transforms) * needed.to(torch.int64).cpu())
         return logits, transformed
 
     def _logits(self, inputs: Tensor, views: tuple[Transform | None, ...], tracing: bool) -> Tensor:
@@ -163,13 +178,14 @@ class CalibratedModule(torch.nn.Module):
         logits = torch.cat(parts) if len(parts) > 1 else parts[0]
         return logits.reshape((len(views), inputs.shape[0], logits.shape[-1]))
 
-    def _count(self, passes: Tensor) -> None:
-        self.passes = passes
-        self._passes, self._answers = self._passes + int(passes.sum()), self._answers + len(passes)
+    @property
+    def passes(self) -> Tensor:
+        last = self._tally.last
+        return last if isinstance(last, Tensor) else torch.full((self._tally.rows,), last)
 
     @property
     def passes_per_answer(self) -> float:
-        return self._passes / max(1, self._answers)
+        return self._tally.passes / max(1, self._tally.answers)
 
     def _joined(self, inputs: Tensor) -> int:
         """Return how many views go through the model at once."""

@@ -10,10 +10,10 @@ import pytest
 
 from recal import TemperatureScaling, decide, evaluate, load, prediction_sets, save
 from recal.decisions import decide_crossfitted
+from recal.engine.same_rows import MOST_HASHES, kept_hashes, row_hashes, seen_among
 from recal.errors import SameRowsWarning
 from recal.files.prob_tables import read_prob_table, write_prob_file
 from recal.files.probs import read_probs
-from recal.same_rows import MOST_HASHES, kept_hashes, row_hashes, seen_among
 
 
 def problem(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

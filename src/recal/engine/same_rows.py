@@ -25,6 +25,8 @@ Hashes = NDArray[np.uint64]
 
 # How many hashes a calibration keeps: the smallest ones, which are a random sample of the rows.
 MOST_HASHES = 8192
+# How many numbers of a row are hashed: what more classes add is time.
+_COLUMNS = 64
 # Fewer rows than this are not looked up: a server answers one by one.
 _LEAST_ROWS = 20
 # The share of rows that matters to what is made of all of them.
@@ -35,26 +37,30 @@ _answered: deque[tuple[Hashes, float]] = deque(maxlen=32)
 
 
 def row_hashes(rows: ArrayLike) -> Hashes:
-    """Return a hash of each row, (n_samples,) uint64, of its numbers as float32.
+    """Return a hash of each row, (n_samples,) uint64, of its first 64 numbers as float32.
+
+    A sum of the numbers' bits times odd factors, modulo 2**64, and a last mix: rows that differ in one number never
+    share it, others by a chance of less than 2**-40.
 
     Examples
     --------
-    >>> from recal.same_rows import row_hashes
+    >>> from recal.engine.same_rows import row_hashes
     >>> first, second, again = row_hashes([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]])
     >>> bool(first == again), bool(first == second)
     (True, False)
     """
     array = np.asarray(rows)
-    factors = _mixed(np.arange(1, array.shape[1] + 1, dtype=np.uint64)) | np.uint64(1)
+    width = min(array.shape[1], _COLUMNS)
+    factors = _mixed(np.arange(1, width + 1, dtype=np.uint64)) | np.uint64(1)
     found = np.empty(len(array), np.uint64)
     if array.size >= SMALL and array.dtype in (np.float32, np.float64):
         over_rows(hashing.row_hashes, rows if isinstance(rows, np.ndarray) else array, factors, found)
         return found
-    size = max(1, _BLOCK // array.shape[1])
+    size = max(1, _BLOCK // width)
     for begin in range(0, len(array), size):
         with np.errstate(over="ignore"):  # beyond float32 all is one
-            block = np.ascontiguousarray(array[begin : begin + size], dtype=np.float32) + np.float32(0.0)
-        found[begin : begin + size] = _mixed((_mixed(block.view(np.uint32).astype(np.uint64)) * factors).sum(axis=1))
+            block = np.ascontiguousarray(array[begin : begin + size, :width], dtype=np.float32) + np.float32(0.0)
+        found[begin : begin + size] = _mixed((block.view(np.uint32) * factors).sum(axis=1))
     return found
 
 
@@ -81,6 +87,8 @@ def seen_among(logits: ArrayLike, kept: Hashes, n_fitted: int) -> tuple[NDArray[
     if n < _LEAST_ROWS or not len(kept):
         return none
     hashes = row_hashes(logits)
+    if not _any_in(hashes, kept):
+        return none
     limit = np.uint64(np.iinfo(np.uint64).max) if len(kept) < MOST_HASHES else kept[-1]
     here, where, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     there, times = np.unique(kept, return_counts=True)
@@ -89,6 +97,14 @@ def seen_among(logits: ArrayLike, kept: Hashes, n_fitted: int) -> tuple[NDArray[
     if single.sum() <= by_chance + 3.0 * np.sqrt(by_chance):
         return none
     return single[where], max(1.0, n_fitted / len(kept)) if len(kept) == MOST_HASHES else 1.0
+
+
+def _any_in(hashes: Hashes, kept: Hashes) -> bool:
+    """Whether any hash is among those kept, which are sorted. Their first 16 bits rule out most at once."""
+    possible = np.zeros(1 << 16, np.bool_)
+    possible[kept >> np.uint64(48)] = True
+    some = hashes[possible[hashes >> np.uint64(48)]]
+    return bool((kept[np.minimum(np.searchsorted(kept, some), len(kept) - 1)] == some).any())
 
 
 def remember(probs: ArrayLike, stands_for: float) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 # How many values are gone over before their memory is given back: 128 MB of float32.
 PIECE_VALUES = 32_000_000
+_ROWS_AT_A_TIME = 1000
 
 
 class MappedRows(np.ndarray):
@@ -30,11 +31,22 @@ class MappedRows(np.ndarray):
         self._map = getattr(other, "_map", None)
 
     def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, np.ndarray) and rows.dtype.kind in "iu" and (rows.ndim, self.ndim) == (1, 2):
+            return self._pick(rows)
         picked = super().__getitem__(rows)
         if not isinstance(picked, MappedRows) or np.may_share_memory(picked, self):
             return picked
         self.release()  # it was copied out
         return picked.view(np.ndarray)
+
+    def _pick(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Copy rows out, some at a time: each brings its neighbours into memory, and many would bring everything."""
+        plain, picked = self.view(np.ndarray), np.empty((len(rows), self.shape[1]), dtype=self.dtype)
+        for begin in range(0, len(rows), _ROWS_AT_A_TIME):
+            part = slice(begin, begin + _ROWS_AT_A_TIME)
+            picked[part] = plain[rows[part]]
+            self.release()
+        return picked
 
     def release(self) -> None:
         """Give the memory back; what is read again comes from the file, or from the system's cache of it."""

@@ -1,0 +1,98 @@
+"""What an answer and a fit cost beside other libraries: python -m benchmarks.answers_speed [--small]
+
+Answers are for made-up logits in float32. Every pair of contestants took turns in one process.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from benchmarks.contestants import Fit, installed, of_netcal, of_numpy, of_probmetrics, of_sklearn, ours
+from benchmarks.measuring import made_up, take_turns
+from benchmarks.ratios import Ratio, table
+from recal import TemperatureScaling, calibrators
+
+# recal's method, and who else has it.
+METHODS: dict[str, tuple[type[calibrators.Calibrator], dict[str, Callable[[], Fit]]]] = {
+    "ts": (
+        TemperatureScaling,
+        {
+            "a float32 softmax in numpy": lambda: of_numpy,
+            "scikit-learn": of_sklearn,
+            "probmetrics": partial(of_probmetrics, "TemperatureScalingCalibrator"),
+        },
+    ),
+    "ets": (calibrators.EnsembleTemperatureScaling, {"probmetrics": partial(of_probmetrics, "ETSCalibrator")}),
+    "vs": (calibrators.VectorScaling, {"probmetrics": partial(of_probmetrics, "VectorScalingCalibrator")}),
+    "svs": (calibrators.StructuredVectorScaling, {"probmetrics": partial(of_probmetrics, "SVSCalibrator")}),
+    "sms": (calibrators.StructuredMatrixScaling, {"probmetrics": partial(of_probmetrics, "SMSCalibrator")}),
+    "histogram": (calibrators.HistogramBinning, {"netcal": of_netcal}),
+}
+ANSWERS = ((10, 10), (10_000, 10), (10_000, 100), (10_000, 1000))
+FITS = {"ets": (5000, 10), "vs": (5000, 100), "svs": (5000, 100), "sms": (5000, 100), "histogram": (25_000, 100)}
+# Ratios of release 1.0.0rc1, taken from outside.
+BEFORE = {
+    ("ts", 1000, "a float32 softmax in numpy"): 5.9,
+    ("ts", 1000, "scikit-learn"): 8.2,
+    ("ts", 1000, "probmetrics"): 5.8,
+}
+BEFORE_FIT = {"ets": 3.6, "histogram": 2.5}
+
+
+def answers(small: bool) -> list[Ratio]:
+    found = []
+    for method, (build, others) in METHODS.items():
+        # Fits of the other methods to 1,000 classes, ours and the peers', take minutes.
+        for n, k in ANSWERS[:2] if small else ANSWERS if method == "ts" else ANSWERS[:3]:
+            logits, _, labels = made_up(n + 2000, k)
+            contestants = {"recal": ours(build()), **installed(others)}
+            predict = {name: fit(logits[:2000], labels[:2000]) for name, fit in contestants.items()}
+            times = 300 if n * k < 1000 else 1
+            best = take_turns({name: _repeated(p, logits[2000:], times) for name, p in predict.items()}, 7)
+            found += [
+                Ratio(
+                    "Answers: predict_proba", f"{method}, {n:,} x {k:,}", name, best["recal"].cpu / times,
+                    best[name].cpu / times, 1.0, BEFORE.get((method, k, name)),
+                )
+                for name in best if name != "recal"
+            ]  # fmt: skip
+    return found
+
+
+def _repeated(predict: Callable[[np.ndarray], object], logits: np.ndarray, times: int) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(times):
+            predict(logits)
+
+    return run
+
+
+def fits(small: bool) -> list[Ratio]:
+    found = []
+    for method, (n, k) in FITS.items():
+        n = n // 5 if small else n
+        build, others = METHODS[method]
+        logits, _, labels = made_up(n, k)
+        contestants = {"recal": ours(build()), **installed(others)}
+        best = take_turns({name: partial(fit, logits, labels) for name, fit in contestants.items()}, 3)
+        found += [
+            Ratio("Fits of other methods", f"{method}, {n:,} x {k:,}", name, best["recal"].cpu, best[name].cpu, 1.0,
+                  BEFORE_FIT.get(method))
+            for name in best if name != "recal"
+        ]  # fmt: skip
+    return found
+
+
+def ratios(small: bool) -> list[Ratio]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few samples for many classes: speed is what is asked
+        return [*answers(small), *fits(small)]
+
+
+if __name__ == "__main__":
+    print("\n".join(table(ratios("--small" in sys.argv))))

@@ -1,0 +1,115 @@
+"""What the default costs: the ensemble and `auto` beside the sum of one fit of each of their members.
+
+    python -m benchmarks.default_cost [VIEWS.npz ...] [--small]
+
+Without a file the logits are made up: 10, 140 and 1,000 classes, without views and with 8. With views, one fit of
+view stacking counts as a member, and for `auto` one of ReCal, which it tries. The last lines say what one answer of a
+mixture costs beside a forward pass of a small network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measuring import made_up, take_turns
+from benchmarks.ratios import Ratio, table
+from recal import AutoCalibration, ReCal, Views, ViewStacking, read_views
+from recal.calibrators import CalibrationEnsemble
+from recal.calibrators.ensemble.members import READS, family_of, fit_members, log_probs, member_names
+
+PART = "The default beside the sum of one fit of each member"
+SIZES = ((5_000, 10), (3_000, 140), (5_000, 1_000))
+N_VIEWS = 8
+
+
+def ratios(small: bool, paths: Iterable[Path] = ()) -> list[Ratio]:
+    """Return the ratios of fits, on made-up logits or on those of these files."""
+    found = []
+    for name, views in _problems(small, tuple(paths)):
+        for part in (Views(views.logits, {}, views.labels), views):
+            n_views = len(part.transforms)
+            what = f"{name}, {len(part)} x {part.n_classes}" + (f", {n_views} views" if n_views else "")
+            found += _fits(what, part, turns=1 if small else 2)
+    return found
+
+
+def _problems(small: bool, paths: tuple[Path, ...]) -> list[tuple[str, Views]]:
+    if paths:
+        read = [(path.stem, read_views(path)) for path in paths]
+        return [(name, views[np.arange(0, len(views), 2)]) for name, views in read]
+    found = []
+    for n, k in SIZES:
+        logits, views, labels = made_up(n // 10 if small else n, k, N_VIEWS)
+        found.append(("made up", Views(logits, views, labels)))
+    return found
+
+
+def _fits(what: str, views: Views, turns: int) -> list[Ratio]:
+    names = member_names(views.n_classes)
+    first = fit_members(("ets",), views.logits, views.labels)["ets"]
+    read = {None: views.logits, "ets": log_probs(first, views.logits)}
+
+    def members() -> None:
+        for name in names:
+            family = family_of(name)
+            assert family is not None
+            family().fit(read[READS.get(name)], views.labels)
+
+    runs: dict[str, Callable[[], Any]] = {
+        "members": members,
+        "ensemble": lambda: CalibrationEnsemble().fit(views),
+        "auto": lambda: AutoCalibration().fit(views),
+    }
+    if views.transforms:
+        runs |= {"stack": lambda: ViewStacking().fit(views), "recal": lambda: ReCal().fit(views)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cpu = {name: timing.cpu for name, timing in take_turns(runs, turns).items()}
+    once = cpu["members"] + cpu.get("stack", 0.0)
+    return [
+        Ratio(PART, f"ensemble, {what}", "one fit of each member", cpu["ensemble"], once, 2.0),
+        Ratio(PART, f"auto, {what}", "one fit of each member", cpu["auto"], once + cpu.get("recal", 0.0), 2.0),
+    ]
+
+
+def answers() -> list[Ratio]:
+    """Return what one answer of a mixture costs beside a forward pass of a network of ResNet-8's size."""
+    import torch
+
+    torch.set_num_threads(1)
+    logits, _, labels = made_up(5_000, 10)
+    ensemble = CalibrationEnsemble(answers="free").fit(logits, labels)
+    names = member_names(10)[:6]
+    ensemble.members_ = fit_members(names, logits, labels)
+    ensemble.weights_ = dict.fromkeys(names, 1 / len(names))
+    widths = ((3, 16, 1), (16, 16, 1), (16, 16, 1), (16, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1))
+    layers = [
+        layer
+        for inside, outside, stride in widths
+        for layer in (torch.nn.Conv2d(inside, outside, 3, stride, 1), torch.nn.ReLU())
+    ]
+    network = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    images = torch.rand(256, 3, 32, 32)
+    with torch.inference_mode():
+        cpu = take_turns({"mixture": lambda: ensemble.predict_proba(logits[:256]), "pass": lambda: network(images)}, 5)
+    part = "An answer of the default"
+    what = "mixture of six members, 256 answers, 10 classes"
+    return [Ratio(part, what, "a pass of a network of ResNet-8's size", cpu["mixture"].cpu, cpu["pass"].cpu, 0.1)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("views", nargs="*", type=Path)
+    parser.add_argument("--small", action="store_true", help="a tenth of the rows, one turn")
+    given = parser.parse_args()
+    print("\n".join(table([*ratios(given.small, given.views), *answers()])))
+
+
+if __name__ == "__main__":
+    main()

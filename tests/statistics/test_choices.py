@@ -1,0 +1,172 @@
+"""What a view or a method must gain before it is taken: constants and edges, each pinned from both sides."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from recal.calibrators import auto
+from recal.calibrators.stacking import view_choice
+from recal.calibrators.stacking.stack_map import Stack
+from recal.calibrators.stacking.view_choice import GrowingStack, LossGain, _lowest_gate, _pays, _surer_than
+from recal.comparison.judgement import PROPER, recommend
+
+
+def test_a_gain_must_exceed_so_many_errors_and_five_over_the_root_of_n():
+    assert LossGain(1.51, 1.0).exceeds(1.0, 100)
+    assert not LossGain(1.49, 1.0).exceeds(1.0, 100)
+    assert LossGain(2.06, 1.0).exceeds(2.0, 10_000)
+    assert not LossGain(2.04, 1.0).exceeds(2.0, 10_000)
+
+
+def test_a_gain_is_clear_beyond_one_standard_error():
+    assert LossGain(1.01, 1.0).is_clear
+    assert not LossGain(1.0, 1.0).is_clear
+
+
+def test_trust_is_what_steins_estimator_leaves():
+    assert LossGain(2.0, 1.0).trust == pytest.approx(1 - 0.25**2)
+    assert LossGain(1.0, 1.0).trust == 0.0
+
+
+def test_a_gain_is_a_mean_of_paired_differences_with_its_error():
+    before, after = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.0, 2.0, 1.0, 3.0])
+    plain = LossGain.between(before, after)
+    assert plain.mean == pytest.approx(1.0)
+    assert plain.error == pytest.approx(np.std([1, 0, 2, 1], ddof=1) / 2)
+    weighted = LossGain.between(before, after, np.array([1.0, 1.0, 0.0, 0.0]))
+    assert weighted.mean == pytest.approx(0.5)
+    assert weighted.error == pytest.approx(np.sqrt(2 * 0.5**2 * 0.5**2))
+
+
+def test_the_first_view_must_be_clearer_than_a_further_one():
+    assert _pays(LossGain(1.2, 1.0), 0.0, chosen=1, n_samples=400)
+    assert not _pays(LossGain(1.2, 1.0), 0.0, chosen=0, n_samples=400)  # 1 + 5 / 20 errors
+    assert _pays(LossGain(1.3, 1.0), 0.0, chosen=0, n_samples=400)
+    assert not _pays(LossGain(0.9, 1.0), 0.0, chosen=1, n_samples=400)
+
+
+def test_a_view_must_gain_the_least_that_its_pass_is_worth():
+    assert _pays(LossGain(0.0050, 0.0001), 0.005, chosen=0, n_samples=10_000)
+    assert not _pays(LossGain(0.0049, 0.0001), 0.005, chosen=0, n_samples=10_000)
+    assert view_choice._LEAST_SHARE == 0.005
+
+
+def test_the_lowest_gate_keeps_95_per_cent_of_the_gain():
+    confidence, gains = np.array([0.55, 0.85, 0.96]), np.array([94.0, 1.0, 5.0])
+    assert _lowest_gate(confidence, gains) == 0.9
+    assert _lowest_gate(confidence, np.array([94.9, 0.0, 5.1])) == 0.97
+    assert _lowest_gate(confidence, np.array([95.0, 0.0, 5.0])) == 0.6
+    assert _lowest_gate(np.array([0.5, 0.9995]), np.array([1.0, 1.0])) is None
+
+
+def test_a_sample_at_the_gate_needs_no_view():
+    material = SimpleNamespace(confidence=np.array([0.98, 0.99, 0.995]), n_samples=3)
+    assert _surer_than(0.99, material).tolist() == [False, True, True]
+    assert not _surer_than("auto", material).any()
+
+
+def growing(lossless, rows=4):
+    one = object.__new__(GrowingStack)
+    one.material = SimpleNamespace(lossless=lossless, n_base=1, weights=None)
+    one.rows = np.ones(rows, bool)
+    return one
+
+
+def stack(view, loss):
+    return Stack((0, view), np.ones(2), np.zeros(2), loss, 1)
+
+
+def test_the_contender_of_least_loss_is_taken_and_a_lossy_one_only_if_clearly_better():
+    lossy, gentle = stack(1, 0.9), stack(2, 1.0)
+    little = [(gentle, np.array([1.0, 1.0, 1.0, 1.0])), (lossy, np.array([0.2, 1.2, 0.6, 1.6]))]
+    clear = [(gentle, np.array([1.0, 1.0, 1.0, 1.0])), (lossy, np.array([0.9, 0.8, 0.9, 1.0]))]
+    assert growing((False, True))._best(little) is gentle
+    assert growing((False, True))._best(clear) is lossy
+    assert growing((False, False))._best(little) is lossy
+
+
+def test_the_two_views_of_most_promise_are_fitted_and_the_second_only_if_near():
+    one = growing((False, False, False, True))
+    rest = (1, 2, 3, 4)
+    assert one._contenders(rest, np.array([0.5, 1.0, 0.81, -1.0])) == [1, 2]
+    assert one._contenders(rest, np.array([0.5, 1.0, 0.79, 0.1])) == [1, 3]
+
+
+@pytest.mark.parametrize(("loss", "wins"), [(0.9890, True), (0.9910, False)])
+def test_recal_must_gain_half_a_per_cent_for_each_pass_more(monkeypatch, loss, wins):
+    """Two passes more: its loss times 1.01 must be below the ensemble's."""
+    truth = np.exp(-loss)
+
+    class Fake:
+        def __init__(self, random_state):
+            self.plan_ = SimpleNamespace(transforms=("a", "b", "c"))
+
+        def _fit(self, views, labels): ...
+
+        def _predict_proba(self, views):
+            return np.tile([truth, 1 - truth], (len(views), 1))
+
+    monkeypatch.setattr(auto, "ReCal", Fake)
+    n = 20
+    losses = {"ts": np.full(n, 1.2), "ensemble": np.full(n, 1.1), "ensemble with views": np.full(n, 1.0)}
+    evidence = SimpleNamespace(
+        views=np.zeros((n, 2)), labels=np.zeros(n, int), folds=np.arange(n) % 2, losses=losses, passes=1.0, counts=None
+    )
+    trial = auto._try_recal(evidence, 0)
+    assert trial.wins is wins
+    assert trial.record["passes"] == 3.0
+
+
+def compared(shifts, passes=(1.0, 1.0, 1.0, 1.0)):
+    """Methods whose NLL differs by a hair from row to row, and by `shifts` on average, in standard errors."""
+    n = 100
+    wave = np.where(np.arange(n) % 2 == 0, 1.0, -1.0) * 0.001
+    error = 0.001 / np.sqrt(n - 1)
+    names = ["uncalibrated", "first", "second", "third"]
+    base = 0.5 + np.linspace(0, 0.3, n)
+    waves = [0 * wave, 0 * wave, wave, 0 * wave]
+    rows = {
+        name: SimpleNamespace(nll=base + one + shift * error, brier=np.full(n, 0.2))
+        for name, shift, one in zip(names, shifts, waves)
+    }
+    return SimpleNamespace(
+        methods=tuple(names),
+        samples=rows,
+        values={metric: np.array([[getattr(rows[name], metric).mean() for name in names]]) for metric in PROPER},
+        passes=passes,
+        keeps_accuracy=(True, True, True, True),
+        calibration_tests={name: SimpleNamespace(rejected=True) for name in names},
+        setup=SimpleNamespace(splits=1, n_classes=1),
+    )
+
+
+@pytest.mark.parametrize(("ahead", "chosen"), [(0.49, "first"), (0.51, "second"), (2.5, "second")])
+def test_a_method_that_costs_the_same_is_taken_if_it_is_half_a_standard_error_better(ahead, chosen):
+    assert recommend(compared((50.0, 0.0, -ahead, 50.0))).method == chosen
+
+
+def test_forward_passes_are_bought_by_a_difference_that_is_proven():
+    dear = (1.0, 1.0, 3.0, 1.0)
+    assert recommend(compared((50.0, 0.0, -2.5, 50.0), dear)).method == "first"
+    assert recommend(compared((50.0, 0.0, -4.0, 50.0), dear)).method == "second"
+
+
+def test_a_model_that_passes_the_calibration_test_is_left_unless_a_difference_is_proven():
+    found = compared((0.0, 50.0, -2.5, 50.0))
+    assert recommend(found).method == "second"
+    found.calibration_tests["uncalibrated"].rejected = False
+    assert recommend(found).method == "uncalibrated"
+
+
+def test_both_scores_must_be_near_the_best():
+    """By NLL all are alike; by Brier score the second is clearly ahead of the first."""
+    found = compared((50.0, 0.0, 0.0, 50.0))
+    wave = np.where(np.arange(100) % 2 == 0, 0.001, -0.001)
+    found.samples["second"].brier = 0.2 + wave - 0.0001
+    found.values["brier"][0, 2] = found.samples["second"].brier.mean()
+    assert recommend(found).method == "second"
+    found.values["nll"][0, 2], found.samples["second"].nll = 0.9, found.samples["second"].nll + wave + 0.0002
+    assert recommend(found).method == "first", "where they contradict each other, the NLL decides"

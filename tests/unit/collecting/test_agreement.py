@@ -1,0 +1,81 @@
+"""A wrong order of classes, and pixels that a model was not trained on, are found in a few hundred predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recal.collecting.agreement import check_agreement
+from recal.collecting.inputs.sources import ArraySource
+from recal.collecting.models.base import as_model
+from recal.errors import InputError
+
+
+def pictures(n=600, classes=("apple", "bee", "cat")):
+    """Pictures that are bright in the third of their class, and the folders' names as classes."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, n)
+    images = rng.integers(0, 80, (n, 6, 6)).astype(np.uint8)
+    for row, label in enumerate(y):
+        images[row, :, 2 * label : 2 * label + 2] += 90
+    source = ArraySource(images, y)
+    source.classes = classes
+    return source
+
+
+def thirds(batch):
+    return np.asarray(batch, dtype=float).reshape(len(batch), 6, 3, 2).mean((1, 3))
+
+
+def test_the_order_in_which_the_predictions_match_is_named():
+    shuffled = as_model(lambda batch: thirds(batch)[:, [2, 0, 1]])
+    with pytest.raises(InputError, match=r"100% match.*in alphabetical order.*classes=\['cat', 'apple', 'bee'\]"):
+        check_agreement(shuffled, pictures())
+
+
+def test_an_order_that_the_caller_or_the_model_gives_is_not_doubted():
+    shuffled = as_model(lambda batch: thirds(batch)[:, [2, 0, 1]])
+    check_agreement(shuffled, pictures(), classes=["apple", "bee", "cat"])
+    shuffled.classes = np.array(["apple", "bee", "cat"])
+    check_agreement(shuffled, pictures())
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.4])
+def test_a_model_whose_order_is_right_passes(wrong):
+    rng = np.random.default_rng(1)
+
+    def noise(batch):
+        return np.where(rng.random(len(batch)) < wrong, 1.0, 0.0)[:, None] * rng.normal(0, 300, (1, 3))
+
+    check_agreement(as_model(lambda batch: thirds(batch) + noise(batch)), pictures())
+
+
+def test_a_model_that_guesses_passes():
+    rng = np.random.default_rng(1)
+    check_agreement(as_model(lambda batch: rng.normal(size=(len(batch), 3))), pictures())
+
+
+def test_pixels_from_0_to_1_are_suggested_where_they_are_clearly_better():
+    trained_on_0_to_1 = as_model(lambda batch: np.tanh(thirds(batch) * 3))
+    saturated = as_model(lambda batch: np.tanh(thirds(batch) * 3) + 1e-9 * np.array([3.0, 2, 1]))
+    with pytest.raises(InputError, match=r"from 0 to 255\. Check this and pass preprocess=Normalize"):
+        check_agreement(trained_on_0_to_1, pictures())
+    check_agreement(saturated, pictures(), preprocess=lambda batch: batch / 255)
+
+
+def test_floats_are_left_as_they_are():
+    source = pictures()
+    source.values = source.values.astype(np.float32)
+    check_agreement(as_model(lambda batch: thirds(batch)), source)
+
+
+def test_the_model_gets_batches_of_the_size_that_was_asked_for():
+    sizes = []
+
+    def counted(batch):
+        sizes.append(len(batch))
+        return thirds(batch)[:, [2, 0, 1]]
+
+    with pytest.raises(InputError, match="500 inputs, and 100% match"):
+        check_agreement(as_model(counted), pictures(), batch_size=64)
+    assert max(sizes) == 64
