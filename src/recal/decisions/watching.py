@@ -222,9 +222,7 @@ def estimate_accuracy(profile: Profile, views: Views | ArrayLike) -> tuple[float
 
 def _seen_before(fit: Reactions, today: Reactions) -> int:
     """How many of today's rows are those of the fit: their log-odds are the same to the last digit."""
-    seen, stands_for = seen_among(_digits(today), kept_hashes(_digits(fit)), len(fit.answers))
-    count = min(round(int(seen.sum()) * stands_for), len(seen))
-    return count if count >= 0.01 * len(seen) else 0
+    return seen_among(_digits(today), kept_hashes(_digits(fit)), len(fit.answers))[1]
 
 
 def _digits(rows: Reactions) -> Vector:
