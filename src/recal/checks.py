@@ -252,6 +252,9 @@ def _of_another_kind(labels: NDArray[Any], n_classes: int) -> InputError:
             f"{true} pass y.astype(int); otherwise classes=[True, False]",
             typed=f"{true} store them as whole numbers; otherwise give --classes True,False",
         )
+    elif labels.dtype.kind == "f" and (missing := np.isnan(labels)).any():
+        words = f"{missing.sum()} missing ones, first in row {int(missing.argmax())}"
+        remedy = "Leave out the samples without a label"
     elif labels.dtype.kind == "f":
         remedy, aside = "A classifier's labels are classes", ASIDES["continuous"]
     elif labels.dtype.kind in "UOST":

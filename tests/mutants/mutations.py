@@ -103,11 +103,11 @@ MUTATIONS = tuple(
         ("decisions/following/condition.py", "FEWEST_KINDS = 3", "FEWEST_KINDS = 2", _FOLLOWING),
         # rows that were fitted on
         ("engine/same_rows.py", "_LEAST_SHARE = 0.01", "_LEAST_SHARE = 0.5", _SAME),
-        ("engine/same_rows.py", "by_chance + 3.0 * np.sqrt(by_chance)", "0", _INTERVALS),
-        ("engine/same_rows.py", "single = (counts == 1)", "single = (counts >= 0)", _INTERVALS),
+        ("engine/same_rows.py", "by_chance + 3.0 * np.sqrt(2.0 * max(by_chance, share_kept))", "0", _INTERVALS),
+        ("engine/same_rows.py", "alone = counts == 1", "alone = counts >= 0", _INTERVALS),
         ("engine/same_rows.py", "* factors).sum(axis=1)", ").sum(axis=1)", _SAME),
         ("engine/same_rows.py", "dtype=np.float32) + np.float32(0.0)", "dtype=np.float32)", _SAME),
-        ("cli/decide.py", "if one.fitted_rows:", "if False:", _REFUSAL),
+        ("cli/decide.py", "if matters(one.fitted_rows, len(one.probs)):", "if False:", _REFUSAL),
         # which views and methods are taken
         ("calibrators/stacking/view_choice.py", "errors + 5.0 / np", "errors + 0.0 / np", _CHOICES),
         ("calibrators/stacking/view_choice.py", "errors + 5.0 / np", "errors + 6.0 / np", _CHOICES),

@@ -197,24 +197,24 @@ class Calibrator(Estimator, ABC):
         if self.needed_transforms() and (plan is None or plan.needs_views(views.logits).any()):
             views = as_views(X, needs_views=True, method=type(self).__name__)
         probs, confidence = self._answer_in_parts(views)
-        seen, stands_for = self._seen(views)
-        if seen.any():
-            remember(probs[seen], stands_for)
+        seen, count = self._seen(views)
+        if count:
+            remember(self, self.row_hashes_, self._n_hashed(), views.logits[seen], probs[seen])
         return probs, confidence
 
     def fitted_rows(self, X: Views | ArrayLike) -> int:
         """Return about how many of these samples the calibrator was fitted on, by their hashes."""
         self._check_width(X)
-        seen, stands_for = self._seen(as_views(X, needs_views=False, method=type(self).__name__))
-        return min(round(int(seen.sum()) * stands_for), len(seen))
+        return self._seen(as_views(X, needs_views=False, method=type(self).__name__))[1]
 
-    def _seen(self, views: Views) -> tuple[NDArray[np.bool_], float]:
+    def _seen(self, views: Views) -> tuple[NDArray[np.bool_], int]:
         kept = getattr(self, "row_hashes_", None)  # older files have none
-        return (
-            (np.zeros(0, np.bool_), 1.0)
-            if kept is None
-            else seen_among(views.logits, kept, getattr(self, "n_fitted_", len(kept)))
-        )
+        if kept is None:
+            return np.zeros(0, np.bool_), 0
+        return seen_among(views.logits, kept, self._n_hashed())
+
+    def _n_hashed(self) -> int:
+        return int(getattr(self, "n_fitted_", len(self.row_hashes_)))
 
     def _answer_in_parts(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Answer for some rows after the others: what a method makes on its way then stays in the processor's cache."""

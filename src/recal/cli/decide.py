@@ -69,6 +69,7 @@ def decide(
     Example: [bold]recal decide probs.csv --cost-error 50 --cost-review 1[/bold]
     """
     from recal.decisions import decide_each
+    from recal.engine.same_rows import matters
     from recal.errors import InputError
 
     if risk is not None and (cost_error is not None or cost_review is not None):
@@ -106,7 +107,7 @@ def decide(
     methods = {name: one.probs for name, one in read.items()}
     sure = {name: one.confidence for name, one in read.items()}
     for name, one in read.items():
-        if one.fitted_rows:
+        if matters(one.fitted_rows, len(one.probs)):
             raise InputError(
                 f"The calibration of {name} was fitted on about {one.fitted_rows:,} of these {len(one.probs):,} "
                 "samples, so nothing can be guaranteed. Decide on other labelled samples, or use the same for both: "

@@ -172,4 +172,6 @@ def _check_origin(target: Path, again: bool, force: bool) -> None:
     if target.is_dir() and (not target.suffix or not any(target.iterdir())):
         return  # a folder for several files, each with its own name
     if not made_by_recal(target):
-        raise InputError(f"{target} already exists and was not written by recal. Use --force to overwrite it.")
+        # Nothing in a table of text can tell who wrote it.
+        unknown = "" if target.suffix.lower() == ".csv" else " and was not written by recal"
+        raise InputError(f"{target} already exists{unknown}. Use --force to overwrite it.")

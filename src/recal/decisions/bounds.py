@@ -8,6 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 Interval = tuple[float, float]
 Vector = NDArray[np.float64]
 
+# More answers than anybody has: a lower risk cannot be shown, and larger numbers could not be counted.
+_NEVER = 1e15
+
 
 def chance_of_so_few(errors: ArrayLike, counts: ArrayLike, risk: float) -> Vector:
     """P(at most `errors` mistakes among `counts` answers) if each is wrong with probability `risk`.
@@ -44,7 +47,7 @@ def share_interval(hits: int, count: int, confidence: float) -> Interval:
 
 def fewest_answers(risk: float, level: float) -> int:
     """How many answers, all of them right, show a risk at this level; nothing can be shown with fewer."""
-    return int(np.ceil(np.log(level) / np.log1p(-risk)))
+    return int(min(np.ceil(np.log(level) / np.log1p(-risk)), _NEVER))
 
 
 def smallest_size(errors: int, risk: float, level: float) -> int:

@@ -24,7 +24,7 @@ class Costs:
     @property
     def risk(self) -> float:
         """The share of mistakes below which accepting an answer costs less than having it reviewed."""
-        return self.review / self.error
+        return max(self.review / self.error, 1e-300)  # the quotient may be too small to be anything but 0
 
     def per_answer(self, errors: int | NDArray[Any], accepted: int | NDArray[Any], n_samples: int) -> Any:
         return (self.error * errors + self.review * (n_samples - accepted)) / n_samples

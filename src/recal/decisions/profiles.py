@@ -96,6 +96,9 @@ class Profile:
             self.by_class.check(self.n_classes)
         if not isinstance(self.following, Following | None):
             raise InputError(f"`following` must be a Following, got a {type(self.following).__name__}.")
+        for name in ("beta", "accuracy", "confidence", "cut"):
+            if not isinstance(getattr(self, name), float | int):
+                raise InputError("of a profile must be a number", argument=name, came=f"got {getattr(self, name)!r}")
         if not (np.isfinite(self.log_odds).all() and self.beta > 0):
             raise InputError("The numbers of a profile must be finite, and its beta positive.")
         if self.answers.min() < 0 or self.answers.max() >= self.n_classes or self.groups.max(initial=1) > 4:

@@ -179,8 +179,7 @@ def watch(
         raise InputError(
             f"{permutations} shuffles cannot show p <= {alpha:g}; take {math.ceil(1 / alpha) - 1} or more."
         )
-    batch = views if isinstance(views, Views) else Views(views)
-    profile.check_classes(batch.n_classes)
+    batch = _batch(profile, views)
     held = profile.held_by(batch)
     specs = profile.transforms if held else ()
     today, fit = reactions(batch, specs), profile.reactions
@@ -214,17 +213,24 @@ def estimate_accuracy(profile: Profile, views: Views | ArrayLike) -> tuple[float
 
     As `watch` does, without its test. No estimator without labels can know of damage that leaves logits as they were.
     """
-    batch = views if isinstance(views, Views) else Views(views)
-    profile.check_classes(batch.n_classes)
+    batch = _batch(profile, views)
     found = profile.condition(batch.logits)
     return found.accuracy, found.interval, known_estimates(profile, batch.logits) if profile.labelled else {}
 
 
+def _batch(profile: Profile, views: Views | ArrayLike) -> Views:
+    """Return new inputs, if they have the classes of what is a profile."""
+    if not isinstance(profile, Profile):
+        held = " Pass its `profile_`." if hasattr(profile, "profile_") else " Make one with recal.profile(views, y)."
+        raise InputError(f"Inputs are compared with a Profile, got {type(profile).__name__}.{held}")
+    batch = views if isinstance(views, Views) else Views(views)
+    profile.check_classes(batch.n_classes)
+    return batch
+
+
 def _seen_before(fit: Reactions, today: Reactions) -> int:
     """How many of today's rows are those of the fit: their log-odds are the same to the last digit."""
-    seen, stands_for = seen_among(_digits(today), kept_hashes(_digits(fit)), len(fit.answers))
-    count = min(round(int(seen.sum()) * stands_for), len(seen))
-    return count if count >= 0.01 * len(seen) else 0
+    return seen_among(_digits(today), kept_hashes(_digits(fit)), len(fit.answers))[1]
 
 
 def _digits(rows: Reactions) -> Vector:

@@ -5,14 +5,16 @@ keeps a hash of each row of logits that it saw, a bounded number of them. Where 
 the probabilities are remembered here, for as long as the process lives; `decide`, `prediction_sets` and `evaluate` look
 their rows up. Files of probabilities hold the number of such rows.
 
-Rows of two samples may be equal by chance where a model gives few different answers. Rows that appear once in both are
-compared with rows that appear twice in one of the two: independent draws make about as many of either.
+Rows of two samples may be equal by chance where a model, or a calibrator that bins, gives few different answers. Rows
+that appear once in both are compared with rows that appear twice in one of the two: independent draws of equal size
+make about as many of either. Two sets that hold the same rows, each as often, are one.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import deque
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,8 +34,12 @@ _LEAST_ROWS = 20
 # The share of rows that matters to what is made of all of them.
 _LEAST_SHARE = 0.01
 _BLOCK = 1_000_000
-# Hashes of probabilities given for rows of a fit, with how many rows each stands for; the oldest are forgotten.
-_answered: deque[tuple[Hashes, float]] = deque(maxlen=32)
+# Two draws of so many kinds of rows hardly ever hold each kind equally often.
+_ENOUGH_KINDS = 5
+# Of each call that answered for rows of a fit: which fit, how many rows one of them stands for, the hashes of logits
+# and probabilities (m, 2), and how many rows had them. The oldest are forgotten.
+_answered: deque[tuple[int, float, Hashes, NDArray[np.intp]]] = deque()
+_MOST_ANSWERED = 32 * MOST_HASHES
 
 
 def row_hashes(rows: ArrayLike) -> Hashes:
@@ -77,26 +83,40 @@ def kept_hashes(logits: ArrayLike) -> Hashes:
     return np.sort(row_hashes(logits))[:MOST_HASHES]
 
 
-def seen_among(logits: ArrayLike, kept: Hashes, n_fitted: int) -> tuple[NDArray[np.bool_], float]:
-    """Say of each row whether it is one of those kept, and how many rows each of them stands for.
+def seen_among(logits: ArrayLike, kept: Hashes, n_fitted: int) -> tuple[NDArray[np.bool_], int]:
+    """Say of each row whether it is one of those kept, and of about how many rows the fit knew.
 
-    All False where there are no more equal rows than chance makes.
+    All False, and 0, where there are no more equal rows than chance makes.
     """
     n = len(np.asarray(logits))
-    none = np.zeros(n, np.bool_), 1.0
     if n < _LEAST_ROWS or not len(kept):
-        return none
+        return np.zeros(n, np.bool_), 0
     hashes = row_hashes(logits)
     if not _any_in(hashes, kept):
-        return none
-    limit = np.uint64(np.iinfo(np.uint64).max) if len(kept) < MOST_HASHES else kept[-1]
+        return np.zeros(n, np.bool_), 0
+    return _overlap(hashes, *np.unique(kept, return_counts=True), n_fitted if len(kept) == MOST_HASHES else len(kept))
+
+
+def _overlap(hashes: Hashes, there: Hashes, times: NDArray[np.intp], n_there: int) -> tuple[NDArray[np.bool_], int]:
+    """Compare rows with distinct ones of another set, so many `times` each, which may be a sample of its `n_there`."""
+    n, share_kept = len(hashes), times.sum() / n_there
     here, where, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-    there, times = np.unique(kept, return_counts=True)
-    single = (counts == 1) & np.isin(here, there[times == 1], assume_unique=True)
-    by_chance = int(((counts == 2) & (here <= limit)).sum() + (times == 2).sum())
-    if single.sum() <= by_chance + 3.0 * np.sqrt(by_chance):
-        return none
-    return single[where], max(1.0, n_fitted / len(kept)) if len(kept) == MOST_HASHES else 1.0
+    if share_kept == 1.0 and len(here) >= _ENOUGH_KINDS and _equal(here, there) and _equal(counts, times):
+        return np.ones(n, np.bool_), n
+    alone = counts == 1
+    single = int((alone & np.isin(here, there[times == 1], assume_unique=True)).sum())
+    # As many as pairs within the sets, where both are equally large; fewer where one is smaller than the other.
+    doubles = share_kept * int((counts == 2).sum()) + int((times == 2).sum())
+    by_chance = doubles * 2.0 * n * n_there / (n**2 + n_there**2)
+    # Both numbers vary, so their difference has twice the variance of one.
+    if single <= by_chance + 3.0 * np.sqrt(2.0 * max(by_chance, share_kept)):
+        return np.zeros(n, np.bool_), 0
+    count = min(round(single / (share_kept * int(alone.sum())) * n), n)
+    return np.isin(here, there, assume_unique=True)[where], count
+
+
+def _equal(some: NDArray[Any], others: NDArray[Any]) -> bool:
+    return len(some) == len(others) and bool((some == others).all())
 
 
 def _any_in(hashes: Hashes, kept: Hashes) -> bool:
@@ -107,9 +127,13 @@ def _any_in(hashes: Hashes, kept: Hashes) -> bool:
     return bool((kept[np.minimum(np.searchsorted(kept, some), len(kept) - 1)] == some).any())
 
 
-def remember(probs: ArrayLike, stands_for: float) -> None:
-    """Remember probabilities that were given for rows of a fit."""
-    _answered.append((np.unique(row_hashes(probs)), stands_for))
+def remember(calibrator: object, kept: Hashes, n_fitted: int, logits: ArrayLike, probs: ArrayLike) -> None:
+    """Remember the probabilities that a calibrator gave for rows of its fit, which has these hashes."""
+    rows = np.column_stack([row_hashes(logits), row_hashes(probs)])
+    stands_for = max(1.0, n_fitted / len(kept)) if len(kept) == MOST_HASHES else 1.0
+    _answered.append((hash((id(calibrator), kept.tobytes())), stands_for, *np.unique(rows, axis=0, return_counts=True)))
+    while sum(len(one[2]) for one in tuple(_answered)) > _MOST_ANSWERED:
+        _answered.popleft()
 
 
 def fitted_rows(probs: ArrayLike) -> int:
@@ -117,15 +141,35 @@ def fitted_rows(probs: ArrayLike) -> int:
     array = np.asarray(probs)
     if not _answered or array.ndim != 2 or len(array) < _LEAST_ROWS:
         return 0
-    hashes = row_hashes(array)
-    found = max(int(np.isin(hashes, known).sum()) * stands_for for known, stands_for in tuple(_answered))
-    found = min(round(found), len(array))
-    return found if found >= max(1.0, _LEAST_SHARE * len(array)) else 0
+    hashes, most = row_hashes(array), 0
+    for fit in {one[0] for one in tuple(_answered)}:
+        there, times, stands_for = _given_for(fit)
+        if np.isin(hashes, there).any():
+            most = max(most, _overlap(hashes, there, times, round(stands_for * times.sum()))[1])
+    return most if matters(most, len(array)) else 0
+
+
+def _given_for(fit: int) -> tuple[Hashes, NDArray[np.intp], float]:
+    """Return the distinct rows of probabilities that a fit's rows got, how many got each, and how many one stands for.
+
+    Rows may have been asked for in many calls, and in some of them again.
+    """
+    calls = [one for one in tuple(_answered) if one[0] == fit]
+    rows, of = np.unique(np.concatenate([one[2] for one in calls]), axis=0, return_inverse=True)
+    times = np.zeros(len(rows), np.intp)
+    np.maximum.at(times, of.ravel(), np.concatenate([one[3] for one in calls]))
+    there, of = np.unique(rows[:, 1], return_inverse=True)
+    return there, np.bincount(of.ravel(), weights=times).astype(np.intp), calls[0][1]
+
+
+def matters(count: int, n_samples: int) -> bool:
+    """Whether so many rows of the fit change what is made of all samples: a blank image in both sets does not."""
+    return count >= max(1.0, _LEAST_SHARE * n_samples)
 
 
 def warn_of_fitted(count: int, n_samples: int, what: str, remedy: str, stacklevel: int = 3) -> None:
     """Warn where rows were fitted on: `what` does not hold then, and `remedy` says what to do."""
-    if count:
+    if matters(count, n_samples):
         about = "all" if count >= n_samples else f"about {count:,}"
         warnings.warn(
             f"The calibration was fitted on {about} of these {n_samples:,} samples, so {what}. {remedy}",

@@ -97,11 +97,13 @@ def load(
     source, given_code = as_place(path), {"model": model, "preprocess": preprocess}
     given = by_name(() if transforms is None else transforms)
     try:
-        header, arrays = read_tensors(source)
+        header, arrays, as_written = read_tensors(source)
         decoder = Decoder(arrays, given, RECORDS, FORMER)
         loaded = _restore(header, decoder)
         if unused := set(arrays) - decoder.used_arrays:
             raise FileError(f"it holds arrays that nothing refers to: {', '.join(sorted(unused)[:3])}")
+        if not as_written:  # last, since what is wrong with a value says more
+            raise FileError("its content differs from what was saved: it was changed or damaged. Copy it again")
     except OSError as error:
         raise FileError(f"Cannot read {source}: {error.strerror or error}.") from error
     except MemoryError as error:

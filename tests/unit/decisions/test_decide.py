@@ -220,3 +220,9 @@ def _true_risk(threshold: float, ties: bool) -> float:
     confidence, errors = _TRUTH[ties]
     count = np.searchsorted(-confidence, -threshold, side="right")
     return float(errors[count] / count)
+
+
+def test_costs_that_allow_no_mistake_at_all_are_answered_and_not_an_error():
+    probs = np.tile([0.9, 0.1], (50, 1))
+    found = decide(probs, np.zeros(50, int), cost_error=1e300, cost_review=1e-300)
+    assert not found.possible

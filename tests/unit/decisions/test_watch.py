@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -200,3 +201,21 @@ def test_rows_of_the_fit_are_told_from_new_ones():
     with warnings.catch_warnings():
         warnings.simplefilter("error", SameRowsWarning)
         watch(kept, others, permutations=99)
+
+
+def test_what_is_no_profile_is_refused_with_what_to_pass():
+    logits = np.random.default_rng(0).normal(size=(60, 3))
+    with pytest.raises(InputError, match=r"a Profile, got str. Make one with recal.profile"):
+        watch("profile.recal", logits)
+    calibrator = TemperatureScaling().fit(logits, np.arange(60) % 3)
+    calibrator.profile_ = profile(logits, np.arange(60) % 3)
+    for use in (watch, estimate_accuracy):
+        with pytest.raises(InputError, match=r"got TemperatureScaling. Pass its `profile_`"):
+            use(calibrator, logits)
+
+
+@pytest.mark.parametrize("name", ["beta", "accuracy", "confidence", "cut"])
+def test_a_profile_holds_numbers(name):
+    logits = np.random.default_rng(0).normal(size=(60, 3))
+    with pytest.raises(InputError, match=f"`{name}` of a profile must be a number, got None"):
+        replace(profile(logits, np.arange(60) % 3), **{name: None})

@@ -22,7 +22,7 @@ def test_specs_and_files_changed_at_random_are_read_or_refused():
     trial = module("guided").smoke(600, seed=0)
     assert not trial.faults, next(iter(trial.faults.values()))
     for name in trial.names:
-        assert trial.counts[f"{name} refused"] + trial.counts[f"{name} read"] > 20
+        assert trial.counts[f"{name} refused"] + trial.counts[f"{name} read"] > 10
 
 
 def test_every_reader_reads_the_honest_files_that_the_fuzzer_begins_with():

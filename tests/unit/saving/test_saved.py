@@ -16,6 +16,7 @@ import pytest
 from sklearn.base import clone
 
 from recal import Blend, Plan, Step, load, save
+from recal.calibrators import MatrixScaling
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import FileError, InputError, NotFittedError
@@ -290,3 +291,27 @@ def test_parameters_under_their_names_of_the_release_candidate_are_understood():
     assert current_names(PlattScaling, {"smooth": 0.2, "answers": "kept"}) == {"penalty": 0.2, "answers": "kept"}
     assert current_names(VectorScaling, {"ridge": 1.0}) == {"penalty": 1.0}
     assert current_names(MatrixScaling, {"lambdas": 1.0, "mus": 2.0}) == {"penalty": 1.0, "intercept_penalty": 2.0}
+
+
+def test_one_changed_bit_of_an_array_is_noticed(tmp_path):
+    """A bit of a weight makes other probabilities, and each value may still be a possible one."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 200)
+    path = save(MatrixScaling().fit(2 * np.eye(3)[y] + rng.normal(size=(200, 3)), y), tmp_path / "c")
+    whole = path.read_bytes()
+    begin = 8 + int.from_bytes(whole[:8], "little")
+    for place in rng.integers(begin, len(whole), 60):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        with pytest.raises(FileError, match=r"differs from what was saved|not a file that recal can use"):
+            load(path)
+    path.write_bytes(whole)
+    assert load(path).n_fitted_ == 200
+
+
+def test_one_changed_digit_of_a_header_is_noticed(tmp_path):
+    path = save(Plan(start=0.125), tmp_path / "plan")
+    path.write_bytes(path.read_bytes().replace(b"0.125", b"0.135"))
+    with pytest.raises(FileError, match="differs from what was saved: it was changed or damaged"):
+        load(path)

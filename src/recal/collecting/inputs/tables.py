@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ SUFFIXES = (".csv", ".tsv", ".parquet")
 # A column of so many words a row on average, most of them met once, holds texts and no categories.
 _WORDS = 3
 _ROWS_TO_GUESS = 1000
+_COMMA_NUMBER = re.compile(r'"?[+-]?\d+,\d+"?')
 
 
 class TableSource(IndexedSource):
@@ -92,7 +94,7 @@ def open_table(path: Path, *, label_column: str | None = None, text_column: str 
         if path.suffix.lower() == ".parquet":
             frame = read_parquet(path, "tables").to_pandas()
         else:
-            frame = pandas.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
+            frame = pandas.read_csv(path, **_written(path))
     except ImportError as error:
         raise MissingExtraError("pyarrow", "tables", f"Reading {path.name}") from error
     except (OSError, ValueError, UnicodeDecodeError) as error:
@@ -101,7 +103,7 @@ def open_table(path: Path, *, label_column: str | None = None, text_column: str 
         if name is not None and name not in frame.columns:
             raise InputError(f"{path} has no column {name!r}; it has {', '.join(map(str, frame.columns))}.")
     chosen = label_column or ("label" if "label" in frame.columns else None)
-    labels = None if chosen is None else frame.pop(chosen).to_numpy()
+    labels = None if chosen is None else _labels(path, frame.pop(chosen))
     if text_column is not None:
         return TextColumn(frame[text_column].astype(str).tolist(), labels, text_column, chosen)
     words = frame.select_dtypes(exclude=["number", "bool"]).columns
@@ -110,13 +112,37 @@ def open_table(path: Path, *, label_column: str | None = None, text_column: str 
     return source
 
 
+def _written(path: Path) -> dict[str, str]:
+    """Return what stands between columns and in numbers: spreadsheets write `;` and `0,5` in half of the world."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        header, first = file.readline(), file.readline()
+    if path.suffix.lower() == ".tsv" or header.count("\t") > header.count(","):
+        return {"sep": "\t", "decimal": "."}
+    if header.count(";") <= header.count(","):
+        return {"sep": ",", "decimal": "."}
+    return {"sep": ";", "decimal": "," if any(map(_COMMA_NUMBER.fullmatch, first.strip().split(";"))) else "."}
+
+
+def _labels(path: Path, column: Any) -> NDArray[Any] | None:
+    """Return a column of labels, None where it is empty; some labels without others are a mistake."""
+    empty = column.isna().to_numpy()
+    if empty.all():
+        return None
+    if empty.any():
+        raise InputError(
+            f"{path}: the column {str(column.name)!r} is empty in {int(empty.sum())} of {len(empty)} rows, first in "
+            f"row {int(empty.argmax()) + 1} below the header. Fill in these labels, or remove the rows."
+        )
+    return np.asarray(column.to_numpy())
+
+
 def table_columns(path: Path) -> list[str]:
     """Return the names of a table's columns, without reading its rows."""
     try:
         if path.suffix.lower() == ".parquet":
             return list(pyarrow_for("Reading Parquet files", "tables")[1].read_schema(path).names)
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return next(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","), [])
+            return next(csv.reader(file, delimiter=_written(path)["sep"]), [])
     except (OSError, ValueError, csv.Error):  # which `open_table` tells
         return []
 
@@ -132,7 +158,7 @@ def guess_columns(path: Path, classes: Sequence[Any] | None) -> dict[str, str]:
     try:
         import pandas
 
-        frame = pandas.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",", nrows=_ROWS_TO_GUESS)
+        frame = pandas.read_csv(path, **_written(path), nrows=_ROWS_TO_GUESS)
     except (ImportError, OSError, ValueError):  # which `open_table` tells
         return {}
     known = {str(name) for name in classes}

@@ -112,7 +112,13 @@ def as_onnx(module: torch.nn.Module, example: Any, output: str) -> Any:
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"torch could not write this model as ONNX: {first}") from error
-    return program.model_proto if program is not None else None
+    written = program.model_proto if program is not None else None
+    if written is not None and written.graph.input[0].type.tensor_type.shape.dim[0].HasField("dim_value"):
+        raise InputError(
+            "torch wrote this model for a fixed number of rows: its forward takes that number as a constant, with "
+            "len(x) for instance. Write x.shape[0] or x.flatten(1) in its place."
+        )
+    return written
 
 
 @contextmanager
