@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from recal.calibrators.machinery.parameters import check_random_state
 from recal.collecting.applied import passes_of
 from recal.collecting.default_pool import AUTO, NAMED, usual_pool
 from recal.collecting.inputs.sources import IndexedSource, Source
-from recal.collecting.inputs.tables import TableSource
+from recal.collecting.inputs.tables import TableSource, likely_labels
 from recal.collecting.job import Job
 from recal.collecting.local import as_pool, collect, needs_pilot, open_source
 from recal.collecting.models.base import Model, as_model
@@ -221,9 +222,15 @@ def check_labelled(source: Source, where: object = "") -> None:
     """Refuse inputs without labels, and say where labels may come from."""
     if not isinstance(source, IndexedSource) or source.batch(0, 1).labels is not None:
         return
-    columns = [] if not isinstance(source, TableSource) else [str(name) for name in source.values.columns]
-    told = f"its columns are {', '.join(columns)}" if columns else ""
-    column = Remedy("Name theirs: label_column=...", typed="Name theirs: --label-column NAME")
+    frame = source.values if isinstance(source, TableSource) else None
+    columns = [] if frame is None else [str(name) for name in frame.columns]
+    told = f"the columns are {', '.join(columns)}" if columns else ""
+    likely = None if frame is None else likely_labels(frame)
+    python, typed = ("...", "NAME") if likely is None else (repr(likely), shlex.quote(likely))
+    column = Remedy(
+        f"Say which column holds them: label_column={python}",
+        typed=f"Say which column holds them: --label-column {typed}",
+    )
     others = Remedy(
         "Pass `labels`, or put the files into one folder per class",
         typed="Add --labels FILE, or put the files into one folder per class",

@@ -309,6 +309,12 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
 
 def log_of(probs: Floats, name: str, floor: float) -> Floats:
     """Return the logarithms of probabilities, floored, and say so when the floor was needed."""
+    empty = np.flatnonzero((probs == 0).all(axis=1))
+    if len(empty):
+        raise InputError(
+            f"{name} gave no class a probability above 0 for row {empty[0]}. Return 1 / n_classes for every class "
+            "where the model has no answer."
+        )
     try:
         check_probs(probs)
     except InputError as error:
