@@ -100,8 +100,8 @@ class Calibrated:
         if not self.decision_before.possible or low > 0:
             return ""
         said = (
-            f" The change is uncertain: in resamples of the {self.sizes[1]:,} inputs that choose the threshold it "
-            f"lies between {100 * low:+.0f} and {100 * high:+.0f} percentage points."
+            f" The change is uncertain: {100 * low:+.0f} to {100 * high:+.0f} percentage points in resamples of the "
+            f"{self.sizes[1]:,} inputs that choose the threshold."
         )
         return said if self.cross_fit else f"{said} --cross-fit lets more inputs choose."
 

@@ -100,7 +100,7 @@ def test_cross_fitting_decides_on_all_but_the_judging_inputs(done, problem, tmp_
 def test_a_share_that_may_not_have_grown_is_called_uncertain(done):
     found = replace(done[0], gain=Gain(-0.25, (-0.4, 0.2)), sizes=(500, 300, 200))
     (line,) = [line for line in found.lines() if "can be automated" in line]
-    assert "in resamples of the 300 inputs that choose the threshold it lies between -40 and +20" in line
+    assert "uncertain: -40 to +20 percentage points in resamples of the 300 inputs that choose the threshold." in line
     assert "--cross-fit" in line
     assert "uncertain" not in " ".join(replace(found, gain=Gain(0.3, (0.1, 0.5))).lines())
 
