@@ -247,7 +247,9 @@ def guessed(
     from recal.cli.printing import say
     from recal.collecting.inputs.tables import guess_columns
 
-    found = guess_columns(data, getattr(model, "classes", None) if classes is None else classes, label_column)
+    known = getattr(model, "classes", None) if classes is None else classes
+    features = [str(name) for name in getattr(model, "columns", ())]
+    found = guess_columns(data, known, label_column, features)
     for name, column in found.items():
         what = f"{name.removesuffix('_column').capitalize()}s"
         say(f"{what} are read from the column {column!r} of {data}.", quiet=quiet)

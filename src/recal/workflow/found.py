@@ -112,10 +112,11 @@ class Calibrated:
             return f"even the most confident answers have more. More labels would not help, a better model would.{some}"
         more = needed / (self.sizes[1] / self._n_labelled)  # of the inputs to add, as many would decide
         digits = 10 ** max(0, len(str(int(more))) - 2)
+        enough = not self.cross_fit and needed <= self.sizes[0]  # those of the fit would decide, too
         return (
             f"{self.sizes[1]:,} inputs to decide on are too few to show it. Add about "
             f"{int(math.ceil(more / digits) * digits):,} labelled inputs"
-            f"{'' if self.cross_fit else ', or let more of them decide with --cross-fit'}.{some}"
+            f"{', or let more of them decide with --cross-fit' if enough else ''}.{some}"
         )
 
     @property

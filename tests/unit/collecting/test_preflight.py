@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas
 import pytest
 
 from recal.cli.app import run
+from recal.collecting.inputs.tables import guess_columns
 from recal.collecting.preflight import preflight
 from recal.errors import InputError
 
@@ -63,6 +66,13 @@ def test_the_only_column_beside_the_labels_is_read_as_texts_even_if_they_are_sho
     command = ["collect", "--model", "taught:model", "--data", "t.csv", "--label-column", "topic", "--classes", "a,b,c"]
     assert run([*command, "--out", "v.npz"]) == 0
     assert "Texts are read from the column 'word'" in capsys.readouterr().out
+
+
+def test_the_labels_are_in_the_only_column_that_the_model_does_not_take(place):
+    pandas.DataFrame({"size": [1.0, 2.0], "cut": ["a", "b"], "colour": ["x", "y"]}).to_csv("t.csv", index=False)
+    assert guess_columns(Path("t.csv"), None, None, ["size", "colour"]) == {"label_column": "cut"}
+    assert guess_columns(Path("t.csv"), None, None, ["size"]) == {}
+    assert guess_columns(Path("t.csv"), None, None, ["size", "colour", "weight"]) == {}
 
 
 def test_the_message_for_absent_labels_names_the_column_that_looks_like_labels(place, capsys):

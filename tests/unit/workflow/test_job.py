@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
-from recal import load, read_views
+from recal import decide, load, read_views
 from recal.calibrators import TemperatureScaling
 from recal.collecting import as_model, as_source
 from recal.decisions.side_by_side import Gain
@@ -103,6 +103,15 @@ def test_a_share_that_may_not_have_grown_is_called_uncertain(done):
     assert "uncertain: -40 to +20 percentage points in resamples of the 300 inputs that choose the threshold." in line
     assert "--cross-fit" in line
     assert "uncertain" not in " ".join(replace(found, gain=Gain(0.3, (0.1, 0.5))).lines())
+
+
+def test_cross_fitting_is_offered_only_where_it_could_show_the_risk(done):
+    none = decide([[0.6, 0.4]] * 20, [0] * 20, risk=0.1)
+    assert none.needed == 113
+    (line,) = [line for line in replace(done[0], decision=none, sizes=(120, 20, 10)).lines() if "No answers" in line]
+    assert "or let more of them decide with --cross-fit" in line
+    (line,) = [line for line in replace(done[0], decision=none, sizes=(100, 20, 10)).lines() if "No answers" in line]
+    assert "--cross-fit" not in line
 
 
 def test_a_pilot_tries_the_whole_pool_on_some_of_the_fitting_inputs(done):

@@ -122,16 +122,22 @@ def table_columns(path: Path) -> list[str]:
         return []
 
 
-def guess_columns(path: Path, classes: Sequence[Any] | None, label_column: str | None = None) -> dict[str, str]:
+def guess_columns(
+    path: Path, classes: Sequence[Any] | None, label_column: str | None = None, features: Sequence[str] = ()
+) -> dict[str, str]:
     """Return which columns hold labels and texts, where only one reading of a table is possible.
 
-    The labels are in `label_column`, or in the only column whose values are all classes of the model. The texts are in
-    the column that is left, where just one is and it holds texts. A column called "label" needs no guess.
+    The labels are in `label_column`, in the only column that is none of the model's `features`, or in the only one
+    whose values are all classes of the model. The texts are in the column that is left, where just one is and it holds
+    texts. A column called "label" needs no guess.
     """
     frame = _first_rows(path)
     if frame is None or (label_column is not None and label_column not in frame.columns):
         return {}
     label = label_column
+    beyond = [str(name) for name in frame.columns if str(name) not in features]
+    if label is None and features and len(beyond) == 1 and len(frame.columns) == len(features) + 1:
+        return {"label_column": beyond[0]}
     if label is None:
         if classes is None or np.asarray(classes).dtype.kind not in "UO" or "label" in frame.columns:
             return {}

@@ -35,6 +35,7 @@ _DTYPES = {
 
 def _open_session(path: Path) -> Any:
     options, asked = onnxruntime.SessionOptions(), os.environ.get("OMP_NUM_THREADS", "")
+    options.log_severity_level = 4  # what fails is raised, and said once in recal's own message
     if asked.isdigit() and int(asked) > 0:  # onnxruntime itself takes all cores, also when several processes share them
         options.intra_op_num_threads = int(asked)
     return onnxruntime.InferenceSession(str(path), options, providers=onnxruntime.get_available_providers())
