@@ -172,4 +172,6 @@ def _check_origin(target: Path, again: bool, force: bool) -> None:
     if target.is_dir() and (not target.suffix or not any(target.iterdir())):
         return  # a folder for several files, each with its own name
     if not made_by_recal(target):
-        raise InputError(f"{target} already exists and was not written by recal. Use --force to overwrite it.")
+        # A .csv file has no place for a mark, so even one of recal's own is not known again.
+        who = "may not be recal's" if target.suffix.lower() == ".csv" else "was not written by recal"
+        raise InputError(f"{target} already exists and {who}. Use --force to overwrite it.")
