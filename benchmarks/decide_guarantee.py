@@ -53,7 +53,7 @@ def made_up(rng: np.random.Generator) -> list[Population]:
     trap = np.where(claimed > np.quantile(claimed, 0.97), 0.03, honest)  # the surest answers are not the best
     return [
         Population("calibrated", top, honest),
-        Population("over-confident", claimed, honest),
+        Population("overconfident", claimed, honest),
         Population("in steps of 0.05", np.round(claimed * 20) / 20, honest),
         Population("all alike, 1.5 % wrong", rng.random(POPULATION), np.full(POPULATION, 0.015)),
         Population("most confident 3 % worse than the rest", claimed, trap),
@@ -159,7 +159,7 @@ def main() -> None:
             share = " | ".join(f"{found[name][2]:.1%}" for name in ("recal", "SGR"))
             print(f"| {population.name} | {n:,} | {risk:.0%} | {broken} | {refused} | {share} |", flush=True)
     print(
-        "\n### Prediction sets of an over-confident model, 90 % promised, from 200 labelled samples (2,000 per class)\n"
+        "\n### Prediction sets of an overconfident model, 90 % promised, from 200 labelled samples (2,000 per class)\n"
     )
     print("| sets | mean coverage | deviation between samples | mean size |")
     print("|---|---|---|---|")

@@ -47,7 +47,7 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, fol
         "- **Win %**: the share of comparisons won, over all problems, against a fixed panel: the uncalibrated model "
         f"and {len(PANEL) - 1} methods ({', '.join(PANEL[1:])}), without the method itself. A tie counts half.",
         "- **Intervals** come from drawing data sets anew, because classifiers of one data set share its difficulties.",
-        "- **Answers kept**: the model's own answer stays the likeliest; the same guard is applied to every method. "
+        "- **Answers kept**: predictions never change; the same guard is applied to every method. "
         "**Answers free**: each method as it is.",
         "- All methods read the same logarithms of probabilities, with a floor of 1e-12, forests' and neighbours' too.",
         "- A probability of the true class below 1e-12 counts as 1e-12. Methods that give exact zeros pay for them.",

@@ -22,11 +22,11 @@ PAGE = Path(__file__).parents[1] / "licences.md"
 PROJECT = "recal-calibration"
 HEAD = """# Licences of what recal installs
 
-recal itself is under the Apache License 2.0. Below stands what each package says of its own licence: first what
-`pip install recal-calibration` brings, then what each extra adds to that. Versions are those that were installed when
-this page was written, on Linux, by `python docs/make/licences.py`; packages that only other systems need are not in
-it, nor what builds of torch with CUDA add. A wheel may hold libraries of others, whose licences lie in it: that of
-`soundfile` holds libsndfile, which is under the LGPL.
+recal itself is under the Apache License 2.0. The tables list the licence that each package declares: first the
+packages that `pip install recal-calibration` installs, then those that each extra adds. `python
+docs/make/licences.py` writes this page from the versions installed on Linux. It lacks packages that only other
+systems need, and those that builds of torch with CUDA add. A wheel may contain other libraries with their own
+licences. For example, `soundfile` contains libsndfile (LGPL).
 """
 
 

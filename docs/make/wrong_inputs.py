@@ -20,12 +20,12 @@ from recal.cli.app import run
 
 DOCS = Path(__file__).parents[1]
 PAGE = DOCS / "wrong-inputs.md"
-_HEAD = """# Wrong inputs, and what is said
+_HEAD = """# Error messages
 
-{count} mistakes of a new user, each with what was typed and what the command answers. Every answer is one sentence on
-standard error that names the option or the file and what to do about it; the exit code is 2 (130 after Ctrl-C), nothing
-is written, and nothing that was there is lost. Warnings do not stop a command. A fault in a model, a module or a
-transformation of yours is called yours; set `RECAL_DEBUG=1` to see its traceback.
+{count} common mistakes, each with the command and its message. Every message is printed on standard error. It names the
+option or the file and says what to do. The exit code is 2 (130 after Ctrl-C). No files are written, and existing files
+are kept. Warnings do not stop a command. If your own model, module or transformation fails, the message says so; set
+`RECAL_DEBUG=1` to see the traceback.
 
 The page is written by `python docs/make/wrong_inputs.py` from what the commands print.
 """

@@ -244,7 +244,7 @@ def _of_another_kind(labels: NDArray[Any], n_classes: int) -> InputError:
     remedy: str | Remedy = _name_classes("For other labels")
     if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == np.rint(labels)).all():
         words = f"numbers such as {float(labels[0]) if len(labels) else 1.0} ({words})"
-        whole = "They are whole numbers all the same:"
+        whole = "Their values are whole numbers:"
         remedy = Remedy(f"{whole} pass y.astype(int)", typed=f"{whole} store them as whole numbers")
     elif labels.dtype.kind == "b":
         true = "If True stands for the second column,"

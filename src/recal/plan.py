@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from recal.checks import Floats
 from recal.errors import InputError, NotFittedError
 from recal.transforms import Transform, as_transform
+from recal.transforms.base import shown
 
 ConfidenceAt = Literal["original", "own"]
 Ties = Literal["float32", "exact"]
@@ -278,7 +279,7 @@ class Plan:
     def _views(self) -> str:
         """How many views there are to compute, and the first of them by name."""
         count = len(self.transforms)
-        named = ", ".join(map(str, self.transforms[:3])) + (", ..." if count > 3 else "")
+        named = ", ".join(map(shown, self.transforms[:3])) + (", ..." if count > 3 else "")
         return f"{count} view{'' if count == 1 else 's'} ({named})" if count else "no views"
 
 

@@ -31,6 +31,9 @@ BANNED = {
     r"cannot be told": "is ambiguous, is unknown",
     r"how sure|too sure": "confidence, overconfident",
     r"(that|those|they|it|views) pays?": "help, lower the loss",
+    r"over-(confident|fits?|fitted|fitting)": "overconfident, overfit",
+    r"for want of|in vain|of now|such as they are|in truth|these very|next to nothing": "a plain phrase",
+    r"whatever (the|a) model is worth": "for any model",
     r"rubbish|strangers?|amid|thrown together": "a plain word",
 }
 WORDS = re.compile("|".join(rf"\b(?:{words})\b" for words in BANNED), re.IGNORECASE)

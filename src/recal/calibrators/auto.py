@@ -44,7 +44,7 @@ class AutoCalibration(Calibrator):
     Parameters
     ----------
     answers : {"kept", "free"}
-        Whether the model's own answers always stay the likeliest.
+        "kept": predictions never change. "free": they may change where another class is more likely.
     random_state : int, Generator or None
         Draws the folds, and serves the methods that draw.
 

@@ -21,7 +21,7 @@ class IsotonicOneVsAll(IsotonicCalibration):
     """Scale by one temperature, then map each class's log-odds through an increasing function of its own.
 
     The temperature does the coarse work with one parameter, isotonic regression what is left; so the composition needs
-    fewer samples than isotonic regression alone where a network is badly over-confident. Reference: Zhang, Kailkhura
+    fewer samples than isotonic regression alone where a network is badly overconfident. Reference: Zhang, Kailkhura
     and Han, *Mix-n-Match* (ICML 2020), there IROvA-TS and, without the temperature, IROvA.
 
     Parameters

@@ -68,7 +68,7 @@ class MatrixScaling(Calibrator):
     The cost of a fit grows with n K^2 and nothing larger than the logits is held: 25,000 x 1,000 takes half a minute
     and 2 GB. A search is some two hundred fits: seconds at 5,000 x 10, half a minute at 5,000 x 100, more than a minute
     at 1,000 x 1,000; for more, give one value of each, or use `StructuredMatrixScaling`, which needs no search. The
-    diagonal is free, as published: with fewer than some ten samples per class it over-fits whatever lambda and mu are.
+    diagonal is free, as published: with fewer than some ten samples per class it overfits whatever lambda and mu are.
 
     Examples
     --------

@@ -219,7 +219,8 @@ class _Warnings:
         key = category, re.sub(r"\d[\d.,]*", "#", text)
         self.counts[key] = self.counts.get(key, 0) + 1
         if self.counts[key] == 1:
-            print(f"recal: {category.__name__}: {text}", file=sys.stderr)
+            called = "Warning" if category is UserWarning else category.__name__
+            print(f"recal: {called}: {text}", file=sys.stderr)
 
     def close(self) -> None:
         if more := sum(self.counts.values()) - len(self.counts):

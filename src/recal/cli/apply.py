@@ -61,7 +61,7 @@ def apply(
     ] = False,
     accept_unlike: Annotated[
         bool,
-        typer.Option("--accept-unlike", help="With --follow: apply the rule to inputs unlike all of the fit, too."),
+        typer.Option("--accept-unlike", help="With --follow: also accept answers to inputs unlike all of the fit."),
     ] = False,
     class_mix: Annotated[
         str | None,
@@ -74,7 +74,7 @@ def apply(
 ) -> None:
     """Answer new inputs with calibrated confidence, and say which answers can be automated.
 
-    Each input gets an answer, its confidence (the chance that the answer is right) and, where the calibration holds a
+    Each input gets an answer, its confidence (the chance that the answer is right) and, if the calibration has a
     rule of [bold]recal calibrate[/bold] or [bold]recal decide[/bold], whether it is accepted. Inputs need no labels.
 
     A .csv table holds just that. A .parquet table also holds the probability of every class, and an .npz file holds
@@ -90,9 +90,9 @@ def apply(
     fitted with three or more kinds of damage (--pool damage; recal calibrate does this by default). If the inputs are
     unlike all that the fit has seen, the temperature stays as it is and the rule accepts no answer.
 
-    With --class-mix or --impossible answers are given for another mix of classes than that of the labelled samples, and
-    [bold]predictions can change[/bold], also those of calibrations that keep them. 'follow' uses the mix that it finds
-    only where that mix alone explains the inputs.
+    With --class-mix or --impossible, probabilities are adjusted to another mix of classes than that of the labelled
+    samples. [bold]Predictions can change[/bold], even if the calibration normally keeps them. 'follow' estimates the
+    mix and uses it only if a changed mix alone explains the inputs.
 
     Example: [bold]recal apply calibrated --model net.onnx --data new/ --out answers.csv[/bold]
 
@@ -213,7 +213,7 @@ def apply(
     if applied.condition is not None:
         say(str(applied.condition))
         if applied.condition.unlike and rule is not None and not accept_unlike:
-            say("The rule accepts no answer to such inputs. Use --accept-unlike to apply it all the same.")
+            say("The rule accepts no answer to such inputs. Use --accept-unlike to apply it anyway.")
     if applied.class_mix is not None:
         tell_mix(applied, rule is not None)
     if accepted is not None:

@@ -63,7 +63,7 @@ def evaluate(
         str(result).splitlines()[0],
         ["metric", "value", "95 % interval" if result.intervals else ""],
         rows,
-        note=" ".join(filter(None, [f"Lower is better, except for AUROC. Calibration test: {tested}", disagreement])),
+        note=" ".join(filter(None, [f"Lower is better, except for AUROC. Calibration test, {tested}", disagreement])),
     )
     if report is not None:
         say(f"Written to {report}.")

@@ -112,7 +112,12 @@ Std = Annotated[
     typer.Option("--std", help="Then divide by this standard deviation per channel.", rich_help_panel=_IMAGES),
 ]
 Divide = Annotated[
-    float | None, typer.Option("--divide", help="Divide pixels by this first, such as 255.", rich_help_panel=_IMAGES)
+    float | None,
+    typer.Option(
+        "--divide",
+        help="Divide pixels by this first. The default is 255 with --mean, --std or --channels, and 1 without.",
+        rich_help_panel=_IMAGES,
+    ),
 ]
 Channels = Annotated[
     str | None,
@@ -237,12 +242,14 @@ def guessed(
     model: Any, data: Path, classes: Any, label_column: str | None, text_column: str | None, quiet: bool
 ) -> dict[str, str]:
     """Return the columns of labels and texts where only one reading of a table is possible, and print them."""
-    if data.suffix.lower() not in TABLES or label_column is not None or text_column is not None:
+    if data.suffix.lower() not in TABLES or text_column is not None:
         return {}
     from recal.cli.printing import say
     from recal.collecting.inputs.tables import guess_columns
 
-    found = guess_columns(data, getattr(model, "classes", None) if classes is None else classes)
+    known = getattr(model, "classes", None) if classes is None else classes
+    features = [str(name) for name in getattr(model, "columns", ())]
+    found = guess_columns(data, known, label_column, features)
     for name, column in found.items():
         what = f"{name.removesuffix('_column').capitalize()}s"
         say(f"{what} are read from the column {column!r} of {data}.", quiet=quiet)

@@ -47,10 +47,10 @@ def report(
     risk: Annotated[float, typer.Option("--risk", help="The largest share of errors among automated answers.")] = 0.01,
     profile: Annotated[
         Path | None,
-        typer.Option("--profile", help="A calibration or profile: what it knows of damage; by default that of VIEWS."),
+        typer.Option("--profile", help="A calibration or profile fitted with damaged inputs. Default: from VIEWS."),
     ] = None,
     new: Annotated[
-        Path | None, typer.Option("--new", help="Views or logits of new inputs, whose condition is estimated.")
+        Path | None, typer.Option("--new", help="Views or logits of new inputs, whose accuracy is estimated.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same page.")] = 0,
     as_json: AsJson = False,
@@ -58,9 +58,9 @@ def report(
     """Write one HTML page: verdict, threshold slider, tables, figures.
 
     With views, methods are fitted on one file and tested on the other, or on random halves of the first. With
-    probabilities (.npz, .csv, .parquet), those are evaluated, beside the ones given with --before. --rows and --inputs
-    have one row for each tested sample, in the same order. Views of several kinds, or --profile, add a part on damaged
-    inputs, and --new the estimated condition of new ones.
+    probabilities (.npz, .csv, .parquet), those are evaluated and compared with --before. --rows and --inputs
+    have one row for each tested sample, in the same order. Views of several kinds, or --profile, add a section on
+    damaged inputs, and --new adds the estimated accuracy of new ones.
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """

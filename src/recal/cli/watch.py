@@ -36,7 +36,7 @@ def watch(
     """Compare new inputs with those of the fit, without labels, and estimate today's accuracy.
 
     The test compares confidence, class mix and, if there are views, how answers react to them. The probability of a
-    false alarm is at most --alpha. What [bold]recal fit[/bold] wrote holds a profile. If it was fitted on views of
+    false alarm is at most --alpha. Calibrations of [bold]recal fit[/bold] have a profile. If it was fitted on views of
     three or more kinds of damage, accuracy and temperature of the new inputs are estimated from their logits;
     [bold]recal apply --follow[/bold] uses them. The exit code is 0 with or without an alarm.
 

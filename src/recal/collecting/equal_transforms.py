@@ -10,6 +10,7 @@ import numpy as np
 
 from recal.collecting.fingerprint import digest
 from recal.transforms import BuiltIn, Transform
+from recal.transforms.base import shown
 
 
 def find_twins(transforms: Sequence[Transform], inputs: Any) -> dict[int, int]:
@@ -37,7 +38,7 @@ def find_twins(transforms: Sequence[Transform], inputs: Any) -> dict[int, int]:
         place, other = next(iter(twins.items()))
         warnings.warn(
             f"{len(twins)} of the {len(transforms)} transformations have the same effect as another one on these "
-            f"inputs, such as {transforms[place]} and {transforms[other]}. You can drop them.",
+            f"inputs, such as {shown(transforms[place])} and {shown(transforms[other])}. You can drop them.",
             UserWarning,
             stacklevel=2,
         )

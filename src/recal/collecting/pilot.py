@@ -20,6 +20,7 @@ from recal.collecting.inputs.sources import FILE_OPTIONS, Batch, IndexedSource, 
 from recal.collecting.local import as_pool, collect, open_source
 from recal.errors import InputError, Remedy
 from recal.transforms import Transform
+from recal.transforms.base import shown
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Pilot:
         return self.n_all * (1 + len(self.candidates))
 
     def __str__(self) -> str:
-        names = ", ".join(str(transform) for transform in self.chosen)
+        names = ", ".join(shown(transform) for transform in self.chosen)
         found = f"chose {names}" if names else "found no view worth a forward pass"
         return (
             f"A pilot of {len(self.candidates)} views on {self.n_samples:,} samples {found}: "

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from recal.calibrators.base import Calibrator, as_views
 from recal.calibrators.machinery.folds import stratified_folds
-from recal.checks import check_labels
+from recal.checks import Floats, Labels, check_labels
 from recal.decisions.deciding import decide
 from recal.decisions.decision import Decision
 from recal.errors import FewSamplesWarning, InputError
@@ -74,21 +74,32 @@ def decide_crossfitted(
         raise InputError("Labels are needed to decide: pass them as `y`, or use views that hold them.")
     labels = views.labels if y is None else check_labels(y, views.n_samples, views.n_classes, names)
     assert labels is not None
-    if isinstance(folds, bool) or not isinstance(folds, int) or not 2 <= folds <= len(labels):
-        raise InputError(
-            "must be a whole number from 2 to that of the samples", argument="folds", came=f"got {folds!r}"
-        )
-    fold = stratified_folds(labels, folds, np.random.default_rng(random_state))
+    probs, sure = crossfitted_answers(calibrator, views, labels, folds=folds, classes=names, random_state=random_state)
     truth = labels if names is None else np.asarray(names)[labels]
-    probs, sure = np.empty(views.logits.shape), np.empty(len(labels))
-    for number in range(folds):
-        rest, left = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FewSamplesWarning)
-            fitted = clone(calibrator).fit(views[rest], truth[rest], classes=names)
-        probs[left], sure[left] = fitted._answer(views[left])
     given = None if names is None else tuple(np.asarray(names).tolist())
     decision = decide(probs, truth, risk, confidence, confidences=sure, classes=given, **options)
     whole: Calibrator = clone(calibrator).fit(views, truth, classes=names)
     whole.decision_ = decision.rule
     return whole, decision
+
+
+def crossfitted_answers(
+    calibrator: Calibrator, views: Views, labels: Labels, *, folds: int, classes: Classes, random_state: int
+) -> tuple[Floats, Floats]:
+    """Return each sample's probabilities and confidence from a fit on the other folds; `labels` are columns."""
+    from sklearn.base import clone
+
+    if isinstance(folds, bool) or not isinstance(folds, int) or not 2 <= folds <= len(labels):
+        raise InputError(
+            "must be a whole number from 2 to that of the samples", argument="folds", came=f"got {folds!r}"
+        )
+    fold = stratified_folds(labels, folds, np.random.default_rng(random_state))
+    truth = labels if classes is None else np.asarray(classes)[labels]
+    probs, sure = np.empty(views.logits.shape), np.empty(len(labels))
+    for number in range(folds):
+        rest, left = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FewSamplesWarning)
+            fitted = clone(calibrator).fit(views[rest], truth[rest], classes=classes)
+        probs[left], sure[left] = fitted._answer(views[left])
+    return probs, sure

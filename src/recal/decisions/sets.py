@@ -3,7 +3,7 @@
 Split-conformal prediction (Vovk, Gammerman and Shafer, 2005): a score says how badly a class fits a sample; on labelled
 samples the score of the true class is at most q in a share `coverage` of them; a new sample keeps the classes whose
 score is at most q. For samples like the labelled ones the true class is then kept with at least that probability,
-whatever the model is worth. Three scores:
+for any model. Three scores:
 
 - lac: 1 - p. The smallest sets on average (Sadinle, Lei and Wasserman, 2019); also called THR.
 - aps: the probability of all classes that are likelier, and a random part of the class's own (Romano, Sesia and

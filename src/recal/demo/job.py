@@ -141,7 +141,7 @@ def load_digits() -> tuple[Images, NDArray[np.intp]]:
 
 
 def train_network(images: Images, labels: NDArray[np.intp], seed: int) -> Network:
-    """Train far beyond the point at which every answer is right: nothing else makes this network over-confident."""
+    """Train far beyond the point at which every answer is right: nothing else makes this network overconfident."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPClassifier
 

@@ -71,13 +71,13 @@ class CalibrationTest:
         reaches_zero = interval[0] <= _SHOWN_AS_ZERO
         if self.rejected and reaches_zero:
             return (
-                f"The test finds a deviation ({self.shown}) though the ECE's interval reaches 0: there is one, but it "
-                "is small, and the noise of 15 bins hides its size. The test also looks at all answers together."
+                f"The test finds miscalibration ({self.shown}), although the ECE's interval reaches 0. It is small, "
+                "and the noise of 15 bins hides its size. The test also uses all answers together."
             )
         if not self.rejected and not reaches_zero and math.isfinite(interval[0]):
             return (
-                f"The ECE's interval excludes 0 though the test finds nothing ({self.shown}): the interval takes the "
-                "gaps that were seen for the true ones, the test does not. It finds no evidence of miscalibration."
+                f"The ECE's interval excludes 0, although the test finds no miscalibration ({self.shown}). The "
+                "interval assumes that the observed gaps are the true ones; the test does not."
             )
         return ""
 

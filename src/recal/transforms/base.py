@@ -30,6 +30,18 @@ def format_strength(value: float) -> str:
     return (short if float(short) == number else repr(number)).replace("e+", "e")
 
 
+def shown(transform: object) -> str:
+    """Return a spec for people: the numbers of a table's columns, which `median` and others carry, are left out.
+
+    Examples
+    --------
+    >>> from recal.transforms.base import shown
+    >>> shown("median:0.35:medians=0.71;3;2;61.8;2458;5.72"), shown("zoom:0.8:layout=NHWC")
+    ('median:0.35', 'zoom:0.8:layout=NHWC')
+    """
+    return ":".join(part for part in str(transform).split(":") if ";" not in part)
+
+
 def tidy(value: float) -> float:
     """Return a number without what arithmetic left in its last digits: 0.3 for 0.1 + 0.2, and 2/3 as it is."""
     number = float(value) + 0.0  # no minus before a zero

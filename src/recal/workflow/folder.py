@@ -9,6 +9,7 @@ from recal.errors import FileError
 CALIBRATION, PAGE, SUMMARY = "calibration.recal", "report.html", "summary.json"
 # One store of views for each part of the labelled inputs; an interrupted run resumes from them.
 FIT, DECIDE, JUDGE = "fit.zarr", "decide.zarr", "judge.zarr"
+CROSS_FIT = "cross-fit"  # the folder of these stores for a run that fits and decides on the same inputs
 NAMES = (CALIBRATION, PAGE, SUMMARY)
 
 
@@ -24,7 +25,7 @@ def calibration_in(path: Path) -> Path:
         return path
     found = path / CALIBRATION
     if not found.is_file():
-        unfinished = (path / FIT).exists()
+        unfinished = (path / FIT).exists() or (path / CROSS_FIT).exists()
         raise FileError(
             f"{path} holds no {CALIBRATION}. "
             + (

@@ -1,13 +1,15 @@
 """From a model and labelled inputs to automated answers: split, collect, fit, decide, judge, write.
 
 The labelled inputs are split at random into three parts. The calibration is fitted on the first, the threshold is
-chosen on the second, and both are judged on the third, so that no figure is measured on what it was chosen from.
+chosen on the second, and both are judged on the third, so that no figure is measured on what it was chosen from. With
+`cross_fit` the first two are one: each input's confidence comes from a fit on the other folds.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,30 +21,32 @@ from numpy.typing import NDArray
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.parameters import check_random_state
+from recal.checks import Floats
 from recal.collecting.applied import passes_of
 from recal.collecting.default_pool import AUTO, NAMED, usual_pool
 from recal.collecting.inputs.sources import IndexedSource, Source
-from recal.collecting.inputs.tables import TableSource
+from recal.collecting.inputs.tables import TableSource, likely_labels
 from recal.collecting.job import Job
 from recal.collecting.local import as_pool, collect, needs_pilot, open_source
 from recal.collecting.models.base import Model, as_model
 from recal.collecting.pilot import Picked, pilot_path, run_pilot
 from recal.comparison import compare_probs
-from recal.decisions import Decision, decide, profile
+from recal.decisions import decide_each, profile
+from recal.decisions.crossfit import crossfitted_answers
 from recal.decisions.rule import check_share
 from recal.engine.replay import calibrated_probs
 from recal.errors import InputError, Remedy
 from recal.files.atomic import replacing
-from recal.files.origin import MARK
 from recal.files.places import is_url
 from recal.files.views import read_views
-from recal.metrics import Evaluation, evaluate
+from recal.metrics import evaluate
 from recal.plan import Plan
 from recal.reporting import report
 from recal.saving.saved import save
 from recal.transforms import Transform
 from recal.views import Views
-from recal.workflow.folder import CALIBRATION, DECIDE, FIT, JUDGE, PAGE, SUMMARY
+from recal.workflow.folder import CALIBRATION, CROSS_FIT, DECIDE, FIT, JUDGE, PAGE, SUMMARY
+from recal.workflow.found import Calibrated
 
 # Fitting needs the most; a guarantee needs hundreds; to judge is to confirm.
 SHARES = (0.5, 0.3, 0.2)
@@ -50,89 +54,7 @@ SHARES = (0.5, 0.3, 0.2)
 _FEWEST = 20
 _DRAWS = 200
 _TRIED = 16  # inputs
-
-
-@dataclass(frozen=True)
-class Calibrated:
-    """What `calibrate` found.
-
-    Attributes
-    ----------
-    calibrator : Calibrator
-        Fitted, with the rule as its `decision_`.
-    decision, decision_before : Decision
-        How much can be automated with the calibrated probabilities, and with the model's own.
-    before, after : Evaluation
-        Of the judging part: the model's own probabilities, and the calibrated ones.
-    sizes : (int, int, int)
-        Inputs for fitting, deciding and judging.
-    n_accepted, n_errors : int
-        Accepted answers of the judging part, and the mistakes among them.
-    passes_per_answer : float
-    folder : Path
-    """
-
-    calibrator: Calibrator
-    decision: Decision
-    decision_before: Decision
-    before: Evaluation
-    after: Evaluation
-    sizes: tuple[int, int, int]
-    n_accepted: int
-    n_errors: int
-    passes_per_answer: float
-    folder: Path
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "made_by": MARK,
-            "reason": getattr(self.calibrator, "reason_", ""),
-            "method": getattr(self.calibrator, "choice_", self.calibrator.short_name),
-            "parts": dict(zip(("fit", "decide", "judge"), self.sizes)),
-            "before": {name: self.before[name] for name in ("nll", "ece", "brier", "error_rate")},
-            "after": {name: self.after[name] for name in ("nll", "ece", "brier", "error_rate")},
-            "decision": self.decision.to_dict(),
-            "decision_before": self.decision_before.to_dict(),
-            "judged": {"accepted": self.n_accepted, "errors": self.n_errors},
-            "passes_per_answer": self.passes_per_answer,
-        }
-
-    def lines(self) -> list[str]:
-        """What a person wants to know, in four lines."""
-        before, after = self.before, self.after
-        scores = (
-            f"NLL {before['nll']:.4f} -> {after['nll']:.4f}, ECE {before['ece']:.4f} -> {after['ece']:.4f} "
-            f"(before -> after, lower is better; {self.sizes[2]:,} inputs used for nothing else)."
-        )
-        passes = f"Forward passes per answer: {self.passes_per_answer:.2f}."
-        return [self.reason, scores, self._automated(), passes] if self.reason else [scores, self._automated(), passes]
-
-    @property
-    def reason(self) -> str:
-        return str(getattr(self.calibrator, "reason_", ""))
-
-    def _automated(self) -> str:
-        risk = f"{100 * self.decision.risk:g} %"
-        if not self.decision.possible:
-            return f"No answers can be automated with at most {risk} errors: {self._why_none()}"
-        old = self.decision_before
-        was = f"{old.coverage:.1%}" if old.possible else "none"
-        return (
-            f"{self.decision.coverage:.1%} of the answers can be automated with at most {risk} errors ({was} before "
-            f"calibration). Check on the {self.sizes[2]:,}: {self.n_accepted:,} accepted, {self.n_errors:,} wrong."
-        )
-
-    def _why_none(self) -> str:
-        needed, instead = self.decision.needed, self.decision.suggested_risk
-        some = "" if instead is None else f" With --risk {instead:g} some can be automated."
-        if needed is None:
-            return f"even the most confident answers have more. More labels would not help, a better model would.{some}"
-        digits = 10 ** max(0, len(str(int(needed / SHARES[1]))) - 2)
-        more = int(np.ceil(needed / SHARES[1] / digits) * digits)  # three tenths of them would decide
-        return (
-            f"{self.sizes[1]:,} inputs to decide on are too few to show it. Add about {more:,} labelled inputs.{some}"
-        )
+_FOLDS = 5  # of a cross-fit; each is one more fit
 
 
 def calibrate(
@@ -147,6 +69,7 @@ def calibrate(
     pilot: int = 1000,
     labels: Any = None,
     classes: Sequence[Any] | None = None,
+    cross_fit: bool = False,
     random_state: int = 0,
     progress: bool = True,
     title: str = "Calibration report",
@@ -171,6 +94,9 @@ def calibrate(
         ``AutoCalibration()`` where not given.
     pilot : int
         The whole pool is computed for so many of the fitting inputs; for the others only the views that help.
+    cross_fit : bool
+        Fit and decide on the same inputs, as `recal.decisions.decide_crossfitted` does. More inputs choose the
+        threshold, which automates more where labels are few. The guarantee is then measured, not proven.
     say : callable
         Is told what is being done, line by line.
     **how : `preprocess`, `batch_size`, `engine`, `resume`
@@ -192,38 +118,69 @@ def calibrate(
         )
     check_labelled(source)
     parts = split(source.n_samples, random_state)
+    if cross_fit:
+        both = np.sort(np.concatenate(parts[:2]))
+        parts = both, both, parts[2]
     sizes = (len(parts[0]), len(parts[1]), len(parts[2]))
-    say("1/4  Split {:,} labelled inputs: {:,} to fit, {:,} to decide, {:,} to check.".format(sum(sizes), *sizes))
+    shared = "{:,} to fit and to decide" if cross_fit else "{:,} to fit, {:,} to decide"
+    told = f"1/4  Split {source.n_samples:,} labelled inputs: {shared.format(*sizes)}, {sizes[2]:,} to check."
+    say(told)
     answering = as_model(model, outputs=outputs, device=device)
     asked = {"classes": classes, "progress": progress, "outputs": outputs, **how}
-    folder.mkdir(parents=True, exist_ok=True)
+    stores = folder / CROSS_FIT if cross_fit else folder  # other parts of the inputs than those of a run without
+    stores.mkdir(parents=True, exist_ok=True)
 
     say("2/4  Run the model on the inputs, and on transformed copies of some of them.")
     method = AutoCalibration(random_state=random_state) if calibrator is None else calibrator
     reads = method.needs_views or method.reads_views
     candidates = _candidates(answering, source, pool, random_state, asked) if reads else ()
-    views = _fit_views(answering, Picked(source, parts[0]), candidates, pilot, folder / FIT, asked, random_state, say)
+    views = _fit_views(answering, Picked(source, parts[0]), candidates, pilot, stores / FIT, asked, random_state, say)
     say("3/4  Fit the calibration.")
     fitted = method.fit(views)
     # What `recal watch` and `recal apply --follow` compare with; the pilot holds every transformation.
-    tried = pilot_path(folder / FIT)
+    tried = pilot_path(stores / FIT)
     fitted.profile_ = profile(read_views(tried) if tried.exists() else views, random_state=random_state)
     say("4/4  Choose the threshold, and check everything on the remaining inputs.")
     needed = fitted.needed_transforms()
-    deciding = collect(answering, Picked(source, parts[1]), needed, out=folder / DECIDE, **asked)
-    judging = collect(answering, Picked(source, parts[2]), needed, out=folder / JUDGE, **asked)
-    found = _judged(fitted, deciding, judging, risk, confidence, sizes, folder, random_state)
+    judging = collect(answering, Picked(source, parts[2]), needed, out=stores / JUDGE, **asked)
+    if cross_fit:
+        deciding = _crossfitted(method, views, random_state)
+    else:
+        rows = collect(answering, Picked(source, parts[1]), needed, out=stores / DECIDE, **asked)
+        deciding = _Deciding(rows, *fitted.predict_both(rows))
+    found = _judged(fitted, deciding, judging, risk, confidence, sizes, cross_fit, folder, random_state)
     _write(found, deciding, title, command, random_state)
     return found
+
+
+@dataclass(frozen=True)
+class _Deciding:
+    """The inputs that the threshold is chosen on, and calibrated answers to them that no fit has seen."""
+
+    views: Views
+    probs: Floats
+    sure: Floats
+
+
+def _crossfitted(method: Calibrator, views: Views, seed: int) -> _Deciding:
+    assert views.labels is not None
+    how: dict[str, Any] = {"folds": _FOLDS, "classes": views.classes, "random_state": seed}
+    return _Deciding(views, *crossfitted_answers(method, views, views.labels, **how))
 
 
 def check_labelled(source: Source, where: object = "") -> None:
     """Refuse inputs without labels, and say where labels may come from."""
     if not isinstance(source, IndexedSource) or source.batch(0, 1).labels is not None:
         return
-    columns = [] if not isinstance(source, TableSource) else [str(name) for name in source.values.columns]
-    told = f"its columns are {', '.join(columns)}" if columns else ""
-    column = Remedy("Name theirs: label_column=...", typed="Name theirs: --label-column NAME")
+    frame = source.values if isinstance(source, TableSource) else None
+    columns = [] if frame is None else [str(name) for name in frame.columns]
+    told = f"the columns are {', '.join(columns)}" if columns else ""
+    likely = None if frame is None else likely_labels(frame)
+    python, typed = ("...", "NAME") if likely is None else (repr(likely), shlex.quote(likely))
+    column = Remedy(
+        f"Say which column holds them: label_column={python}",
+        typed=f"Say which column holds them: --label-column {typed}",
+    )
     others = Remedy(
         "Pass `labels`, or put the files into one folder per class",
         typed="Add --labels FILE, or put the files into one folder per class",
@@ -292,19 +249,23 @@ def _fit_views(
 
 def _judged(
     fitted: Calibrator,
-    deciding: Views,
+    deciding: _Deciding,
     judging: Views,
     risk: float,
     confidence: float,
     sizes: tuple[int, int, int],
+    cross_fit: bool,
     folder: Path,
     seed: int,
 ) -> Calibrated:
-    assert deciding.labels is not None
+    assert deciding.views.labels is not None
     assert judging.labels is not None
-    probs, sure = fitted.predict_both(deciding)
-    decision = decide(probs, deciding.labels, risk, confidence, confidences=sure)
-    before = decide(calibrated_probs(Plan(), deciding), deciding.labels, risk, confidence)
+    named = {"before": calibrated_probs(Plan(), deciding.views), "after": deciding.probs}
+    confidences = {"after": deciding.sure}
+    both = decide_each(
+        named, deciding.views.labels, risk, confidence, confidences=confidences, draws=_DRAWS, random_state=seed
+    )
+    decision = both["after"]
     fitted.decision_ = decision.rule
     raw, (probs, sure) = calibrated_probs(Plan(), judging), fitted.predict_both(judging)
     accepted = decision.accept(probs, sure)
@@ -312,28 +273,30 @@ def _judged(
     return Calibrated(
         fitted,
         decision,
-        before,
+        both["before"],
+        both.gains["after"],
         evaluate(raw, judging.labels, _DRAWS, random_state=seed),
         evaluate(probs, judging.labels, _DRAWS, confidences=sure, random_state=seed),
         sizes,
         int(accepted.sum()),
         int((accepted & wrong).sum()),
         float(passes_of(fitted, judging.logits).mean()),
+        cross_fit,
         folder,
     )
 
 
-def _write(found: Calibrated, deciding: Views, title: str, command: str, seed: int) -> None:
+def _write(found: Calibrated, deciding: _Deciding, title: str, command: str, seed: int) -> None:
     """Write the page and the summary, and the calibration last: where it is, all is."""
-    assert deciding.labels is not None
+    views = deciding.views
+    assert views.labels is not None
     # Of the rows that the threshold was chosen on: what the page says can be automated is what the rule accepts.
-    probs, sure = found.calibrator.predict_both(deciding)
-    named = {"before": calibrated_probs(Plan(), deciding), "after": probs}
-    names = deciding.classes
-    truth = deciding.labels if names is None else names[deciding.labels]
-    cost = float(passes_of(found.calibrator, deciding.logits).mean())
+    named = {"before": calibrated_probs(Plan(), views), "after": deciding.probs}
+    names = views.classes
+    truth = views.labels if names is None else names[views.labels]
+    cost = float(passes_of(found.calibrator, views.logits).mean())
     compared = compare_probs(
-        named, truth, confidences={"after": sure}, passes={"after": cost}, classes=names, random_state=seed
+        named, truth, confidences={"after": deciding.sure}, passes={"after": cost}, classes=names, random_state=seed
     )
     kept = getattr(found.calibrator, "profile_", None)
     report(compared, found.folder / PAGE, title=title, command=command, risk=found.decision.risk, profile=kept)

@@ -87,6 +87,14 @@ def test_an_unusual_ending_is_refused(place, command, name, capsys):
     assert not (place / name).exists()
 
 
+def test_a_table_of_answers_cannot_be_known_again_and_the_message_does_not_claim_to(place, capsys):
+    command = ["apply", "c.recal", "v.npz", "--out", "again.csv"]
+    assert run(command) == 0
+    assert run(command) == 2
+    assert "already exists. Use --force" in capsys.readouterr().err
+    assert run([*command, "--force"]) == 0
+
+
 WRITES = {
     "c2.recal": ["fit", "v.npz", "--method", "ts", "--out"],
     "p2.npz": ["apply", "c.recal", "v.npz", "--out"],

@@ -117,7 +117,9 @@ def test_a_function_takes_a_table_of_named_labels_in_alphabetical_order(tmp_path
     (tmp_path / "trees.csv").write_text("height,color,tree\n" + "\n".join(rows))
     command = ["calibrate", "--model", "heights:logits", "--data", "trees.csv", "--risk", "0.3", "--out", "made"]
     assert run(command) == 2
-    assert "columns are height, color, tree. Name theirs: --label-column NAME." in capsys.readouterr().err
+    assert (
+        "columns are height, color, tree. Say which column holds them: --label-column NAME." in capsys.readouterr().err
+    )
     command += ["--label-column", "tree", "--pool", "none"]
     assert run(["heights:swapped" if word == "heights:logits" else word for word in command]) == 2
     assert "add: --classes pine,oak" in capsys.readouterr().err

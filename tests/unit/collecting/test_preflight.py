@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas
 import pytest
 
 from recal.cli.app import run
+from recal.collecting.inputs.tables import guess_columns
 from recal.collecting.preflight import preflight
 from recal.errors import InputError
 
@@ -55,6 +58,35 @@ def test_a_csv_of_texts_is_not_silently_a_table(place, capsys):
     assert not (place / "asked.txt").exists()
     columns = ["--text-column", "text", "--label-column", "topic", "--classes", "a,b,c"]
     assert run([*command, *columns]) == 0
+
+
+def test_the_only_column_beside_the_labels_is_read_as_texts_even_if_they_are_short(place, capsys):
+    rows = {"word": [f"w{number}" for number in range(30)], "topic": ["a", "b", "c"] * 10}
+    pandas.DataFrame(rows).to_csv("t.csv", index=False)
+    command = ["collect", "--model", "taught:model", "--data", "t.csv", "--label-column", "topic", "--classes", "a,b,c"]
+    assert run([*command, "--out", "v.npz"]) == 0
+    assert "Texts are read from the column 'word'" in capsys.readouterr().out
+
+
+def test_the_labels_are_in_the_only_column_that_the_model_does_not_take(place):
+    pandas.DataFrame({"size": [1.0, 2.0], "cut": ["a", "b"], "colour": ["x", "y"]}).to_csv("t.csv", index=False)
+    assert guess_columns(Path("t.csv"), None, None, ["size", "colour"]) == {"label_column": "cut"}
+    assert guess_columns(Path("t.csv"), None, None, ["size"]) == {}
+    assert guess_columns(Path("t.csv"), None, None, ["size", "colour", "weight"]) == {}
+
+
+def test_the_message_for_absent_labels_names_the_column_that_looks_like_labels(place, capsys):
+    rows = {"word": [f"w{number}" for number in range(60)], "topic": ["a", "b", "c"] * 20}
+    pandas.DataFrame(rows).to_csv("t.csv", index=False)
+    assert run(["calibrate", "--model", "taught:model", "--data", "t.csv", "--out", "made"]) == 2
+    assert "columns are word, topic. Say which column holds them: --label-column topic." in capsys.readouterr().err
+
+
+def test_a_row_without_any_probability_is_not_blamed_on_logits():
+    probs = np.full((3, 4), 0.25)
+    probs[1] = 0
+    with pytest.raises(InputError, match=r"for row 1\. Return 1 / n_classes"):
+        preflight(lambda batch: probs, np.zeros((3, 2)), outputs="probabilities")
 
 
 def test_logits_that_are_all_equal_are_told(place, capsys):

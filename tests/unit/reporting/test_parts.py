@@ -33,7 +33,7 @@ def test_parts_say_what_numpy_counts_and_come_worst_first():
     found = slices_of(rows, camera, "camera")
     assert found.names[0] == "b"
     assert found.off.tolist() == [True, False, False]
-    assert found.words == "1 of 3 are miscalibrated by more than chance allows, all considered."
+    assert found.words == "1 of 3 are miscalibrated beyond chance (corrected for their number)."
     for index, name in enumerate(found.names):
         inside = camera == name
         assert found.counts[index] == inside.sum()

@@ -53,7 +53,7 @@ def test_a_shy_model_made_boastful_is_shown_to_break_its_promise():
     told = verdict(result, "ts")
     assert (told.before.kept, told.after.kept) == ("underconfident", "overconfident")
     assert told.after.made > told.after.high
-    assert told.headline.startswith("Better, but still miscalibrated: after ts")
+    assert told.headline.startswith("Better, but still miscalibrated: with ts")
     assert "still miscalibrated" in advice(result, recommend(result))
     assert told.tests[1].rejected
     promised, made = f"{told.after.promised:.0f} errors expected", f"{told.after.made} made: overconfident"
@@ -191,7 +191,7 @@ def test_the_first_lines_say_what_to_use_and_what_it_brings():
     lines = headline(result, recommend(result), automated)
     assert lines == (
         "Use the calibrated probabilities.",
-        "100.0% of the answers can be automated with at most 5 % errors, 100.0% before.",
+        "100.0 % of the answers can be automated with at most 5 % errors (100.0 % before).",
     )
 
 

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from recal import Blend, Plan, Step, Views, save
+from recal import Blend, Plan, Step, Views, collect, save
 from recal.collecting import OnnxModel
 from recal.engine.replay import answers_of
 from recal.errors import FileError, InputError
@@ -103,6 +103,30 @@ def test_classifiers_of_scikit_learn(zipmap: bool, tmp_path: Path) -> None:
     out = export_onnx(path, path=tmp_path / "out.onnx", plan=Plan(start=0.5), outputs="probabilities")
     expected = np.exp(0.5 * np.log(probs.astype(np.float64)))
     np.testing.assert_allclose(outputs_of(out, rows)["probs"], expected / expected.sum(1, keepdims=True), atol=1e-5)
+
+
+def test_an_output_that_is_called_probabilities_needs_no_option(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(zoo.skl2onnx(zipmap=False), path)
+    views = collect(path, np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32), None)
+    np.testing.assert_allclose(np.exp(views.logits).sum(1), 1, atol=1e-5)
+    assert views.preprocessing is not None
+    assert views.preprocessing.outputs == "probabilities"  # which the export and new inputs go by
+    onnx.save(zoo.paddle2onnx(), path)
+    assert OnnxModel(path).returns("logits") == "logits"
+
+
+def test_inputs_that_are_columns_of_a_table_are_found_by_name(tmp_path: Path) -> None:
+    """As skl2onnx writes a pipeline that was fitted on a frame."""
+    pandas = pytest.importorskip("pandas")
+    path = tmp_path / "net.onnx"
+    onnx.save(zoo.columns(), path)
+    frame = pandas.DataFrame({"unused": [0, 0], "size": [1.0, 2.0], "colour": pandas.Categorical(["red", "blue"])})
+    np.testing.assert_allclose(OnnxModel(path).answer(frame), [[1.0, 10.0], [2.0, 20.0]])
+    with pytest.raises(InputError, match=r"2 inputs \(size, colour\).*the table has no column colour"):
+        OnnxModel(path).answer(frame[["size"]])
+    with pytest.raises(InputError, match="the inputs are not a table"):
+        OnnxModel(path).answer(np.zeros((2, 2)))
 
 
 def test_of_two_outputs_that_could_be_logits_none_is_guessed(tmp_path: Path) -> None:

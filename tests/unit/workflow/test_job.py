@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
-from recal import load, read_views
+from recal import decide, load, read_views
 from recal.calibrators import TemperatureScaling
 from recal.collecting import as_model, as_source
+from recal.decisions.side_by_side import Gain
 from recal.errors import FileError, InputError
 from recal.transforms import as_transform
 from recal.workflow.folder import calibration_in
@@ -77,6 +79,39 @@ def test_the_folder_holds_a_calibration_that_knows_its_rule(done, problem):
     assert summary["parts"] == {"fit": 400, "decide": 240, "judge": 160}
     assert summary["decision"]["coverage"] == found.decision.coverage
     assert "<html" in (folder / "report.html").read_text()
+
+
+def test_cross_fitting_decides_on_all_but_the_judging_inputs(done, problem, tmp_path, recwarn):
+    told = []
+    how = {"labels": problem[1], "risk": 0.1, "preprocess": centred, "progress": False, "say": told.append}
+    found = calibrate(overconfident, problem[0], tmp_path, calibrator=TemperatureScaling(), cross_fit=True, **how)
+    assert found.sizes == (640, 640, 160)
+    assert found.decision.n_samples == 640
+    assert found.decision.n_fitted == 0
+    assert "Split 800 labelled inputs: 640 to fit and to decide, 160 to check." in told[0]
+    assert not [warning for warning in recwarn if "guarantee" in str(warning.message)]
+    again = load(calibration_in(tmp_path))
+    assert again.decision_ == found.decision.rule
+    judged = read_views(tmp_path / "cross-fit" / "judge.zarr")
+    assert np.array_equal(judged.labels, read_views(done[1] / "judge.zarr").labels)  # the same inputs judge
+    assert again.accept(judged).sum() == found.n_accepted
+
+
+def test_a_share_that_may_not_have_grown_is_called_uncertain(done):
+    found = replace(done[0], gain=Gain(-0.25, (-0.4, 0.2)), sizes=(500, 300, 200))
+    (line,) = [line for line in found.lines() if "can be automated" in line]
+    assert "uncertain: -40 to +20 percentage points in resamples of the 300 inputs that choose the threshold." in line
+    assert "--cross-fit" in line
+    assert "uncertain" not in " ".join(replace(found, gain=Gain(0.3, (0.1, 0.5))).lines())
+
+
+def test_cross_fitting_is_offered_only_where_it_could_show_the_risk(done):
+    none = decide([[0.6, 0.4]] * 20, [0] * 20, risk=0.1)
+    assert none.needed == 113
+    (line,) = [line for line in replace(done[0], decision=none, sizes=(120, 20, 10)).lines() if "No answers" in line]
+    assert "or let more of them decide with --cross-fit" in line
+    (line,) = [line for line in replace(done[0], decision=none, sizes=(100, 20, 10)).lines() if "No answers" in line]
+    assert "--cross-fit" not in line
 
 
 def test_a_pilot_tries_the_whole_pool_on_some_of_the_fitting_inputs(done):

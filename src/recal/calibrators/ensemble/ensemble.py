@@ -17,6 +17,7 @@ from recal.checks import Floats, Labels
 from recal.engine.replay import calibrated_probs
 from recal.errors import InputError
 from recal.plan import Answers, Plan
+from recal.transforms.base import shown
 from recal.views import Views
 
 Vector = NDArray[np.float64]
@@ -44,7 +45,7 @@ class CalibrationEnsemble(Calibrator):
     Parameters
     ----------
     answers : {"kept", "free"}
-        "kept": the model's own prediction always stays the likeliest.
+        "kept": predictions never change. "free": they may change where another class is more likely.
     max_views : int
         How many views may be used; 0 uses none.
     gate : float in (0, 1], "auto" or None
@@ -167,7 +168,7 @@ def sentence(fitted: FittedEnsemble) -> str:
     if evidence is None:
         return f"{mixed}: there are too few samples, or no mistakes, to choose by."
     if fitted.plan is not None:
-        seen = ", ".join(str(transform) for transform in fitted.plan.transforms)
+        seen = ", ".join(shown(transform) for transform in fitted.plan.transforms)
         mixed += f", and stacks {seen} on top for {evidence.passes:.2f} more forward passes per answer"
     return f"{mixed}: on samples left out, its NLL is {_change(evidence)} than that of temperature scaling."
 

@@ -50,7 +50,7 @@ class ViewStacking(Calibrator):
     Parameters
     ----------
     answers : {"kept", "free"}
-        "kept": the model's own prediction always stays the likeliest. "free" gains more, errors fall too.
+        "kept": predictions never change. "free": they may change, which gains more and lowers errors.
     max_views : int
         How many views may be used. 0 fits offsets alone.
     gate : float in (0, 1], "auto" or None

@@ -22,6 +22,7 @@ SUFFIXES = (".csv", ".tsv", ".parquet")
 _WORDS = 3
 _ROWS_TO_GUESS = 1000
 _COMMA_NUMBER = re.compile(r'"?[+-]?\d+,\d+"?')
+_ROWS_PER_LABEL = 10
 
 
 class TableSource(IndexedSource):
@@ -147,35 +148,62 @@ def table_columns(path: Path) -> list[str]:
         return []
 
 
-def guess_columns(path: Path, classes: Sequence[Any] | None) -> dict[str, str]:
+def guess_columns(
+    path: Path, classes: Sequence[Any] | None, label_column: str | None = None, features: Sequence[str] = ()
+) -> dict[str, str]:
     """Return which columns hold labels and texts, where only one reading of a table is possible.
 
-    The labels are in the only column whose values are all classes of the model. The texts are in the column that is
-    left, where just one is and it holds texts. A column called "label" needs no guess.
+    The labels are in `label_column`, in the only column that is none of the model's `features`, or in the only one
+    whose values are all classes of the model. The texts are in the column that is left, where just one is and it holds
+    texts. A column called "label" needs no guess.
     """
-    if path.suffix.lower() == ".parquet" or classes is None or np.asarray(classes).dtype.kind not in "UO":
+    frame = _first_rows(path)
+    if frame is None or (label_column is not None and label_column not in frame.columns):
         return {}
+    label = label_column
+    beyond = [str(name) for name in frame.columns if str(name) not in features]
+    if label is None and features and len(beyond) == 1 and len(frame.columns) == len(features) + 1:
+        return {"label_column": beyond[0]}
+    if label is None:
+        if classes is None or np.asarray(classes).dtype.kind not in "UO" or "label" in frame.columns:
+            return {}
+        known = {str(name) for name in classes}
+        found = [name for name in frame.columns if set(frame[name].map(str)) <= known]
+        if len(found) != 1:
+            return {}
+        (label,) = found
+    others = [name for name in frame.columns if name != label]
+    texts = {"text_column": others[0]} if len(others) == 1 and holds_texts(frame[others[0]], words=1) else {}
+    return texts if label_column is not None else {"label_column": label, **texts}
+
+
+def likely_labels(frame: Any) -> str | None:
+    """Return the only column with few distinct values, each of them in many rows, as labels have; for a message."""
+    few = [name for name in frame.columns if 2 <= frame[name].nunique() <= max(2, len(frame) // _ROWS_PER_LABEL)]
+    named = [name for name in few if frame[name].dtype.kind not in "f"]
+    return str(named[0]) if len(named) == 1 else None
+
+
+def _first_rows(path: Path) -> Any:
+    """The first rows of a .csv or .tsv file; None where there are none, or where `open_table` will tell why."""
+    if path.suffix.lower() == ".parquet":
+        return None
     try:
         import pandas
 
         frame = pandas.read_csv(path, **_written(path), nrows=_ROWS_TO_GUESS)
-    except (ImportError, OSError, ValueError):  # which `open_table` tells
-        return {}
-    known = {str(name) for name in classes}
-    labels = [name for name in frame.columns if set(frame[name].map(str)) <= known]
-    if "label" in frame.columns or len(labels) != 1 or not len(frame):
-        return {}
-    (label,) = labels
-    others = [name for name in frame.columns if name != label]
-    if len(others) == 1 and holds_texts(frame[others[0]]):
-        return {"label_column": label, "text_column": others[0]}
-    return {"label_column": label}
+    except (ImportError, OSError, ValueError):
+        return None
+    return frame if len(frame) else None
 
 
-def holds_texts(column: Any) -> bool:
-    """Whether most values of a column are sentences that no other row has, rather than categories or numbers."""
+def holds_texts(column: Any, words: float = _WORDS) -> bool:
+    """Whether most values of a column are texts that no other row has, rather than categories or numbers.
+
+    Where it is the only column that a model could read, texts of single words count, too.
+    """
     if getattr(column.dtype, "kind", "O") in "biufcmM":
         return False
     values = [str(value) for value in column.head(_ROWS_TO_GUESS).tolist()]
-    words = sum(len(value.split()) for value in values) / max(1, len(values))
-    return words >= _WORDS and len(set(values)) > len(values) / 2
+    mean = sum(len(value.split()) for value in values) / max(1, len(values))
+    return mean >= words and len(set(values)) > len(values) / 2

@@ -23,6 +23,7 @@ from recal.errors import FileError, InputError, MissingExtraError, Remedy, blame
 from recal.files.npz import refuse_bombs
 from recal.transforms.outputs import Outputs, check_outputs, least_probability
 
+_TINY = 1e-6  # a floor of votes is far above
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 
 
@@ -113,7 +114,7 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
         return EstimatorModel(model, outputs=outputs)
     if _comes_from(model, "sklearn"):
         raise InputError(
-            f"{type(model).__name__} has neither decision_function nor predict_proba, so it tells no confidence; "
+            f"{type(model).__name__} has neither decision_function nor predict_proba, so it gives no confidence; "
             "pass a fitted classifier that has one (an SVC needs probability=True for predict_proba)."
         )
     if callable(model):
@@ -309,6 +310,12 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
 
 def log_of(probs: Floats, name: str, floor: float) -> Floats:
     """Return the logarithms of probabilities, floored, and say so when the floor was needed."""
+    empty = np.flatnonzero((probs == 0).all(axis=1))
+    if len(empty):
+        raise InputError(
+            f"{name} gave no class a probability above 0 for row {empty[0]}. Return 1 / n_classes for every class "
+            "where the model has no answer."
+        )
     try:
         check_probs(probs)
     except InputError as error:
@@ -321,9 +328,10 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
             ),
         ) from None
     if probs.min() < floor:
+        votes = "" if floor > _TINY else " For a forest or neighbours use outputs='votes' (--outputs votes)."
         warnings.warn(
             f"{name} returned probabilities of 0, or close to it. Those below {floor:g} count as {floor:g}: the "
-            f"logarithm of 0 is minus infinity. To set another floor, such as {floor / 10:g}: "
+            f"logarithm of 0 is minus infinity.{votes} To set another floor, such as {floor / 10:g}: "
             f"outputs='probabilities:{floor / 10:g}' (--outputs probabilities:{floor / 10:g})",
             UserWarning,
             stacklevel=2,

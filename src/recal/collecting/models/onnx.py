@@ -16,6 +16,7 @@ from recal.collecting.models.onnx_outputs import Output, choose_output
 from recal.collecting.models.onnx_weights import check_external_data, reason_of
 from recal.collecting.models.shapes import pixels_of, with_channel
 from recal.errors import FileError, InputError, MissingExtraError, Remedy
+from recal.transforms.outputs import Outputs
 
 try:
     import onnxruntime
@@ -34,13 +35,16 @@ _DTYPES = {
 
 def _open_session(path: Path) -> Any:
     options, asked = onnxruntime.SessionOptions(), os.environ.get("OMP_NUM_THREADS", "")
+    options.log_severity_level = 4  # what fails is raised, and said once in recal's own message
     if asked.isdigit() and int(asked) > 0:  # onnxruntime itself takes all cores, also when several processes share them
         options.intra_op_num_threads = int(asked)
     return onnxruntime.InferenceSession(str(path), options, providers=onnxruntime.get_available_providers())
 
 
 class OnnxModel(Model):
-    """An ONNX file or an open session with one input, the batch.
+    """An ONNX file or an open session with one input, the batch; or with one input per column of a table.
+
+    Outputs whose name says that they are probabilities are taken as such.
 
     Parameters
     ----------
@@ -69,11 +73,7 @@ class OnnxModel(Model):
             self.name = "the ONNX session"
         self.session = model
         inputs = model.get_inputs()
-        if len(inputs) != 1:
-            raise InputError(
-                f"{self.name} takes {len(inputs)} inputs ({', '.join(i.name for i in inputs)}); recal passes one, "
-                "the batch. Wrap the session in a function that fills the others."
-            )
+        self.columns = {} if len(inputs) == 1 else {one.name: _DTYPES.get(one.type) for one in inputs}
         self.input = inputs[0].name
         self.dtype = _DTYPES.get(inputs[0].type)
         shape = inputs[0].shape
@@ -83,11 +83,15 @@ class OnnxModel(Model):
         file = self.name if self.path is None else str(self.path)
         chosen = choose_output(self.name, outputs, self.asked, file=file, inputs=self.input)
         self.output, self.zipped = chosen.name, chosen.is_zipped
+        self.named_probs = chosen.holds_probs
 
     @property
     def pixels(self) -> Pixels | None:
         """What images must be for this model, by its input's channels; None where its shape does not tell."""
         return pixels_of(self.shape)
+
+    def returns(self, outputs: Outputs) -> Outputs:
+        return "probabilities" if self.named_probs and outputs == "logits" else outputs
 
     def __getstate__(self) -> dict[str, Any]:
         if self.path is None:
@@ -105,6 +109,8 @@ class OnnxModel(Model):
         return digest([repr(described), self.output])
 
     def answer(self, batch: Any) -> NDArray[Any]:
+        if self.columns:
+            return self._run_columns(batch)
         array = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch)
         array = with_channel(array, self.shape)
         array = np.ascontiguousarray(array if self.dtype is None else array.astype(self.dtype, copy=False))
@@ -117,6 +123,25 @@ class OnnxModel(Model):
             pieces.append(self._run(full)[: len(piece)])
         return np.concatenate(pieces)
 
+    def _run_columns(self, frame: Any) -> NDArray[Any]:
+        """Give each input the column of its name: so skl2onnx exports a pipeline that was fitted on a frame."""
+        names = [str(name) for name in getattr(frame, "columns", ())]
+        absent = [name for name in self.columns if name not in names]
+        if absent:
+            held = f"the table has no column {', '.join(absent)}" if names else "the inputs are not a table"
+            raise InputError(
+                f"{self.name} takes {len(self.columns)} inputs ({', '.join(self.columns)}), one per column of a table; "
+                f"{held}",
+                remedy="Bring the columns under these names, or wrap the model in a Python function",
+            )
+        taken = {name: np.asarray(frame[name])[:, None] for name in self.columns}
+        given = {name: values.astype(self.columns[name] or object) for name, values in taken.items()}
+        try:
+            return self._rows(self.session.run([self.output], given)[0])
+        except Exception as error:
+            types = ", ".join(f"{name} {values.dtype}" for name, values in given.items())
+            raise InputError(f"{self.name} refused the columns {types}: {reason_of(error)}.") from error
+
     def _run(self, array: NDArray[Any]) -> NDArray[Any]:
         try:
             answers = self.session.run([self.output], {self.input: array})[0]
@@ -127,6 +152,9 @@ class OnnxModel(Model):
                 f"{reason_of(error)}",
                 remedy=_remedy(expected, array.shape),
             ) from error
+        return self._rows(answers)
+
+    def _rows(self, answers: Any) -> NDArray[Any]:
         if self.zipped:  # one dictionary per row, from class to probability; all have the same order
             answers = [list(row.values()) for row in answers]
         return np.asarray(answers)
@@ -141,6 +169,8 @@ def _remedy(expected: Any, got: tuple[int, ...]) -> str | Remedy:
                 size == want or not isinstance(want, int) or want < 1 for size, want in zip(moved[1:], expected[1:])
             )
             if fits and moved != list(got):
-                said = f"The channels stand at the other end: say channels='{where}' to Normalize"
-                return Remedy(said, typed=f"The channels stand at the other end: add --channels {where}")
+                said = f"The model expects channels {where}: pass preprocess=Normalize(channels='{where}')"
+                typed = f"The model expects channels {where}: add --channels {where}"
+                divides = "which also divides pixels by 255; {} keeps them as they are"
+                return Remedy(f"{said}, {divides.format('divide=1')}", typed=f"{typed}, {divides.format('--divide 1')}")
     return "Bring inputs into that shape in the preprocessing"

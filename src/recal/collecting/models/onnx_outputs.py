@@ -24,6 +24,12 @@ class Output:
         return self.type.startswith("seq(map(")
 
     @property
+    def holds_probs(self) -> bool:
+        """Whether its name or type says that it holds probabilities, as those of skl2onnx and paddle2onnx do."""
+        name = self.name.lower()
+        return self.is_zipped or ("log" not in name and ("prob" in name or "softmax" in name))
+
+    @property
     def may_be_scores(self) -> bool:
         return self.is_zipped or (self.type in FLOATS and self.axes in (None, 2))
 

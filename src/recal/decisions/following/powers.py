@@ -73,7 +73,7 @@ def accept_followed(
     confidences : array-like of shape (n_samples,), optional
         Followed, too: the chance that each answer is right, where it is not the largest probability.
     accept_unlike : bool
-        Apply the rule all the same.
+        Apply the rule anyway.
 
     Examples
     --------

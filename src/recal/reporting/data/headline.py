@@ -26,8 +26,8 @@ def headline(comparison: Comparison, found: Recommendation, automated: Mapping[s
 def _automated(decision: Decision, before: Decision | None) -> str:
     risk = _percent(decision.risk)
     if decision.possible:
-        was = "" if before is None else f", {before.coverage:.1%} before" if before.possible else ", none before"
-        return f"{decision.coverage:.1%} of the answers can be automated with at most {risk} errors{was}."
+        was = "" if before is None else f" ({_share(before)} before)" if before.possible else " (none before)"
+        return f"{_share(decision)} of the answers can be automated with at most {risk} errors{was}."
     labels = f"{decision.n_samples:,} labelled samples"
     if decision.supported_risk is not None:
         return (
@@ -35,6 +35,10 @@ def _automated(decision: Decision, before: Decision | None) -> str:
             "rate at which answers can be automated."
         )
     return f"No answer can be automated: these {labels} guarantee no error rate below 50 %."
+
+
+def _share(decision: Decision) -> str:
+    return f"{100 * decision.coverage:.1f} %"
 
 
 def _percent(share: float) -> str:

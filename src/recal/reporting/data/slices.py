@@ -65,10 +65,8 @@ class Slices:
             start = ""
         found = int(self.off.sum())
         if not found:
-            return (
-                start + f"No {self.by} is miscalibrated by more than chance allows, all {len(self.names)} considered."
-            )
-        return start + f"{found} of {len(self.names)} are miscalibrated by more than chance allows, all considered."
+            return start + f"No {self.by} is miscalibrated beyond chance (corrected for {len(self.names)} of them)."
+        return start + f"{found} of {len(self.names)} are miscalibrated beyond chance (corrected for their number)."
 
     def of(self, names: Sequence[str]) -> Slices:
         """Only these parts, in this order."""

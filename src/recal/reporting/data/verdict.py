@@ -177,7 +177,7 @@ def _test(tested: CalibrationTest, ece_high: float) -> str:
 
 def _after(method: str) -> str:
     """Probabilities from anywhere are called "before" and "after" themselves."""
-    return "after" if method == "after" else f"after {method}"
+    return {"after": "after", "default": "with the default"}.get(method, f"with {method}")
 
 
 def _count(value: float) -> str:

@@ -116,7 +116,7 @@ def threshold_chart(tables: Mapping[str, Thresholds], shown: int) -> str:
     """Share right among the answers above a threshold; `tables` by "before" and "after", and the script moves both."""
     low = min(_lowest(table) for table in tables.values())
     chart = Chart("Share right above a confidence threshold", (0, 1), (low, 1), height=320)
-    labels = "confidence threshold", "right among those above it"
+    labels = "confidence threshold", "accuracy of accepted answers"
     chart.axes(FIFTHS, ticks(low, 1), *labels, y_format=percent_tick)
     at = float(next(iter(tables.values())).thresholds[shown])
     chart.add("line", id="cursor", css="cursor", x1=chart.px(at), x2=chart.px(at), y1=chart.top, y2=chart.bottom)

@@ -21,10 +21,10 @@ def how_much_can_be_automated(view: Page) -> str:
     note = (
         f"Guarantee: with {CONFIDENCE:.0%} confidence, at most this share of accepted answers is wrong on inputs like "
         "these. The threshold search is accounted for. Each point has its own guarantee. "
-        "Sets: the fewest classes that hold the true one with the coverage that is asked for; made on one half of the "
-        "test rows and measured on the other."
+        "Prediction sets: the smallest sets of classes that contain the true class with the requested coverage. They "
+        "are made on one half of the test rows and measured on the other."
     )
-    return section("automation", "How much can be automated?", view.per_method(blocks), note.replace("%", "&nbsp;%"))
+    return section("automation", "Answers that can be automated", view.per_method(blocks), note.replace("%", "&nbsp;%"))
 
 
 def _block(found: Mapping[str, Automation]) -> str:
@@ -62,6 +62,6 @@ def _sets(found: Mapping[str, Automation]) -> str:
             rows.append([escape(one.method), held, f"{one.sets.mean_size:.3f}", percent(one.sets.single)])
     if not rows:
         return ""
-    title = f"Prediction sets that hold the truth {100 * found['after'].set_coverage:g} % of the time"
+    title = f"Prediction sets that contain the true class {100 * found['after'].set_coverage:g} % of the time"
     head = ["method", "truth held", "mean size", "one class"]
     return f'<div class="card tight"><h3>{title}</h3>{table(head, rows, title, card=False)}</div>'

@@ -20,9 +20,9 @@ def damaged_inputs(view: Page) -> str:
     card = figure("Temperature and accuracy of each view", damage_chart(study), legend(keys))
     numbers = f'<div class="card tight"><h3>By kind of damage</h3>{_table(study)}</div>'
     note = (
-        "Each view of the labelled samples is a damaged set whose labels are known. From them the calibration learns "
-        "to read temperature (as a multiple of the fit’s) and accuracy off new inputs’ logits, without labels. Damage "
-        "unlike every view is called unknown. Predictions never change."
+        "Each view of the labelled samples is a damaged set with known labels. From these sets the calibration learns "
+        "to estimate the temperature (relative to the fit’s) and the accuracy of new inputs from their logits alone. "
+        "Damage unlike every view is reported as unknown. Predictions never change."
     )
     return section("damage", "Damaged inputs", f'{words}<div class="two">{card}{numbers}</div>', note)
 

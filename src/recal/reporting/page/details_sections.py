@@ -36,4 +36,4 @@ def how_it_was_made(view: Page) -> str:
     shown = "Figures, verdict and slider show the first split. " if setup.splits > 1 else ""
     rows = "".join(f"<dt>{term}</dt><dd>{fact}</dd>" for term, fact in facts)
     note = f"{shown}Intervals of a single split come from the bootstrap; see the documentation of recal.metrics."
-    return section("made", "How this was made", f'<div class="card"><dl>{rows}</dl></div>', note)
+    return section("made", "Data, versions and command", f'<div class="card"><dl>{rows}</dl></div>', note)

@@ -29,9 +29,9 @@ def classes(view: Page) -> str:
         }
         blocks[name] = _parts(parts, f"By predicted class: {name}")
     note = (
-        "Dots: mean confidence minus accuracy of the answers with each class, before and after; right of the middle "
-        "the model was overconfident. Light boxes: where the dots of a calibrated model lie. A star marks what chance "
-        "does not explain, all classes considered."
+        "Dots: mean confidence minus accuracy of the answers with each class, before and after. Dots on the right are "
+        "overconfident. Light boxes: the range of a calibrated model. A star marks a gap that chance does not explain "
+        "(corrected for the number of classes)."
     )
     return section("classes", "Class by class, worst first", view.per_method(blocks), note)
 
@@ -78,10 +78,8 @@ def look_at_these(view: Page) -> str:
     if not any(blocks.values()):
         return ""
     where = "the file that was tested on" if view.comparison.test is not None else "the file"
-    note = (
-        f"Rows are numbered from 0 in {where}. “Doubted”: the share of the views in which the model answers otherwise."
-    )
-    return section("look", "Look at these", view.per_method(blocks), note)
+    note = f"Rows are numbered from 0 in {where}. “Doubted”: the share of the views in which the prediction changes."
+    return section("look", "Samples to look at", view.per_method(blocks), note)
 
 
 def _examples(view: Page, found: Examples) -> str:
@@ -98,7 +96,7 @@ def _examples(view: Page, found: Examples) -> str:
 
 def _example(view: Page, one: Example) -> str:
     picture = "" if view.inputs is None else shown_input(view.inputs, one.row)
-    verdict = "right" if one.right else f"in truth {one.truth}"
+    verdict = "right" if one.right else f"true class {one.truth}"
     doubted = "" if one.doubt != one.doubt else f"<small>doubted by {percent(one.doubt, 0)} of the views</small>"
     sure = f"{percent(one.before)} → {percent(one.after)}" if view.before is not None else percent(one.after)
     return (
@@ -118,8 +116,7 @@ def how_many_labels(view: Page) -> str:
     )
     words = f'<p class="finding">{escape(curve.words)}</p>'
     note = (
-        f"{escape(view.shown)} was fitted again on random parts of its rows, three of each size. What more labels "
-        "would bring supposes that the distance to what can be reached shrinks as one over their number, and the "
-        "interval's width as one over its square root."
+        f"{escape(view.shown)} was fitted again on random parts of its rows, three of each size. The estimate "
+        "for more labels assumes that the excess NLL falls as 1/n, and the width of the interval as 1/sqrt(n)."
     )
-    return section("labels", "How many labels?", f'{words}<div class="two">{card}</div>', note)
+    return section("labels", "Number of labels", f'{words}<div class="two">{card}</div>', note)

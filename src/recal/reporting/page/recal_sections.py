@@ -34,8 +34,8 @@ def recal_figures(view: Page) -> str:
         if path is not None:
             keys = legend({"after": "NLL", "before": "Brier score"})
             cards.append(figure("Proper scores on the test rows", group_charts.path_chart(path), keys))
-        cards.append(figure("What happened to each group's confidence", group_charts.betas_chart(data), group_keys))
-        cards.append(figure("Which groups each transformation makes", group_charts.flow_chart(data), group_keys))
+        cards.append(figure("Change of each group's confidence", group_charts.betas_chart(data), group_keys))
+        cards.append(figure("Groups by transformation", group_charts.flow_chart(data), group_keys))
         head = f"<h2>How {escape(name)} got there</h2>"
         note = (
             f'<p class="note">{len(history)} iterations over {len(plan.transforms)} transformations. Each sorts the '
@@ -65,9 +65,9 @@ def groups(view: Page) -> str:
         for words, study in studies.items()
     )
     note = (
-        "How the uncalibrated test inputs react when they lose information, for each transformation: a group with a "
-        "large error is one that a single temperature cannot serve. The copy's confidence is read in two ways. In "
-        f"brackets the group's median size; groups of fewer than {FEWEST_RANKED} samples are not ranked."
+        "How the uncalibrated test inputs react to each transformation. A single temperature cannot correct a group "
+        "with a large error. The copy's confidence is measured in two ways. In brackets: the median size of the group. "
+        f"Groups of fewer than {FEWEST_RANKED} samples are not ranked."
     )
     body = f'<div class="two">{"".join(cards)}</div>{tables}'
     return section("groups", "The four groups", body, note)

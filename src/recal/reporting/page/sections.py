@@ -98,13 +98,13 @@ def figures(view: Page) -> str:
         cards.append(figure("Risk against coverage", risk_coverage_chart(curves), keys, data_tables.risk_table(curves)))
         blocks[name] = f'<div class="two">{"".join(cards)}</div>'
     note = (
-        "Reliability: the thick mark is the share right in a bin of confidence, the light box its 95 % band, the dark "
-        "box the distance to the bin's mean confidence; a calibrated model lies on the dashed line. By rank: each "
-        "column holds equally many answers, so that the many confident ones are not squeezed into the last bin; a dot "
-        "outside of its light box made more or fewer errors than a calibrated model would. Histograms: filled is "
-        "right, hollow is wrong; the solid line is the mean confidence, the dashed one the accuracy."
+        "Reliability: the thick mark is the accuracy in a bin of confidence, with its 95 % band as a light box. The "
+        "dark box is the distance to the bin's mean confidence. A calibrated model lies on the dashed line. By rank: "
+        "each column has equally many answers. A dot outside its light box made more or fewer errors than a "
+        "calibrated model would. Histograms: right answers are filled, wrong ones hollow. The solid line is the mean "
+        "confidence, the dashed one the accuracy."
     )
-    return section("figures", "Where confidence was and is off", view.per_method(blocks), note)
+    return section("figures", "Calibration before and after", view.per_method(blocks), note)
 
 
 def _cards(rows: RowScores, name: str, css: str, n_bins: int) -> dict[str, str]:

@@ -28,7 +28,7 @@ def slider_card(view: Page) -> str:
     )
     lines = [
         ("Answers accepted", "coverage", "accepted"),
-        ("Right among them", "accuracy", None),
+        ("Accuracy of accepted answers", "accuracy", None),
         ("Errors made", "errors", None),
         ("Errors expected from its confidence", "promised", "range"),
     ]

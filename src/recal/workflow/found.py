@@ -1,0 +1,124 @@
+"""What `recal calibrate` found, and the lines in which it says so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recal.calibrators.base import Calibrator
+from recal.decisions import Decision
+from recal.decisions.side_by_side import Gain
+from recal.files.origin import MARK
+from recal.metrics import Evaluation
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What `calibrate` found.
+
+    Attributes
+    ----------
+    calibrator : Calibrator
+        Fitted, with the rule as its `decision_`.
+    decision, decision_before : Decision
+        How much can be automated with the calibrated probabilities, and with the model's own.
+    before, after : Evaluation
+        Of the judging part: the model's own probabilities, and the calibrated ones.
+    sizes : (int, int, int)
+        Inputs for fitting, deciding and judging; where `cross_fit`, the first two are the same.
+    gain : Gain
+        How much more is automated after calibration than before, with the interval of that difference.
+    n_accepted, n_errors : int
+        Accepted answers of the judging part, and the mistakes among them.
+    cross_fit : bool
+        Whether fitting and deciding used the same inputs.
+    passes_per_answer : float
+    folder : Path
+    """
+
+    calibrator: Calibrator
+    decision: Decision
+    decision_before: Decision
+    gain: Gain
+    before: Evaluation
+    after: Evaluation
+    sizes: tuple[int, int, int]
+    n_accepted: int
+    n_errors: int
+    passes_per_answer: float
+    cross_fit: bool
+    folder: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "made_by": MARK,
+            "reason": getattr(self.calibrator, "reason_", ""),
+            "method": getattr(self.calibrator, "choice_", self.calibrator.short_name),
+            "parts": dict(zip(("fit", "decide", "judge"), self.sizes)),
+            "before": {name: self.before[name] for name in ("nll", "ece", "brier", "error_rate")},
+            "after": {name: self.after[name] for name in ("nll", "ece", "brier", "error_rate")},
+            "decision": self.decision.to_dict(),
+            "decision_before": self.decision_before.to_dict(),
+            "gain": {"difference": self.gain.difference, "interval": list(self.gain.interval)},
+            "cross_fit": self.cross_fit,
+            "judged": {"accepted": self.n_accepted, "errors": self.n_errors},
+            "passes_per_answer": self.passes_per_answer,
+        }
+
+    def lines(self) -> list[str]:
+        """What a person wants to know, in four lines."""
+        before, after = self.before, self.after
+        scores = (
+            f"NLL {before['nll']:.4f} -> {after['nll']:.4f}, ECE {before['ece']:.4f} -> {after['ece']:.4f} "
+            f"(before -> after, lower is better; {self.sizes[2]:,} inputs used for nothing else)."
+        )
+        passes = f"Forward passes per answer: {self.passes_per_answer:.2f}."
+        return [self.reason, scores, self._automated(), passes] if self.reason else [scores, self._automated(), passes]
+
+    @property
+    def reason(self) -> str:
+        return str(getattr(self.calibrator, "reason_", ""))
+
+    def _automated(self) -> str:
+        risk = f"{100 * self.decision.risk:g} %"
+        if not self.decision.possible:
+            return f"No answers can be automated with at most {risk} errors: {self._why_none()}"
+        old = self.decision_before
+        was = f"{old.coverage:.1%}" if old.possible else "none"
+        return (
+            f"{self.decision.coverage:.1%} of the answers can be automated with at most {risk} errors ({was} before "
+            f"calibration). Check on the {self.sizes[2]:,}: {self.n_accepted:,} accepted, {self.n_errors:,} wrong."
+            f"{self._chance()}"
+        )
+
+    def _chance(self) -> str:
+        """What to think of a share that is no clearly larger than before: few inputs decide, and they are a sample."""
+        low, high = self.gain.interval
+        if not self.decision_before.possible or low > 0:
+            return ""
+        said = (
+            f" The change is uncertain: {100 * low:+.0f} to {100 * high:+.0f} percentage points in resamples of the "
+            f"{self.sizes[1]:,} inputs that choose the threshold."
+        )
+        return said if self.cross_fit else f"{said} --cross-fit lets more inputs choose."
+
+    def _why_none(self) -> str:
+        needed, instead = self.decision.needed, self.decision.suggested_risk
+        some = "" if instead is None else f" With --risk {instead:g} some can be automated."
+        if needed is None:
+            return f"even the most confident answers have more. More labels would not help, a better model would.{some}"
+        more = needed / (self.sizes[1] / self._n_labelled)  # of the inputs to add, as many would decide
+        digits = 10 ** max(0, len(str(int(more))) - 2)
+        enough = not self.cross_fit and needed <= self.sizes[0]  # those of the fit would decide, too
+        return (
+            f"{self.sizes[1]:,} inputs to decide on are too few to show it. Add about "
+            f"{int(math.ceil(more / digits) * digits):,} labelled inputs"
+            f"{', or let more of them decide with --cross-fit' if enough else ''}.{some}"
+        )
+
+    @property
+    def _n_labelled(self) -> int:
+        return self.sizes[2] + (self.sizes[1] if self.cross_fit else self.sizes[0] + self.sizes[1])
