@@ -110,7 +110,9 @@ def circumstances(around: str) -> Iterator[None]:
             package = around.removeprefix("without ")
             hidden = {name: None for name in (package, *sys.modules) if name.split(".")[0] == package}
             stack.enter_context(mock.patch.dict(sys.modules, hidden))
-            stack.enter_context(mock.patch.dict(vars(models)))  # a module imported anew also replaces its package's name
+            stack.enter_context(
+                mock.patch.dict(vars(models))
+            )  # a module imported anew also replaces its package's name
             for name in [name for name in sys.modules if name.startswith("recal.collecting.models.")]:
                 del sys.modules[name]  # they have imported it already
         yield
