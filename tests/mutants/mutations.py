@@ -94,13 +94,7 @@ MUTATIONS = tuple(
             "strange = found.variance > UNKNOWN_FROM",
             _DECISIONS,
         ),
-        (
-            "decisions/following/condition.py",
-            "strange = found.variance >= UNKNOWN_FROM",
-            "strange = found.variance >= STAYS_FROM",
-            _DECISIONS,
-        ),
-        ("decisions/following/condition.py", "1.0 if found.variance >= STAYS_FROM else ratio", "1.0", _DECISIONS),
+        ("decisions/following/condition.py", "UNKNOWN_FROM = 0.3", "UNKNOWN_FROM = 0.32", _FOLLOWING),
         ("decisions/following/condition.py", "strange or found.as_damage >= UNKNOWN_FROM", "strange", _FOLLOWING),
         ("decisions/following/condition.py", "unlike=strange", "unlike=True", _FOLLOWING),
         (

@@ -23,9 +23,8 @@ SIZES = (50, 100, 200, 400, 800)
 SMALLEST_BATCH = 50
 FEWEST_KINDS = 3
 # From this variance of the process on (1 is the prior's), a batch is unlike every set of the fit and its accuracy
-# unknown. Its temperature still follows for a while: the process says "no change" the more, the less it knows.
+# unknown. Its temperature still follows: the process says "no change" the more, the less it knows.
 UNKNOWN_FROM = 0.3
-STAYS_FROM = 0.6
 _EVERYTHING: Interval = (0.0, 1.0)
 _LEFT_OUT_LEVEL = 0.9
 _DEVIATIONS = 1.959964
@@ -157,9 +156,8 @@ class Following:
         ratio = math.exp(held_back(float(found.changes[0]), error, chance[0]))
         if strange or found.as_damage >= UNKNOWN_FROM:
             reason = "these inputs are unlike every view of the fit" if strange else _FEW_CLASSES
-            kept = 1.0 if found.variance >= STAYS_FROM else ratio
             nothing = unknown(self.beta, reason, found.variance)
-            return replace(nothing, ratio=kept, beta=self.beta * kept, unlike=strange)
+            return replace(nothing, ratio=ratio, beta=self.beta * ratio, unlike=strange)
         return self._known(found, ratio, n, chance[1])
 
     def _known(self, found: _Reading, ratio: float, n: int, chance: float) -> Condition:
