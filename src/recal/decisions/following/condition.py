@@ -31,6 +31,7 @@ _DEVIATIONS = 1.959964
 _RESAMPLES = 50
 _RESAMPLED_AT_MOST = 20_000
 _CLASS_MIXES = ":"  # stands for these sets; a kind of view is its spec up to the colon
+_UNLIKE = "these inputs are unlike every view of the fit; label some, or fit with views of what happened to them"
 _FEW_CLASSES = "the mix of predicted classes is that of another class mix, or of damage unlike every view of the fit"
 
 
@@ -155,7 +156,7 @@ class Following:
         error = self._doubts[0] ** 2 * (found.variance + NOISE) + found.disputed[0]
         ratio = math.exp(held_back(float(found.changes[0]), error, chance[0]))
         if strange or found.as_damage >= UNKNOWN_FROM:
-            reason = "these inputs are unlike every view of the fit" if strange else _FEW_CLASSES
+            reason = _UNLIKE if strange else _FEW_CLASSES
             nothing = unknown(self.beta, reason, found.variance)
             return replace(nothing, ratio=ratio, beta=self.beta * ratio, unlike=strange)
         return self._known(found, ratio, n, chance[1])
