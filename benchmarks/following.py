@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,9 @@ import numpy as np
 
 from recal import DecisionRule, TemperatureScaling, Views, decide, profile, read_views
 from recal.decisions import Profile, adapt_to_class_mix, class_mix, estimate_accuracy, to_the_power
+from recal.decisions.following.labelled_sets import labelled_rows
+from recal.decisions.following.process import Process
+from recal.decisions.following.statistics import entropies, row_numbers, statistics
 from recal.errors import FewSamplesWarning, SameRowsWarning
 from recal.metrics import ece, nll
 
@@ -125,6 +128,9 @@ HEAD = (
 )
 
 
+POOLED_HEAD = "| | gain | better | worst damage | undamaged |\n|---|---|---|---|---|"
+
+
 def halves(views: Views, left_out: np.ndarray, n: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows to fit on, and others for the rule."""
     order = np.random.default_rng(draw).permutation(np.setdiff1d(np.arange(views.n_samples), left_out))
@@ -170,6 +176,7 @@ def on_damage(views: Views, path: Path, draws: int) -> None:
     study("half of each batch clean", sets="half")
     study("three classes five times as frequent", sets="mix")
     study("three of ten classes only", sets="few")
+    _pooled(views, names, damaged, y, rows, draws)
     _coverage(views, damaged, y, rows)
     _estimators(views, damaged, y, rows, draws)
     _class_mixes(views, damaged, y, rows, draws)
@@ -181,6 +188,54 @@ def _mixed(logits: np.ndarray, y: np.ndarray, rng: np.random.Generator, others: 
     n = min(len(y) // 2, int((weights > 0).sum()))
     rows = rng.choice(len(y), n, replace=False, p=weights / weights.sum())
     return logits[rows], y[rows]
+
+
+def bare_process(views: Views, rows: np.ndarray, beta: float) -> Callable[[np.ndarray], float]:
+    """The ratio of a batch by a process over the whole views alone: no mixtures, small sets or holding back."""
+    some = views[rows]
+    assert some.labels is not None
+    accuracy = float((some.logits.argmax(axis=1) == some.labels).mean())
+    cut = float(np.quantile(entropies(some.logits, beta), accuracy))
+    through = [some.logits, *(some.transformed(t) for t in some.transforms if not harmless(t))]
+    sets = [labelled_rows(one, some.labels, beta, cut) for one in through]
+    found = np.array([statistics(one.numbers) for one in sets])
+    spread = found.std(axis=0)
+    process = Process((found - found[0]) / spread, np.array([[one.log_ratio] for one in sets]))
+    return lambda logits: float(
+        np.exp(process((statistics(row_numbers(logits, beta, cut)) - found[:1]) / spread)[0][0, 0])
+    )
+
+
+def _pooled(
+    views: Views, names: np.ndarray, damaged: np.ndarray, y: np.ndarray, rows: np.ndarray, draws: int, count: int = 20
+) -> None:
+    """Many small batches of each damage, each followed by itself; the best temperature is that of all of them."""
+    print(f"\n{count} batches of each damage, judged together\n\n{POOLED_HEAD}")
+    made = [fit(views, halves(views, rows, 2000, draw)[0]) for draw in range(draws)]
+    bare = [bare_process(views, halves(views, rows, 2000, draw)[0], one.kept.beta) for draw, one in enumerate(made)]
+    for size in (50, 100, 300):
+        found: dict[str, list[tuple[float, float, float, float]]] = {"followed": [], "bare process": []}
+        for draw, one in enumerate(made):
+            for number, logits in enumerate(damaged):
+                rng = np.random.default_rng([draw, size, number])
+                chosen = [rng.choice(len(y), size, replace=False) for _ in range(count)]
+                whole = np.concatenate(chosen)
+                probs = one.calibrator.predict_proba(logits[whole])
+                best = nll(TemperatureScaling().fit(logits[whole], y[whole]).predict_proba(logits[whole]), y[whole])
+                ratios = {
+                    "followed": [one.kept.condition(logits[batch]).ratio for batch in chosen],
+                    "bare process": [bare[draw](logits[batch]) for batch in chosen],
+                }
+                for name, each in ratios.items():
+                    after = np.concatenate([to_the_power(p, r) for p, r in zip(np.split(probs, count), each)])
+                    found[name].append((number == 0, nll(probs, y[whole]), nll(after, y[whole]), best))
+        for name, all_of_it in found.items():
+            clean, before, after, best = np.array(all_of_it).T
+            hurt, change = clean == 0, (after - before) / before
+            gain = (before - after)[hurt].sum() / (before - best)[hurt].sum()
+            better = (change[hurt] < 0).mean()
+            cells = [f"{gain:.1%}", f"{better:.0%}", f"{change[hurt].max():+.1%}", f"{change[~hurt].mean():+.2%}"]
+            print(f"| {name}, batches of {size} | " + " | ".join(cells) + " |", flush=True)
 
 
 def _coverage(views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndarray, count: int = 500) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -181,7 +181,13 @@ def table() -> World:
     )
 
 
-def study(name: str, world: World, draws: int) -> None:
+def silence_warnings() -> None:
+    for kind in (SameRowsWarning, FewSamplesWarning, DoubtfulLabelsWarning, ConvergenceWarning):
+        warnings.simplefilter("ignore", kind)
+
+
+def study(name: str, world: World, draws: int, apart: Sequence[str] = ()) -> None:
+    """Print a row for all damages, one for those in `apart`, one for undamaged inputs and one for each damage."""
     judged: list[Judged] = []
     clean: list[Judged] = []
     lines: dict[str, list[Judged]] = {}
@@ -216,6 +222,8 @@ def study(name: str, world: World, draws: int) -> None:
             lines.setdefault(damage, []).append(found)
             judged.append(found)
     print(row(f"**{name}**, {len(world.damages)} damages", judged), flush=True)
+    if apart:
+        print(row(f"{name}, unlike any view", [one for damage in apart for one in lines[damage]]), flush=True)
     print(row(f"{name}, undamaged", clean), flush=True)
     for damage, found_of_it in lines.items():
         print(row(f"{name}: {damage}", found_of_it), flush=True)
@@ -229,8 +237,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--only", choices=WORLDS)
     given = parser.parse_args()
-    for kind in (SameRowsWarning, FewSamplesWarning, DoubtfulLabelsWarning, ConvergenceWarning):
-        warnings.simplefilter("ignore", kind)
+    silence_warnings()
     print(HEAD)
     for name, make in WORLDS.items():
         if given.only in (None, name):

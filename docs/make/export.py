@@ -43,7 +43,9 @@ def transformations() -> str:
 def _why(kind: type[BuiltIn]) -> str:
     if kind.modality in ("text", "tabular"):
         return f"works on {'texts and token ids' if kind.modality == 'text' else 'columns'} as Python holds them"
-    return "draws at random, from the input's own content" if "seed" in kind.options() else "calls a codec"
+    if "seed" in kind.options():
+        return "draws at random, from the input's own content"
+    return "calls a codec" if kind.modality == "image" else "is meant for pools of damage, which are collected once"
 
 
 def page(text: str) -> str:

@@ -26,6 +26,7 @@ _CHOICES = "statistics/test_choices.py"
 _SETS = "unit/decisions/test_sets.py"
 _WATCH = "unit/decisions/test_watch.py"
 _FOLLOWING = "unit/decisions/test_following.py"
+_MIX = "unit/decisions/test_class_mix.py"
 _ATOMIC = "unit/files/test_atomic.py"
 _REFUSAL = "unit/cli/test_decide_watch.py::test_decide_refuses_the_samples_of_the_fit_from_views_and_from_probabilities"
 _GATE = "unit/files/test_gate.py"
@@ -89,17 +90,24 @@ MUTATIONS = tuple(
         ("decisions/following/condition.py", "SMALLEST_BATCH = 50", "SMALLEST_BATCH = 49", _FOLLOWING),
         (
             "decisions/following/condition.py",
-            "if variance[0] >= UNKNOWN_FROM",
-            "if variance[0] > UNKNOWN_FROM",
+            "strange = found.variance >= UNKNOWN_FROM",
+            "strange = found.variance > UNKNOWN_FROM",
             _DECISIONS,
         ),
+        ("decisions/following/condition.py", "UNKNOWN_FROM = 0.3", "UNKNOWN_FROM = 0.32", _FOLLOWING),
+        ("decisions/following/condition.py", "strange or found.as_damage >= UNKNOWN_FROM", "strange", _FOLLOWING),
+        ("decisions/following/condition.py", "unlike=strange", "unlike=True", _FOLLOWING),
         (
             "decisions/following/condition.py",
-            "if variance[0] >= UNKNOWN_FROM",
-            "if variance[0] >= STAYS_FROM",
-            _DECISIONS,
+            "((without - changes[0]) ** 2).sum(",
+            "np.abs(without - changes[0]).max(",
+            _FOLLOWING,
         ),
-        ("decisions/following/condition.py", "1.0 if variance[0] >= STAYS_FROM else ratio", "1.0", _DECISIONS),
+        ("decisions/following/condition.py", "max(0.0, 1 - chance / change**2)", "1.0", _FOLLOWING),
+        ("decisions/following/condition.py", "& (np.arange(len(kinds)) > 0)", "", _FOLLOWING),
+        ("decisions/following/class_mix.py", "_DOUBT = 1.2816", "_DOUBT = 2.326", _MIX),
+        ("decisions/following/class_mix.py", "_DAMAGED = 1.1\n", "_DAMAGED = 1.2\n", _MIX),
+        ("decisions/following/class_mix.py", "if abs(math.log(profile", "if -(math.log(profile", _MIX),
         ("decisions/following/condition.py", "FEWEST_KINDS = 3", "FEWEST_KINDS = 2", _FOLLOWING),
         # rows that were fitted on
         ("engine/same_rows.py", "_LEAST_SHARE = 0.01", "_LEAST_SHARE = 0.5", _SAME),

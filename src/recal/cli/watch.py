@@ -78,12 +78,13 @@ def watch(
         print_json({"file": views, **found.to_dict(), "stream": streamed})
         return
     rows = [[one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"] for one in found.findings]
+    reactions = "; the share of answers that views change; the share of views in which confidence rose"
     print_table(
         str(found).split(". ", 1)[0] + ".",
         ["compared", "at the fit", "today", "p"],
         rows,
-        note="Shown: mean confidence; the share of the class that moved most; the share of answers that views change; "
-        "the share of views in which confidence rose. p is corrected for all of them.",
+        note=f"Shown: mean confidence; the share of the class that moved most{reactions if len(rows) > 2 else ''}. "
+        "p is corrected for all of them.",
     )
     _tell_accuracy(found)
     say(str(found.condition))

@@ -9,10 +9,11 @@ from recal.transforms.image_coding import Jpeg, RandomPixels
 from recal.transforms.image_moves import Crop, Flip, Shift, ZoomIn
 from recal.transforms.parse import TRANSFORMS, as_transform
 from recal.transforms.pool import pool
+from recal.transforms.recording import Clip, Echo, Faster, HighPass
 from recal.transforms.series import Coarse, DropFrames, DropSamples, Quantise
 from recal.transforms.series_moves import TimeShift
 from recal.transforms.sound import Noise, Quieter, TimeMask
-from recal.transforms.tabular import MedianFill, Missing, Permute
+from recal.transforms.tabular import MedianFill, Missing, Permute, Rescale
 from recal.transforms.text import DropTokens, MaskTokens
 from recal.transforms.text_cut import Cut
 from recal.transforms.text_parts import DropCharacters, DropSentences
@@ -23,6 +24,7 @@ __all__ = [
     "Blur",
     "Brightness",
     "BuiltIn",
+    "Clip",
     "Coarse",
     "Contrast",
     "Crop",
@@ -32,7 +34,10 @@ __all__ = [
     "DropSamples",
     "DropSentences",
     "DropTokens",
+    "Echo",
+    "Faster",
     "Flip",
+    "HighPass",
     "Jpeg",
     "LowPass",
     "MaskTokens",
@@ -45,6 +50,7 @@ __all__ = [
     "Quantise",
     "Quieter",
     "RandomPixels",
+    "Rescale",
     "Shift",
     "TimeMask",
     "TimeShift",

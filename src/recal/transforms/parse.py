@@ -11,10 +11,11 @@ from recal.transforms.base import BuiltIn, Named, Transform
 from recal.transforms.image import Blur, Brightness, Contrast, Pixelate, ZoomOut
 from recal.transforms.image_coding import Jpeg, RandomPixels
 from recal.transforms.image_moves import Crop, Flip, Shift, ZoomIn
+from recal.transforms.recording import Clip, Echo, Faster, HighPass
 from recal.transforms.series import Coarse, DropFrames, DropSamples, Quantise
 from recal.transforms.series_moves import TimeShift
 from recal.transforms.sound import Noise, Quieter, TimeMask
-from recal.transforms.tabular import MedianFill, Missing, Permute
+from recal.transforms.tabular import MedianFill, Missing, Permute, Rescale
 from recal.transforms.text import DropTokens, MaskTokens
 from recal.transforms.text_cut import Cut
 from recal.transforms.text_parts import DropCharacters, DropSentences
@@ -42,6 +43,10 @@ TRANSFORMS: tuple[type[BuiltIn], ...] = (
     TimeMask,
     Quieter,
     Noise,
+    HighPass,
+    Clip,
+    Faster,
+    Echo,
     DropTokens,
     MaskTokens,
     DropCharacters,
@@ -50,6 +55,7 @@ TRANSFORMS: tuple[type[BuiltIn], ...] = (
     MedianFill,
     Permute,
     Missing,
+    Rescale,
 )
 KINDS: dict[str, type[BuiltIn]] = {transform.kind: transform for transform in TRANSFORMS}
 

@@ -45,7 +45,7 @@ class TimeMask(SeriesTransform):
         starts = uniforms(content_keys(x, self.kind, self.seed), 1)[:, 0] * (length - width + 1)
         places = np.arange(length) - np.floor(starts).astype(np.intp)[:, None]
         lost = (places >= 0) & (places < width)
-        silence = _silence(dtype)
+        silence = silence_of(dtype)
         return np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), x.dtype.type(silence), x)
 
 
@@ -73,7 +73,7 @@ class Quieter(SeriesTransform):
     axis: int = -1
 
     def _series(self, x: Array, dtype: str) -> Array:
-        silence = _silence(dtype)
+        silence = silence_of(dtype)
         return (x - silence) * self.gain + silence
 
 
@@ -107,7 +107,7 @@ class Noise(SeriesTransform):
     axis: int = -1
 
     def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
-        silence = _silence(dtype)
+        silence = silence_of(dtype)
         sound = (x - silence).reshape(len(x), -1).astype(np.float64)
         keys = content_keys(x, self.kind, self.seed)
         # Box and Muller's way from two even draws to one normal: the same on every machine and for any batch.
@@ -118,6 +118,6 @@ class Noise(SeriesTransform):
         return (sound + scale * noise + silence).reshape(x.shape).astype(x.dtype)
 
 
-def _silence(dtype: str) -> float:
+def silence_of(dtype: str) -> float:
     """Unsigned samples rest at the middle of their range, all others at zero."""
     return 2.0 ** (np.iinfo(dtype).bits - 1) if dtype.startswith("uint") else 0.0

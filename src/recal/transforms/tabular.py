@@ -31,6 +31,8 @@ class TableTransform(BuiltIn):
     strengths: ClassVar[tuple[float, float]] = (0.05, 0.9)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
     traceable: ClassVar[bool] = False
+    numbers_only: ClassVar[bool] = False
+    """Whether a frame's categories stay as they are."""
 
     def __call__(self, rows: Array, /) -> Array:
         if not is_frame(rows):
@@ -39,6 +41,8 @@ class TableTransform(BuiltIn):
         if self.is_identity or not len(table):
             return rows.copy()
         lost, keys = self._lost(table)
+        if self.numbers_only:
+            lost = lost & ~np.array([is_category(rows.iloc[:, place]) for place in range(table.shape[1])])
         return with_numbers(rows, np.where(lost, self._instead(table, keys), table), lost)
 
     def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
@@ -199,6 +203,33 @@ class Missing(TableTransform):
 
     def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
         return np.full(rows.shape[1], np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale(TableTransform):
+    """Multiply ``round(share * n_features)`` features of each row by `factor`: another unit, or a worn sensor.
+
+    Which features follows from `seed` and the row itself. A frame's categories stay as they are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.transforms import Rescale
+    >>> float(Rescale(0.5)(np.ones((1, 4))).sum())
+    8.0
+    """
+
+    kind: ClassVar[str] = "rescale"
+    assumes: ClassVar[str] = "the label does not rest on single features"
+    strengths: ClassVar[tuple[float, float]] = (0.05, 0.6)
+    numbers_only: ClassVar[bool] = True
+
+    share: float
+    factor: float = 3.0
+    seed: int = 0
+
+    def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
+        return np.asarray(rows, np.float64) * self.factor
 
 
 def _numbers(data: Any, what: str) -> NDArray[np.float64]:

@@ -106,14 +106,6 @@ WRITES = {
 }
 
 
-def test_of_a_csv_file_nobody_claims_to_know_who_wrote_it(place, capsys):
-    command = ["apply", "c.recal", "v.npz", "--out", "answers.csv"]
-    assert run(command) == 0
-    assert run(command) == 2
-    assert "answers.csv already exists. Use --force to overwrite it." in capsys.readouterr().err
-    assert run([*command, "--force"]) == 0
-
-
 @pytest.mark.parametrize("name", WRITES)
 def test_what_recal_did_not_make_is_replaced_only_by_force_and_its_own_files_freely(place, name, capsys):
     command = [*WRITES[name], name]

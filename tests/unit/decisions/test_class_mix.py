@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from recal import Views, load, profile, save, watch
 from recal.collecting.applied import Applied
-from recal.decisions import adapt_to_class_mix, class_mix
+from recal.decisions import Profile, adapt_to_class_mix, class_mix
 from recal.decisions.following.class_mix import normal_of_chi_square
+from recal.decisions.following.condition import unknown
 from recal.decisions.following.prior_shift import class_shares
 from recal.errors import FileError, InputError
 
@@ -173,3 +177,26 @@ def test_rows_that_are_surely_of_an_impossible_class_speak_for_no_mix(kept):
     mix = class_mix(kept, logits, impossible=[4])
     assert mix.reason == "classes that cannot occur"
     assert mix.shares[:4] == pytest.approx([0.25] * 4, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ratio", "used"),
+    [
+        (2.33, 1.28, 1.0, True),
+        (2.32, 1.28, 1.0, False),
+        (2.33, 1.29, 1.0, False),
+        (2.33, 1.28, 1.09, True),
+        (2.33, 1.28, 1.11, False),
+        (2.33, 1.28, 1 / 1.09, True),
+        (2.33, 1.28, 1 / 1.11, False),
+    ],
+)
+def test_a_mix_is_used_at_1_percent_given_up_at_10_and_where_following_moves(
+    kept, monkeypatch, first, second, ratio, used
+):
+    answers = iter([first, second])
+    module = sys.modules["recal.decisions.following.class_mix"]
+    monkeypatch.setattr(module, "normal_of_chi_square", lambda value, degrees: next(answers))
+    monkeypatch.setattr(Profile, "condition", lambda self, logits: replace(unknown(1.0, ""), ratio=ratio))
+    rows = np.random.default_rng(0).normal(size=(80, kept.n_classes))
+    assert class_mix(kept, rows).changed is used

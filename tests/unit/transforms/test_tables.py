@@ -8,7 +8,7 @@ import pytest
 
 from recal import pool
 from recal.errors import InputError
-from recal.transforms import MedianFill, Missing
+from recal.transforms import MedianFill, Missing, as_transform
 
 FRAME = pd.DataFrame(
     {
@@ -68,3 +68,12 @@ def test_permuted_values_come_from_the_data():
         assert np.isin(changed[moved, column], levels[column]).all()
     with pytest.raises(InputError, match="knows 5 features; these rows have 4"):
         transform(X[:, :4])
+
+
+def test_rescale_multiplies_numbers_and_leaves_categories():
+    frame = pd.DataFrame({"a": [2.0], "b": pd.Categorical(["x"], categories=["x", "y"]), "c": [5.0]})
+    for seed in range(4):
+        changed = as_transform(f"rescale:0.7:factor=10:seed={seed}")(frame)
+        assert changed["b"].tolist() == ["x"]
+        assert set(changed["a"]) | set(changed["c"]) <= {2.0, 20.0, 5.0, 50.0}
+        assert not changed.equals(frame)

@@ -30,8 +30,12 @@ Vector = NDArray[np.float64]
 
 # Of samples per class with the fit's mix that a batch's own samples are averaged with: rare classes are not ruled out.
 _PRIOR = 5.0
-# One-sided normal quantile of 1 %: a mix is used from here on, and "the mix explains the batch" is given up.
+# One-sided normal quantiles: from 1 % on another mix is looked for, and from 10 % on "the mix explains the batch" is
+# given up. To miss another mix costs a gain, and to take damage for one does harm.
 _SURPRISE = 2.326
+_DOUBT = 1.2816
+# Following that changes the temperature by more than this takes the batch for damaged.
+_DAMAGED = 1.1
 SMALLEST_BATCH = 50
 # From so few samples the fit's own shares and offsets are too uncertain: the first test would often reject them.
 SMALLEST_FIT = 500
@@ -42,6 +46,7 @@ _OFFSET_ROWS = 5000
 _USUAL = 5.0
 _N_NUMBERS = 4
 _LEAST = 1e-300
+_MORE = "more than the class mix has changed, so the inputs may be damaged"
 
 
 @dataclass(frozen=True)
@@ -153,8 +158,8 @@ def class_mix(
     """Return the class mix of new inputs: estimated from their logits, or as given.
 
     An estimate is used only where the fit had 500 samples and the batch has 50 inputs or more, where the mix of the fit
-    does not explain the batch (1 % level), and where another mix alone does (a second test at 1 %). Damaged inputs fail
-    the second test.
+    does not explain the batch (1 % level), where another mix alone does (a second test, at 10 %), and where following
+    would leave the temperature as it is, within 10 %. Damaged inputs fail the second test or the third.
 
     Parameters
     ----------
@@ -294,8 +299,10 @@ def _estimated(profile: Profile, by_class: ByClass, logits: Floats, start: Vecto
     counts = np.maximum(profile.class_shares * n_fit, 1.0)  # type: ignore[operator]
     spread = np.cov(values.T) / n + by_class.spread * float((freely**2 / counts).sum())
     spread[np.diag_indices(len(apart))] += 1e-9
-    if normal_of_chi_square(float(apart @ np.linalg.solve(spread, apart)), len(apart)) >= _SURPRISE:
-        return None, "more than the class mix has changed, so the inputs may be damaged"
+    if normal_of_chi_square(float(apart @ np.linalg.solve(spread, apart)), len(apart)) >= _DOUBT:
+        return None, _MORE
+    if abs(math.log(profile.condition(rows).ratio)) > math.log(_DAMAGED):
+        return None, _MORE
     return found, f"estimated from {n:,} inputs"
 
 

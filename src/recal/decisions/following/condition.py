@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,25 @@ SIZES = (50, 100, 200, 400, 800)
 SMALLEST_BATCH = 50
 FEWEST_KINDS = 3
 # From this variance of the process on (1 is the prior's), a batch is unlike every set of the fit and its accuracy
-# unknown. Its temperature still follows for a while: the process says "no change" the more, the less it knows.
+# unknown. Its temperature still follows: the process says "no change" the more, the less it knows.
 UNKNOWN_FROM = 0.3
-STAYS_FROM = 0.6
 _EVERYTHING: Interval = (0.0, 1.0)
 _LEFT_OUT_LEVEL = 0.9
 _DEVIATIONS = 1.959964
 _RESAMPLES = 50
 _RESAMPLED_AT_MOST = 20_000
+_CLASS_MIXES = ":"  # stands for these sets; a kind of view is its spec up to the colon
+_UNLIKE = "these inputs are unlike every view of the fit; label some, or fit with views of what happened to them"
+_FEW_CLASSES = "the mix of predicted classes is that of another class mix, or of damage unlike every view of the fit"
+
+
+class _Reading(NamedTuple):
+    """What the views say of a batch."""
+
+    changes: Vector  # of log(beta) and of the log-odds of the accuracy
+    variance: float
+    as_damage: float  # the variance where undamaged inputs with other class mixes do not count
+    disputed: Vector  # how far both changes rest on single kinds of view: the sum of squares of what each adds
 
 
 @dataclass(frozen=True)
@@ -140,20 +151,33 @@ class Following:
             )
         if n < SMALLEST_BATCH:
             return unknown(self.beta, f"{n} inputs are too few to judge by; {SMALLEST_BATCH} are needed")
-        process = self._process(n)
-        changes, variance = process(self._place(statistics(rows))[None])
-        chance = self._chance(rows, process)
-        known, centre = float(variance[0]) + NOISE, self.clean_log_odds + changes[0, 1]
-        ratio = math.exp(_held_back(float(changes[0, 0]), self._doubts[0] ** 2 * known + chance[0]))
-        if variance[0] >= UNKNOWN_FROM:
-            strange = unknown(self.beta, "these inputs are unlike every view of the fit", float(variance[0]))
-            kept = 1.0 if variance[0] >= STAYS_FROM else ratio
-            return replace(strange, ratio=kept, beta=self.beta * kept, unlike=True)
+        found, chance = self._read(rows), self._chance(rows)
+        strange = found.variance >= UNKNOWN_FROM
+        error = self._doubts[0] ** 2 * (found.variance + NOISE) + found.disputed[0]
+        ratio = math.exp(held_back(float(found.changes[0]), error, chance[0]))
+        if strange or found.as_damage >= UNKNOWN_FROM:
+            reason = _UNLIKE if strange else _FEW_CLASSES
+            nothing = unknown(self.beta, reason, found.variance)
+            return replace(nothing, ratio=ratio, beta=self.beta * ratio, unlike=strange)
+        return self._known(found, ratio, n, chance[1])
+
+    def _known(self, found: _Reading, ratio: float, n: int, chance: float) -> Condition:
+        """The condition of a batch of `n` that resembles sets of the fit."""
+        centre = self.clean_log_odds + float(found.changes[1])
         accuracy = _share(centre)
         outcomes = (1 / n + 1 / self.n_samples) / max(accuracy * (1 - accuracy), 0.5 / n)
-        spread = math.sqrt(self._doubts[1] ** 2 * known + _DEVIATIONS**2 * (outcomes + chance[1]))
+        error = self._doubts[1] ** 2 * (found.variance + NOISE)
+        spread = math.sqrt(error + _DEVIATIONS**2 * (outcomes + chance + found.disputed[1]))
         interval = (_share(centre - spread), _share(centre + spread))
-        return Condition(True, "", ratio, self.beta * ratio, accuracy, interval, float(variance[0]))
+        return Condition(True, "", ratio, self.beta * ratio, accuracy, interval, found.variance)
+
+    def _read(self, rows: RowNumbers) -> _Reading:
+        """What the processes say of a batch: the one over all sets, and those that miss one kind of view each."""
+        place, size = self._place(statistics(rows))[None], _nearest(len(rows.answers))
+        changes, variance = self._process(size)(place)
+        without = np.array([self._process(size, kind)(place)[0][0] for kind in sorted(set(self.kinds) - {""})])
+        as_damage = float(self._process(size, _CLASS_MIXES)(place)[1][0])
+        return _Reading(changes[0], float(variance[0]), as_damage, ((without - changes[0]) ** 2).sum(axis=0))
 
     def _place(self, found: Vector) -> Vector:
         return np.asarray((found - self.statistics[0]) / self.spread)
@@ -164,21 +188,26 @@ class Following:
         n, hits = self.n_samples, self.accuracy * self.n_samples
         return math.log(hits + 0.5) - math.log(n - hits + 0.5)
 
-    def _process(self, size: int) -> TwoReadings:
-        """The process for batches of a size."""
-        nearest = SIZES[int(np.abs(np.log(np.array(SIZES) / size)).argmin())]
-        if nearest not in self._processes:
-            self._processes[nearest] = self._learned((self.sizes == 0) | (self.sizes == nearest))
-        return self._processes[nearest]
+    def _process(self, size: int, without: str = "") -> TwoReadings:
+        """The process for batches of one of `SIZES`, without the sets of a kind of view."""
+        if (size, without) not in self._processes:
+            chosen = (self.sizes == 0) | (self.sizes == size)
+            self._processes[size, without] = self._learned(chosen & ~self._of(without))
+        return self._processes[size, without]
+
+    def _of(self, kind: str) -> NDArray[np.bool_]:
+        """Which sets are of a kind of view, or undamaged inputs with other class mixes."""
+        kinds = np.array(self.kinds)
+        if kind != _CLASS_MIXES:
+            return (kinds == kind) & (kind != "")
+        return (kinds == "") & (self.sizes == 0) & (np.arange(len(kinds)) > 0)
 
     @cached_property
-    def _processes(self) -> dict[int, TwoReadings]:
+    def _processes(self) -> dict[tuple[int, str], TwoReadings]:
         return {}
 
     def _learned(self, sets: NDArray[np.bool_]) -> TwoReadings:
-        familiar = (self.sizes[sets] == 0) | np.array([kind == "" for kind in self.kinds])[sets]
-        places = self._place(self.statistics[sets])
-        return TwoReadings(places, self.changes[sets], hidden=CLASS_MIX, familiar=familiar)
+        return TwoReadings(self._place(self.statistics[sets]), self.changes[sets], hidden=CLASS_MIX)
 
     @cached_property
     def _doubts(self) -> tuple[float, float]:
@@ -188,11 +217,10 @@ class Following:
         for log(beta), and a quantile for the log-odds of the accuracy, for which sets that would be called unknown do
         not count. With this quantile, intervals of kinds left out of the whole profile hold in about 95 % of batches.
         """
-        kinds, usual = np.array(self.kinds), (self.sizes == 0) | (self.sizes == SIZES[-1])
         errors, variances = [np.empty((0, 2))], [np.empty(0)]
         for kind in sorted(set(self.kinds) - {""}):
-            own = (kinds == kind) & (self.sizes == 0)
-            changes, variance = self._learned(usual & (kinds != kind))(self._place(self.statistics[own]))
+            own = self._of(kind) & (self.sizes == 0)
+            changes, variance = self._process(SIZES[-1], kind)(self._place(self.statistics[own]))
             errors.append(np.abs(self.changes[own] - changes) / np.sqrt(variance + NOISE)[:, None])
             variances.append(variance)
         found, known = np.concatenate(errors), np.concatenate(variances) < UNKNOWN_FROM
@@ -201,7 +229,7 @@ class Following:
         rank = math.ceil(_LEFT_OUT_LEVEL * (known.sum() + 1))
         return float(np.median(found[known, 0])), float(np.sort(found[known, 1])[min(rank, known.sum()) - 1])
 
-    def _chance(self, rows: RowNumbers, process: TwoReadings) -> Vector:
+    def _chance(self, rows: RowNumbers) -> Vector:
         """The variances that chance alone gives what the process says of a batch of this size, (2,)."""
         n = len(rows.answers)
         if n > _RESAMPLED_AT_MOST:
@@ -209,7 +237,7 @@ class Following:
         rng = np.random.default_rng(0)
         counts = rng.multinomial(n, np.full(n, 1 / n), size=_RESAMPLES).astype(np.float64)
         places = np.array([self._place(statistics(rows, weights)) for weights in counts])
-        return process(places)[0].var(axis=0)
+        return self._process(_nearest(n))(places)[0].var(axis=0)
 
 
 def unknown(beta: float, reason: str, variance: float = 1.0) -> Condition:
@@ -217,9 +245,19 @@ def unknown(beta: float, reason: str, variance: float = 1.0) -> Condition:
     return Condition(False, reason, 1.0, beta, math.nan, _EVERYTHING, variance)
 
 
-def _held_back(change: float, error: float) -> float:
-    """A change of log(beta) as far as it exceeds its own squared error: small changes are mostly error."""
-    return change if error == 0 else change * change**2 / (change**2 + error)
+def held_back(change: float, error: float, chance: float) -> float:
+    """A change of log(beta) as far as it exceeds chance and its own error, both squared.
+
+    What chance may have made is taken off first (James and Stein): a change no larger than chance is none. The rest is
+    followed by the share of it that is not error.
+    """
+    beyond = change * max(0.0, 1 - chance / change**2) if change else 0.0
+    return beyond * beyond**2 / (beyond**2 + error) if beyond else 0.0
+
+
+def _nearest(size: int) -> int:
+    """The size of batch, of those for which chance was learned, that is nearest to this one."""
+    return SIZES[int(np.abs(np.log(np.array(SIZES) / size)).argmin())]
 
 
 def _share(log_odds: float) -> float:

@@ -54,19 +54,17 @@ class TwoReadings:
     """Two processes over the same sets, one of which does not see one statistic: the mix of answered classes.
 
     Damage makes a model answer few classes, and so do inputs of few classes, which are no damage. Of the two readings
-    the one nearer to "no change" is taken. The variance is that of a process over the sets in `familiar` alone: draws
-    of a set's rows say how chance moves its statistics, and nothing about other kinds of damage.
+    the one nearer to "no change" is taken.
     """
 
-    def __init__(self, places: Vector, changes: Vector, *, hidden: int, familiar: NDArray[np.bool_]) -> None:
+    def __init__(self, places: Vector, changes: Vector, *, hidden: int) -> None:
         self._hidden = hidden
         self._all, self._blind = Process(places, changes), Process(self._blinded(places), changes)
-        self._familiar = Process(places[familiar], changes[familiar])
 
     def __call__(self, places: Vector) -> tuple[Vector, Vector]:
-        seen, blind = self._all(places)[0], self._blind(self._blinded(places))[0]
+        (seen, variance), blind = self._all(places), self._blind(self._blinded(places))[0]
         nearer = np.abs(blind[:, :1]) < np.abs(seen[:, :1])
-        return np.where(nearer, blind, seen), self._familiar(places)[1]
+        return np.where(nearer, blind, seen), variance
 
     def _blinded(self, places: Vector) -> Vector:
         return np.delete(places, self._hidden, axis=1)
