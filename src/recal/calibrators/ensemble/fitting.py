@@ -11,7 +11,7 @@ from recal.calibrators.ensemble.members import Members, cross_fitted, fit_member
 from recal.calibrators.machinery.folds import copies_of, stratified_folds
 from recal.calibrators.machinery.mixture_weights import mixture_weights, without_light_ones
 from recal.calibrators.stacking.estimator import fill_log_probs, is_lossless, shortlist
-from recal.calibrators.stacking.view_choice import Choice, Material, choose_views, chosen_again
+from recal.calibrators.stacking.view_choice import WORTH, Choice, LossGain, Material, choose_views, chosen_again
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Labels
 from recal.plan import Answers, Blend, Plan
@@ -35,16 +35,13 @@ _MOST_REPEATS = 10
 # tell members apart.
 _PRIOR = dict.fromkeys(("ts", "ets", "svs", "sms", "ets-svs", "ets-sms"), 0.5)
 _PRIOR_BY_MISTAKES = 30.0
-# From so many mistakes on, samples left out tell whether a member alone does as well as the mixture.
-_MANY_MISTAKES = 200
-# A member that has more freedom than a temperature must have this much of the mixture before it is used alone.
-_HALF = 0.5
+# From so many mistakes on, samples left out tell whether a member alone does as well as the mixture: a temperature, if
+# the mixture's gain over it is within one standard error; another member, if it has half of the weight and no higher
+# loss.
+_MANY_MISTAKES, _HALF = 200, 0.5
 # Of class offsets on top of the mixture, relative to that of `ViewStacking`: the search on samples left out judges them
 # together with the views.
 _OFFSET_PENALTY = 0.1
-# The share of the gain so far that each further view must add, so that about as many are used as by `ViewStacking`: the
-# mixture has taken part of what that counts as the views' gain.
-_WORTH: dict[Answers, float] = {"kept": 0.09, "free": 0.06}
 # What is mixed in of chance before a logarithm is taken, at most.
 _MOST_EPSILON = 1e-4
 
@@ -163,14 +160,18 @@ def _mix(members: Members, evidence: Evidence, kept: bool) -> tuple[dict[str, fl
 
 def _one_or_all(weights: dict[str, float], evidence: Evidence) -> dict[str, float]:
     """Return the weights, or those of one member where many mistakes show that the mixture does no better."""
-    mean = {name: float(np.average(losses, weights=evidence.counts)) for name, losses in evidence.losses.items()}
-    mixture = mean.pop("ensemble")
-    alone = min(mean, key=lambda name: mean[name])
-    mistakes = int((np.argmax(evidence.views.logits, axis=1) != evidence.labels).sum())
-    trusted = alone in ("ts", "ets") or weights.get(alone, 0.0) >= _HALF
-    if mistakes < _MANY_MISTAKES or mean[alone] > mixture or not trusted:
+    if int((np.argmax(evidence.views.logits, axis=1) != evidence.labels).sum()) < _MANY_MISTAKES:
         return weights
-    evidence.losses["ensemble"] = evidence.losses[alone]
+    losses, counts = evidence.losses, evidence.counts
+    mean = {name: float(np.average(each, weights=counts)) for name, each in losses.items()}
+    mixture = mean.pop("ensemble")
+    if LossGain.between(losses["ts"], losses["ensemble"], counts).is_clear:
+        alone = min(mean, key=lambda name: mean[name])
+        if mean[alone] > mixture or weights.get(alone, 0.0) < _HALF:
+            return weights
+    else:
+        alone = min(("ts", "ets"), key=lambda name: mean[name])
+    losses["ensemble"] = losses[alone]
     return {alone: 1.0}
 
 
@@ -225,7 +226,7 @@ def _stack(
         max_views=options.max_views,
         gate=options.gate,
         no_harm=True,
-        worth=_WORTH[options.answers],
+        worth=WORTH[options.answers],
         offsets_alone=False,
     )
     replaced = False

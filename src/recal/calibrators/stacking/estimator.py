@@ -17,7 +17,7 @@ from recal.calibrators.machinery.parameters import (
 )
 from recal.calibrators.machinery.state import check_plan
 from recal.calibrators.stacking.stack_map import Stack, StackMap
-from recal.calibrators.stacking.view_choice import Choice, LossGain, Material, choose_views
+from recal.calibrators.stacking.view_choice import WORTH, Choice, LossGain, Material, choose_views
 from recal.checks import Floats, Labels
 from recal.engine.replay import calibrated_probs
 from recal.engine.scaled import ScaledLogits
@@ -120,7 +120,7 @@ class ViewStacking(Calibrator):
         max_views = check_count("max_views", self.max_views, least=0)
         gate, no_harm = check_gate(self.gate), check_flag("no_harm", self.no_harm)
         kept = self.answers == "kept"
-        worth = (0.1 if kept else 0.03) if self.worth is None else check_number("worth", self.worth)
+        worth = WORTH[self.answers] if self.worth is None else check_number("worth", self.worth)
         logits = views.logits
         beta = fit_beta(logits, labels)
         epsilon = min(_MOST_EPSILON, 1.0 / (len(labels) + 1.0))

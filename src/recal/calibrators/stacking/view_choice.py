@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from recal.calibrators.machinery.folds import stratified_folds
 from recal.calibrators.stacking.stack_map import Stack, StackMap, Vector
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.progress import track
 from recal.runtime.reference import keep_answers
 
@@ -39,6 +40,8 @@ LEAST_SAMPLES = 50
 _SEARCH_TOL = 1e-6
 # The share of the loss that the first view must gain.
 _LEAST_SHARE = 0.005
+# The share of the gain so far that each further view must add, unless a user says otherwise.
+WORTH: dict[Answers, float] = {"kept": 0.1, "free": 0.03}
 # How many of a step's candidates are fitted after the screen, of all and of those that lose nothing, and how near the
 # best one's promise the others' must come.
 _CONTENDERS, _NEAR = 2, 0.8
