@@ -43,7 +43,7 @@ python -m benchmarks.default_study page --out study > docs/results/default.md
 - That last rule was made after ten halves of Fashion-MNIST had been seen, where `beta` alone had lost 2.3 % in one. The
   rule that a temperature is used alone where the mixture's gain is within one standard error was made after twenty of
   its halves and all of `arena.npz` had been seen: it costs 0.4 points of the win rate there and changes no mean.
-- The stack on top of the mixture takes the views that `ViewStacking` takes. That, and structured scaling in place of the
+- The stack on top of the mixture takes the views that `ViewStacking` takes. That, and structured scaling instead of the
   mixture, was chosen on halves of the two CIFAR-10 networks, seven of which the table below shows too: its figures are
   somewhat optimistic. About ten variants were compared.
 - Halves of one file are complements: what one half has too much of, the other lacks. A method that follows chance in
