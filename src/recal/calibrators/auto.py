@@ -151,7 +151,7 @@ def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Ca
     if fitted.evidence is None:
         return member, f"Chosen: {name}, since there are fewer than 50 samples, or no mistakes, to choose by."
     if weight == 1.0:
-        return member, f"Chosen: {name}, since on samples left out no mixture of methods has a clearly lower NLL."
+        return member, f"Chosen: {name}, since on samples left out no mixture of methods has a lower NLL."
     return member, f"Chosen: {name}, which has {100 * weight:.0f} % of the weight in the best mixture of methods."
 
 

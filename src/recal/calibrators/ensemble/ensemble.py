@@ -33,9 +33,9 @@ class CalibrationEnsemble(Calibrator):
 
     The weights are the likeliest ones on cross-fitted probabilities. Half a sample's worth of evidence is added for
     each member but `beta` and `isotonic`, and 30 divided by the number of mistakes for `ts`: few mistakes lead to
-    temperature scaling. Members that get less than a thousandth are dropped. From 200 mistakes on,
-    `ts` or `ets` is used alone where the mixture's gain over `ts` on samples left out is within one standard error, and
-    another member where it has half of the weight and the mixture has no lower loss.
+    temperature scaling. Members that get less than a thousandth are dropped. From 200 mistakes on, the best member is
+    used alone where the mixture has no lower loss on samples left out; a member other than `ts` and `ets` only if it
+    has half of the weight.
 
     Where there are views, the log-probabilities of the mixture, of temperature scaling and of a few views are weighed
     together, as `ViewStacking` does, if samples left out show that views are worth their forward passes. Beside views

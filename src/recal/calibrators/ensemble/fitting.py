@@ -15,7 +15,6 @@ from recal.calibrators.stacking.view_choice import (
     WORTH,
     Choice,
     JudgedStack,
-    LossGain,
     choose_views,
     judged_stack,
 )
@@ -42,10 +41,10 @@ _MOST_REPEATS = 10
 # tell members apart.
 _PRIOR = dict.fromkeys(("ts", "ets", "svs", "sms", "ets-svs", "ets-sms"), 0.5)
 _PRIOR_BY_MISTAKES = 30.0
-# From so many mistakes on, samples left out tell whether a member alone does as well as the mixture: a temperature, if
-# the mixture's gain over it is within one standard error; another member, if it has half of the weight and no higher
-# loss.
-_MANY_MISTAKES, _HALF = 200, 0.5
+# From so many mistakes on, samples left out tell whether a member alone does as well as the mixture.
+_MANY_MISTAKES = 200
+# A member that has more freedom than a temperature must have this much of the mixture before it is used alone.
+_HALF = 0.5
 # What is mixed in of chance before a logarithm is taken, at most.
 _MOST_EPSILON = 1e-4
 
@@ -164,18 +163,14 @@ def _mix(members: Members, evidence: Evidence, kept: bool) -> tuple[dict[str, fl
 
 def _one_or_all(weights: dict[str, float], evidence: Evidence) -> dict[str, float]:
     """Return the weights, or those of one member where many mistakes show that the mixture does no better."""
-    if int((np.argmax(evidence.views.logits, axis=1) != evidence.labels).sum()) < _MANY_MISTAKES:
-        return weights
-    losses, counts = evidence.losses, evidence.counts
-    mean = {name: float(np.average(each, weights=counts)) for name, each in losses.items()}
+    mean = {name: float(np.average(losses, weights=evidence.counts)) for name, losses in evidence.losses.items()}
     mixture = mean.pop("ensemble")
-    if LossGain.between(losses["ts"], losses["ensemble"], counts).is_clear:
-        alone = min(mean, key=lambda name: mean[name])
-        if mean[alone] > mixture or weights.get(alone, 0.0) < _HALF:
-            return weights
-    else:
-        alone = min(("ts", "ets"), key=lambda name: mean[name])
-    losses["ensemble"] = losses[alone]
+    alone = min(mean, key=lambda name: mean[name])
+    mistakes = int((np.argmax(evidence.views.logits, axis=1) != evidence.labels).sum())
+    trusted = alone in ("ts", "ets") or weights.get(alone, 0.0) >= _HALF
+    if mistakes < _MANY_MISTAKES or mean[alone] > mixture or not trusted:
+        return weights
+    evidence.losses["ensemble"] = evidence.losses[alone]
     return {alone: 1.0}
 
 
