@@ -24,7 +24,6 @@ from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
 
-
 # As a member of the ensemble, which calls `_fit_near`, curves are moved together beyond so many classes only: with few,
 # the mixture is no better for it (docs/decisions/0014-one-against-the-rest.md).
 _MANY_CLASSES = 20
