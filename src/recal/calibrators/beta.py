@@ -24,6 +24,10 @@ from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
 
+# As a member of the ensemble, which calls `_fit_near`, curves are moved together beyond so many classes only: with few,
+# the mixture is no better for it (docs/decisions/0014-one-against-the-rest.md).
+_MANY_CLASSES = 20
+
 
 class BetaCalibration(Calibrator):
     """Give each class the map 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b >= 0, and divide by the sum.
@@ -72,10 +76,8 @@ class BetaCalibration(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         self._fit_near(views, labels, 1.0, None)
-        # Not as a member of the ensemble, which calls `_fit_near`: its mixture is no better for it.
-        if check_flag("joint", self.joint) and views.n_classes > 2:
-            features = _features(class_scores(views.logits), self.limit_)
-            self.coefficients_ = fit_jointly(features, labels, self.coefficients_)
+        if 2 < views.n_classes <= _MANY_CLASSES:
+            self._move_together(_features(class_scores(views.logits), self.limit_), labels)
 
     def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
         start = None if near is None else near.coefficients_
@@ -88,8 +90,14 @@ class BetaCalibration(Calibrator):
             start = start if start is None else start[:, :1]
             a, b, c = _increasing([feature[:, :1] for feature in features], labels, high[:1], low[:1], start)[:, 0]
             self.coefficients_ = np.array([[a, b], [b, a], [c, -c]])
-        else:
-            self.coefficients_ = _increasing(features, labels, high, low, start)
+            return
+        self.coefficients_ = _increasing(features, labels, high, low, start)
+        if views.n_classes > _MANY_CLASSES:
+            self._move_together(features, labels)
+
+    def _move_together(self, features: list[NDArray[np.float64]], labels: Labels) -> None:
+        if check_flag("joint", self.joint):
+            self.coefficients_ = fit_jointly(features, labels, self.coefficients_)
 
     def _check_state(self, n_classes: int) -> None:
         number(self, "limit_")

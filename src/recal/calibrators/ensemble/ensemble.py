@@ -127,7 +127,7 @@ class CalibrationEnsemble(Calibrator):
         if fitted.choice is not None:
             weights = {} if fitted.plan is None or fitted.plan.blend is None else dict(fitted.plan.blend.weights)
             alone = dict(zip(fitted.candidates, fitted.choice.alone))
-            self.views_report_ = report_of(alone, fitted.candidates, fitted.choice, weights, n_base=2)
+            self.views_report_ = report_of(alone, fitted.candidates, fitted.choice, weights)
         if fitted.plan is not None:
             self.plan_ = fitted.plan
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,14 @@ from numpy.typing import NDArray
 from recal.calibrators.ensemble.members import Members, cross_fitted, fit_members, member_names, needed_for
 from recal.calibrators.machinery.folds import copies_of, stratified_folds
 from recal.calibrators.machinery.mixture_weights import mixture_weights, without_light_ones
-from recal.calibrators.stacking.estimator import fill_log_probs, is_lossless, shortlist
-from recal.calibrators.stacking.view_choice import Choice, Material, choose_views, chosen_again
+from recal.calibrators.stacking.estimator import material_of, shortlist
+from recal.calibrators.stacking.view_choice import (
+    WORTH,
+    Choice,
+    JudgedStack,
+    choose_views,
+    judged_stack,
+)
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Labels
 from recal.plan import Answers, Blend, Plan
@@ -39,12 +45,6 @@ _PRIOR_BY_MISTAKES = 30.0
 _MANY_MISTAKES = 200
 # A member that has more freedom than a temperature must have this much of the mixture before it is used alone.
 _HALF = 0.5
-# Of class offsets on top of the mixture, relative to that of `ViewStacking`: the search on samples left out judges them
-# together with the views.
-_OFFSET_PENALTY = 0.1
-# The share of the gain so far that each further view must add, so that about as many are used as by `ViewStacking`: the
-# mixture has taken part of what that counts as the views' gain.
-_WORTH: dict[Answers, float] = {"kept": 0.09, "free": 0.06}
 # What is mixed in of chance before a logarithm is taken, at most.
 _MOST_EPSILON = 1e-4
 
@@ -192,77 +192,66 @@ def _stack(
 ) -> tuple[Plan | None, Choice, tuple[Transform, ...], bool]:
     """Return the plan of the mixture with views, None where no view pays, how it was chosen, and from what.
 
-    Last, whether `alone`, structured scaling by itself, has taken the place of the mixture, whose other members repeat
-    what temperature scaling says. Both stacks have equally many numbers, so the lower loss decides.
+    The views are those that `ViewStacking` would take, for as many passes. Last, whether `alone`, structured scaling by
+    itself, has taken the place of the mixture, whose other members repeat what temperature scaling says: the lower loss
+    of samples left out decides.
     """
-    views, labels = evidence.views, evidence.labels
-    logits, n_classes = views.logits, views.n_classes
+    views, labels, counts = evidence.views, evidence.labels, evidence.counts
+    kept = options.answers == "kept"
     epsilon = min(_MOST_EPSILON, 1.0 / (len(labels) + 1.0))
     candidates = shortlist(views, labels, views.transforms, beta, epsilon)
-    features = np.empty((2 + len(candidates), *logits.shape), dtype=np.float32)
-    fill_log_probs(features[0], logits, beta, epsilon)
-    features[1] = np.log((1.0 - epsilon) * mixed + epsilon / n_classes)
-    for place, transform in enumerate(candidates, 2):
-        fill_log_probs(features[place], views.transformed(transform), beta, epsilon)
-    kept = options.answers == "kept"
-    answers = np.argmax(logits, axis=1)
-    material = Material(
-        features,
-        labels,
-        answers=answers,
-        confidence=np.exp(features[0].max(axis=1).astype(np.float64)),
-        plain_losses=losses_of(mixed, labels, answers if kept else None),
-        lossless=tuple(is_lossless(transform) for transform in candidates),
-        kept=kept,
-        n_base=2,
-        weights=evidence.counts,
-        copies=evidence.copies,
-        offset_penalty=_OFFSET_PENALTY,
-    )
+    material = material_of(views, labels, candidates, beta, epsilon, kept=kept)
+    material = replace(material, weights=counts, copies=evidence.copies)
     choice = choose_views(
-        material,
-        rng,
-        max_views=options.max_views,
-        gate=options.gate,
-        no_harm=True,
-        worth=_WORTH[options.answers],
-        offsets_alone=False,
+        material, rng, max_views=options.max_views, gate=options.gate, no_harm=True, worth=WORTH[options.answers]
     )
-    replaced = False
-    if choice.stack is not None:
-        features[1] = np.log((1.0 - epsilon) * alone + epsilon / n_classes)
-        again = chosen_again(material, choice)
-        replaced = again.stack is not None and again.stack.loss < choice.stack.loss
-        choice = again if replaced else choice
-    plan = _plan(choice, candidates, beta, epsilon, options.answers)
-    if plan is not None:
-        evidence.losses["ensemble with views"] = choice.losses
-        evidence.passes = len(plan.transforms) * float(plan.needs_views(logits).mean())
+    if choice.stack is None or not choice.stack.views:
+        return None, choice, candidates, False
+    used = choice.stack.views
+    features = material.features[[0, 0, *used]]
+    plain = losses_of(mixed, labels, material.answers if kept else None)
+    material = replace(material, features=features, plain_losses=plain, lossless=(), n_base=2)
+    seed, judged = int(rng.integers(2**31)), []
+    for probs in (mixed, alone):
+        features[1] = np.log((1.0 - epsilon) * probs + epsilon / views.n_classes)
+        judged.append(judged_stack(material, choice.gate, np.random.default_rng(seed)))
+    of_mixture, of_one = judged
+    replaced = bool(np.average(of_one.losses - of_mixture.losses, weights=counts) < 0.0)
+    best = of_one if replaced else of_mixture
+    if not best.pays or not best.stack.views:
+        return None, choice, candidates, False
+    plan = _plan(best, tuple(candidates[view - 1] for view in used), choice.gate, beta, epsilon, options.answers)
+    evidence.losses["ensemble with views"] = best.losses
+    evidence.passes = len(plan.transforms) * float(plan.needs_views(views.logits).mean())
     return plan, choice, candidates, replaced
 
 
 def _plan(
-    choice: Choice, candidates: tuple[Transform, ...], beta: float, epsilon: float, answers: Answers
-) -> Plan | None:
-    stack = choice.stack
-    if stack is None or not stack.views:
-        return None
-    weight_of = dict(zip(stack.used, stack.weights))
-    weights = tuple((candidates[view - 2], float(weight_of[view])) for view in stack.views)
-    offsets = tuple(float(value) for value in stack.offsets)
-    base = choice.base
-    own, mixture = (0.0, 1.0) if base is None else base.weights
+    judged: JudgedStack,
+    transforms: tuple[Transform, ...],
+    gate: float | None,
+    beta: float,
+    epsilon: float,
+    answers: Answers,
+) -> Plan:
+    """Return the plan of a stack of temperature scaling, a mixture and the views of these transforms, in this order."""
+    stack, base = judged.stack, judged.base
+    own, mixture = (float(weight) for weight in stack.weights[:2])
+    gated_own, gated_mixture = (float(weight) for weight in base.weights)
+    weights = tuple(
+        (transform, float(weight)) for transform, weight in zip(transforms, stack.weights[2:]) if weight > 0.0
+    )
     blend = Blend(
-        float(weight_of[0]),
+        own,
         weights,
-        offsets,
+        tuple(stack.offsets.tolist()),
         epsilon,
-        choice.gate,
-        gated_own=float(own),
-        gated_offsets=() if base is None else tuple(float(value) for value in base.offsets),
+        gate,
+        gated_own=gated_own,
+        gated_offsets=tuple(base.offsets.tolist()),
         answers=answers,
-        mixture=float(weight_of[1]),
-        gated_mixture=float(mixture),
+        mixture=mixture,
+        gated_mixture=gated_mixture,
     )
     return Plan(start=beta, blend=blend)
 

@@ -17,7 +17,7 @@ from recal.calibrators.machinery.parameters import (
 )
 from recal.calibrators.machinery.state import check_plan
 from recal.calibrators.stacking.stack_map import Stack, StackMap
-from recal.calibrators.stacking.view_choice import Choice, LossGain, Material, choose_views
+from recal.calibrators.stacking.view_choice import WORTH, Choice, LossGain, Material, choose_views
 from recal.checks import Floats, Labels
 from recal.engine.replay import calibrated_probs
 from recal.engine.scaled import ScaledLogits
@@ -120,7 +120,7 @@ class ViewStacking(Calibrator):
         max_views = check_count("max_views", self.max_views, least=0)
         gate, no_harm = check_gate(self.gate), check_flag("no_harm", self.no_harm)
         kept = self.answers == "kept"
-        worth = (0.1 if kept else 0.03) if self.worth is None else check_number("worth", self.worth)
+        worth = WORTH[self.answers] if self.worth is None else check_number("worth", self.worth)
         logits = views.logits
         beta = fit_beta(logits, labels)
         epsilon = min(_MOST_EPSILON, 1.0 / (len(labels) + 1.0))
@@ -130,7 +130,7 @@ class ViewStacking(Calibrator):
         if _too_many(views, labels, candidates):
             alone = _gains_alone(views, labels, candidates, beta, epsilon)
             candidates = _best(candidates, alone)
-        material = _material(views, labels, candidates, beta, epsilon, kept)
+        material = material_of(views, labels, candidates, beta, epsilon, kept=kept)
         choice = choose_views(material, rng, max_views=max_views, gate=gate, no_harm=no_harm, worth=worth)
         self.plan_ = _plan(choice, candidates, beta, epsilon, self.answers)
         self.accepted_ = bool(self.plan_.transforms)
@@ -180,9 +180,10 @@ def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilo
         np.log(x, out=x)
 
 
-def _material(
-    views: Views, labels: Labels, candidates: tuple[Transform, ...], beta: float, epsilon: float, kept: bool
+def material_of(
+    views: Views, labels: Labels, candidates: tuple[Transform, ...], beta: float, epsilon: float, *, kept: bool
 ) -> Material:
+    """Return what views are chosen from: the original and each candidate at the temperature of the originals."""
     logits = views.logits
     features = np.empty((1 + len(candidates), *logits.shape), dtype=np.float32)
     fill_log_probs(features[0], logits, beta, epsilon)
@@ -265,12 +266,10 @@ def report_of(
     candidates: tuple[Transform, ...],
     choice: Choice,
     weights: dict[Transform, float],
-    n_base: int = 1,
 ) -> list[dict[str, Any]]:
     """Return what the search saw of each candidate, those that it met first."""
     met: dict[Transform, tuple[int, LossGain]] = {
-        candidates[view - n_base]: (place, gain)
-        for place, (view, gain) in enumerate(zip(choice.order, choice.gains), 1)
+        candidates[view - 1]: (place, gain) for place, (view, gain) in enumerate(zip(choice.order, choice.gains), 1)
     }
     records = [
         {

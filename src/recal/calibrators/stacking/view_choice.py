@@ -20,7 +20,7 @@ view accepted by chance then does less harm; one whose gain is clear moves fully
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from recal.calibrators.machinery.folds import stratified_folds
 from recal.calibrators.stacking.stack_map import Stack, StackMap, Vector
 from recal.checks import Labels
+from recal.plan import Answers
 from recal.progress import track
 from recal.runtime.reference import keep_answers
 
@@ -39,6 +40,8 @@ LEAST_SAMPLES = 50
 _SEARCH_TOL = 1e-6
 # The share of the loss that the first view must gain.
 _LEAST_SHARE = 0.005
+# The share of the gain so far that each further view must add, unless a user says otherwise.
+WORTH: dict[Answers, float] = {"kept": 0.1, "free": 0.03}
 # How many of a step's candidates are fitted after the screen, of all and of those that lose nothing, and how near the
 # best one's promise the others' must come.
 _CONTENDERS, _NEAR = 2, 0.8
@@ -70,8 +73,6 @@ class Material:
     """How often each sample counts."""
     copies: NDArray[np.intp] | None = None
     """A number that copies of one sample share; see `copies_of`."""
-    offset_penalty: float = 1.0
-    """How strongly class offsets are drawn to 0, relative to n_classes / n_samples."""
 
     @property
     def n_samples(self) -> int:
@@ -82,7 +83,7 @@ class Material:
         counts = np.ones(self.n_samples) if self.weights is None else self.weights
         counts = counts if rows is None else counts * rows
         total = float(counts.sum())
-        ridge = self.offset_penalty * self.features.shape[2] / total
+        ridge = self.features.shape[2] / total
         return StackMap(self.features, self.labels, counts / total, offset_penalty=ridge, n_base=self.n_base)
 
 
@@ -225,9 +226,8 @@ def choose_views(
     gate: float | str | None,
     no_harm: bool,
     worth: float,
-    offsets_alone: bool = True,
 ) -> Choice:
-    """Return the stack to use, by the rules above. Without `offsets_alone` only views may bring class offsets."""
+    """Return the stack to use, by the rules above."""
     whole = GrowingStack(material, np.ones(material.n_samples, dtype=bool))
     whole.stacks[0] = whole.map.solve(whole.stacks[0].used, whole.stacks[0])
     candidates = tuple(range(material.n_base, len(material.features)))
@@ -239,7 +239,7 @@ def choose_views(
     offset_losses = crossed.losses()
     counts = material.weights
     base_gain = LossGain.between(material.plain_losses, offset_losses, counts)
-    with_offsets = offsets_alone and (base_gain.exceeds(2.0, material.n_samples) or not no_harm)
+    with_offsets = base_gain.exceeds(2.0, material.n_samples) or not no_harm
     base_losses = offset_losses if with_offsets else material.plain_losses
     trust = base_gain.trust if no_harm else 1.0
     base = _drawn_back(whole.stacks[0], _plain(whole.stacks[0]), trust) if with_offsets else None
@@ -280,16 +280,32 @@ def _pays(gain: LossGain, least: float, chosen: int, n_samples: int) -> bool:
     return clear and gain.mean >= least
 
 
-def chosen_again(material: Material, choice: Choice) -> Choice:
-    """Return the choice fitted once more, after a feature that is no view has been replaced by another.
+@dataclass(frozen=True)
+class JudgedStack:
+    """All features together, and those that are no views alone, with what samples left out say of the first."""
 
-    Samples above the gate then get the stack without views.
-    """
-    assert choice.stack is not None
+    base: Stack
+    stack: Stack
+    losses: Vector
+    gain: LossGain
+    pays: bool
+    """Whether the gain over the last feature that is no view is worth the forward passes."""
+
+
+def judged_stack(material: Material, gate: float | None, rng: np.random.Generator) -> JudgedStack:
+    """Return the stack of all features, whose views were chosen before; samples above the gate get none of them."""
+    every, n_base = tuple(range(len(material.features))), material.n_base
+    crossed = CrossFit(material, rng)
+    without = crossed.losses()
+    for path, _ in crossed.paths:
+        path.stacks.append(path.map.solve(every, path.stacks[-1], tol=_SEARCH_TOL))
+    losses = np.where(_surer_than(gate, material), without, crossed.losses())
+    gain = LossGain.between(material.plain_losses, losses, material.weights)
+    plain = float(np.average(material.plain_losses, weights=material.weights))
+    pays = _pays(gain, (len(every) - n_base) * _LEAST_SHARE * plain, 0, material.n_samples)
     problem = material.problem()
-    base = problem.solve(tuple(range(material.n_base)))
-    trust = LossGain.between(choice.base_losses, choice.losses, material.weights).trust
-    return replace(choice, base=base, stack=_drawn_back(problem.solve(choice.stack.used, choice.stack), base, trust))
+    base = problem.solve(every[:n_base])
+    return JudgedStack(base, _drawn_back(problem.solve(every, base), base, gain.trust), losses, gain, pays)
 
 
 def _plain(stack: Stack) -> Stack:
