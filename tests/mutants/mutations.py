@@ -99,8 +99,8 @@ MUTATIONS = tuple(
         ("decisions/following/condition.py", "unlike=strange", "unlike=True", _FOLLOWING),
         (
             "decisions/following/condition.py",
-            "((without - changes[0]) ** 2).sum(",
-            "np.abs(without - changes[0]).max(",
+            "(len(without) - 1) * without.var(axis=0)",
+            "without.var(axis=0)",
             _FOLLOWING,
         ),
         ("decisions/following/condition.py", "max(0.0, 1 - chance / change**2)", "1.0", _FOLLOWING),

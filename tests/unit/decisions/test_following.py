@@ -232,8 +232,8 @@ def test_a_change_is_followed_as_far_as_it_exceeds_chance_and_its_own_error(chan
     assert held_back(change, error, chance) == pytest.approx(followed)
 
 
-def test_what_rests_on_one_kind_of_view_is_followed_by_half(monkeypatch):
-    """One kind lies at the batch and no other near it: without that kind the process would say "no change"."""
+def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
+    """One of three kinds lies at the batch and no other near it: without it the process would say "no change"."""
     far = np.full(9, 30.0)
     monkeypatch.setattr("recal.decisions.following.condition.statistics", lambda rows: far)
     statistics_ = np.zeros((4, 9)) + np.outer([0, 1, 0, 0], far) + np.outer([0, 0, 1, -1], np.r_[60.0, np.zeros(8)])
@@ -251,8 +251,8 @@ def test_what_rests_on_one_kind_of_view_is_followed_by_half(monkeypatch):
     )
     reading = following._read(SimpleNamespace(answers=np.zeros(80)))
     assert reading.changes == pytest.approx(np.array([-1.0, -2.0]) / (1 + NOISE))
-    assert reading.disputed == pytest.approx(reading.changes**2)
-    assert held_back(reading.changes[0], reading.disputed[0], 0.0) == pytest.approx(reading.changes[0] / 2)
+    assert reading.disputed == pytest.approx((2 / 3 * reading.changes) ** 2)
+    assert held_back(reading.changes[0], reading.disputed[0], 0.0) == pytest.approx(reading.changes[0] / (1 + 4 / 9))
 
 
 def test_other_class_mixes_do_not_make_damage_known(kept):

@@ -41,7 +41,7 @@ class _Reading(NamedTuple):
     changes: Vector  # of log(beta) and of the log-odds of the accuracy
     variance: float
     as_damage: float  # the variance where undamaged inputs with other class mixes do not count
-    disputed: Vector  # how far both changes rest on single kinds of view: the sum of squares of what each adds
+    disputed: Vector  # how far both changes rest on single kinds of view, as a variance
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,8 @@ class Following:
         changes, variance = self._process(size)(place)
         without = np.array([self._process(size, kind)(place)[0][0] for kind in sorted(set(self.kinds) - {""})])
         as_damage = float(self._process(size, _CLASS_MIXES)(place)[1][0])
-        return _Reading(changes[0], float(variance[0]), as_damage, ((without - changes[0]) ** 2).sum(axis=0))
+        disputed = (len(without) - 1) * without.var(axis=0)  # the jackknife's variance, over kinds of view
+        return _Reading(changes[0], float(variance[0]), as_damage, disputed)
 
     def _place(self, found: Vector) -> Vector:
         return np.asarray((found - self.statistics[0]) / self.spread)
