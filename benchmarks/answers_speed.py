@@ -1,21 +1,23 @@
-"""What an answer and a fit cost beside other libraries: python -m benchmarks.answers_speed [--small]
+"""What an answer and a fit cost beside other libraries: python -m benchmarks.answers_speed [--small] [VIEWS.npz ...]
 
-Answers are for made-up logits in float32. Every pair of contestants took turns in one process.
+Answers are for made-up logits in float32, or for the real logits of the files given: fitted on every second row,
+answered for the others. Every pair of contestants took turns in one process.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.contestants import Fit, installed, of_netcal, of_numpy, of_probmetrics, of_sklearn, ours
 from benchmarks.measuring import made_up, take_turns
 from benchmarks.ratios import Ratio, table
-from recal import TemperatureScaling, calibrators
+from recal import TemperatureScaling, calibrators, read_views
 
 # recal's method, and who else has it.
 METHODS: dict[str, tuple[type[calibrators.Calibrator], dict[str, Callable[[], Fit]]]] = {
@@ -52,16 +54,39 @@ def answers(small: bool) -> list[Ratio]:
             logits, _, labels = made_up(n + 2000, k)
             contestants = {"recal": ours(build()), **installed(others)}
             predict = {name: fit(logits[:2000], labels[:2000]) for name, fit in contestants.items()}
-            times = 300 if n * k < 1000 else 1
-            best = take_turns({name: _repeated(p, logits[2000:], times) for name, p in predict.items()}, 7)
-            found += [
-                Ratio(
-                    "Answers: predict_proba", f"{method}, {n:,} x {k:,}", name, best["recal"].cpu / times,
-                    best[name].cpu / times, 1.0, BEFORE.get((method, k, name)),
-                )
-                for name in best if name != "recal"
-            ]  # fmt: skip
+            part, what = "Answers: predict_proba", f"{method}, {n:,} x {k:,}"
+            before = {name: BEFORE[method, k, name] for name in predict if (method, k, name) in BEFORE}
+            found += _beside(part, what, predict, logits[2000:], before)
     return found
+
+
+def real_answers(paths: Sequence[Path]) -> list[Ratio]:
+    found = []
+    for path in paths:
+        views = read_views(path)
+        if views.labels is None:
+            continue
+        logits = np.array(views.logits)
+        for method in ("ts", "vs"):
+            build, others = METHODS[method]
+            contestants = {"recal": ours(build()), **installed(others)}
+            predict = {name: fit(logits[::2], views.labels[::2]) for name, fit in contestants.items()}
+            asked = np.ascontiguousarray(logits[1::2])
+            what = f"{method}, {path.stem}, {len(asked):,} x {views.n_classes:,}"
+            found += _beside("Answers on real logits", what, predict, asked, {})
+    return found
+
+
+def _beside(
+    part: str, what: str, predict: dict[str, Callable[..., object]], logits: np.ndarray, before: dict[str, float]
+) -> list[Ratio]:
+    times = max(1, 30_000 // logits.size)
+    best = take_turns({name: _repeated(each, logits, times) for name, each in predict.items()}, 7)
+    return [
+        Ratio(part, what, name, best["recal"].cpu / times, best[name].cpu / times, 1.0, before.get(name))
+        for name in best
+        if name != "recal"
+    ]
 
 
 def _repeated(predict: Callable[[np.ndarray], object], logits: np.ndarray, times: int) -> Callable[[], None]:
@@ -88,11 +113,13 @@ def fits(small: bool) -> list[Ratio]:
     return found
 
 
-def ratios(small: bool) -> list[Ratio]:
+def ratios(small: bool, paths: Sequence[Path] = ()) -> list[Ratio]:
+    """Return the ratios on made-up logits, or on those of these files."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few samples for many classes: speed is what is asked
-        return [*answers(small), *fits(small)]
+        return real_answers(paths) if paths else [*answers(small), *fits(small)]
 
 
 if __name__ == "__main__":
-    print("\n".join(table(ratios("--small" in sys.argv))))
+    files = [Path(name) for name in sys.argv[1:] if name != "--small"]
+    print("\n".join(table(ratios("--small" in sys.argv, files))))
