@@ -30,7 +30,7 @@ from recal.calibrators.machinery.probabilities import bounded_probs
 from recal.calibrators.machinery.state import check_kinds
 from recal.calibrators.machinery.suspicions import refuse_codes, warn_of_suspicions
 from recal.checks import ASIDES, Labels, check_classes, check_labels, check_weights
-from recal.engine.same_rows import kept_hashes, remember, seen_among
+from recal.engine.same_rows import LEAST_ROWS, kept_hashes, remember, seen_among
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.plan import Answers, Plan
 from recal.runtime.reference import keep_answers
@@ -197,9 +197,10 @@ class Calibrator(Estimator, ABC):
         if self.needed_transforms() and (plan is None or plan.needs_views(views.logits).any()):
             views = as_views(X, needs_views=True, method=type(self).__name__)
         probs, confidence = self._answer_in_parts(views)
-        seen, stands_for = self._seen(views)
-        if seen.any():
-            remember(probs[seen], stands_for)
+        if views.n_samples >= LEAST_ROWS:
+            seen, stands_for = self._seen(views)
+            if seen.any():
+                remember(probs[seen], stands_for)
         return probs, confidence
 
     def fitted_rows(self, X: Views | ArrayLike) -> int:
@@ -210,11 +211,9 @@ class Calibrator(Estimator, ABC):
 
     def _seen(self, views: Views) -> tuple[NDArray[np.bool_], float]:
         kept = getattr(self, "row_hashes_", None)  # older files have none
-        return (
-            (np.zeros(0, np.bool_), 1.0)
-            if kept is None
-            else seen_among(views.logits, kept, getattr(self, "n_fitted_", len(kept)))
-        )
+        if kept is None:
+            return np.zeros(0, np.bool_), 1.0
+        return seen_among(views.logits, kept, getattr(self, "n_fitted_", len(kept)))
 
     def _answer_in_parts(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Answer for some rows after the others: what a method makes on its way then stays in the processor's cache."""

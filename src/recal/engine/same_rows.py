@@ -28,7 +28,7 @@ MOST_HASHES = 8192
 # How many numbers of a row are hashed: what more classes add is time.
 _COLUMNS = 64
 # Fewer rows than this are not looked up: a server answers one by one.
-_LEAST_ROWS = 20
+LEAST_ROWS = 20
 # The share of rows that matters to what is made of all of them.
 _LEAST_SHARE = 0.01
 _BLOCK = 1_000_000
@@ -84,7 +84,7 @@ def seen_among(logits: ArrayLike, kept: Hashes, n_fitted: int) -> tuple[NDArray[
     """
     n = len(np.asarray(logits))
     none = np.zeros(n, np.bool_), 1.0
-    if n < _LEAST_ROWS or not len(kept):
+    if n < LEAST_ROWS or not len(kept):
         return none
     hashes = row_hashes(logits)
     if not _any_in(hashes, kept):
@@ -115,7 +115,7 @@ def remember(probs: ArrayLike, stands_for: float) -> None:
 def fitted_rows(probs: ArrayLike) -> int:
     """Return about how many of these rows of probabilities were given for rows that the calibrator was fitted on."""
     array = np.asarray(probs)
-    if not _answered or array.ndim != 2 or len(array) < _LEAST_ROWS:
+    if not _answered or array.ndim != 2 or len(array) < LEAST_ROWS:
         return 0
     hashes = row_hashes(array)
     found = max(int(np.isin(hashes, known).sum()) * stands_for for known, stands_for in tuple(_answered))
