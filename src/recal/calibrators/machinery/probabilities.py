@@ -18,6 +18,8 @@ from recal.runtime.reference import lift_answers
 # The ends of what float64 can say strictly between 0 and 1, leaving out subnormal numbers.
 SMALLEST = float(np.finfo(np.float64).tiny)
 LARGEST = float(np.nextafter(1.0, 0.0))
+# A sum below this may have lost some of what was added.
+_UNDERFLOWING = 1e-290
 
 
 def log_softmax(logits: ArrayLike, beta: float = 1.0) -> NDArray[np.float64]:
@@ -56,18 +58,22 @@ def softmax(logits: ArrayLike, beta: float = 1.0) -> NDArray[np.float64]:
 def log_odds(log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return log(p / (1 - p)) of each class; with two classes the difference of their logits, however large.
 
-    1 - p is taken from the other classes' sum where p is large, relative to the largest of them: 1 - p itself would
-    have lost its digits, and beyond a margin of 37 all of them.
+    1 - p of the largest is the others' sum: 1 - p itself would have lost its digits, and beyond a margin of 37 all of
+    them. Beyond a margin of 690 that sum is taken relative to the largest of them.
     """
     probs = np.exp(log_probs)
-    every = np.arange(len(probs))
-    top = log_probs.argmax(axis=1)
-    others = log_probs.copy()
-    others[every, top] = -np.inf
-    second = others.max(axis=1)
+    every, top = np.arange(len(probs)), log_probs.argmax(axis=1)
     probs[every, top] = 0.0
-    log_rest = np.log1p(-probs)
-    log_rest[every, top] = second + np.log(np.exp(others - second[:, None]).sum(axis=1))
+    rest = probs.sum(axis=1)
+    far = np.flatnonzero(rest < _UNDERFLOWING)
+    np.negative(probs, out=probs)
+    log_rest = np.log1p(probs, out=probs)
+    log_rest[every, top] = np.log(np.maximum(rest, _UNDERFLOWING))
+    if len(far):
+        others = log_probs[far]
+        others[every[: len(far)], top[far]] = -np.inf
+        second = others.max(axis=1)
+        log_rest[far, top[far]] = second + np.log(np.exp(others - second[:, None]).sum(axis=1))
     return log_probs - log_rest
 
 
