@@ -115,6 +115,16 @@ def expand(wanted, start, stop, terms, tolerance, out):  # type: ignore[no-untyp
         out[3, i] = error
 
 
+@part_of_kernel()
+def place_of_largest(row):  # type: ignore[no-untyped-def]
+    top, place = row[0], 0
+    for j in range(1, len(row)):
+        value = row[j]
+        place = j if value > top else place
+        top = value if value > top else top
+    return place
+
+
 @kernel(fastmath=FAST)
 def plain_softmax(logits, start, stop, beta, probs):  # type: ignore[no-untyped-def]
     """Fill softmax(beta * z); classes far off get 0."""
@@ -143,9 +153,7 @@ def softmax(logits, start, stop, columns, find, scales, probs, confidences, clos
     for i in range(start, stop):
         row, out = logits[i], probs[i]
         if find:
-            columns[i] = 0
-            for j in range(1, len(row)):
-                columns[i] = j if row[j] > row[columns[i]] else columns[i]
+            columns[i] = place_of_largest(row)
         top, scale = np.float64(row[columns[i]]), scales[i]
         total = rivals = 0.0
         for j in range(len(row)):

@@ -8,7 +8,7 @@ import numpy as np
 
 from recal.engine.kernels.compiled import FAST, kernel, part_of_kernel
 from recal.engine.kernels.rows import exp as fast_exp
-from recal.engine.kernels.rows import read
+from recal.engine.kernels.rows import place_of_largest, read
 from recal.engine.kernels.series import AT, REACH, SCALE, remainder
 
 # As in `engine.grouping`: what is closer than this is for the rule for ties, and below these log-odds against it a
@@ -86,12 +86,11 @@ def step(logits, start, stop, view, columns, view_columns, numbers, view_numbers
 def transpose(logits, start, stop, columns, drops):  # type: ignore[no-untyped-def]
     """Fill where each row's largest logit stands, and drops[j, i], how far the others lie below it."""
     for i in range(start, stop):
-        row, best = logits[i], 0
-        for j in range(1, len(row)):
-            best = j if row[j] > row[best] else best
-        columns[i] = best
+        row = logits[i]
+        columns[i] = place_of_largest(row)
+        top = np.float64(row[columns[i]])
         for j in range(len(row)):
-            drops[j, i] = np.float64(row[j]) - np.float64(row[best])
+            drops[j, i] = np.float64(row[j]) - top
 
 
 @part_of_kernel(fastmath=FAST)
