@@ -79,7 +79,9 @@ def _temperature(part: str, what: str, logits: np.ndarray, y: np.ndarray, target
         "plain numpy": lambda: numpy_temperature(logits, y),
         **{name: lambda fit=fit: fit(logits, y) for name, fit in others.items()},
     }
-    best = take_turns(contestants, 2 if logits.size > 1e6 else 7)
+    # What takes seconds is not repeated: smaller sizes have loaded what is compiled.
+    large = logits.size > 1e7
+    best = take_turns(contestants, 1 if large else 2 if logits.size > 1e6 else 7, warm_up=not large)
     return [
         Ratio(part, what, name, best["recal"].cpu, best[name].cpu, target if name == "scikit-learn" else None)
         for name in best if name != "recal"
@@ -98,7 +100,7 @@ def whole_fits(small: bool) -> list[Ratio]:
         }
         for name, fit in installed({"scikit-learn": of_sklearn}).items():
             contestants[name] = lambda fit=fit, z=logits, y=y: fit(z, y)
-        best = take_turns(contestants, 2, warm_up=n * k < 1e7)
+        best = take_turns(contestants, 2 if n * k < 1e7 else 1, warm_up=n * k < 1e7)
         found += [
             Ratio("Fits with 20 views", f"{name}, {n:,} x {k:,}, 20 views", "one temperature of scikit-learn",
                   best[name].cpu, best["scikit-learn"].cpu, 1.0 if n * k > 1e7 else None, 0.68 if n * k > 1e7 else None)

@@ -63,7 +63,8 @@ class Rows:
 
     def rescale(self, factors: Vector | float) -> None:
         if self.floor is None:
-            self.scales = np.clip(self.scales * factors, *SCALE_RANGE)
+            low, high = SCALE_RANGE
+            self.scales = np.minimum(np.maximum(self.scales * factors, low), high)  # np.clip takes three times as long
             return
         scaled = np.reshape(factors, (-1, 1)) * self.drops
         logs = np.maximum(scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True)), np.log(self.floor))
