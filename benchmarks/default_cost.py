@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.measuring import made_up, take_turns
+from benchmarks.measuring import made_up, real_views, take_turns
 from benchmarks.ratios import Ratio, table
-from recal import AutoCalibration, ReCal, Views, ViewStacking, read_views
+from recal import AutoCalibration, ReCal, Views, ViewStacking
 from recal.calibrators import CalibrationEnsemble
 from recal.calibrators.ensemble.members import READS, family_of, fit_members, log_probs, member_names
 
@@ -28,24 +28,23 @@ SIZES = ((5_000, 10), (3_000, 140), (5_000, 1_000))
 N_VIEWS = 8
 
 
-def ratios(small: bool, paths: Iterable[Path] = ()) -> list[Ratio]:
-    """Return the ratios of fits, on made-up logits or on those of these files; with the former those of answers."""
+def ratios(small: bool, paths: Iterable[Path] = ()) -> Iterator[Ratio]:
+    """Yield the ratios of fits, on made-up logits or on those of these files; with the former those of answers."""
     paths = tuple(paths)
     logits, views, labels = made_up(2_000, 100, 2)
     AutoCalibration().fit(Views(logits, views, labels))  # loads what is compiled
-    found = [] if paths else answers()
+    if not paths:
+        yield from answers()
     for name, views in _problems(small, paths):
         for part in (Views(views.logits, {}, views.labels), views):
             n_views = len(part.transforms)
             what = f"{name}, {len(part)} x {part.n_classes}" + (f", {n_views} views" if n_views else "")
-            found += _fits(what, part, turns=1 if small or part.logits.size > 2e5 else 2)
-    return found
+            yield from _fits(what, part, turns=1 if small or part.logits.size > 2e5 else 2)
 
 
 def _problems(small: bool, paths: tuple[Path, ...]) -> list[tuple[str, Views]]:
     if paths:
-        read = [(path.stem, read_views(path)) for path in paths]
-        return [(name, views[np.arange(0, len(views), 2)]) for name, views in read]
+        return [(name, views[np.arange(0, len(views), 2)]) for name, views in real_views(paths)]
     found = []
     for n, k in SIZES:
         logits, views, labels = made_up(n // 10 if small else n, k, N_VIEWS)

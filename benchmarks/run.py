@@ -2,7 +2,8 @@
 
     python -m benchmarks.run --out docs/benchmarks [--small] [--disk] [--views VIEWS.npz ...] [--only PART ...]
 
-Each part is a module of this folder with `ratios(small)`, and `ratios(small, paths)` where it reads real logits. It
+Each part is a module of this folder with `ratios(small)`, and `ratios(small, paths)` where it reads real logits; some
+yield one ratio after the other, so that what fails later does not take the first ones with it. Each part
 runs in a process of its own, and once more for real logits: one that fails is named on the page and stops no other, and
 so is a library that is not installed. Contestants take turns in one process; ratios are of CPU seconds. Results are
 kept in speed.json as the parts end, and a run of some parts leaves those of the others. All of it takes about a quarter
@@ -53,7 +54,15 @@ def measured(part: str, small: bool, paths: Sequence[Path]) -> list[dict[str, An
         return module.growth(small)
     if part == "disk":
         return module.fits_from_disk(small)
-    return [ratio.record() for ratio in (module.ratios(small, paths) if paths else module.ratios(small))]
+    found = []
+    try:
+        for ratio in module.ratios(small, paths) if paths else module.ratios(small):
+            found.append(ratio.record())
+    except Exception as error:
+        if not found:
+            raise
+        print(f"The rest of {part} is left out: {type(error).__name__}: {error}", file=sys.stderr)
+    return found
 
 
 def in_its_own_process(part: str, options: Sequence[str]) -> dict[str, Any]:
