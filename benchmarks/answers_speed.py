@@ -1,19 +1,21 @@
-"""What an answer and a fit cost beside other libraries: python -m benchmarks.answers_speed [--small]
+"""What an answer and a fit cost beside other libraries: python -m benchmarks.answers_speed [--small] [VIEWS.npz ...]
 
-Answers are for made-up logits in float32. Every pair of contestants took turns in one process.
+Answers are for made-up logits in float32, or for the real logits of the files given: fitted on every second row,
+answered for the others. Every pair of contestants took turns in one process.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.contestants import Fit, installed, of_netcal, of_numpy, of_probmetrics, of_sklearn, ours
-from benchmarks.measuring import made_up, take_turns
+from benchmarks.measuring import made_up, real_views, take_turns
 from benchmarks.ratios import Ratio, table
 from recal import TemperatureScaling, calibrators
 
@@ -52,16 +54,37 @@ def answers(small: bool) -> list[Ratio]:
             logits, _, labels = made_up(n + 2000, k)
             contestants = {"recal": ours(build()), **installed(others)}
             predict = {name: fit(logits[:2000], labels[:2000]) for name, fit in contestants.items()}
-            times = 300 if n * k < 1000 else 1
-            best = take_turns({name: _repeated(p, logits[2000:], times) for name, p in predict.items()}, 7)
-            found += [
-                Ratio(
-                    "Answers: predict_proba", f"{method}, {n:,} x {k:,}", name, best["recal"].cpu / times,
-                    best[name].cpu / times, 1.0, BEFORE.get((method, k, name)),
-                )
-                for name in best if name != "recal"
-            ]  # fmt: skip
+            part, what = "Answers: predict_proba", f"{method}, {n:,} x {k:,}"
+            before = {name: BEFORE[method, k, name] for name in predict if (method, k, name) in BEFORE}
+            found += _beside(part, what, predict, logits[2000:], before)
     return found
+
+
+def real_answers(paths: Sequence[Path]) -> list[Ratio]:
+    found = []
+    for file, views in real_views(paths):
+        logits, labels = np.array(views.logits), np.asarray(views.labels)
+        # Other methods, ours and the peers', take minutes to fit 1,000 classes.
+        for method in ("ts", "vs") if views.n_classes <= 200 else ("ts",):
+            build, others = METHODS[method]
+            contestants = {"recal": ours(build()), **installed(others)}
+            predict = {name: fit(logits[::2], labels[::2]) for name, fit in contestants.items()}
+            asked = np.ascontiguousarray(logits[1::2])
+            what = f"{method}, {file}, {len(asked):,} x {views.n_classes:,}"
+            found += _beside("Answers on real logits", what, predict, asked, {})
+    return found
+
+
+def _beside(
+    part: str, what: str, predict: dict[str, Callable[..., object]], logits: np.ndarray, before: dict[str, float]
+) -> list[Ratio]:
+    times = max(1, 30_000 // logits.size)
+    best = take_turns({name: _repeated(each, logits, times) for name, each in predict.items()}, 7)
+    return [
+        Ratio(part, what, name, best["recal"].cpu / times, best[name].cpu / times, 1.0, before.get(name))
+        for name in best
+        if name != "recal"
+    ]
 
 
 def _repeated(predict: Callable[[np.ndarray], object], logits: np.ndarray, times: int) -> Callable[[], None]:
@@ -88,11 +111,17 @@ def fits(small: bool) -> list[Ratio]:
     return found
 
 
-def ratios(small: bool) -> list[Ratio]:
+def ratios(small: bool, paths: Sequence[Path] = ()) -> Iterator[Ratio]:
+    """Yield the ratios on made-up logits, or on those of these files."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few samples for many classes: speed is what is asked
-        return [*answers(small), *fits(small)]
+        if paths:
+            yield from real_answers(paths)
+            return
+        yield from answers(small)
+        yield from fits(small)
 
 
 if __name__ == "__main__":
-    print("\n".join(table(ratios("--small" in sys.argv))))
+    files = [Path(name) for name in sys.argv[1:] if name != "--small"]
+    print("\n".join(table(ratios("--small" in sys.argv, files))))

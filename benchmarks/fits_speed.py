@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ import numpy as np
 from scipy.special import softmax
 
 from benchmarks.contestants import installed, of_probmetrics, of_sklearn
-from benchmarks.measuring import bare_sum, made_up, take_turns
+from benchmarks.measuring import bare_sum, made_up, real_views, take_turns
 from benchmarks.ratios import Ratio, table
-from recal import ReCal, TemperatureScaling, Views, ViewStacking, read_views
+from recal import ReCal, TemperatureScaling, Views, ViewStacking
 from recal.engine.replay import calibrate_arrays, calibrated_scales
 
 SIZES = ((5000, 10), (5000, 100), (25_000, 1000))
@@ -61,11 +61,10 @@ def temperatures(small: bool) -> list[Ratio]:
 
 def real_temperatures(paths: Iterable[Path]) -> list[Ratio]:
     found = []
-    for path in paths:
-        views = read_views(path)
-        if views.labels is not None:
-            what = f"{path.stem}, {views.n_samples:,} x {views.n_classes:,}"
-            found += _temperature("One temperature, real logits", what, np.array(views.logits), views.labels, None)
+    for name, views in real_views(paths):
+        what = f"{name}, {views.n_samples:,} x {views.n_classes:,}"
+        logits, labels = np.array(views.logits), np.asarray(views.labels)
+        found += _temperature("One temperature, real logits", what, logits, labels, None)
     return found
 
 
@@ -79,7 +78,9 @@ def _temperature(part: str, what: str, logits: np.ndarray, y: np.ndarray, target
         "plain numpy": lambda: numpy_temperature(logits, y),
         **{name: lambda fit=fit: fit(logits, y) for name, fit in others.items()},
     }
-    best = take_turns(contestants, 2 if logits.size > 1e6 else 7)
+    # What takes seconds is not repeated: smaller sizes have loaded what is compiled.
+    large = logits.size > 1e7
+    best = take_turns(contestants, 1 if large else 2 if logits.size > 1e6 else 7, warm_up=not large)
     return [
         Ratio(part, what, name, best["recal"].cpu, best[name].cpu, target if name == "scikit-learn" else None)
         for name in best if name != "recal"
@@ -98,7 +99,7 @@ def whole_fits(small: bool) -> list[Ratio]:
         }
         for name, fit in installed({"scikit-learn": of_sklearn}).items():
             contestants[name] = lambda fit=fit, z=logits, y=y: fit(z, y)
-        best = take_turns(contestants, 2, warm_up=n * k < 1e7)
+        best = take_turns(contestants, 2 if n * k < 1e7 else 1, warm_up=n * k < 1e7)
         found += [
             Ratio("Fits with 20 views", f"{name}, {n:,} x {k:,}, 20 views", "one temperature of scikit-learn",
                   best[name].cpu, best["scikit-learn"].cpu, 1.0 if n * k > 1e7 else None, 0.68 if n * k > 1e7 else None)
@@ -136,11 +137,16 @@ def replays(small: bool) -> list[Ratio]:
     return [*found, Ratio(part, what, "one fit of TemperatureScaling", best["ReCal"].cpu, best["ts"].cpu)]
 
 
-def ratios(small: bool, paths: Iterable[Path] = ()) -> list[Ratio]:
-    """Return the ratios on made-up logits, or on those of these files."""
+def ratios(small: bool, paths: Iterable[Path] = ()) -> Iterator[Ratio]:
+    """Yield the ratios on made-up logits, or on those of these files."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return real_temperatures(paths) if paths else [*temperatures(small), *whole_fits(small), *replays(small)]
+        if paths:
+            yield from real_temperatures(paths)
+            return
+        yield from temperatures(small)
+        yield from replays(small)
+        yield from whole_fits(small)
 
 
 if __name__ == "__main__":

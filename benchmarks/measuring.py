@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import njit
 
+from recal import Views, read_views
 from recal.engine.kernels.threads import over_rows
+from recal.errors import FileError, InputError
 
 
 @dataclass
@@ -61,6 +65,20 @@ def made_up(n_samples: int, n_classes: int, n_views: int = 0, seed: int = 0):
     wrong = rng.random(n_samples) < 0.1
     y[wrong] = rng.integers(0, n_classes, int(wrong.sum()))
     return evidence, views, y
+
+
+def real_views(paths: Iterable[Path]) -> Iterator[tuple[str, Views]]:
+    """Yield name and views of the files that hold labelled views; others are named and left out."""
+    for path in paths:
+        try:
+            views = read_views(path)
+        except (FileError, InputError) as error:
+            print(f"{path.name} is left out: it is no file of views ({type(error).__name__})", file=sys.stderr)
+            continue
+        if views.labels is None:
+            print(f"{path.name} is left out: it holds no labels", file=sys.stderr)
+        else:
+            yield path.stem, views
 
 
 @njit(nogil=True, fastmath=True)

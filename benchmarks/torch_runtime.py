@@ -1,20 +1,24 @@
-"""What calibration costs at run time: CalibratedModule with k views against 1 + k bare forward passes.
+"""What calibration costs at run time in torch: python -m benchmarks.torch_runtime [--small]
 
-Run it with ``python -m benchmarks.torch_runtime``. CPU seconds of one thread, the two interleaved, best of several
-rounds; the target is a ratio of at most 1.1.
+CalibratedModule with k views beside 1 + k bare forward passes, and what one temperature adds to a single answer. CPU
+seconds of one thread; contestants take turns, and the least of several counts.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Callable
+import sys
+from functools import partial
 
 import numpy as np
 import torch
 
+from benchmarks.measuring import take_turns
+from benchmarks.ratios import Ratio, table
 from recal import CalibratedModule, Plan, Step, pool
-from recal.runtime.torch.replay import Replay
+
+PART = "CalibratedModule in torch"
+# Of a single answer of one temperature, release 1.0.0rc1.
+BEFORE_SECONDS = 0.8e-3
 
 
 class Block(torch.nn.Module):
@@ -41,12 +45,6 @@ def residual(blocks: int, stride: int, n_classes: int) -> torch.nn.Module:
     return torch.nn.Sequential(stem, *(Block(32) for _ in range(blocks)), *head).eval()
 
 
-def cpu_seconds(run: Callable[[], object]) -> float:
-    start = time.process_time()
-    run()
-    return time.process_time() - start
-
-
 def plan_for(specs: str, n_steps: int) -> Plan:
     rng = np.random.default_rng(0)
     transforms = pool(specs)
@@ -56,35 +54,46 @@ def plan_for(specs: str, n_steps: int) -> Plan:
     return Plan(tuple(steps))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+def passes(model: torch.nn.Module, images: torch.Tensor, count: int) -> None:
+    for _ in range(count):
+        model(images)
+
+
+def with_views(small: bool) -> list[Ratio]:
+    cases = [
+        ("3 blocks, 32 x 32, 10 classes", residual(3, 1, 10), (32, 3, 32, 32), "zoom:0.5-0.9:4"),
+        ("3 blocks, 32 x 32, 10 classes", residual(3, 1, 10), (1, 3, 32, 32), "zoom:0.5-0.9:4"),
+        ("9 blocks, 32 x 32, 100 classes", residual(9, 1, 100), (32, 3, 32, 32), "zoom:0.1-0.9:10"),
+        ("9 blocks, 224 x 224, 1000 classes", residual(9, 4, 1000), (8, 3, 224, 224), "zoom:0.5-0.9:4"),
+    ]
+    found = []
+    for name, model, shape, specs in cases[:2] if small else cases:
+        plan = plan_for(specs, 50)
+        k, images = len(plan.transforms), torch.rand(shape)
+        runs = {"bare": partial(passes, model, images, 1 + k), "ours": partial(CalibratedModule(model, plan), images)}
+        best = take_turns(runs, 3)
+        what = f"residual network, {name}, batch of {shape[0]}, {k} views, 50 steps"
+        found.append(Ratio(PART, what, f"{1 + k} bare passes", best["ours"].cpu, best["bare"].cpu, 1.1))
+    return found
+
+
+def one_temperature() -> Ratio:
+    """Return what a temperature adds to a single answer, beside what it added in release 1.0.0rc1."""
+    model, image, count = residual(3, 1, 10), torch.rand(1, 3, 32, 32), 100
+    module = CalibratedModule(model, Plan(start=0.7))
+    runs = {"bare": partial(passes, model, image, count), "ours": partial(passes, module, image, count)}
+    best = take_turns(runs, 7)
+    added = max(best["ours"].cpu - best["bare"].cpu, 0.0) / count
+    return Ratio(PART, "one temperature, what a single answer takes longer", "0.8 ms, as it was", added, BEFORE_SECONDS,
+                 before=1.0)  # fmt: skip
+
+
+def ratios(small: bool) -> list[Ratio]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    cases = [
-        ("residual 3 blocks, 32 x 32, 10 classes", residual(3, 1, 10), (32, 3, 32, 32), "zoom:0.5-0.9:4", 50),
-        ("residual 3 blocks, 32 x 32, 10 classes", residual(3, 1, 10), (32, 3, 32, 32), "zoom:0.1-0.9:10", 50),
-        ("residual 3 blocks, 32 x 32, 10 classes", residual(3, 1, 10), (1, 3, 32, 32), "zoom:0.5-0.9:4", 50),
-        ("residual 9 blocks, 32 x 32, 100 classes", residual(9, 1, 100), (32, 3, 32, 32), "zoom+brightness", 50),
-        ("residual 9 blocks, 224 x 224, 1000 classes", residual(9, 4, 1000), (8, 3, 224, 224), "zoom:0.5-0.9:4", 50),
-    ]
-    print(f"{'model':<44} {'batch':>5} {'k':>3} {'bare s':>8} {'ours s':>8} {'replay s':>8} {'ratio':>6}")
-    for name, model, shape, specs, n_steps in cases:
-        plan = plan_for(specs, n_steps)
-        module, images, k = CalibratedModule(model, plan), torch.rand(shape), len(plan.transforms)
-        replay = Replay(plan)
-        with torch.no_grad():
-            stack = torch.stack([model(images)] * (1 + k))
-            module(images)
-            bare, ours, alone = [], [], []
-            for _ in range(rounds):
-                bare.append(cpu_seconds(lambda: [model(images) for _ in range(1 + k)]))  # noqa: B023
-                ours.append(cpu_seconds(lambda: module(images)))  # noqa: B023
-                alone.append(cpu_seconds(lambda: replay(stack[0], stack[1:])))  # noqa: B023
-        best = min(bare), min(ours), min(alone)
-        print(f"{name:<44} {shape[0]:>5} {k:>3} {best[0]:8.3f} {best[1]:8.3f} {best[2]:8.3f} {best[1] / best[0]:6.2f}")
+    with torch.no_grad():
+        return [*with_views(small), one_temperature()]
 
 
 if __name__ == "__main__":
-    main()
+    print("\n".join(table(ratios("--small" in sys.argv))))

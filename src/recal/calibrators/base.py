@@ -30,7 +30,7 @@ from recal.calibrators.machinery.probabilities import bounded_probs
 from recal.calibrators.machinery.state import check_kinds
 from recal.calibrators.machinery.suspicions import refuse_codes, warn_of_suspicions
 from recal.checks import ASIDES, Labels, check_classes, check_labels, check_weights
-from recal.engine.same_rows import kept_hashes, remember, seen_among
+from recal.engine.same_rows import LEAST_ROWS, kept_hashes, remember, seen_among
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.plan import Answers, Plan
 from recal.runtime.reference import keep_answers
@@ -197,9 +197,10 @@ class Calibrator(Estimator, ABC):
         if self.needed_transforms() and (plan is None or plan.needs_views(views.logits).any()):
             views = as_views(X, needs_views=True, method=type(self).__name__)
         probs, confidence = self._answer_in_parts(views)
-        seen, count = self._seen(views)
-        if count:
-            remember(self, self.row_hashes_, self._n_hashed(), views.logits[seen], probs[seen])
+        if views.n_samples >= LEAST_ROWS:
+            seen, count = self._seen(views)
+            if count:
+                remember(self, self.row_hashes_, self._n_hashed(), views.logits[seen], probs[seen])
         return probs, confidence
 
     def fitted_rows(self, X: Views | ArrayLike) -> int:

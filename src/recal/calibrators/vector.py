@@ -13,7 +13,7 @@ from recal.calibrators.machinery.diagonal_map import DiagonalMap
 from recal.calibrators.machinery.parameters import check_strength, warn_if_few
 from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.machinery.state import number, part
-from recal.checks import Labels
+from recal.checks import Floats, Labels
 from recal.plan import Answers
 from recal.views import Views
 
@@ -62,7 +62,7 @@ class VectorScaling(Calibrator):
     def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64] | None) -> None:
         ridge = check_strength("penalty", self.penalty)
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
-        logits = np.array(views.logits, dtype=np.float64, order="C")
+        logits: Floats = np.array(views.logits, dtype=np.float64, order="C")
         self.limit_ = max(100.0, 20.0 * float(np.median(np.abs(logits).max(axis=1))))
         logits = within(logits, self.limit_)
         start = np.zeros((2, views.n_classes))
@@ -79,15 +79,15 @@ class VectorScaling(Calibrator):
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         # Files of 1.0.0rc1 know no limit.
-        logits = within(np.asarray(views.logits, dtype=np.float64), getattr(self, "limit_", np.inf))
+        logits = within(views.logits, getattr(self, "limit_", np.inf))
         return softmax(logits * self.scales_ + self.shifts_)
 
 
-def within(logits: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
+def within(logits: Floats, limit: float) -> Floats:
     """Return logits with the rows that reach beyond `limit` moved to a maximum of 0 and cut off below."""
-    beyond = np.abs(logits).max(axis=1) > limit
-    if not beyond.any():
+    if max(logits.max(), -logits.min()) <= limit:
         return logits
-    moved = logits.copy()
-    moved[beyond] = np.maximum(logits[beyond] - logits[beyond].max(axis=1, keepdims=True), -limit)
+    moved = np.array(logits, dtype=np.float64, order="C")
+    beyond = np.abs(moved).max(axis=1) > limit
+    moved[beyond] = np.maximum(moved[beyond] - moved[beyond].max(axis=1, keepdims=True), -limit)
     return moved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,15 @@ Matrix = NDArray[np.float64]
 Selection = slice | NDArray[np.intp]
 # How many logits of one view are worked on at a time: some megabytes, which a processor's cache holds.
 _BLOCK = 4_000_000
-# And how many rows, of which a replay holds a dozen numbers for each view.
-_ROWS = 16_384
+# And how many rows, of which a replay holds a dozen numbers for each view; no power of 2, whose multiples share places
+# in a cache.
+_ROWS = 8_000
 # A step costs the reference some ten passes over its rows: beyond as many values, times steps, it is not used.
 _SMALL_STEPS = 4_000_000
 # Up to as many classes numpy takes longer to begin a row than to read it.
 _SHORT = 32
+# Up to as many a row's exponentials cost less than its series.
+_SHORT_STEPS = 64
 # Of how many values a second thread is worth as much as of one row's step.
 _STEP_WORK = 32
 
@@ -66,7 +70,8 @@ def calibrated_scales(plan: Plan, views: Views) -> Vector:
     check_held(plan, views)
     logits = views.logits
     parts = _parts(np.arange(len(logits)), views.n_classes)
-    return np.concatenate([_scales(plan, logits[part], _read(plan, views, part)) for part in parts])
+    plainly = _is_small(plan, logits)
+    return np.concatenate([_scales(plan, logits[part], _read(plan, views, part), plainly) for part in parts])
 
 
 def calibrated_logits(plan: Plan, logits: Floats, transformed: Floats) -> Matrix:
@@ -75,7 +80,7 @@ def calibrated_logits(plan: Plan, logits: Floats, transformed: Floats) -> Matrix
         return reference.replayed(plan, logits, transformed).now()
     drops = logits.astype(np.float64)
     drops -= drops.max(axis=1, keepdims=True)
-    return _scales(plan, logits, transformed)[:, None] * drops
+    return _scales(plan, logits, transformed, _is_small(plan, logits))[:, None] * drops
 
 
 def check_held(plan: Plan, views: Views) -> None:
@@ -117,22 +122,23 @@ def _in_blocks(
         raise InputError("This plan is part of an ensemble of calibrators; use the ensemble itself, not its `plan_`.")
     if not plan.transforms and plan.blend is None and plan.rule.floor is None:
         return scaled_answers(logits, start_scales(plan, len(logits)))[0]
-    probs = np.empty(logits.shape)
+    probs, plainly = np.empty(logits.shape), _is_small(plan, logits)
     for with_views in (False, True):
         for part in _parts(np.flatnonzero(needed == with_views), n_classes):
             own = np.ascontiguousarray(logits[part])
-            probs[part] = _block_probs(
-                plan, own, read(part) if with_views else [], None if mixed is None else mixed[part]
-            )
+            views = read(part) if with_views else []
+            probs[part] = _block_probs(plan, own, views, None if mixed is None else mixed[part], plainly)
     return probs
 
 
-def _block_probs(plan: Plan, logits: Floats, transformed: Sequence[Floats], mixed: Matrix | None) -> Matrix:
+def _block_probs(
+    plan: Plan, logits: Floats, transformed: Sequence[Floats], mixed: Matrix | None, plainly: bool
+) -> Matrix:
     if plan.blend is not None:
         return reference.blended_probs(plan, logits, transformed, np.full(len(logits), bool(transformed)), mixed)
     if plan.rule.floor is not None:
         return reference.replayed(plan, logits, transformed).probs()
-    return scaled_answers(logits, _scales(plan, logits, transformed))[0]
+    return scaled_answers(logits, _scales(plan, logits, transformed, plainly))[0]
 
 
 def scaled_answers(logits: Floats, scales: Vector) -> tuple[Matrix, Vector]:
@@ -159,53 +165,90 @@ def start_scales(plan: Plan, n_samples: int) -> Vector:
     return np.full(n_samples, min(max(min(max(plan.start, low), high) * plan.finish, low), high))
 
 
-def _scales(plan: Plan, logits: Floats, transformed: Sequence[Floats] | Floats) -> Vector:
-    """Return each row's scale after the plan, from plain arrays."""
+def _is_small(plan: Plan, logits: Floats) -> bool:
+    """Whether the reference replays the plan on as many logits before a compiler has been loaded."""
+    return logits.size < SMALL and logits.size * len(plan.steps) < _SMALL_STEPS
+
+
+def _scales(plan: Plan, logits: Floats, transformed: Sequence[Floats] | Floats, plainly: bool) -> Vector:
+    """Return each row's scale after the plan, from plain arrays; `plainly` by the reference."""
     steps, betas = plan.program
     if not len(steps):
         return start_scales(plan, len(logits))
-    if logits.size < SMALL and logits.size * len(steps) < _SMALL_STEPS:
+    if plainly:
         return reference.replayed(plan, logits, transformed).scales
-    original, views = _Replayed(logits, plan.start), [_Replayed(view, plan.start) for view in transformed]
-    every = np.arange(len(logits))
+    kind = _ShortRows if logits.shape[1] <= _SHORT_STEPS else _LongRows
+    original, views = kind(logits, plan.start), [kind(view, plan.start) for view in transformed]
     own_answer = plan.rule.confidence_at == "own"
     gaps = [view.drop_at(view.columns if own_answer else original.columns) for view in views]
-    tied = np.empty(len(logits), dtype=np.bool_)
+    every, tied = np.arange(len(logits)), np.empty(len(logits), dtype=np.bool_)
     for number, values in zip(steps, betas):
         view = views[number]
-        over_rows(
-            compiled.step, original.logits, view.logits, original.columns, view.columns, original.numbers,
-            view.numbers, gaps[number], values, plan.rule.ties == "exact", tied, size=_STEP_WORK * len(logits),
-        )  # fmt: skip
+        original.step(view, gaps[number], values, plan.rule.ties == "exact", tied)
         if tied.any():
             chosen = every[tied]
             factors = values[reference.groups(original.chosen(chosen), view.chosen(chosen), plan.rule)]
             original.rescale(chosen, factors)
             view.rescale(chosen, factors)
-    return np.clip(original.numbers[series.SCALE] * plan.finish, *reference.SCALE_RANGE)
+    return np.clip(original.scales * plan.finish, *reference.SCALE_RANGE)
 
 
 class _Replayed:
-    """Rows that `kernels.steps` rescales: the logits as they are, and of each row what the kernel knows."""
+    """Rows that `kernels.steps` rescales: the logits as they are, where each row's largest stands, and its scale."""
+
+    scales: Vector
+    columns: NDArray[np.intp]
+
+    def __init__(self, logits: Floats) -> None:
+        self.logits = as_rows(logits)
+
+    def drop_at(self, columns: NDArray[np.intp]) -> Vector:
+        """Return how far the logit at each row's column lies below the row's largest."""
+        every = np.arange(len(columns))
+        return self.logits[every, columns].astype(np.float64) - self.logits[every, self.columns]
+
+    def chosen(self, rows: NDArray[np.intp]) -> reference.Rows:
+        """Return some rows as the reference holds them."""
+        state = reference.Rows(self.logits[rows])
+        state.scales = self.scales[rows]
+        return state
+
+    def rescale(self, rows: NDArray[np.intp], factors: Vector) -> None:
+        self.scales[rows] = np.clip(self.scales[rows] * factors, *reference.SCALE_RANGE)
+
+
+class _LongRows(_Replayed):
+    """Rows that are seldom read: of each the kernel knows a series."""
 
     def __init__(self, logits: Floats, start: float) -> None:
-        self.logits = as_rows(logits)
+        super().__init__(logits)
         self.columns = self.logits.argmax(axis=1)
         self.numbers = np.zeros((series.NUMBERS, len(logits)))
         self.numbers[series.REACH] = np.inf  # nothing is known
         self.numbers[series.SCALE] = np.clip(start, *reference.SCALE_RANGE)
         self.numbers[series.TOP] = self.logits[np.arange(len(logits)), self.columns]
         self.numbers[series.LOWEST] = self.logits.min(axis=1) - self.numbers[series.TOP]
+        self.scales = self.numbers[series.SCALE]
 
-    def drop_at(self, columns: NDArray[np.intp]) -> Vector:
-        """Return how far the logit at each row's column lies below the row's largest."""
-        return self.logits[np.arange(len(columns)), columns] - self.numbers[series.TOP]
+    def step(self, view: Self, gaps: Vector, betas: Vector, exact: bool, tied: NDArray[np.bool_]) -> None:
+        over_rows(
+            compiled.step, self.logits, view.logits, self.columns, view.columns, self.numbers, view.numbers, gaps,
+            betas, exact, tied, size=_STEP_WORK * len(tied),
+        )  # fmt: skip
 
-    def chosen(self, rows: NDArray[np.intp]) -> reference.Rows:
-        """Return some rows as the reference holds them."""
-        state = reference.Rows(self.logits[rows])
-        state.scales = self.numbers[series.SCALE, rows]
-        return state
 
-    def rescale(self, rows: NDArray[np.intp], factors: Vector) -> None:
-        self.numbers[series.SCALE, rows] = np.clip(self.numbers[series.SCALE, rows] * factors, *reference.SCALE_RANGE)
+class _ShortRows(_Replayed):
+    """Rows that are read at every step, their classes one after the other."""
+
+    def __init__(self, logits: Floats, start: float) -> None:
+        super().__init__(logits)
+        self.columns = np.empty(len(logits), np.intp)
+        self.drops = np.empty(logits.shape[::-1], self.logits.dtype)
+        self.scales = np.full(len(logits), np.clip(start, *reference.SCALE_RANGE))
+        over_rows(compiled.transpose, self.logits, self.columns, self.drops)
+
+    def step(self, view: Self, gaps: Vector, betas: Vector, exact: bool, tied: NDArray[np.bool_]) -> None:
+        over_rows(
+            compiled.short_step, tied, self.drops, view.drops, self.columns == view.columns, self.scales, view.scales,
+            gaps, betas, exact, size=2 * self.drops.size,
+        )  # fmt: skip

@@ -30,7 +30,7 @@ MOST_HASHES = 8192
 # How many numbers of a row are hashed: what more classes add is time.
 _COLUMNS = 64
 # Fewer rows than this are not looked up: a server answers one by one.
-_LEAST_ROWS = 20
+LEAST_ROWS = 20
 # The share of rows that matters to what is made of all of them.
 _LEAST_SHARE = 0.01
 _BLOCK = 1_000_000
@@ -89,7 +89,7 @@ def seen_among(logits: ArrayLike, kept: Hashes, n_fitted: int) -> tuple[NDArray[
     All False, and 0, where there are no more equal rows than chance makes.
     """
     n = len(np.asarray(logits))
-    if n < _LEAST_ROWS or not len(kept):
+    if n < LEAST_ROWS or not len(kept):
         return np.zeros(n, np.bool_), 0
     hashes = row_hashes(logits)
     if not _any_in(hashes, kept):
@@ -139,7 +139,7 @@ def remember(calibrator: object, kept: Hashes, n_fitted: int, logits: ArrayLike,
 def fitted_rows(probs: ArrayLike) -> int:
     """Return about how many of these rows of probabilities were given for rows that the calibrator was fitted on."""
     array = np.asarray(probs)
-    if not _answered or array.ndim != 2 or len(array) < _LEAST_ROWS:
+    if not _answered or array.ndim != 2 or len(array) < LEAST_ROWS:
         return 0
     hashes, most = row_hashes(array), 0
     for fit in {one[0] for one in tuple(_answered)}:

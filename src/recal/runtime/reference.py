@@ -63,7 +63,8 @@ class Rows:
 
     def rescale(self, factors: Vector | float) -> None:
         if self.floor is None:
-            self.scales = np.clip(self.scales * factors, *SCALE_RANGE)
+            low, high = SCALE_RANGE
+            self.scales = np.minimum(np.maximum(self.scales * factors, low), high)  # np.clip takes three times as long
             return
         scaled = np.reshape(factors, (-1, 1)) * self.drops
         logs = np.maximum(scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True)), np.log(self.floor))
@@ -76,7 +77,9 @@ class Rows:
         """Return softmax(now), in which the answer stays the largest even where a tiny scale would tie it."""
         weights = np.exp(self.now())
         np.minimum(weights, BELOW_ONE, out=weights, where=self.drops < 0.0)
-        return np.clip(weights / weights.sum(axis=1, keepdims=True), ABOVE_ZERO, BELOW_ONE)
+        weights /= weights.sum(axis=1, keepdims=True)
+        np.maximum(weights, ABOVE_ZERO, out=weights)
+        return np.minimum(weights, BELOW_ONE, out=weights)
 
 
 def replayed(plan: Plan, logits: Floats, transformed: Sequence[Floats] | Floats) -> Rows:
@@ -209,6 +212,8 @@ def lift_answers(probs: Matrix, answers: Labels) -> Matrix:
     """
     best = probs.argmax(axis=1)
     rows = np.flatnonzero(best != answers)
+    if not len(rows):
+        return probs
     columns, rivals = answers[rows], best[rows]
     probs[rows, columns], probs[rows, rivals] = probs[rows, rivals], probs[rows, columns]
     tied = probs[rows].argmax(axis=1) != columns

@@ -7,6 +7,8 @@ import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.machinery.parameters import check_number
+from recal.engine.kernels import SMALL, bins
+from recal.engine.kernels.threads import over_rows
 
 
 def equal_mass_edges(ordered: NDArray[np.float64], n_bins: int) -> NDArray[np.float64]:
@@ -46,6 +48,9 @@ def look_up(
 ) -> NDArray[np.float64]:
     """Send each column to the values of its bins; edges (n_classes, n_bins - 1), values (n_classes, n_bins)."""
     out = np.empty_like(scores)
+    if scores.size >= SMALL:
+        over_rows(bins.look_up, scores, edges, values, out)
+        return out
     for column in range(scores.shape[1]):
         out[:, column] = values[column][np.searchsorted(edges[column], scores[:, column], side="left")]
     return out

@@ -1,6 +1,7 @@
 """From logits to probabilities, and the promise that none is ever exactly 0 or 1.
 
-Everything here works row by row on C-ordered float64, so that a row alone gets, bit for bit, what it gets in a batch.
+Everything here works row by row on C-ordered float64, so that a row alone gets what it gets in a batch: bit for bit,
+but for a softmax of so many values that it is compiled, which differs in the last bit.
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Labels
+from recal.engine.kernels import SMALL, rows
+from recal.engine.kernels.threads import over_rows
+from recal.engine.scaled import as_rows
 from recal.runtime.reference import lift_answers
 
 # The ends of what float64 can say strictly between 0 and 1, leaving out subnormal numbers.
 SMALLEST = float(np.finfo(np.float64).tiny)
 LARGEST = float(np.nextafter(1.0, 0.0))
+# A sum below this may have lost some of what was added.
+_UNDERFLOWING = 1e-290
 
 
 def log_softmax(logits: ArrayLike, beta: float = 1.0) -> NDArray[np.float64]:
@@ -35,7 +41,13 @@ def softmax(logits: ArrayLike, beta: float = 1.0) -> NDArray[np.float64]:
     array([[0.5, 0.5],
            [1. , 0. ]])
     """
-    probs = np.array(logits, dtype=np.float64, order="C")
+    given = np.asarray(logits)
+    if given.size >= SMALL:
+        given = as_rows(given)
+        probs = np.empty(given.shape)
+        over_rows(rows.plain_softmax, given, float(beta), probs)
+        return probs
+    probs = np.array(given, dtype=np.float64, order="C")
     probs -= probs.max(axis=1, keepdims=True)
     probs *= beta
     np.exp(probs, out=probs)
@@ -46,18 +58,22 @@ def softmax(logits: ArrayLike, beta: float = 1.0) -> NDArray[np.float64]:
 def log_odds(log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return log(p / (1 - p)) of each class; with two classes the difference of their logits, however large.
 
-    1 - p is taken from the other classes' sum where p is large, relative to the largest of them: 1 - p itself would
-    have lost its digits, and beyond a margin of 37 all of them.
+    1 - p of the largest is the others' sum: 1 - p itself would have lost its digits, and beyond a margin of 37 all of
+    them. Beyond a margin of 690 that sum is taken relative to the largest of them.
     """
     probs = np.exp(log_probs)
-    rows = np.arange(len(probs))
-    top = log_probs.argmax(axis=1)
-    others = log_probs.copy()
-    others[rows, top] = -np.inf
-    second = others.max(axis=1)
-    probs[rows, top] = 0.0
-    log_rest = np.log1p(-probs)
-    log_rest[rows, top] = second + np.log(np.exp(others - second[:, None]).sum(axis=1))
+    every, top = np.arange(len(probs)), log_probs.argmax(axis=1)
+    probs[every, top] = 0.0
+    rest = probs.sum(axis=1)
+    far = np.flatnonzero(rest < _UNDERFLOWING)
+    np.negative(probs, out=probs)
+    log_rest = np.log1p(probs, out=probs)
+    log_rest[every, top] = np.log(np.maximum(rest, _UNDERFLOWING))
+    if len(far):
+        others = log_probs[far]
+        others[every[: len(far)], top[far]] = -np.inf
+        second = others.max(axis=1)
+        log_rest[far, top[far]] = second + np.log(np.exp(others - second[:, None]).sum(axis=1))
     return log_probs - log_rest
 
 
@@ -101,5 +117,6 @@ def bounded_probs(probs: NDArray[np.float64], top: Labels | None = None) -> NDAr
     >>> bounded_probs(np.array([[0.5, 0.5]]), top=np.array([1])).argmax(axis=1)
     array([1])
     """
-    bounded = np.clip(probs, SMALLEST, LARGEST)
+    bounded = np.maximum(probs, SMALLEST)
+    np.minimum(bounded, LARGEST, out=bounded)
     return bounded if top is None else lift_answers(bounded, top)

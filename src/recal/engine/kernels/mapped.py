@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 # How many values are gone over before their memory is given back: 128 MB of float32.
 PIECE_VALUES = 32_000_000
-_ROWS_AT_A_TIME = 1000
+_ROWS_AT_A_TIME = 200
 
 
 class MappedRows(np.ndarray):

@@ -115,6 +115,34 @@ def expand(wanted, start, stop, terms, tolerance, out):  # type: ignore[no-untyp
         out[3, i] = error
 
 
+@part_of_kernel()
+def place_of_largest(row):  # type: ignore[no-untyped-def]
+    top, place = row[0], 0
+    for j in range(1, len(row)):
+        value = row[j]
+        place = j if value > top else place
+        top = value if value > top else top
+    return place
+
+
+@kernel(fastmath=FAST)
+def plain_softmax(logits, start, stop, beta, probs):  # type: ignore[no-untyped-def]
+    """Fill softmax(beta * z); classes far off get 0."""
+    for i in range(start, stop):
+        row, out = logits[i], probs[i]
+        top = row[0]
+        for j in range(1, len(row)):
+            top = row[j] if row[j] > top else top
+        total = 0.0
+        for j in range(len(row)):
+            weight = exp(beta * (np.float64(row[j]) - np.float64(top)))
+            out[j] = weight
+            total += weight
+        share = 1.0 / total
+        for j in range(len(row)):
+            out[j] *= share
+
+
 @kernel(fastmath=FAST)
 def softmax(logits, start, stop, columns, find, scales, probs, confidences, close):  # type: ignore[no-untyped-def]
     """Fill softmax(s * z), never exactly 0 or 1, and the probability at each row's largest logit.
@@ -125,9 +153,7 @@ def softmax(logits, start, stop, columns, find, scales, probs, confidences, clos
     for i in range(start, stop):
         row, out = logits[i], probs[i]
         if find:
-            columns[i] = 0
-            for j in range(1, len(row)):
-                columns[i] = j if row[j] > row[columns[i]] else columns[i]
+            columns[i] = place_of_largest(row)
         top, scale = np.float64(row[columns[i]]), scales[i]
         total = rivals = 0.0
         for j in range(len(row)):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from math import exp, log1p
 
-from recal.engine.kernels.compiled import kernel, part_of_kernel
-from recal.engine.kernels.rows import read
+import numpy as np
+
+from recal.engine.kernels.compiled import FAST, kernel, part_of_kernel
+from recal.engine.kernels.rows import exp as fast_exp
+from recal.engine.kernels.rows import place_of_largest, read
 from recal.engine.kernels.series import AT, REACH, SCALE, remainder
 
 # As in `engine.grouping`: what is closer than this is for the rule for ties, and below these log-odds against it a
@@ -16,6 +19,10 @@ _ALMOST_SURE = -11.5
 # Beyond this a series says nothing.
 _USELESS, _UNKNOWN = 0.5, 1e300
 LEAST_SCALE, LARGEST_SCALE = 1e-100, 1e100
+# The sum of exponentials of a row whose log-odds against its prediction are SATURATED, and almost so.
+_SATURATED_SUM, _ALMOST_SURE_SUM = 1.0 + exp(SATURATED), 1.0 + exp(_ALMOST_SURE)
+# How many short rows are added up together, in the processor's nearest cache.
+_TOGETHER = 256
 
 _remainder = part_of_kernel(remainder)
 
@@ -73,3 +80,46 @@ def step(logits, start, stop, view, columns, view_columns, numbers, view_numbers
             beta = betas[2 * (columns[i] == view_columns[i]) + fell]
             own[SCALE] = min(max(own[SCALE] * beta, LEAST_SCALE), LARGEST_SCALE)
             other[SCALE] = min(max(other[SCALE] * beta, LEAST_SCALE), LARGEST_SCALE)
+
+
+@kernel()
+def transpose(logits, start, stop, columns, drops):  # type: ignore[no-untyped-def]
+    """Fill where each row's largest logit stands, and drops[j, i], how far the others lie below it."""
+    for i in range(start, stop):
+        row = logits[i]
+        columns[i] = place_of_largest(row)
+        top = np.float64(row[columns[i]])
+        for j in range(len(row)):
+            drops[j, i] = np.float64(row[j]) - top
+
+
+@part_of_kernel(fastmath=FAST)
+def add_exponentials(sums, scales, drops):  # type: ignore[no-untyped-def]
+    for i in range(len(scales)):
+        sums[i] += fast_exp(scales[i] * np.float64(drops[i]))
+
+
+@kernel()
+def short_step(tied, start, stop, drops, view, kept, scales, view_scales, gaps, betas, exact):  # type: ignore[no-untyped-def]
+    """What `step` does, for rows so short that all exponentials cost less than what a series has to remember.
+
+    Classes come first in `drops` and `view`, so that vector instructions go along the samples.
+    """
+    sums, view_sums = np.empty(_TOGETHER), np.empty(_TOGETHER)
+    for first in range(start, stop, _TOGETHER):
+        last = min(first + _TOGETHER, stop)
+        sums[:] = 0.0
+        view_sums[:] = 0.0
+        for j in range(len(drops)):
+            add_exponentials(sums, scales[first:last], drops[j, first:last])
+            add_exponentials(view_sums, view_scales[first:last], view[j, first:last])
+        for i in range(first, last):
+            own, other = sums[i - first], view_sums[i - first]
+            level = own * fast_exp(view_scales[i] * gaps[i])  # the view's sum at which the confidences are equal
+            sure = not exact and own < _SATURATED_SUM  # a confidence of 1, which none exceeds
+            close = abs(other - level) <= CLOSE * other and not sure
+            tied[i] = close or (exact and own < _ALMOST_SURE_SUM)
+            if not tied[i]:
+                beta = betas[2 * kept[i] + (sure or other > level)]
+                scales[i] = min(max(scales[i] * beta, LEAST_SCALE), LARGEST_SCALE)
+                view_scales[i] = min(max(view_scales[i] * beta, LEAST_SCALE), LARGEST_SCALE)

@@ -20,7 +20,7 @@ from recal.engine.kernels.mapped import PIECE_VALUES, MappedRows
 # Below this many values a second thread costs more than it gives.
 _WORTH_A_THREAD = 60_000
 # How many rows of a mapped array are picked before their memory is given back.
-_PICKED = 4000
+_PICKED = 500
 
 
 def thread_count() -> int:
@@ -50,7 +50,7 @@ def over_rows(kernel: Callable[..., None], rows: Any, *arguments: Any, size: int
         _over_part(kernel, (rows, *arguments), 0, count, work)
         return
     plain = tuple(value.view(np.ndarray) if isinstance(value, MappedRows) else value for value in (rows, *arguments))
-    # Rows that are picked here and there each bring their neighbours with them, some 64 kB.
+    # Rows that are picked here and there each bring their neighbours with them: 64 kB, or several times that.
     most = count if isinstance(rows, MappedRows) else _PICKED
     pieces = max(1, min(count, -(-work // PIECE_VALUES)), -(-count // most))
     for start, stop in pairwise([count * piece // pieces for piece in range(pieces + 1)]):
