@@ -109,7 +109,7 @@ def test_choosing_a_method_changes_numbers_verdict_and_figures(browser, report, 
     for method in ("vs", "ts", "recal"):
         choose(browser, method)
         check_numbers(browser, comparison.samples[method], "after", 0.9)
-        assert f"after {method}" in browser.ask("document.getElementById('verdict').innerText")
+        assert f"with {method}" in browser.ask("document.getElementById('verdict').innerText").lower()
         visible = browser.ask(
             "[...document.querySelectorAll('[data-method]')].filter(e => e.offsetParent).map(e => e.dataset.method)"
         )

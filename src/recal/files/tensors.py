@@ -48,7 +48,7 @@ def write_tensors(path: str | os.PathLike[str], content: Mapping[str, Any], arra
     if len(header) > MAX_HEADER_BYTES // 2:
         raise InputError(f"All but the arrays takes {len(header):,} bytes; a file holds {MAX_HEADER_BYTES // 2:,}.")
     with replacing(path) as file:
-        file.write(to_bytes(dict(arrays), metadata={_KEY: header, _DIGEST: _digest(header, arrays)}))
+        file.write(to_bytes(dict(arrays), metadata={_KEY: _sealed(header, arrays)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
@@ -76,8 +76,18 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], b
         # A truth value is a byte of 0 or 1; other bytes would behave as both true and false.
         if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
             raise FileError(f"the array {name!r} holds truth values that are neither true nor false")
-    told = header["__metadata__"].get(_DIGEST)  # files of 1.0.0rc1 have none
-    return inner, arrays, told is None or told == _digest(header["__metadata__"][_KEY], arrays)
+    told = inner.pop(_DIGEST, None)  # files of 1.0.0rc1 have none
+    plain = header["__metadata__"][_KEY].removesuffix(_seal(told)) + "}"
+    return inner, arrays, told is None or told == _digest(plain, arrays)
+
+
+def _sealed(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the header with the digest as its last entry: as metadata of its own it would stand in any order."""
+    return header.removesuffix("}") + _seal(_digest(header, arrays))
+
+
+def _seal(digest: Any) -> str:
+    return f', "{_DIGEST}": "{digest}"}}'
 
 
 def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -111,8 +112,8 @@ def test_confidences_that_are_the_largest_probabilities_make_a_rule_of_probabili
 def test_a_rule_of_an_older_file_reads_the_largest_probability(tmp_path: Path) -> None:
     rule = DecisionRule((0.5,), 0.05, 0.95)
     path = save(rule, tmp_path / "new.recal")
-    old = path.read_bytes().replace(b', \\"reads\\": \\"maximum\\"', b"")
-    assert len(old) < len(path.read_bytes())
+    old = re.sub(rb', \\"reads\\": \\"maximum\\"|, \\"digest\\": \\"\w+\\"', b"", path.read_bytes())
+    assert len(old) < len(path.read_bytes()) - 50
     size = int.from_bytes(old[:8], "little") - (len(path.read_bytes()) - len(old))
     (tmp_path / "old.recal").write_bytes(size.to_bytes(8, "little") + old[8:])
     assert load(tmp_path / "old.recal") == rule

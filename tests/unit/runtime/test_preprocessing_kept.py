@@ -30,8 +30,8 @@ TYPED = ["--mean", "0.4,0.5,0.6", "--std", "0.2,0.25,0.3"]
 def model_file(path: Path, channels: int, softmax: bool = False) -> Path:
     weights = np.random.default_rng(0).normal(size=(channels * 64, 4)).astype(np.float32)
     nodes = [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["scores"])]
-    nodes += [helper.make_node("Softmax", ["scores"], ["probabilities"])] if softmax else []
-    shape, out = ["n", channels, 8, 8], "probabilities" if softmax else "scores"
+    nodes += [helper.make_node("Softmax", ["scores"], ["y"])] if softmax else []
+    shape, out = ["n", channels, 8, 8], "y" if softmax else "scores"
     graph = helper.make_graph(
         nodes,
         "linear",
