@@ -24,9 +24,9 @@ from recal.checks import Labels
 from recal.plan import Answers
 from recal.views import Views
 
-# As a member of the ensemble, which calls `_fit_near`, curves are moved together beyond so many classes only: with few,
-# the mixture is no better for it (docs/decisions/0014-one-against-the-rest.md).
-_MANY_CLASSES = 20
+# As a member of the ensemble, which calls `_fit_near`, curves are moved together with so many classes only: with fewer
+# the mixture is no better for it, with more it takes too long (docs/decisions/0014-one-against-the-rest.md).
+_MOVED_IN_ENSEMBLE = range(21, 257)
 
 
 class BetaCalibration(Calibrator):
@@ -76,7 +76,7 @@ class BetaCalibration(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         self._fit_near(views, labels, 1.0, None)
-        if 2 < views.n_classes <= _MANY_CLASSES:
+        if views.n_classes > 2 and views.n_classes not in _MOVED_IN_ENSEMBLE:
             self._move_together(_features(class_scores(views.logits), self.limit_), labels)
 
     def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
@@ -92,7 +92,7 @@ class BetaCalibration(Calibrator):
             self.coefficients_ = np.array([[a, b], [b, a], [c, -c]])
             return
         self.coefficients_ = _increasing(features, labels, high, low, start)
-        if views.n_classes > _MANY_CLASSES:
+        if views.n_classes in _MOVED_IN_ENSEMBLE:
             self._move_together(features, labels)
 
     def _move_together(self, features: list[NDArray[np.float64]], labels: Labels) -> None:
