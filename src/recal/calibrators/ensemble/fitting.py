@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from recal.calibrators.ensemble.members import Members, cross_fitted, fit_members, member_names, needed_for
 from recal.calibrators.machinery.folds import copies_of, stratified_folds
 from recal.calibrators.machinery.mixture_weights import mixture_weights, without_light_ones
-from recal.calibrators.stacking.estimator import material_of, shortlist
+from recal.calibrators.stacking.estimator import material_of, share_of_chance, shortlist
 from recal.calibrators.stacking.view_choice import (
     WORTH,
     Choice,
@@ -45,8 +45,6 @@ _PRIOR_BY_MISTAKES = 30.0
 _MANY_MISTAKES = 200
 # A member that has more freedom than a temperature must have this much of the mixture before it is used alone.
 _HALF = 0.5
-# What is mixed in of chance before a logarithm is taken, at most.
-_MOST_EPSILON = 1e-4
 
 
 @dataclass(frozen=True)
@@ -198,7 +196,7 @@ def _stack(
     """
     views, labels, counts = evidence.views, evidence.labels, evidence.counts
     kept = options.answers == "kept"
-    epsilon = min(_MOST_EPSILON, 1.0 / (len(labels) + 1.0))
+    epsilon = share_of_chance(len(labels))
     candidates = shortlist(views, labels, views.transforms, beta, epsilon)
     material = material_of(views, labels, candidates, beta, epsilon, kept=kept)
     material = replace(material, weights=counts, copies=evidence.copies)

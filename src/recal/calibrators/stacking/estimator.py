@@ -123,7 +123,7 @@ class ViewStacking(Calibrator):
         worth = WORTH[self.answers] if self.worth is None else check_number("worth", self.worth)
         logits = views.logits
         beta = fit_beta(logits, labels)
-        epsilon = min(_MOST_EPSILON, 1.0 / (len(labels) + 1.0))
+        epsilon = share_of_chance(len(labels))
         candidates = views.transforms if max_views else ()
         views, labels = _draw(views, labels, len(candidates), rng)
         alone = None
@@ -164,6 +164,11 @@ def _draw(views: Views, labels: Labels, n_candidates: int, rng: np.random.Genera
         return views, labels
     rows = np.sort(rng.choice(len(labels), most, replace=False))
     return views[rows], labels[rows]
+
+
+def share_of_chance(n_samples: int) -> float:
+    """Return how much of chance is mixed into probabilities before their logarithm is taken."""
+    return min(_MOST_EPSILON, 1.0 / (n_samples + 1.0))
 
 
 def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilon: float) -> None:
