@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from s3fs import S3FileSystem
+
+# The server takes a port that is free and says which. Had the tests chosen one, another process could take it first.
+SERVER = """
+import time
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(*server.get_host_and_port(), sep=":", flush=True)
+while True:
+    time.sleep(60)
+"""
 
 
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
     """Start a server with an empty bucket named `bucket`, and yield the variables by which clients find it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    address = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
     try:
-        for _ in range(600):  # a busy machine starts it slowly
-            try:
-                urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT"))
-                break
-            except OSError:
-                time.sleep(0.2)
+        assert server.stdout is not None
+        address = f"http://{server.stdout.readline().strip()}"  # waits for as long as a busy machine needs
+        urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT"))
         yield {
             "AWS_ENDPOINT_URL": address,
             "AWS_ACCESS_KEY_ID": "tests",
@@ -37,5 +37,6 @@ def s3_server() -> Iterator[dict[str, str]]:
             "AWS_DEFAULT_REGION": "us-east-1",
         }
     finally:
+        S3FileSystem.clear_instance_cache()  # they would go on asking this server after the next one started
         server.terminate()
         server.wait()
