@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,13 @@ _ENOUGH_KINDS = 5
 # Of each call that answered for rows of a fit: which fit, how many rows one of them stands for, the hashes of logits
 # and probabilities (m, 2), and how many rows had them. The oldest are forgotten.
 _answered: deque[tuple[int, float, Hashes, NDArray[np.intp]]] = deque()
-_MOST_ANSWERED = 32 * MOST_HASHES
+_n_answered = 0  # rows in all of them
+_MOST_ANSWERED = 16 * MOST_HASHES
+# The fit of each hash of probabilities: looking rows up takes no longer after a thousand fits than after one.
+_fit_of: dict[int, int] = {}
+_writing = Lock()
+# So many rows are looked up first, by chance: of those that matter, 1 %, about forty are among them.
+_LOOKED_UP = 4096
 
 
 def row_hashes(rows: ArrayLike) -> Hashes:
@@ -129,23 +136,35 @@ def _any_in(hashes: Hashes, kept: Hashes) -> bool:
 
 def remember(calibrator: object, kept: Hashes, n_fitted: int, logits: ArrayLike, probs: ArrayLike) -> None:
     """Remember the probabilities that a calibrator gave for rows of its fit, which has these hashes."""
-    rows = np.column_stack([row_hashes(logits), row_hashes(probs)])
+    global _n_answered
+    rows, counts = np.unique(np.column_stack([row_hashes(logits), row_hashes(probs)]), axis=0, return_counts=True)
     stands_for = max(1.0, n_fitted / len(kept)) if len(kept) == MOST_HASHES else 1.0
-    _answered.append((hash((id(calibrator), kept.tobytes())), stands_for, *np.unique(rows, axis=0, return_counts=True)))
-    while sum(len(one[2]) for one in tuple(_answered)) > _MOST_ANSWERED:
-        _answered.popleft()
+    fit = hash((id(calibrator), kept.tobytes()))
+    with _writing:
+        _answered.append((fit, stands_for, rows, counts))
+        _fit_of.update(dict.fromkeys(rows[:, 1].tolist(), fit))
+        _n_answered += len(rows)
+        if _n_answered > _MOST_ANSWERED:
+            _forget_the_older_half()
+
+
+def _forget_the_older_half() -> None:
+    global _fit_of, _n_answered
+    while _n_answered > _MOST_ANSWERED // 2:
+        _n_answered -= len(_answered.popleft()[2])
+    _fit_of = {key: fit for fit, _, rows, _ in _answered for key in rows[:, 1].tolist()}
 
 
 def fitted_rows(probs: ArrayLike) -> int:
     """Return about how many of these rows of probabilities were given for rows that the calibrator was fitted on."""
-    array = np.asarray(probs)
-    if not _answered or array.ndim != 2 or len(array) < LEAST_ROWS:
+    array, known = np.asarray(probs), _fit_of
+    if not known or array.ndim != 2 or len(array) < LEAST_ROWS:
         return 0
     hashes, most = row_hashes(array), 0
-    for fit in {one[0] for one in tuple(_answered)}:
+    some = hashes if len(hashes) <= _LOOKED_UP else np.random.default_rng(0).choice(hashes, _LOOKED_UP)
+    for fit in {known[key] for key in some.tolist() if key in known}:
         there, times, stands_for = _given_for(fit)
-        if np.isin(hashes, there).any():
-            most = max(most, _overlap(hashes, there, times, round(stands_for * times.sum()))[1])
+        most = max(most, _overlap(hashes, there, times, round(stands_for * times.sum()))[1])
     return most if matters(most, len(array)) else 0
 
 

@@ -39,6 +39,7 @@ def s3():
 def cluster(s3):
     """One small cluster for all tests here, so that they do not each wait for one; its workers know the S3 server."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_worker_niceness", "0")  # behind other tests of this run they would wait for minutes
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine starts it slowly
     how = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
     for attempt in range(3):

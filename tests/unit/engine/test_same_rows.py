@@ -11,6 +11,7 @@ import pytest
 from recal import TemperatureScaling, decide, evaluate, load, prediction_sets, save
 from recal.calibrators import HistogramBinning, IsotonicCalibration
 from recal.decisions import decide_crossfitted
+from recal.engine import same_rows
 from recal.engine.same_rows import MOST_HASHES, kept_hashes, matters, row_hashes, seen_among
 from recal.errors import SameRowsWarning
 from recal.files.prob_tables import read_prob_table, write_prob_file
@@ -90,6 +91,20 @@ def test_rows_of_the_fit_are_recognised_that_were_answered_in_small_batches() ->
     probs = np.concatenate([calibrator.predict_proba(batch) for batch in np.array_split(logits, 160)])
     with pytest.warns(SameRowsWarning, match="fitted on all of these 4,000 samples"):
         decide(probs, y)
+
+
+def test_the_oldest_fits_are_forgotten_and_the_newest_are_found_among_many_rows(monkeypatch) -> None:
+    monkeypatch.setattr(same_rows, "_MOST_ANSWERED", 4_000)
+    fits = [problem(500, seed)[0] for seed in range(12)]
+    given = [
+        TemperatureScaling().fit(logits, problem(500, seed)[1]).predict_proba(logits)
+        for seed, logits in enumerate(fits)
+    ]
+    assert same_rows.fitted_rows(given[0]) == 0
+    assert same_rows.fitted_rows(given[-1]) == 500
+    others = np.random.default_rng(0).dirichlet([1, 1, 1], 30_000)
+    assert same_rows.fitted_rows(np.r_[others, given[-1]]) == 500
+    assert len(same_rows._fit_of) <= 4_000
 
 
 def test_a_small_part_of_the_fit_is_recognised_though_the_fit_holds_many_pairs() -> None:
