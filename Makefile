@@ -66,8 +66,11 @@ NETWORKS ?= lenet5
 paper: $(FOR_TEST) ## the paper's experiments: make paper DATA=folder DATASET=cifar10 NETWORKS=lenet5 (hours; see paper/README.md)
 	$(BIN)/python -m paper all --data-dir $(DATA) --dataset $(DATASET) --networks $(NETWORKS) --out paper/results
 
+# One process more than two cores have, since some tests wait for others; one thread each, or they would wait for each
+# other. What was compiled is kept: the tests start hundreds of processes.
+QUICK := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 test: check      ## lint, types and all quick tests
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile  # one more than cores: some wait for other processes
+	$(QUICK) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(FOR_TEST) ## what takes minutes
 	$(BIN)/python -m pytest -m slow

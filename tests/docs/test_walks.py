@@ -14,6 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "walks.md").read_text(encoding="utf
 BLOCKS = re.findall(r"^```(python|sh)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of few samples, and of transformations that do the same
 def test_the_walks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

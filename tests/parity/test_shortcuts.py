@@ -26,7 +26,7 @@ def as_views(z, views, y=None):
 
 @pytest.mark.parametrize("reading", [{}, {"ties": "exact"}, {"confidence_at": "own"}, {"guard": "ece"}], ids=str)
 @pytest.mark.parametrize("sharpness", [0.7, 3.0, 15.0])
-@pytest.mark.parametrize(("n", "k"), [(3000, 10), (1500, 60), (800, 700)])
+@pytest.mark.parametrize(("n", "k"), [(1500, 10), (600, 60), (400, 700)])
 def test_the_fit(n, k, sharpness, reading):
     z, views, y = problems.problem(n, k, n_views=5, sharpness=sharpness, seed=k)
     sample = as_views(z, views, y)

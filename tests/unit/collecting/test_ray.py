@@ -155,6 +155,7 @@ def rows_shown(folder):
     return sum(int(line) for path in Path(folder).iterdir() for line in path.read_text().split())
 
 
+@pytest.mark.slow
 def test_the_gate_spares_views_on_ray_too(tmp_path, images):
     calibrator = ViewStacking().set_state({"plan_": PLAN, "classes_": np.arange(3)})
     (tmp_path / "here").mkdir()
@@ -289,6 +290,7 @@ def test_a_loader_is_refused_with_the_remedy(images):
         collect(make_model(), loader, None, engine=ENGINE)
 
 
+@pytest.mark.slow
 def test_tables_are_written_by_the_workers(tmp_path, images):
     import pyarrow.parquet
 

@@ -15,17 +15,16 @@ from recal.reporting.data.slices import slices_of
 from recal.reporting.drawing import figures
 
 
-def test_every_figure_of_a_comparison_is_written_the_same_twice(comparison, tmp_path):
-    first = figures.write_figures(comparison, tmp_path / "a")
-    names = {path.stem for path in first}
+def test_every_figure_of_a_comparison_is_written(comparison, tmp_path):
+    names = {path.stem for path in figures.write_figures(comparison, tmp_path)}
     assert names >= {"reliability", "confidences", "risk-coverage", "classes", "methods", "group-ranks"}
     assert names >= {"recal-iterations", "recal-betas", "recal-groups"}
-    again = figures.write_figures(comparison, tmp_path / "b")
+
+
+def test_figures_of_probabilities_alone_are_written_the_same_twice(alone, tmp_path):
+    first, again = (figures.write_figures(alone, tmp_path / name, kind="svg") for name in "ab")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
-
-
-def test_figures_of_probabilities_alone(alone, tmp_path):
-    names = {path.stem for path in figures.write_figures(alone, tmp_path, kind="svg")}
+    names = {path.stem for path in first}
     assert names == {"reliability", "by-rank", "confidences", "risk-coverage", "classes"}
 
 

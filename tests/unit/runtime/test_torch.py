@@ -242,6 +242,7 @@ def test_a_gate_that_nobody_passes_and_one_that_all_do(images: torch.Tensor) -> 
         assert module(images[:0]).shape == (0, 10)
 
 
+@pytest.mark.slow  # torch compiles for ten seconds
 @pytest.mark.parametrize("plan", [PLAN, BLEND], ids=["steps", "blend"])
 def test_compiled_modules_answer_the_same(images: torch.Tensor, plan: Plan) -> None:
     module = CalibratedModule(Net(), plan, preprocess=normalise)

@@ -280,6 +280,8 @@ def write_figures(comparison: Comparison, folder: str | PathLike[str], kind: str
 
 def save_figure(figure: Figure, path: str | PathLike[str]) -> Path:
     """Write one figure, with no date inside: the same numbers give the same bytes."""
+    from matplotlib import rc_context
+
     target = Path(path)
     kind = target.suffix.lower().lstrip(".")
     metadata: dict[str, dict[str, str | None]] = {  # the origin, by which a file may be replaced, and no date
@@ -289,6 +291,6 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> Path:
     }
     if kind not in metadata:
         raise InputError(f"Figures are written to a name ending in .png, .svg or .pdf, got {target.name!r}.")
-    with replacing(target) as file:
+    with replacing(target) as file, rc_context({"svg.hashsalt": "recal"}):  # else the names inside are random
         figure.savefig(file, format=kind, metadata=metadata[kind])
     return target
