@@ -152,10 +152,12 @@ def apply(
     elif views is None and model is not None and data is not None:
         from recal.collecting.applying import apply as run
         from recal.collecting.parts import apply_distributed
+        from recal.transforms.preprocessing import check_model
 
         stored = getattr(calibrator, "preprocessing_", None)
         outputs = options.outputs_of(stored, outputs)
         opened = options.open_model(model, weights, trust, outputs, device)
+        check_model(stored, opened.fingerprint())
         images: dict[str, Any] = {"pixels": pixels, "gray": gray, "resize": resize, "crop": crop, "on_error": on_error}
         others: dict[str, Any] = {"seconds": seconds, "part": part, "read": read, "label_column": label_column}
         others |= {"text_column": text_column, "stored": stored}

@@ -337,8 +337,14 @@ def outputs_of(stored: Any, outputs: str | None) -> Any:
 
 
 def compare(stored: Any, found: Any, path: Path) -> None:
-    """Warn where the views to judge were collected in another way than those of the fit."""
-    if stored is None or found is None or stored.options() == found.options():
+    """Warn where the views to judge were collected in another way, or from another model, than those of the fit."""
+    if stored is None or found is None:
+        return
+    from recal.transforms.preprocessing import check_model
+
+    if found.model is not None:
+        check_model(stored, found.model)
+    if stored.options() == found.options():
         return
     import warnings
 

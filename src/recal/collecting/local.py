@@ -125,7 +125,7 @@ def collect(
         how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "engine": engine, "batch_size": batch_size}
         how |= {"classes": classes, "resume": resume, "progress": progress, "out": target, "seed": seed}
         transforms = run_pilot(answering, source, transforms, pilot, **how).chosen
-    between = record(preprocess, outputs, source.reading(), source.sample())
+    between = record(preprocess, outputs, source.reading(), source.sample(), answering.fingerprint())
     job = Job(answering, transforms, preprocess, outputs, preprocessing=between)
     sink = _open_sink(target, job, source, classes, int(batch_size), resume)
     run = choose_engine(engine)

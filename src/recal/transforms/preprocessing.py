@@ -118,6 +118,8 @@ class Preprocessing:
         Which columns were read, where inputs came from a table.
     shape, dtype : optional
         One input as the transformations saw it, where all have one shape.
+    model : str, optional
+        A digest of the model that answered, so that a calibration is not applied to another one unnoticed.
 
     Examples
     --------
@@ -139,6 +141,7 @@ class Preprocessing:
     label_column: str | None = None
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
+    model: str | None = None
 
     def __post_init__(self) -> None:
         if self.normalize is not None:
@@ -154,7 +157,7 @@ class Preprocessing:
             sides = value if isinstance(value, tuple) else () if value is None or name == "shape" else (value,)
             if any(type(side) is not int or side < 0 for side in sides):
                 raise InputError("must be made of whole numbers", argument=name, came=f"got {value!r}")
-        for name in ("function", "read", "pixels", "text_column", "label_column", "dtype"):
+        for name in ("function", "read", "pixels", "text_column", "label_column", "dtype", "model"):
             if not isinstance(getattr(self, name), str | None):
                 raise InputError("must be text", argument=name, came=f"got {getattr(self, name)!r}")
 
@@ -198,10 +201,14 @@ def record(
     outputs: Outputs,
     reading: Mapping[str, Any],
     sample: tuple[tuple[int, ...], str] | None,
+    model: str,
 ) -> Preprocessing:
-    """Return the record of what a collect does; `sample` is the shape and dtype of one input, where known."""
+    """Return the record of what a collect does.
+
+    `sample` is the shape and dtype of one input, where known, and `model` the model's digest.
+    """
     shape, dtype = (None, None) if sample is None else sample
-    told: dict[str, Any] = {"outputs": outputs, **reading, "shape": shape, "dtype": dtype}
+    told: dict[str, Any] = {"outputs": outputs, **reading, "shape": shape, "dtype": dtype, "model": model}
     if preprocess is None or isinstance(preprocess, Normalize):
         return Preprocessing(preprocess, **told)
     return Preprocessing(function=_name(preprocess), **told)
@@ -240,6 +247,18 @@ def settle(stored: Preprocessing | None, given: Callable[[Any], Any] | None) -> 
             stacklevel=3,
         )
     return given
+
+
+def check_model(stored: Preprocessing | None, model: str, *, stacklevel: int = 2) -> None:
+    """Warn where a model, known by its digest, is not the one whose outputs the calibration was fitted on."""
+    if stored is None or stored.model in (None, model):
+        return
+    warnings.warn(
+        "The calibration was fitted for another model, or for another file of this one. The confidence of another "
+        "model is not calibrated by it: fit a calibration for that model.",
+        UserWarning,
+        stacklevel=stacklevel + 1,
+    )
 
 
 def settle_outputs(stored: Preprocessing | None, given: Outputs | None) -> Outputs:

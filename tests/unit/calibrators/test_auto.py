@@ -41,6 +41,16 @@ def test_views_that_pay_are_chosen_and_the_sentence_says_so():
     assert auto.needed_transforms() == auto.plan_.transforms
 
 
+def test_recal_is_tried_where_200_mistakes_can_judge_it():
+    views, y = problem(1, n=1500, useful=False)
+    wrong = np.flatnonzero(views.logits.argmax(axis=1) != y)
+    right = np.setdiff1d(np.arange(1500), wrong)
+    for count, tried in ((199, False), (200, True)):
+        rows = np.sort(np.r_[wrong[:count], right])
+        trials = AutoCalibration().fit(views[rows], y[rows]).trials_
+        assert ("recal" in [trial["method"] for trial in trials]) == tried
+
+
 def test_a_calibrated_model_gets_a_temperature_and_pays_nothing():
     views, y = problem(1, n=1500, useful=False)
     auto = AutoCalibration().fit(views, y)
@@ -49,6 +59,15 @@ def test_a_calibrated_model_gets_a_temperature_and_pays_nothing():
     plain = TemperatureScaling().fit(views, y).predict_proba(views)
     np.testing.assert_allclose(auto.predict_proba(views.logits), plain, atol=0.01)
     assert auto.reason_.startswith(f"Chosen: {auto.choice_}, since on samples left out")
+
+
+def test_a_gain_that_chance_explains_is_called_so():
+    views, y = problem(1, n=200, useful=False)
+    told = AutoCalibration().fit(views, y).reason_
+    assert "its NLL is about that of temperature scaling (" in told
+    assert "which chance explains)" in told
+    tilted, y = problem(3, n=1500, useful=False, tilt=0.8)
+    assert "lower than that of temperature scaling." in AutoCalibration().fit(tilted, y).reason_
 
 
 def test_a_tilted_model_gains_without_any_view():

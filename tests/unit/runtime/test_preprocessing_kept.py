@@ -17,6 +17,7 @@ from PIL import Image
 from recal import CalibratedClassifier, CalibratedModule, TemperatureScaling, Views, collect, load, read_views, save
 from recal.cli.app import run
 from recal.collecting import Normalize, apply
+from recal.collecting.models.base import as_model
 from recal.errors import FileError, InputError
 from recal.files.probs import read_probs
 from recal.runtime.onnx import export_onnx
@@ -122,7 +123,8 @@ def test_grey_images_of_a_folder_are_read_as_they_were(tmp_path: Path, capsys: p
     assert run(["apply", out, *data, "--out", str(tmp_path / "probs.npz")]) == 0
     assert run(["export", out, "--model", str(model), "--out", str(tmp_path / "whole.onnx")]) == 0
     kept = read_views(tmp_path / "views.npz").preprocessing
-    assert kept == Preprocessing(pixels="gray", resize=8, shape=(8, 8), dtype="uint8")
+    digest = as_model(str(model)).fingerprint()
+    assert kept == Preprocessing(pixels="gray", resize=8, shape=(8, 8), dtype="uint8", model=digest)
     source = collect(str(model), tmp_path / "files", None, resize=8, pixels="gray")
     again = apply(load(out), str(model), tmp_path / "files", resize=8, pixels="gray")
     found = read_probs(tmp_path / "probs.npz")
@@ -205,6 +207,28 @@ def test_views_judged_through_another_preprocessing_are_told(
     assert "--mean 0.2 --std 1 --channels first, and the views of the fit with --divide 255 --mean 0.1" in told
 
 
+def test_another_model_than_that_of_the_fit_is_told(
+    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "new.npz", images=images(40))
+    told = {}
+    for name, scale in {"same": 1.0, "other": 2.0}.items():
+        model = onnx.load(fitted / "net.onnx")
+        weights = numpy_helper.to_array(model.graph.initializer[0]) * np.float32(scale)
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "w"))
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        typed = ["--model", str(tmp_path / f"{name}.onnx"), "--data", str(tmp_path / "new.npz")]
+        assert run(["apply", str(fitted / "it.recal"), *typed, "--out", str(tmp_path / f"{name}.csv")]) == 0
+        by_model = capsys.readouterr().err
+        views = str(tmp_path / f"{name}.npz")
+        assert run(["collect", *typed, *TYPED, "--pool", "zoom:0.8+brightness:0.7+flip", "--out", views]) == 0
+        capsys.readouterr()
+        assert run(["apply", str(fitted / "it.recal"), views, "--out", str(tmp_path / f"{name}-views.csv")]) == 0, capsys.readouterr().err
+        told[name] = [" ".join(text.split()) for text in (by_model, capsys.readouterr().err)]
+    assert all("fitted for another model" in text for text in told["other"])
+    assert not any("another model" in text for text in told["same"])
+
+
 @pytest.mark.parametrize("name", ["views.npz", "views.zarr"])
 def test_views_and_calibrators_keep_it_in_files_and_rows(tmp_path: Path, name: str) -> None:
     kept = Preprocessing(NORMALIZE, outputs="probabilities", pixels="rgb", resize=256, crop=(224, 200), shape=(2, 2))
@@ -238,7 +262,7 @@ def test_a_file_that_says_nonsense_is_refused(tmp_path: Path) -> None:
 def test_what_is_not_known_settles_nothing() -> None:
     assert settle(None, None) is None
     assert settle(None, NORMALIZE) is NORMALIZE
-    assert settle(record(NORMALIZE, "logits", {}, None), None) == NORMALIZE.plain()
+    assert settle(record(NORMALIZE, "logits", {}, None, "digest"), None) == NORMALIZE.plain()
     assert settle_outputs(None, None) == "logits"
     assert settle_outputs(Preprocessing(outputs="probabilities"), None) == "probabilities"
     with pytest.raises(InputError, match="not both"):

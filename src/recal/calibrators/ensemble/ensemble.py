@@ -13,6 +13,7 @@ from recal.calibrators.ensemble.members import Members, family_of, mixture_probs
 from recal.calibrators.machinery.parameters import check_count, check_random_state
 from recal.calibrators.machinery.state import check_plan
 from recal.calibrators.stacking.estimator import check_gate, report_of
+from recal.calibrators.stacking.view_choice import LossGain
 from recal.checks import Floats, Labels
 from recal.engine.replay import calibrated_probs
 from recal.errors import InputError
@@ -170,11 +171,14 @@ def sentence(fitted: FittedEnsemble) -> str:
     if fitted.plan is not None:
         seen = ", ".join(shown(transform) for transform in fitted.plan.transforms)
         mixed += f", and stacks {seen} on top for {evidence.passes:.2f} more forward passes per answer"
-    return f"{mixed}: on samples left out, its NLL is {_change(evidence)} than that of temperature scaling."
+    return f"{mixed}: on samples left out, its NLL is {_beside_temperature(evidence)}."
 
 
-def _change(evidence: Evidence) -> str:
+def _beside_temperature(evidence: Evidence) -> str:
     mine = evidence.losses.get("ensemble with views", evidence.losses["ensemble"])
-    own, plain = np.average([mine, evidence.losses["ts"]], axis=1, weights=evidence.counts)
-    share = 100.0 * (1.0 - own / plain)
-    return f"{abs(share):.1f} % {'lower' if share >= 0.0 else 'higher'}"
+    gain = LossGain.between(evidence.losses["ts"], mine, evidence.counts)
+    share = 100.0 * gain.mean / float(np.average(evidence.losses["ts"], weights=evidence.counts))
+    change = f"{abs(share):.1f} % {'lower' if share >= 0.0 else 'higher'}"
+    if abs(gain.mean) < 2.0 * gain.error:
+        return f"about that of temperature scaling ({change}, which chance explains)"
+    return f"{change} than that of temperature scaling"

@@ -41,8 +41,8 @@ _MOST_REPEATS = 10
 # tell members apart.
 _PRIOR = dict.fromkeys(("ts", "ets", "svs", "sms", "ets-svs", "ets-sms"), 0.5)
 _PRIOR_BY_MISTAKES = 30.0
-# From so many mistakes on, samples left out tell whether a member alone does as well as the mixture.
-_MANY_MISTAKES = 200
+# From so many mistakes on, samples left out tell whether another method does as well as the mixture.
+MANY_MISTAKES = 200
 # A member that has more freedom than a temperature must have this much of the mixture before it is used alone.
 _HALF = 0.5
 
@@ -67,6 +67,11 @@ class Evidence:
     folds: NDArray[np.intp]
     losses: dict[str, Vector] = field(default_factory=dict)
     passes: float = 0.0
+
+    @property
+    def many_mistakes(self) -> bool:
+        """Whether the model makes so many that methods with much freedom can be compared by them."""
+        return int((np.argmax(self.views.logits, axis=1) != self.labels).sum()) >= MANY_MISTAKES
 
 
 @dataclass(frozen=True)
@@ -164,9 +169,8 @@ def _one_or_all(weights: dict[str, float], evidence: Evidence) -> dict[str, floa
     mean = {name: float(np.average(losses, weights=evidence.counts)) for name, losses in evidence.losses.items()}
     mixture = mean.pop("ensemble")
     alone = min(mean, key=lambda name: mean[name])
-    mistakes = int((np.argmax(evidence.views.logits, axis=1) != evidence.labels).sum())
     trusted = alone in ("ts", "ets") or weights.get(alone, 0.0) >= _HALF
-    if mistakes < _MANY_MISTAKES or mean[alone] > mixture or not trusted:
+    if not evidence.many_mistakes or mean[alone] > mixture or not trusted:
         return weights
     evidence.losses["ensemble"] = evidence.losses[alone]
     return {alone: 1.0}
