@@ -76,7 +76,8 @@ class Rows:
     def probs(self) -> Matrix:
         """Return softmax(now), in which the answer stays the largest even where a tiny scale would tie it."""
         weights = np.exp(self.now())
-        np.minimum(weights, BELOW_ONE, out=weights, where=self.drops < 0.0)
+        if np.count_nonzero(weights > BELOW_ONE) > np.count_nonzero(self.drops == 0.0):  # asked first: it is rare
+            np.minimum(weights, BELOW_ONE, out=weights, where=self.drops < 0.0)
         weights /= weights.sum(axis=1, keepdims=True)
         np.maximum(weights, ABOVE_ZERO, out=weights)
         return np.minimum(weights, BELOW_ONE, out=weights)
