@@ -23,6 +23,7 @@ _RULE = "unit/decisions/test_rule.py"
 _GUARD = "unit/runtime/test_guard.py"
 _METRICS = "parity/test_metrics_parity.py"
 _CHOICES = "statistics/test_choices.py"
+_AUTO = "unit/calibrators/test_auto.py"
 _SETS = "unit/decisions/test_sets.py"
 _WATCH = "unit/decisions/test_watch.py"
 _FOLLOWING = "unit/decisions/test_following.py"
@@ -131,6 +132,11 @@ MUTATIONS = tuple(
         ("calibrators/stacking/view_choice.py", "else gentle[0][0]", "else tried[0][0]", _CHOICES),
         ("calibrators/stacking/view_choice.py", "np.argsort(-gains", "np.argsort(gains", _CHOICES),
         ("calibrators/stacking/view_choice.py", "_CONTENDERS, _NEAR = 2, 0.8", "_CONTENDERS, _NEAR = 2, 0.5", _CHOICES),
+        ("calibrators/stacking/view_choice.py", "LEAST_SAMPLES = 100", "LEAST_SAMPLES = 99", _AUTO),
+        ("calibrators/stacking/view_choice.py", "LEAST_SAMPLES = 100", "LEAST_SAMPLES = 101", _AUTO),
+        ("calibrators/ensemble/fitting.py", "_MANY_MISTAKES = 200", "_MANY_MISTAKES = 199", _AUTO),
+        ("calibrators/ensemble/fitting.py", "_MANY_MISTAKES = 200", "_MANY_MISTAKES = 201", _AUTO),
+        ("calibrators/auto.py", "and evidence.many_mistakes", "", _AUTO),
         ("calibrators/auto.py", "_GAIN_PER_PASS = 0.005", "_GAIN_PER_PASS = 0.0", _CHOICES),
         ("calibrators/auto.py", "_GAIN_PER_PASS = 0.005", "_GAIN_PER_PASS = 0.006", _CHOICES),
         ("calibrators/auto.py", "(passes - evidence.passes)", "passes", _CHOICES),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal import AutoCalibration, TemperatureScaling, Views, load, save
+from recal import AutoCalibration, TemperatureScaling, Views, ViewStacking, load, save
 from recal.calibrators import CalibrationEnsemble
 from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import FileError
@@ -125,3 +125,12 @@ def test_a_file_may_not_nest_choices_nor_name_another_method(tmp_path):
     del auto.calibrator_
     with pytest.raises(FileError, match="`calibrator_` must be the method"):
         load(save(auto, tmp_path / "d"))
+
+
+@pytest.mark.parametrize(("n", "used"), [(99, ()), (100, ("zoom:0.5",))])
+def test_fewer_than_100_samples_do_not_judge_views(n, used):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, n)
+    own, view = (4.0 * np.eye(3)[y] + noise * rng.normal(size=(n, 3)) for noise in (4.0, 1.5))
+    for method in (CalibrationEnsemble(), ViewStacking()):
+        assert tuple(map(str, method.fit(Views(own, {"zoom:0.5": view}), y).needed_transforms())) == used

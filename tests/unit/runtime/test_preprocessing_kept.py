@@ -223,7 +223,9 @@ def test_another_model_than_that_of_the_fit_is_told(
         views = str(tmp_path / f"{name}.npz")
         assert run(["collect", *typed, *TYPED, "--pool", "zoom:0.8+brightness:0.7+flip", "--out", views]) == 0
         capsys.readouterr()
-        assert run(["apply", str(fitted / "it.recal"), views, "--out", str(tmp_path / f"{name}-views.csv")]) == 0, capsys.readouterr().err
+        assert run(["apply", str(fitted / "it.recal"), views, "--out", str(tmp_path / f"{name}-views.csv")]) == 0, (
+            capsys.readouterr().err
+        )
         told[name] = [" ".join(text.split()) for text in (by_model, capsys.readouterr().err)]
     assert all("fitted for another model" in text for text in told["other"])
     assert not any("another model" in text for text in told["same"])

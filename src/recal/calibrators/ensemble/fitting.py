@@ -42,7 +42,7 @@ _MOST_REPEATS = 10
 _PRIOR = dict.fromkeys(("ts", "ets", "svs", "sms", "ets-svs", "ets-sms"), 0.5)
 _PRIOR_BY_MISTAKES = 30.0
 # From so many mistakes on, samples left out tell whether another method does as well as the mixture.
-MANY_MISTAKES = 200
+_MANY_MISTAKES = 200
 # A member that has more freedom than a temperature must have this much of the mixture before it is used alone.
 _HALF = 0.5
 
@@ -71,7 +71,7 @@ class Evidence:
     @property
     def many_mistakes(self) -> bool:
         """Whether the model makes so many that methods with much freedom can be compared by them."""
-        return int((np.argmax(self.views.logits, axis=1) != self.labels).sum()) >= MANY_MISTAKES
+        return int((np.argmax(self.views.logits, axis=1) != self.labels).sum()) >= _MANY_MISTAKES
 
 
 @dataclass(frozen=True)
