@@ -38,8 +38,9 @@ _SOFTMAX = Remedy(
 
 def _is_masked(values: object) -> bool:
     # numpy loads this module when it is first asked for, at a third of its own cost; until then nothing is masked.
-    masked = sys.modules.get("numpy.ma")
-    return masked is not None and isinstance(values, masked.MaskedArray)
+    # Another thread may be loading it just now, so the class may be missing.
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    return masked is not None and isinstance(values, masked)
 
 
 def check_form(values: ArrayLike, name: str) -> Floats:

@@ -44,7 +44,7 @@ _n_answered = 0  # rows in all of them
 _MOST_ANSWERED = 16 * MOST_HASHES
 # The fit of each hash of probabilities: looking rows up takes no longer after a thousand fits than after one.
 _fit_of: dict[int, int] = {}
-_writing = Lock()
+_holding = Lock()  # also held while reading: what is looked up must not be forgotten meanwhile
 # So many rows are looked up first, by chance: of those that matter, 1 %, about forty are among them.
 _LOOKED_UP = 4096
 
@@ -140,7 +140,7 @@ def remember(calibrator: object, kept: Hashes, n_fitted: int, logits: ArrayLike,
     rows, counts = np.unique(np.column_stack([row_hashes(logits), row_hashes(probs)]), axis=0, return_counts=True)
     stands_for = max(1.0, n_fitted / len(kept)) if len(kept) == MOST_HASHES else 1.0
     fit = hash((id(calibrator), kept.tobytes()))
-    with _writing:
+    with _holding:
         _answered.append((fit, stands_for, rows, counts))
         _fit_of.update(dict.fromkeys(rows[:, 1].tolist(), fit))
         _n_answered += len(rows)
@@ -157,13 +157,14 @@ def _forget_the_older_half() -> None:
 
 def fitted_rows(probs: ArrayLike) -> int:
     """Return about how many of these rows of probabilities were given for rows that the calibrator was fitted on."""
-    array, known = np.asarray(probs), _fit_of
-    if not known or array.ndim != 2 or len(array) < LEAST_ROWS:
+    array = np.asarray(probs)
+    if not _fit_of or array.ndim != 2 or len(array) < LEAST_ROWS:
         return 0
     hashes, most = row_hashes(array), 0
     some = hashes if len(hashes) <= _LOOKED_UP else np.random.default_rng(0).choice(hashes, _LOOKED_UP)
-    for fit in {known[key] for key in some.tolist() if key in known}:
-        there, times, stands_for = _given_for(fit)
+    with _holding:
+        found = [_given_for(fit) for fit in {_fit_of[key] for key in some.tolist() if key in _fit_of}]
+    for there, times, stands_for in found:
         most = max(most, _overlap(hashes, there, times, round(stands_for * times.sum()))[1])
     return most if matters(most, len(array)) else 0
 
@@ -173,7 +174,7 @@ def _given_for(fit: int) -> tuple[Hashes, NDArray[np.intp], float]:
 
     Rows may have been asked for in many calls, and in some of them again.
     """
-    calls = [one for one in tuple(_answered) if one[0] == fit]
+    calls = [one for one in _answered if one[0] == fit]
     rows, of = np.unique(np.concatenate([one[2] for one in calls]), axis=0, return_inverse=True)
     times = np.zeros(len(rows), np.intp)
     np.maximum.at(times, of.ravel(), np.concatenate([one[3] for one in calls]))

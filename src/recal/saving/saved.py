@@ -124,8 +124,8 @@ def load(
 
 def _is_classifier(obj: Any) -> TypeGuard[CalibratedClassifier]:
     # Its module brings scikit-learn, which others need not wait for; where it is not loaded, nothing is one.
-    module = sys.modules.get("recal.collecting.classifier")
-    return module is not None and isinstance(obj, module.CalibratedClassifier)
+    classifier = getattr(sys.modules.get("recal.collecting.classifier"), "CalibratedClassifier", None)
+    return classifier is not None and isinstance(obj, classifier)
 
 
 def _encode_calibrator(calibrator: Calibrator, encoder: Encoder) -> dict[str, Any]:

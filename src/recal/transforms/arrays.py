@@ -32,8 +32,8 @@ class Traced:
 
 def is_tensor(value: Any) -> bool:
     """Whether `value` is a torch tensor or its like, without importing torch."""
-    torch = sys.modules.get("torch")
-    return isinstance(value, Traced) or (torch is not None and isinstance(value, torch.Tensor))
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # another thread may be loading torch just now
+    return isinstance(value, Traced) or (tensor is not None and isinstance(value, tensor))
 
 
 def namespace(array: Array) -> Any:

@@ -17,8 +17,8 @@ from recal.errors import InputError
 
 def is_frame(value: Any) -> bool:
     """Whether `value` is a pandas DataFrame."""
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(value, pandas.DataFrame)
+    frame = getattr(sys.modules.get("pandas"), "DataFrame", None)  # another thread may be loading pandas just now
+    return frame is not None and isinstance(value, frame)
 
 
 def is_category(column: Any) -> bool:

@@ -249,7 +249,7 @@ def settle(stored: Preprocessing | None, given: Callable[[Any], Any] | None) -> 
     return given
 
 
-def check_model(stored: Preprocessing | None, model: str, *, stacklevel: int = 2) -> None:
+def check_model(stored: Preprocessing | None, model: str) -> None:
     """Warn where a model, known by its digest, is not the one whose outputs the calibration was fitted on."""
     if stored is None or stored.model in (None, model):
         return
@@ -257,7 +257,7 @@ def check_model(stored: Preprocessing | None, model: str, *, stacklevel: int = 2
         "The calibration was fitted for another model, or for another file of this one. The confidence of another "
         "model is not calibrated by it: fit a calibration for that model.",
         UserWarning,
-        stacklevel=stacklevel + 1,
+        stacklevel=3,
     )
 
 
