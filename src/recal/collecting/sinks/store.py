@@ -82,12 +82,13 @@ class StoreSink(ViewsSink):
         self._lock: Lock | None = None
 
     def _describe(self) -> dict[str, Any]:
-        given = self.source.labels
+        given, record = self.source.labels, self.job.preprocessing
         return {
             "kind": "recal collect",
             "version": 1,
             "complete": False,
-            "model": self.job.model.fingerprint(),
+            # Of the record where it is known: a digest of all weights takes seconds for a large model.
+            "model": (record and record.model) or self.job.model.fingerprint(),
             "model_name": self.job.model.name,
             "pool": [str(transform) for transform in self.job.transforms],
             "data": {"fingerprint": self.source.fingerprint(), "skipped": list(self.source.skipped)},
