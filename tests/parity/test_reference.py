@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from recal import ReCal, TemperatureScaling, Views, group
+from tests.parity import reference
+from tests.problems import lossy_views as problem
 
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reference, problem = load("reference"), load("problems").problem
 SIZES = [(400, 2), (400, 3), (300, 10), (200, 128), (150, 1000)]
 
 

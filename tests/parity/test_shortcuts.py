@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,10 +11,7 @@ from recal.engine.replay import calibrate_arrays, calibrated_probs, calibrated_s
 from recal.engine.scaled import ScaledLogits
 from recal.plan import Rule
 from recal.runtime import reference
-
-spec = importlib.util.spec_from_file_location("problems", Path(__file__).with_name("problems.py"))
-problems = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(problems)
+from tests.problems import lossy_views
 
 
 def as_views(z, views, y=None):
@@ -28,7 +22,7 @@ def as_views(z, views, y=None):
 @pytest.mark.parametrize("sharpness", [0.7, 3.0, 15.0])
 @pytest.mark.parametrize(("n", "k"), [(1500, 10), (600, 60), (400, 700)])
 def test_the_fit(n, k, sharpness, reading):
-    z, views, y = problems.problem(n, k, n_views=5, sharpness=sharpness, seed=k)
+    z, views, y = lossy_views(n, k, n_views=5, sharpness=sharpness, seed=k)
     sample = as_views(z, views, y)
     options = {"random_state": 1, "tol": 0, "max_iter": 30, **reading}
     quick, exact = ReCal(**options).fit(sample), ReCal(exact=True, **options).fit(sample)
@@ -43,7 +37,7 @@ SELECTIONS = [np.random.default_rng(0).permutation(900)[:600], slice(5, 800, 3),
 @pytest.mark.parametrize("rows", SELECTIONS, ids=["permuted", "every third", "backwards"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_views_of_any_precision_and_any_selection_of_rows(dtype, rows):
-    z, views, y = problems.problem(900, 80, seed=4)
+    z, views, y = lossy_views(900, 80, seed=4)
     whole = as_views(z, [view.astype(dtype) for view in views], y)
     copied = as_views(z[rows], [view.astype(dtype)[rows] for view in views], y[rows])
     options = {"random_state": 1, "max_iter": 20, "tol": 0}
@@ -74,7 +68,7 @@ def test_the_series_errs_by_less_than_its_bound(k):
 @pytest.mark.parametrize("sharpness", [1.0, 15.0])
 @pytest.mark.parametrize("k", [2, 10, 65, 300])
 def test_the_replay(k, sharpness, rule, monkeypatch):
-    z, views, _ = problems.problem(333, k, sharpness=sharpness, seed=k)
+    z, views, _ = lossy_views(333, k, sharpness=sharpness, seed=k)
     sample = as_views(z, views)
     rng = np.random.default_rng(k)
     steps = tuple(
@@ -87,7 +81,7 @@ def test_the_replay(k, sharpness, rule, monkeypatch):
 
 
 def test_a_sample_alone_gets_what_it_gets_in_a_batch():
-    z, views, y = problems.problem(500, 10, sharpness=8.0)
+    z, views, y = lossy_views(500, 10, sharpness=8.0)
     sample = as_views(z, views, y)
     plan = ReCal(random_state=0, max_iter=30).fit(sample).plan_
     together = calibrated_probs(plan, sample)
@@ -98,7 +92,7 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch():
 
 
 def test_originals_and_views_of_different_precision():
-    z, views, _ = problems.problem(200, 10)
+    z, views, _ = lossy_views(200, 10)
     narrow, wide = as_views(z, views), as_views(z.astype(np.float64), views)
     plan = Plan((Step("zoom:0.1", (0.9, 0.8, 1.1, 0.7)), Step("zoom:0.3", (0.8, 0.9, 1.2, 0.9))))
     np.testing.assert_array_equal(calibrated_scales(plan, narrow), calibrated_scales(plan, wide))

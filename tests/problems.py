@@ -1,0 +1,50 @@
+"""Synthetic classification problems shared by the tests: `from tests.problems import views`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from recal import Views
+
+ZOOMS = ("zoom:0.3", "zoom:0.5", "zoom:0.7")
+
+
+def logits_and_labels(n=300, n_classes=4, seed=0, *, scale=3.0, tilt=0.0, dtype=np.float64):
+    """Return logits that are too large by `scale` and labels drawn from the unscaled logits.
+
+    `tilt` favours the later classes, so that methods with one parameter per class have something to correct.
+    """
+    rng = np.random.default_rng(seed)
+    calibrated = 1.5 * rng.normal(size=(n, n_classes))
+    labels = (calibrated + rng.gumbel(size=calibrated.shape)).argmax(axis=1)
+    return (scale * (calibrated + tilt * np.arange(n_classes))).astype(dtype), labels
+
+
+def views(n=300, n_classes=3, seed=0, *, transforms=ZOOMS, noise=0.6, classes=None):
+    """Return labelled views: a noisy, over-confident model, and its logits for inputs with less information."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, n_classes, n)
+    logits = 4 * (np.eye(n_classes)[labels] + rng.normal(0, noise, (n, n_classes)))
+    transformed = {name: 0.5 * logits + rng.normal(0, 1, logits.shape) for name in transforms}
+    names = labels if classes is None else np.array(classes)[labels]
+    return Views(logits, transformed, names, classes=classes)
+
+
+def lossy_views(n_samples, n_classes, n_views=4, sharpness=3.0, seed=0, dtype=np.float32):
+    """Return (logits, views, labels) as plain arrays. A larger `sharpness` saturates the confidences."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, n_classes, n_samples)
+    evidence = rng.normal(0, 1, (n_samples, n_classes))
+    evidence[np.arange(n_samples), y] += 1.0 + np.log(n_classes) * 0.7
+    transformed = [
+        evidence * keep + rng.normal(0, 0.7, evidence.shape) * (1 - keep) for keep in np.linspace(0.4, 0.95, n_views)
+    ]
+    # Some wrong labels keep the groups from being separable; a separable group has no finite best temperature.
+    wrong = rng.random(n_samples) < 0.15
+    y[wrong] = rng.integers(0, n_classes, wrong.sum())
+    return (sharpness * evidence).astype(dtype), [(sharpness * view).astype(dtype) for view in transformed], y
+
+
+def nll(probs, labels):
+    """Return the mean negative log-likelihood, computed plainly."""
+    return float(-np.log(probs[np.arange(len(labels)), labels]).mean())
