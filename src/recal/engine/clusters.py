@@ -1,0 +1,175 @@
+"""Rows that belong together: frames of one video, samples of one patient, copies of one input.
+
+Rows of one cluster are dependent. A split, a fold or a resample must therefore take a cluster as a whole: if one frame
+of a video is in the fit and the next one in the test, the test looks better than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.checks import Labels
+from recal.errors import InputError
+
+Rows = NDArray[np.intp]
+
+# Two rows are nearly equal if no number differs by more than this share of the spread of all numbers.
+_NEAR = 0.01
+# Rows are compared within cells of a few random projections, this many times as wide as `_NEAR`.
+_CELL = 4.0
+_PROJECTIONS = 4
+# A row that occurs more often than this is an answer that the model gives to many inputs, not a copy.
+_MOST_COPIES = 0.05
+# Pairs of copies are both right or both wrong. Rows are called copies if the pairs disagree at most this share as often
+# as pairs of independent rows would, and if at least so many disagreements were expected.
+_DISAGREE = 0.25
+_FEWEST_EXPECTED = 5.0
+
+
+def check_clusters(clusters: ArrayLike, n_samples: int, name: str = "clusters") -> Rows:
+    """Return the number of each row's cluster, counted from 0; clusters may be named by words or numbers.
+
+    Examples
+    --------
+    >>> from recal.engine.clusters import check_clusters
+    >>> check_clusters(["b", "a", "b"], 3)
+    array([1, 0, 1])
+    """
+    return check_names(clusters, n_samples, name)[1]
+
+
+def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str, ...], Rows]:
+    """Return the distinct names of a column of words or whole numbers, as text, and the place of each row's name."""
+    array = np.asarray(values)
+    if array.shape != (n_samples,):
+        raise InputError(
+            f"must have one value per sample, {n_samples}", argument=name, came=f"got the shape {array.shape}"
+        )
+    if array.dtype.kind == "f" and not (np.isfinite(array) & (array == np.rint(array))).all():
+        raise InputError("must be words or whole numbers, none of them missing", argument=name)
+    if array.dtype.kind == "f":
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iub":
+        array = np.array([str(value) for value in array.tolist()], dtype=np.str_)
+    distinct, index = np.unique(array, return_inverse=True)
+    return tuple(str(value) for value in distinct.tolist()), index.astype(np.intp)
+
+
+def split_by_cluster(clusters: ArrayLike, shares: Sequence[float], rng: np.random.Generator) -> list[Rows]:
+    """Split rows at random into parts of about these shares of the rows; a cluster is never divided.
+
+    Parameters
+    ----------
+    clusters : array-like of shape (n_samples,)
+    shares : sequence of float
+        What each part should hold of all rows; they sum to 1.
+    rng : numpy Generator
+
+    Returns
+    -------
+    The rows of each part, sorted.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.engine.clusters import split_by_cluster
+    >>> videos = np.repeat(np.arange(10), 5)
+    >>> first, second = split_by_cluster(videos, (0.6, 0.4), np.random.default_rng(0))
+    >>> len(first), len(second), set(videos[first]) & set(videos[second])
+    (30, 20, set())
+    """
+    index = check_clusters(clusters, len(np.asarray(clusters)))
+    wanted = np.asarray(shares, dtype=np.float64) * len(index)
+    sizes = np.bincount(index)
+    part, filled = np.empty(len(sizes), np.intp), np.zeros(len(wanted))
+    for cluster in _large_first(sizes, rng):
+        part[cluster] = int(np.argmin((filled + 0.5 * sizes[cluster]) / wanted))
+        filled[part[cluster]] += sizes[cluster]
+    return [np.flatnonzero(part[index] == number) for number in range(len(wanted))]
+
+
+def cluster_folds(clusters: ArrayLike, labels: Labels, n_folds: int, rng: np.random.Generator) -> Rows:
+    """Return the fold of each row, 0..n_folds-1; a cluster is never divided, and classes are spread evenly.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.engine.clusters import cluster_folds
+    >>> fold = cluster_folds(np.repeat([5, 6, 7, 8], 3), np.repeat([0, 0, 1, 1], 3), 2, np.random.default_rng(0))
+    >>> np.bincount(fold), len(set(fold[:3].tolist())), fold[0] != fold[3]
+    (array([6, 6]), 1, np.True_)
+    """
+    index = check_clusters(clusters, len(labels))
+    sizes = np.bincount(index)
+    if len(sizes) < n_folds:
+        raise InputError(f"There are {len(sizes)} clusters, too few for {n_folds} folds.", argument="clusters")
+    order = np.argsort(index, kind="stable")
+    members = np.split(labels[order], np.cumsum(sizes)[:-1])
+    fold, filled = np.empty(len(sizes), np.intp), np.zeros(n_folds)
+    by_class = np.zeros((n_folds, int(labels.max()) + 1))
+    for cluster in _large_first(sizes, rng):
+        classes, counts = np.unique(members[cluster], return_counts=True)
+        # The fold with the fewest rows of these classes; of equal ones the smallest.
+        crowded = by_class[:, classes] @ counts / sizes[cluster] + filled
+        number = int(np.argmin(crowded))
+        fold[cluster] = number
+        filled[number] += sizes[cluster]
+        by_class[number, classes] += counts
+    return fold[index]
+
+
+def _large_first(sizes: Rows, rng: np.random.Generator) -> Rows:
+    """Return the clusters in random order, larger ones first: small ones then even out what is left."""
+    shuffled = rng.permutation(len(sizes))
+    return shuffled[np.argsort(-sizes[shuffled], kind="stable")]
+
+
+def near_duplicates(values: ArrayLike, wrong: NDArray[np.bool_]) -> int:
+    """Return about how many rows are near-copies of another row; 0 if chance explains the resemblance.
+
+    Nearly equal rows alone prove nothing: with two classes and many samples, independent rows are close, too. Copies
+    are also right or wrong together, and independent rows are not.
+
+    Parameters
+    ----------
+    values : array-like of shape (n_samples, n_columns)
+        Logits, or log-probabilities.
+    wrong : array of bool, shape (n_samples,)
+        Which predictions are wrong.
+    """
+    rows = np.asarray(values, dtype=np.float64)
+    n = len(rows)
+    scale = float(rows.std())
+    if n < 2 or not scale > 0:
+        return 0
+    rng = np.random.default_rng(0)
+    places = rows @ rng.normal(size=(rows.shape[1], _PROJECTIONS)) / np.sqrt(rows.shape[1])
+    spread = places.std(axis=0)
+    cells = np.floor(places / np.where(spread > 0, _CELL * _NEAR * spread, 1.0) + rng.random(_PROJECTIONS))
+    order = np.lexsort((places[:, 0], *cells.T))
+    first, second = order[:-1], order[1:]
+    near = np.zeros(n - 1, np.bool_)
+    same_cell = np.flatnonzero((cells[first] == cells[second]).all(axis=1))
+    apart = np.abs(rows[first[same_cell]] - rows[second[same_cell]]).max(axis=1)
+    near[same_cell] = apart <= _NEAR * scale
+    _drop_frequent(near, n)
+    involved = np.zeros(n, np.bool_)
+    involved[first[near]] = involved[second[near]] = True
+    rate = float(wrong[involved].mean()) if involved.any() else 0.0
+    expected = 2 * rate * (1 - rate) * int(near.sum())
+    disagree = int((wrong[first] != wrong[second])[near].sum())
+    if expected < _FEWEST_EXPECTED or disagree > _DISAGREE * expected:
+        return 0
+    return int(involved.sum())
+
+
+def _drop_frequent(near: NDArray[np.bool_], n: int) -> None:
+    """Clear long chains of equal rows."""
+    ends = np.flatnonzero(~near)
+    starts = np.r_[0, ends + 1]
+    for start, stop in zip(starts, np.r_[ends, len(near)]):
+        if stop - start > _MOST_COPIES * n:
+            near[start:stop] = False
