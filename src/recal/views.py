@@ -14,8 +14,7 @@ from recal.checks import Floats, Labels, check_classes, check_labels, check_logi
 from recal.engine.kernels.mapped import MappedRows
 from recal.errors import InputError
 from recal.transforms import Transform, as_transform
-from recal.transforms.outputs import Outputs, check_outputs, least_probability
-from recal.transforms.preprocessing import Preprocessing
+from recal.transforms.preprocessing import Outputs, Preprocessing, check_outputs, least_probability
 
 # Which rows of the stored arrays are meant: a range costs nothing, and numpy reads it without a copy.
 Rows = range | NDArray[np.intp]

@@ -12,7 +12,7 @@ from recal import TemperatureScaling
 from recal.checks import check_classes, check_labels, check_logits, check_matrix, check_probs
 from recal.errors import InputError
 from recal.transforms.arrays import is_tensor
-from recal.transforms.frames import is_frame
+from recal.transforms.tabular import is_frame
 
 LOGITS = np.random.default_rng(0).normal(size=(20, 4))
 

@@ -36,7 +36,7 @@ def transforms(
     Example: [bold]recal transforms --for text[/bold]
     """
     from recal.errors import InputError
-    from recal.transforms.parse import KINDS
+    from recal.transforms.pool import KINDS
 
     if kind is not None:
         from recal.transforms import pool

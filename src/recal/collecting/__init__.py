@@ -19,7 +19,7 @@ _HOMES = {
     "run_pilot": "collecting.pilot",
     "RayEngine": "collecting.ray",
     "Normalize": "transforms.preprocessing",
-    "PROBABILITY_FLOOR": "transforms.outputs",
+    "PROBABILITY_FLOOR": "transforms.preprocessing",
     "Source": "collecting.inputs.sources",
     "as_source": "collecting.inputs.sources",
     "ImageFolder": "collecting.inputs.folder",

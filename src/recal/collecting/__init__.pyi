@@ -6,7 +6,7 @@ from .parts import AppliedParts as AppliedParts, apply_distributed as apply_dist
 from .pilot import Pilot as Pilot, run_pilot as run_pilot
 from .ray import RayEngine as RayEngine
 from ..transforms.preprocessing import Normalize as Normalize
-from ..transforms.outputs import PROBABILITY_FLOOR as PROBABILITY_FLOOR
+from ..transforms.preprocessing import PROBABILITY_FLOOR as PROBABILITY_FLOOR
 from .inputs.sources import Source as Source, as_source as as_source
 from .inputs.folder import ImageFolder as ImageFolder
 from .inputs.other_folders import ByteFolder as ByteFolder, SoundFolder as SoundFolder, TextFolder as TextFolder

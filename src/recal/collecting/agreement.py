@@ -20,8 +20,7 @@ from recal.collecting.job import Job, Preprocess
 from recal.collecting.models.base import Model
 from recal.collecting.sinks.memory import MemorySink
 from recal.errors import InputError, Remedy
-from recal.transforms.outputs import Outputs
-from recal.transforms.preprocessing import Channels, Normalize
+from recal.transforms.preprocessing import Channels, Normalize, Outputs
 
 _FEWEST, _PER_CLASS, _MOST = 500, 10, 1000
 # By how many standard errors dividing must lower the loss.

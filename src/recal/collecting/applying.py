@@ -22,9 +22,8 @@ from recal.decisions.following.statistics import RowNumbers
 from recal.decisions.profiles import Profile
 from recal.errors import InputError
 from recal.transforms import Named, Transform
-from recal.transforms.outputs import Outputs
-from recal.transforms.parse import Own, by_name
-from recal.transforms.preprocessing import settle, settle_outputs
+from recal.transforms.pool import Own, by_name
+from recal.transforms.preprocessing import Outputs, match_outputs, match_preprocess
 from recal.views import Views
 
 
@@ -98,10 +97,10 @@ def job_of(
 ) -> Job:
     """Return the job of a calibrator: its transformations, its gate, and the preprocessing of its views."""
     stored = getattr(calibrator, "preprocessing_", None)
-    between = settle(stored, preprocess)
+    between = match_preprocess(stored, preprocess)
     if outputs is not None and (stored is None or outputs != stored.outputs):
         outputs = as_model(model, outputs=outputs, device=device).returns(outputs)
-    kind = settle_outputs(stored, outputs)
+    kind = match_outputs(stored, outputs)
     sample = source.sample()
     if stored is not None and sample is not None and stored.dtype not in (None, sample[1]):
         warnings.warn(

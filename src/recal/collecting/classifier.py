@@ -25,7 +25,7 @@ from recal.decisions.following.powers import accept_followed
 from recal.decisions.profiles import profile
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.transforms import Transform
-from recal.transforms.outputs import Outputs
+from recal.transforms.preprocessing import Outputs
 from recal.views import Views
 
 # Of the inputs of a fit, so many are asked about through damage where inputs are followed.

@@ -12,9 +12,9 @@ from recal.collecting.inputs.tables import TableSource
 from recal.collecting.models.base import Model
 from recal.errors import InputError, Remedy
 from recal.transforms import Transform, pool
-from recal.transforms.damage import DAMAGE
-from recal.transforms.frames import is_frame
-from recal.transforms.layout import image_layout
+from recal.transforms.pool import DAMAGE
+from recal.transforms.resampling import image_layout
+from recal.transforms.tabular import is_frame
 
 AUTO = "auto"
 

@@ -17,8 +17,7 @@ from recal.collecting.models.base import Model, as_logits
 from recal.errors import InputError, RecalError, blame
 from recal.plan import Plan
 from recal.transforms import BuiltIn, Transform
-from recal.transforms.outputs import Outputs
-from recal.transforms.preprocessing import Preprocessing
+from recal.transforms.preprocessing import Outputs, Preprocessing
 
 Preprocess = Callable[[Any], Any]
 

@@ -23,8 +23,7 @@ from recal.errors import InputError, Remedy
 from recal.files.places import as_place, refuse_single_file
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
-from recal.transforms.outputs import Outputs
-from recal.transforms.preprocessing import record
+from recal.transforms.preprocessing import Outputs, record
 from recal.views import Views
 
 Engine = Literal["local", "ray"]

@@ -23,8 +23,8 @@ from recal.collecting.workers import as_indexed
 from recal.errors import InputError, RecalError
 from recal.files.places import as_place, exists, is_remote
 from recal.files.prob_tables import read_origin, write_prob_file
-from recal.transforms.outputs import Outputs
-from recal.transforms.parse import Own
+from recal.transforms.pool import Own
+from recal.transforms.preprocessing import Outputs
 
 
 @dataclass(frozen=True)

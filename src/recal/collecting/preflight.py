@@ -24,7 +24,7 @@ from recal.collecting.models.base import Model, as_model
 from recal.collecting.sinks.memory import MemorySink
 from recal.errors import InputError, Remedy
 from recal.transforms import Transform
-from recal.transforms.outputs import Outputs
+from recal.transforms.preprocessing import Outputs
 
 
 def preflight(

@@ -12,7 +12,7 @@ from recal.checks import check_labels, check_probs
 from recal.errors import InputError
 from recal.metrics.proper import brier, nll
 from recal.metrics.rows import Classes
-from recal.transforms.outputs import PROBABILITY_FLOOR
+from recal.transforms.preprocessing import PROBABILITY_FLOOR
 
 
 @dataclass(frozen=True)

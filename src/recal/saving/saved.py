@@ -19,7 +19,7 @@ from recal.files.tensors import read_tensors, write_tensors
 from recal.plan import Plan
 from recal.saving.classifiers import encode_classifier, give_code, restore_classifier
 from recal.saving.records import FORMER, RECORDS
-from recal.transforms.parse import Own, by_name
+from recal.transforms.pool import Own, by_name
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from recal.transforms.audio import Bits, LowPass
+from recal.transforms.audio import Bits, Clip, Echo, Faster, HighPass, LowPass, Noise, Quieter, TimeMask
 from recal.transforms.base import BuiltIn, Named, Transform, format_strength
-from recal.transforms.image import Blur, Brightness, Contrast, Pixelate, ZoomOut
-from recal.transforms.image_coding import Jpeg, RandomPixels
+from recal.transforms.image import Blur, Brightness, Contrast, Jpeg, Pixelate, RandomPixels, ZoomOut
 from recal.transforms.image_moves import Crop, Flip, Shift, ZoomIn
-from recal.transforms.parse import TRANSFORMS, as_transform
-from recal.transforms.pool import pool
-from recal.transforms.recording import Clip, Echo, Faster, HighPass
-from recal.transforms.series import Coarse, DropFrames, DropSamples, Quantise
-from recal.transforms.series_moves import TimeShift
-from recal.transforms.sound import Noise, Quieter, TimeMask
+from recal.transforms.pool import TRANSFORMS, as_transform, pool
+from recal.transforms.series import Coarse, DropFrames, DropSamples, Quantise, TimeShift
 from recal.transforms.tabular import MedianFill, Missing, Permute, Rescale
-from recal.transforms.text import DropTokens, MaskTokens
-from recal.transforms.text_cut import Cut
-from recal.transforms.text_parts import DropCharacters, DropSentences
+from recal.transforms.text import Cut, DropCharacters, DropSentences, DropTokens, MaskTokens
 
 __all__ = [
     "TRANSFORMS",

@@ -16,8 +16,7 @@ import numpy as np
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
 from recal.transforms.image import ImageTransform, Resampled
-from recal.transforms.layout import LAYOUTS
-from recal.transforms.resampling import Bands, window
+from recal.transforms.resampling import LAYOUTS, Bands, window
 
 
 class PixelMove(ImageTransform):

@@ -1,9 +1,9 @@
-"""A pool: the distinct transformations from which a fit draws."""
+"""Pools of transformations: their text form, their kinds and how strengths are drawn."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -11,9 +11,185 @@ from zlib import crc32
 import numpy as np
 
 from recal.errors import InputError, Remedy
-from recal.transforms.base import BuiltIn, Transform, format_strength
-from recal.transforms.damage import DAMAGE
-from recal.transforms.parse import KINDS, as_transform, build, parse_options, read_strength
+from recal.transforms.audio import Bits, Clip, Echo, Faster, HighPass, LowPass, Noise, Quieter, TimeMask
+from recal.transforms.base import BuiltIn, Named, Transform, format_strength
+from recal.transforms.image import Blur, Brightness, Contrast, Jpeg, Pixelate, RandomPixels, ZoomOut
+from recal.transforms.image_moves import Crop, Flip, Shift, ZoomIn
+from recal.transforms.series import Coarse, DropFrames, DropSamples, Quantise, TimeShift
+from recal.transforms.tabular import MedianFill, Missing, Permute, Rescale
+from recal.transforms.text import Cut, DropCharacters, DropSentences, DropTokens, MaskTokens
+
+DAMAGE: dict[str, str] = {
+    "image": "zoom:0.8+zoom:0.6+zoom:0.4+brightness:0.6+brightness:0.35+brightness:0.18+contrast:0.6+contrast:0.35"
+    "+contrast:0.18+blur:0.6+blur:1+blur:1.6+pixelate:0.75+pixelate:0.5+pixelate:0.35+jpeg:50+jpeg:25+jpeg:10"
+    "+pixels:0.02+pixels:0.07+pixels:0.2",
+    "video": "zoom:0.8+zoom:0.6+zoom:0.4+brightness:0.6+brightness:0.35+brightness:0.18"
+    "+frames:0.2+frames:0.5+frames:0.8",
+    "series": "drop:0.1+drop:0.3+drop:0.6+coarse:0.6+coarse:0.3+coarse:0.1+quantise:0.05+quantise:0.15+quantise:0.4"
+    "+noise:25+noise:12+noise:3+timemask:0.1+timemask:0.3+timemask:0.5+quieter:0.6+quieter:0.3+quieter:0.1",
+    "audio": "noise:25+noise:12+noise:3+lowpass:0.5+lowpass:0.25+lowpass:0.1+quieter:0.5+quieter:0.2+quieter:0.05"
+    "+bits:8+bits:5+bits:3+timemask:0.1+timemask:0.3+timemask:0.5+drop:0.1+drop:0.3+drop:0.6"
+    "+highpass:0.1+highpass:0.25+highpass:0.45+clip:0.4+clip:0.15+clip:0.05+faster:1.08+faster:1.2+faster:1.4"
+    "+echo:0.4+echo:0.6+echo:0.8",
+    "text": "tokendrop:0.1+tokendrop:0.3+tokendrop:0.6+tokenmask:0.1+tokenmask:0.3+tokenmask:0.6+chardrop:0.05"
+    "+chardrop:0.15+chardrop:0.35+sentencedrop:0.2+sentencedrop:0.4+sentencedrop:0.7+cut:0.2+cut:0.4+cut:0.7",
+    "tabular": "median:0.1+median:0.3+median:0.6+permute:0.1+permute:0.3+permute:0.6"
+    "+missing:0.1+missing:0.3+missing:0.6+rescale:0.1+rescale:0.25+rescale:0.5",
+}
+
+
+# The one list of the built-in kinds. The command line, the loader and the contract tests read it.
+TRANSFORMS: tuple[type[BuiltIn], ...] = (
+    ZoomOut,
+    Brightness,
+    Contrast,
+    Blur,
+    Pixelate,
+    Jpeg,
+    RandomPixels,
+    Flip,
+    Shift,
+    Crop,
+    ZoomIn,
+    DropFrames,
+    DropSamples,
+    Coarse,
+    Quantise,
+    TimeShift,
+    LowPass,
+    Bits,
+    TimeMask,
+    Quieter,
+    Noise,
+    HighPass,
+    Clip,
+    Faster,
+    Echo,
+    DropTokens,
+    MaskTokens,
+    DropCharacters,
+    DropSentences,
+    Cut,
+    MedianFill,
+    Permute,
+    Missing,
+    Rescale,
+)
+KINDS: dict[str, type[BuiltIn]] = {transform.kind: transform for transform in TRANSFORMS}
+
+
+# How a user hands over the code of transformations that a file knows by name.
+Own = Mapping[str, Callable[[Any], Any]] | Iterable[Callable[[Any], Any]]
+
+
+def as_transform(value: Any) -> Transform:
+    """Return the transformation that a spec, a transformation or a named callable stands for.
+
+    A spec whose kind is not built in, or that lacks the strength which its kind must be given, is the name of
+    someone's own transformation: views from elsewhere may hold any name.
+
+    Examples
+    --------
+    >>> from recal.transforms import as_transform
+    >>> as_transform("zoom:0.50")
+    ZoomOut(scale=0.5, layout='auto')
+    >>> as_transform("flip")
+    Flip(layout='auto')
+    >>> as_transform("rotated by 90")
+    Named(name='rotated by 90')
+    """
+    if isinstance(value, BuiltIn):
+        return value
+    if isinstance(value, str):
+        kind, _, rest = value.strip().partition(":")
+        return parse(kind, rest) if _is_ours(value.strip()) else Named(value.strip())
+    named = value if isinstance(value, Named) else _name_callable(value)
+    kind = named.name.partition(":")[0]
+    if _is_ours(named.name):
+        raise InputError(f"The name {named.name!r} means recal's own {kind}; give your transformation another name.")
+    return named
+
+
+def _is_ours(spec: str) -> bool:
+    kind, colon, _ = spec.partition(":")
+    return kind in KINDS and bool(colon or KINDS[kind].usual is not None)
+
+
+def by_name(given: Own) -> dict[str, Transform]:
+    """Return transformations by their names: callables that have one, or a mapping that gives it."""
+    if isinstance(given, Mapping):
+        given = [Named(name, code) for name, code in given.items()]
+    elif callable(given) or isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"Your transformations come as {{name: function}} or [function, ...], got {given!r}.")
+    return {str(transform): transform for transform in map(as_transform, given)}
+
+
+def _name_callable(value: Any) -> Named:
+    if not callable(value) or isinstance(value, type):
+        raise InputError(f"A transformation is a spec such as 'zoom:0.37' or a callable value, got {value!r}.")
+    name = getattr(value, "__name__", None) or getattr(value, "name", None)
+    if not isinstance(name, str) or name == "<lambda>":
+        raise InputError(
+            f"A transformation needs a name under which its logits are stored; {value!r} has none. "
+            "Give it one: recal.transforms.Named('my-name', function)."
+        )
+    return Named(name, value)
+
+
+def parse(kind: str, rest: str) -> Transform:
+    """Return the built-in transformation of `kind`; `rest` is ``strength[:option=value]...``."""
+    parts, usual = rest.split(":") if rest else [], KINDS[kind].usual
+    if usual is not None and (not parts or "=" in parts[0]):
+        return build(kind, usual, parse_options(kind, parts))
+    strength, *options = parts or [""]
+    return build(kind, read_strength(kind, strength), parse_options(kind, options))
+
+
+def build(kind: str, strength: float, options: dict[str, Any]) -> Transform:
+    """Return the transformation of a known kind."""
+    return KINDS[kind](*[strength][: KINDS[kind].has_strength], **options)
+
+
+def read_strength(kind: str, text: str) -> float:
+    """Return the number that a spec gives after its kind."""
+    if not KINDS[kind].has_strength:
+        raise InputError(f"{kind} has no strength; it is written '{kind}' and nothing more, got '{kind}:{text}'.")
+    try:
+        return float(text)
+    except ValueError:
+        low, high = KINDS[kind].domain
+        raise InputError(
+            f"A {kind} is written '{kind}:strength', a number from {low:g} to {high:g}",
+            came=f"got '{kind}:{text}'",
+            remedy=Remedy(
+                f"A range belongs in pool('{kind}:0.1-0.9:5')", typed=f"A range needs a count: {kind}:0.1-0.9:5"
+            ),
+        ) from None
+
+
+def parse_options(kind: str, options: list[str]) -> dict[str, Any]:
+    """Read ``option=value`` parts by the type of the option's default."""
+    own = KINDS[kind].options()
+    values: dict[str, Any] = {}
+    for option in options:
+        name, equals, text = (part.strip() for part in option.partition("="))
+        if not equals or name not in own or name in values:
+            known = ", ".join(own) or "none"
+            raise InputError(f"{kind}'s options are written option=value, each once: {known}; got {option!r}.")
+        values[name] = _read_option(text, own[name])
+    return values
+
+
+def _read_option(text: str, default: Any) -> Any:
+    try:
+        if isinstance(default, tuple):
+            return tuple(float(part) for part in text.split(";")) if text else ()
+        if isinstance(default, int) and text.lstrip("-").isdecimal():
+            return int(text)  # a seed may have more digits than a float holds
+        return text if isinstance(default, str) else float(text)
+    except ValueError:
+        return text  # the transformation's own check words the error
+
 
 _NUMBER = r"\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+(?:e-?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})\s*")

@@ -1,8 +1,4 @@
-"""How inputs reach a model: the normalisation that command lines can name, and the record of it that files keep.
-
-Views are true for one preprocessing alone, and so is a calibration that was fitted on them. So `collect` writes what it
-did into the views, a fit hands it on, and whatever runs the calibrated model later does the same without being told.
-"""
+"""How inputs reach a model and what it returns: normalisation, kinds of outputs, and the record that files keep."""
 
 from __future__ import annotations
 
@@ -14,7 +10,49 @@ from typing import Any, Literal
 import numpy as np
 
 from recal.errors import InputError
-from recal.transforms.outputs import Outputs, check_outputs
+
+# "logits", "probabilities", "votes", or "probabilities:FLOOR" with a floor of one's own.
+Outputs = str
+
+# Probabilities that are computed: a 0 among them has underflowed, and even 1e-10 says something.
+PROBABILITY_FLOOR = 1e-12
+# Shares of votes, of trees or neighbours: a class without a vote has had too few voters. The floor, times the number of
+# classes, was chosen on one half of 28 data sets and confirmed on the other (docs/methods.md).
+VOTES_FLOOR = 0.01
+
+
+def check_outputs(outputs: Any) -> Outputs:
+    """Return what was said of the model's outputs; refuse what is none of the four forms."""
+    if outputs not in ("logits", "probabilities", "votes"):
+        kind, _, floor = outputs.partition(":") if isinstance(outputs, str) else ("", "", "")
+        try:
+            possible = kind == "probabilities" and 0.0 < float(floor) < 0.5
+        except ValueError:
+            possible = False
+        if not possible:
+            raise InputError(
+                "says what the model returns: 'logits', 'probabilities', 'votes' or, with a floor between 0 and 0.5, "
+                "'probabilities:0.001'",
+                argument="outputs",
+                came=f"got {outputs!r}",
+            )
+    return str(outputs)
+
+
+def least_probability(outputs: Outputs, n_classes: int) -> float:
+    """Return the floor: smaller probabilities count as this before their logarithm is taken.
+
+    Examples
+    --------
+    >>> from recal.transforms.preprocessing import least_probability
+    >>> [least_probability(outputs, 10) for outputs in ("probabilities", "votes", "probabilities:1e-4")]
+    [1e-12, 0.001, 0.0001]
+    """
+    if outputs == "votes":
+        return VOTES_FLOOR / n_classes
+    floor = outputs.partition(":")[2]
+    return float(floor) if floor else PROBABILITY_FLOOR
+
 
 Channels = Literal["first", "last", "keep"]
 
@@ -220,7 +258,7 @@ def _name(function: Callable[[Any], Any]) -> str:
     return f"{getattr(function, '__module__', None) or type(function).__module__}:{name}"
 
 
-def settle(stored: Preprocessing | None, given: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+def match_preprocess(stored: Preprocessing | None, given: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
     """Return what must run between transformations and model: what is given, or what views were collected with.
 
     A normalisation that contradicts the stored one is refused. Functions cannot be compared: another name is warned of.
@@ -261,7 +299,7 @@ def check_model(stored: Preprocessing | None, model: str) -> None:
     )
 
 
-def settle_outputs(stored: Preprocessing | None, given: Outputs | None) -> Outputs:
+def match_outputs(stored: Preprocessing | None, given: Outputs | None) -> Outputs:
     """Return what the model returns, given or as when views were collected; refuse a contradiction."""
     if stored is None:
         return given or "logits"

@@ -1,7 +1,8 @@
-"""Tables: features forgotten, replaced or left out; rows of numbers, or frames with named columns and categories."""
+"""Transformations of tables: arrays of features, and data frames with numbers and categories."""
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -13,8 +14,59 @@ from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
 from recal.transforms.base import BuiltIn
-from recal.transforms.content import Keys, choose, content_keys, uniforms
-from recal.transforms.frames import is_category, is_frame, to_numbers, with_numbers
+from recal.transforms.randomness import Keys, choose, content_keys, uniforms
+
+
+def is_frame(value: Any) -> bool:
+    """Whether `value` is a pandas DataFrame."""
+    frame = getattr(sys.modules.get("pandas"), "DataFrame", None)  # another thread may be loading pandas just now
+    return frame is not None and isinstance(value, frame)
+
+
+def is_category(column: Any) -> bool:
+    return hasattr(column, "cat") and str(column.dtype) == "category"
+
+
+def to_numbers(frame: Any) -> NDArray[np.float64]:
+    """Return the columns as floats, (n_samples, n_features); codes for categories, NaN for what is missing."""
+    table = np.empty(frame.shape, dtype=np.float64)
+    for place, name in enumerate(frame.columns):
+        column = frame.iloc[:, place]
+        if is_category(column):
+            codes = column.cat.codes.to_numpy()
+            table[:, place] = np.where(codes < 0, np.nan, codes)
+        elif getattr(column.dtype, "kind", "O") in "iufb":
+            table[:, place] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        else:
+            raise InputError(
+                f"The column {name!r} holds {column.dtype}; a table's transformations take numbers and categories. "
+                f"Make it one with .astype('category'), with the categories of the training set."
+            )
+    return table
+
+
+def with_numbers(frame: Any, table: NDArray[np.float64], changed: NDArray[np.bool_]) -> Any:
+    """Return a copy of `frame` in which the cells marked in `changed` hold what `table` says, in their columns' dtypes.
+
+    A NaN is a missing value; a column of whole numbers becomes floats where it gets one.
+    """
+    pandas, result = sys.modules["pandas"], frame.copy()
+    for place in np.flatnonzero(changed.any(axis=0)):
+        column, hit, values = frame.iloc[:, place], changed[:, place], table[:, place]
+        if is_category(column):
+            codes = np.where(hit, np.where(np.isnan(values), -1, values), column.cat.codes.to_numpy()).astype(np.int64)
+            new: Any = pandas.Categorical.from_codes(codes, dtype=column.dtype)
+        else:
+            whole = column.dtype.kind in "iub"
+            mixed = np.where(hit, np.rint(values) if whole else values, column.to_numpy(np.float64, na_value=np.nan))
+            new = mixed if np.isnan(mixed).any() and whole else mixed.astype(_plain(column.dtype))
+        result.isetitem(int(place), pandas.Series(new, index=frame.index))
+    return result
+
+
+def _plain(dtype: Any) -> Any:
+    return getattr(dtype, "numpy_dtype", dtype)
+
 
 _LEVELS = 11  # of each feature's distribution, from its least to its largest value
 

@@ -7,6 +7,8 @@ tokens are hit follows from `seed` and the text itself. At least one token of a 
 
 from __future__ import annotations
 
+import re
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.base import BuiltIn
-from recal.transforms.content import Keys, choose, content_keys, key_of
+from recal.transforms.randomness import Keys, choose, content_keys, key_of
 
 
 class TokenTransform(BuiltIn):
@@ -169,3 +171,113 @@ class MaskTokens(TokenTransform):
                 "write for instance 'tokenmask:0.2:mask_id=103'."
             )
         row[hit] = self.mask_id
+
+
+@dataclass(frozen=True, slots=True)
+class Cut(TokenTransform):
+    """Leave out the last, or first, ``round(share * tokens)`` tokens: at least one, never all.
+
+    Words keep their order and their neighbours, so a sentence stays a sentence up to the cut. Ids are filled up with
+    `pad` as by `DropTokens`.
+
+    Examples
+    --------
+    >>> from recal.transforms import Cut
+    >>> Cut(0.3)(["a small cat on the mat"]), Cut(0.3, side="start")(["a small cat on the mat"])
+    (['a small cat on'], ['cat on the mat'])
+    """
+
+    kind: ClassVar[str] = "cut"
+    assumes: ClassVar[str] = "the words at that end alone do not make the label"
+    keeps_information: ClassVar[bool] = True
+    strengths: ClassVar[tuple[float, float]] = (0.05, 0.3)
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"side": ("end", "start")}
+    seed: ClassVar[int] = 0  # type: ignore[misc]  # nothing is drawn
+
+    share: float
+    side: str = "end"
+    pad: int = 0
+    special: tuple[float, ...] = ()
+
+    def _hit(self, keys: Keys, size: int) -> NDArray[np.bool_]:
+        count = min(max(round(self.share * size), 1), size - 1)
+        hit = np.zeros((len(keys), size), dtype=bool)
+        hit[:, size - count :] = self.side == "end"
+        hit[:, :count] |= self.side == "start"
+        return hit
+
+    def _words(self, words: list[str], hit: NDArray[np.bool_]) -> list[str]:
+        return [word for word, lost in zip(words, hit) if not lost]
+
+    def _row(self, row: NDArray[Any], hit: NDArray[np.intp]) -> None:
+        DropTokens._row(self, row, hit)  # type: ignore[arg-type]
+
+
+# A sentence ends at a full stop and its kin before a blank, or at a line's end.
+_SENTENCE = re.compile(r"[^\n]*?[.!?…]+[\"'”’)\]]*(?=\s)\s*|[^\n。！？]*[。！？]+\s*|[^\n]+\n*|\n+")
+
+
+class StringTransform(TokenTransform):
+    """Splits a string into pieces that together are the string, and leaves some of them out."""
+
+    __slots__ = ()
+
+    strings_only: ClassVar[bool] = True
+    pad: ClassVar[int] = 0  # type: ignore[misc]
+    special: ClassVar[tuple[float, ...]] = ()  # type: ignore[misc]
+
+    def _text(self, text: str) -> str:
+        pieces = self._pieces(text)
+        free = [place for place, piece in enumerate(pieces) if piece.strip()]
+        if self.is_identity or len(free) < 2:
+            return text
+        key = np.array([key_of(text.encode(), f"{self.kind}:{self.seed}".encode())], dtype=np.uint64)
+        lost = set(np.array(free)[choose(key, len(free), self.share)[0]].tolist())
+        return "".join(piece for place, piece in enumerate(pieces) if place not in lost)
+
+    @abstractmethod
+    def _pieces(self, text: str) -> list[str]:
+        """Return parts that together are the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropCharacters(StringTransform):
+    """Leave out ``round(share * characters)`` characters of a text, blanks not counted and never lost.
+
+    Examples
+    --------
+    >>> from recal.transforms import DropCharacters
+    >>> DropCharacters(0.2)(["calibrated confidence"])
+    ['calirate confiene']
+    """
+
+    kind: ClassVar[str] = "chardrop"
+    assumes: ClassVar[str] = "the label can be read from a text with misprints"
+    strengths: ClassVar[tuple[float, float]] = (0.02, 0.4)
+
+    share: float
+    seed: int = 0
+
+    def _pieces(self, text: str) -> list[str]:
+        return list(text)
+
+
+@dataclass(frozen=True, slots=True)
+class DropSentences(StringTransform):
+    """Leave out ``round(share * sentences)`` sentences or lines of a text, at least one; a single one stays.
+
+    Examples
+    --------
+    >>> from recal.transforms import DropSentences
+    >>> DropSentences(0.3)(["It rains. The cat is wet. It does not mind."])
+    ['It rains. The cat is wet. ']
+    """
+
+    kind: ClassVar[str] = "sentencedrop"
+    assumes: ClassVar[str] = "the label does not rest on a single sentence"
+
+    share: float
+    seed: int = 0
+
+    def _pieces(self, text: str) -> list[str]:
+        return _SENTENCE.findall(text)

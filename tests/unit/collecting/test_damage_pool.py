@@ -7,7 +7,7 @@ import pytest
 
 from recal import CalibratedClassifier, DecisionRule, TemperatureScaling, collect, pool
 from recal.errors import InputError
-from recal.transforms.damage import DAMAGE
+from recal.transforms.pool import DAMAGE
 
 
 @pytest.mark.parametrize("made_for", DAMAGE)

@@ -22,7 +22,7 @@ from recal.errors import FileError, InputError
 from recal.files.probs import read_probs
 from recal.runtime.onnx import export_onnx
 from recal.transforms import as_transform
-from recal.transforms.preprocessing import Preprocessing, record, settle, settle_outputs
+from recal.transforms.preprocessing import Preprocessing, match_outputs, match_preprocess, record
 
 NORMALIZE = Normalize(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 TYPED = ["--mean", "0.4,0.5,0.6", "--std", "0.2,0.25,0.3"]
@@ -184,7 +184,7 @@ def test_a_function_of_ones_own_must_be_given_again() -> None:
         apply(calibrator, lambda batch: batch, logits)
     assert apply(calibrator, lambda batch: batch, logits, preprocess=doubled).probs.shape == (60, 3)
     with pytest.warns(UserWarning, match=r"doubled' after .* here it is 'numpy:negative'"):
-        settle(views.preprocessing, np.negative)
+        match_preprocess(views.preprocessing, np.negative)
 
 
 def test_other_dtypes_are_told() -> None:
@@ -262,10 +262,10 @@ def test_a_file_that_says_nonsense_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_settles_nothing() -> None:
-    assert settle(None, None) is None
-    assert settle(None, NORMALIZE) is NORMALIZE
-    assert settle(record(NORMALIZE, "logits", {}, None, "digest"), None) == NORMALIZE.plain()
-    assert settle_outputs(None, None) == "logits"
-    assert settle_outputs(Preprocessing(outputs="probabilities"), None) == "probabilities"
+    assert match_preprocess(None, None) is None
+    assert match_preprocess(None, NORMALIZE) is NORMALIZE
+    assert match_preprocess(record(NORMALIZE, "logits", {}, None, "digest"), None) == NORMALIZE.plain()
+    assert match_outputs(None, None) == "logits"
+    assert match_outputs(Preprocessing(outputs="probabilities"), None) == "probabilities"
     with pytest.raises(InputError, match="not both"):
         Preprocessing(NORMALIZE, function="a:b")

@@ -21,7 +21,7 @@ from recal.checks import Floats, check_probs, looks_like_probabilities
 from recal.collecting.fingerprint import digest
 from recal.errors import FileError, InputError, MissingExtraError, Remedy, blame
 from recal.files.npz import refuse_bombs
-from recal.transforms.outputs import Outputs, check_outputs, least_probability
+from recal.transforms.preprocessing import Outputs, check_outputs, least_probability
 
 _TINY = 1e-6  # a floor of votes is far above
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")

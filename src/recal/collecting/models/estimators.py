@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from recal.collecting.fingerprint import digest
 from recal.collecting.models.base import Model
 from recal.errors import InputError, Remedy
-from recal.transforms.outputs import Outputs
+from recal.transforms.preprocessing import Outputs
 
 # Their probabilities are shares of trees, of neighbours or of the samples in a leaf.
 _VOTING = {"ForestClassifier", "KNeighborsClassifier", "RadiusNeighborsClassifier", "DecisionTreeClassifier"}

@@ -16,7 +16,7 @@ from recal.collecting.models.onnx_outputs import Output, choose_output
 from recal.collecting.models.onnx_weights import check_external_data, reason_of
 from recal.collecting.models.shapes import pixels_of, with_channel
 from recal.errors import FileError, InputError, MissingExtraError, Remedy
-from recal.transforms.outputs import Outputs
+from recal.transforms.preprocessing import Outputs
 
 try:
     import onnxruntime

@@ -23,8 +23,7 @@ from recal.runtime.onnx.rows import check_runs, opened, settled, takes_no_rows
 from recal.runtime.onnx.symbols import written_views
 from recal.runtime.onnx.whole import Accept, whole_model
 from recal.transforms import BuiltIn, Transform
-from recal.transforms.outputs import Outputs, check_outputs
-from recal.transforms.preprocessing import Normalize, settle, settle_outputs
+from recal.transforms.preprocessing import Normalize, Outputs, check_outputs, match_outputs, match_preprocess
 
 __all__ = ["export_onnx", "export_replay"]
 # A gate below every confidence.
@@ -105,7 +104,7 @@ def export_onnx(
     if outputs is not None:
         check_outputs(outputs)
     stored = getattr(plan, "preprocessing_", None)
-    preprocess, outputs = settle(stored, preprocess), settle_outputs(stored, outputs)
+    preprocess, outputs = match_preprocess(stored, preprocess), match_outputs(stored, outputs)
     if example is None and stored is not None and stored.shape is not None:
         example = np.zeros((1, *stored.shape), stored.dtype)
     if isinstance(model, str | os.PathLike | onnx.ModelProto):

@@ -15,7 +15,7 @@ from recal.runtime.onnx.heads import Head
 from recal.runtime.onnx.nodes import BOOL, DOUBLE, FLOAT, INT64, IR_VERSION, Nodes, model_of, onnx, tensor
 from recal.runtime.onnx.pieces import Piece, element_type, opsets_of, rows_of, sizes
 from recal.transforms import Transform
-from recal.transforms.outputs import least_probability
+from recal.transforms.preprocessing import least_probability
 
 # As in Python: a little above full scale is rounding, more is another scale.
 _ABOVE = 1.001

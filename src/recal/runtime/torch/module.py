@@ -11,7 +11,7 @@ from recal.plan import Plan
 from recal.runtime.torch.blend import Tensor, torch
 from recal.runtime.torch.replay import Replay
 from recal.transforms import BuiltIn, Named, Transform
-from recal.transforms.preprocessing import settle
+from recal.transforms.preprocessing import match_preprocess
 
 __all__ = ["CalibratedModule", "Replay", "Tensor"]
 _CPU_ROWS, _CPU_VALUES, _DEVICE_ROWS = 32, 100_000, 256
@@ -91,7 +91,7 @@ class CalibratedModule(torch.nn.Module):
         if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
             raise InputError("must be a whole number from 1 on", argument="max_batch", came=f"got {max_batch!r}")
         self.model = model
-        self.preprocess = settle(getattr(plan, "preprocessing_", None), preprocess)
+        self.preprocess = match_preprocess(getattr(plan, "preprocessing_", None), preprocess)
         self.max_batch = max_batch
         self.replay = Replay(plan)
         for transform in self.replay.plan.transforms:
