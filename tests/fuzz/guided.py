@@ -46,7 +46,7 @@ def readers() -> dict[str, Callable[[bytes], object]]:
     """Return what is tried, by name."""
     from recal import Views, load, pool
     from recal.collecting.inputs.files import open_path
-    from recal.collecting.models.onnx_weights import check_external_data
+    from recal.collecting.models.onnx import check_external_data
     from recal.collecting.models.pt2 import checked_archive
     from recal.collecting.sinks.journal import Journal
     from recal.files.prob_tables import read_prob_table

@@ -14,8 +14,8 @@ from recal.cli.recognise import check_kind, kind_of
 from recal.cli.sources import check_views_held, load_calibration, open_views
 
 if TYPE_CHECKING:
-    from recal.collecting.applied import Applied
-    from recal.collecting.parts import AppliedParts
+    from recal.collecting.prediction_folder import PredictionFolder
+    from recal.collecting.predictions import Predictions
 
 # A few equal rows are met in any two sets of short texts or small images.
 _MET_BEFORE = 0.05
@@ -115,7 +115,7 @@ def apply(
     if classes is not None:
         _name_classes(calibrator, classes.split(","), calibration)
     from recal import Plan
-    from recal.collecting.applied import Applied, passes_of, profile_of
+    from recal.collecting.predictions import Predictions, passes_of, profile_of
     from recal.engine.replay import answers_of
     from recal.errors import InputError
     from recal.files.prob_tables import check_prob_name, write_prob_file
@@ -144,14 +144,14 @@ def apply(
             probs, sure = answers_of(calibrator, found) if plain else calibrator.predict_both(found)
             passes = None if plain else passes_of(calibrator, found.logits)
             fitted = 0 if plain else calibrator.fitted_rows(found)
-            applied = Applied(probs, found.labels, found.classes, passes, sure, fitted)
+            applied = Predictions(probs, found.labels, found.classes, passes, sure, fitted)
             if profile is not None:
                 applied = judged(applied, profile, found.logits, follow, mix)
     elif isinstance(calibrator, Plan):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and model is not None and data is not None:
-        from recal.collecting.applying import apply as run
-        from recal.collecting.parts import apply_distributed
+        from recal.collecting.prediction_folder import apply_distributed
+        from recal.collecting.predictions import apply as run
         from recal.transforms.preprocessing import check_model
 
         stored = getattr(calibrator, "preprocessing_", None)
@@ -230,7 +230,7 @@ def apply(
     say(f"{n_samples:,} answers written to {out}.{cost}{following}")
 
 
-def _accepted(rule: Any, applied: Applied, accept_unlike: bool) -> Any:
+def _accepted(rule: Any, applied: Predictions, accept_unlike: bool) -> Any:
     from recal.decisions import accept_followed
 
     if applied.condition is None:
@@ -242,7 +242,7 @@ def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
     """Call the classes as typed, where the calibration knows them by their numbers only."""
     import numpy as np
 
-    from recal.collecting.applied import class_names
+    from recal.collecting.predictions import class_names
     from recal.errors import InputError
 
     known = class_names(calibrator) if hasattr(calibrator, "classes_") else None
@@ -281,7 +281,7 @@ def _apply_rule(rule_file: Path, probabilities: Path, labels: Path | None, out: 
     say(f"{share} are accepted by the rule. Written to {out}.")
 
 
-def _tell_parts(parts: AppliedParts, skipped: tuple[str, ...], as_json: bool) -> None:
+def _tell_parts(parts: PredictionFolder, skipped: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         counts = {"samples": parts.samples, "written": parts.written, "passes_per_answer": parts.passes_per_answer}
         print_json({**counts, "skipped": skipped, "file": parts.folder})

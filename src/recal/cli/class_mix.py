@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from recal.cli.printing import say
 
 if TYPE_CHECKING:
-    from recal.collecting.applied import Applied
+    from recal.collecting.predictions import Predictions
 
 
 def asked_mix(profile: Any, calibrator: Any, typed: str | None, impossible: list[str] | None) -> Any:
@@ -34,7 +34,7 @@ def asked_mix(profile: Any, calibrator: Any, typed: str | None, impossible: list
     )
 
 
-def judged(applied: Applied, profile: Any, logits: Any, follow: bool, mix: Any) -> Applied:
+def judged(applied: Predictions, profile: Any, logits: Any, follow: bool, mix: Any) -> Predictions:
     from recal.decisions import class_mix
 
     condition = profile.condition(logits) if follow else None
@@ -42,7 +42,7 @@ def judged(applied: Applied, profile: Any, logits: Any, follow: bool, mix: Any) 
     return applied.judged(profile, condition, found, estimated=mix == "follow")
 
 
-def tell_mix(applied: Applied, has_rule: bool) -> None:
+def tell_mix(applied: Predictions, has_rule: bool) -> None:
     assert applied.class_mix is not None
     said = applied.class_mix.describe(None if applied.classes is None else list(applied.classes))
     if not applied.class_mix.changed:

@@ -259,7 +259,7 @@ def guessed(
 def number_labels(source: Any, quiet: bool) -> None:
     """Take labels that are names for columns in alphabetical order, as most libraries do, and say so.
 
-    Another order shows in a few hundred predictions (`recal.collecting.agreement`), which are looked at next.
+    Another order shows in a few hundred predictions (`recal.collecting.preflight`), which are looked at next.
     """
     import numpy as np
 

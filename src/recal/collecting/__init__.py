@@ -12,9 +12,9 @@ from typing import Any
 # Each public name with the module that defines it.
 _HOMES = {
     "collect": "collecting.local",
-    "apply": "collecting.applying",
-    "AppliedParts": "collecting.parts",
-    "apply_distributed": "collecting.parts",
+    "apply": "collecting.predictions",
+    "PredictionFolder": "collecting.prediction_folder",
+    "apply_distributed": "collecting.prediction_folder",
     "Pilot": "collecting.pilot",
     "run_pilot": "collecting.pilot",
     "RayEngine": "collecting.ray",
@@ -23,16 +23,16 @@ _HOMES = {
     "Source": "collecting.inputs.sources",
     "as_source": "collecting.inputs.sources",
     "ImageFolder": "collecting.inputs.folder",
-    "ByteFolder": "collecting.inputs.other_folders",
-    "SoundFolder": "collecting.inputs.other_folders",
-    "TextFolder": "collecting.inputs.other_folders",
+    "ByteFolder": "collecting.inputs.files",
+    "SoundFolder": "collecting.inputs.files",
+    "TextFolder": "collecting.inputs.files",
     "Model": "collecting.models.base",
     "as_model": "collecting.models.base",
     "HuggingFaceModel": "collecting.models.huggingface",
     "OnnxModel": "collecting.models.onnx",
     "TorchModel": "collecting.models.torch",
-    "language_model": "collecting.models.multiple_choice",
-    "multiple_choice": "collecting.models.multiple_choice",
+    "language_model": "collecting.models.huggingface",
+    "multiple_choice": "collecting.models.huggingface",
 }
 __all__ = list(_HOMES)
 

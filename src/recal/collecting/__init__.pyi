@@ -1,17 +1,17 @@
 """What type checkers and editors see: the names of `__init__.py`, each from its home."""
 
 from .local import collect as collect
-from .applying import apply as apply
-from .parts import AppliedParts as AppliedParts, apply_distributed as apply_distributed
+from .predictions import apply as apply
+from .prediction_folder import PredictionFolder as PredictionFolder, apply_distributed as apply_distributed
 from .pilot import Pilot as Pilot, run_pilot as run_pilot
 from .ray import RayEngine as RayEngine
 from ..transforms.preprocessing import Normalize as Normalize
 from ..transforms.preprocessing import PROBABILITY_FLOOR as PROBABILITY_FLOOR
 from .inputs.sources import Source as Source, as_source as as_source
 from .inputs.folder import ImageFolder as ImageFolder
-from .inputs.other_folders import ByteFolder as ByteFolder, SoundFolder as SoundFolder, TextFolder as TextFolder
+from .inputs.files import ByteFolder as ByteFolder, SoundFolder as SoundFolder, TextFolder as TextFolder
 from .models.base import Model as Model, as_model as as_model
 from .models.huggingface import HuggingFaceModel as HuggingFaceModel
 from .models.onnx import OnnxModel as OnnxModel
 from .models.torch import TorchModel as TorchModel
-from .models.multiple_choice import language_model as language_model, multiple_choice as multiple_choice
+from .models.huggingface import language_model as language_model, multiple_choice as multiple_choice

@@ -14,13 +14,12 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.suspicions import refuse_codes
 from recal.checks import ASIDES
 from recal.collecting import collect
-from recal.collecting.applied import Applied
-from recal.collecting.applying import apply
 from recal.collecting.default_pool import usual_pool
 from recal.collecting.inputs.sources import IndexedSource, Source, as_source
 from recal.collecting.local import as_pool
 from recal.collecting.models.base import as_model
 from recal.collecting.pilot import Picked
+from recal.collecting.predictions import Predictions, apply
 from recal.decisions.following.powers import accept_followed
 from recal.decisions.profiles import profile
 from recal.errors import InputError, NotFittedError, Remedy
@@ -182,7 +181,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         assert confidences is not None
         return confidences
 
-    def _apply(self, X: Any) -> Applied:
+    def _apply(self, X: Any) -> Predictions:
         self._check_fitted(X)
         how = {"preprocess": self.preprocess, "transforms": self.pool_, **self._how()}
         applied = apply(self.calibrator_, self.model, X, follow=self.follow, **how)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.collecting.inputs.other_folders import SoundFolder
+from recal.collecting.inputs.files import SoundFolder
 from recal.collecting.inputs.sources import ArraySource, IndexedSource, Source
 from recal.collecting.inputs.tables import TableSource
 from recal.collecting.models.base import Model

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +19,6 @@ from recal.collecting.default_pool import NAMED, usual_pool
 from recal.collecting.inputs.sources import Source, as_source
 from recal.collecting.job import Job, Preprocess
 from recal.collecting.models.base import as_model
-from recal.collecting.progress_bar import progress_bar
 from recal.collecting.sinks.memory import FileSink, MemorySink, Sink, ViewsSink
 from recal.errors import InputError, Remedy
 from recal.files.places import as_place, refuse_single_file
@@ -25,6 +26,35 @@ from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
 from recal.transforms.preprocessing import Outputs, record
 from recal.views import Views
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None, done: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Yield a function that is told how many more samples are finished."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=total, completed=done)
+        yield lambda count: bar.advance(task, count)
+
 
 Engine = Literal["local", "ray"]
 Runner = Callable[[Job, Source, int, Sink, bool], None]

@@ -42,7 +42,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Refusal:
     """What recal refused, as words: an exception's own class need not survive the way to another process."""
 
     kind: str
@@ -50,7 +50,7 @@ class Problem:
     parts: dict[str, Any]
 
     @classmethod
-    def of(cls, error: RecalError) -> Problem:
+    def of(cls, error: RecalError) -> Refusal:
         return cls(type(error).__name__, str(error), dict(vars(error)))
 
     def error(self) -> RecalError:
@@ -63,7 +63,7 @@ class Problem:
 
 
 class Worker:
-    """Computes batches; what recal refuses comes back as a Problem, whatever else goes wrong as it is."""
+    """Computes batches; what recal refuses comes back as a Refusal, whatever else goes wrong as it is."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -71,7 +71,7 @@ class Worker:
         self._open = ExitStack()
         self._finish: Finisher | None = None
 
-    def begin(self, task: Task, finish: Finisher | None) -> Problem | None:
+    def begin(self, task: Task, finish: Finisher | None) -> Refusal | None:
         """Open the model."""
         self.task, self._finish = task, finish
         _set_threads(self.threads)
@@ -79,7 +79,7 @@ class Worker:
         try:
             self._open.enter_context(task.job.model.running())
         except RecalError as error:
-            return Problem.of(error)
+            return Refusal.of(error)
         return None
 
     def finish_with(self, finish: Finisher) -> None:
@@ -94,7 +94,7 @@ class Worker:
             block = task.job.run(batch, task.source.describe, digests=task.digests)
             return block if self._finish is None else self._finish(block)
         except RecalError as error:
-            return Problem.of(error)
+            return Refusal.of(error)
 
 
 def _set_threads(count: int) -> None:

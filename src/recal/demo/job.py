@@ -19,7 +19,7 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.recal import ReCal
 from recal.calibrators.temperature import TemperatureScaling
 from recal.collecting import collect
-from recal.collecting.applied import passes_of
+from recal.collecting.predictions import passes_of
 from recal.comparison import compare_probs
 from recal.decisions import Decision, decide
 from recal.demo.figures import draw_summary, draw_zoomed

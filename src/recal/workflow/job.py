@@ -22,7 +22,6 @@ from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.parameters import check_random_state
 from recal.checks import Floats
-from recal.collecting.applied import passes_of
 from recal.collecting.default_pool import AUTO, NAMED, usual_pool
 from recal.collecting.inputs.sources import IndexedSource, Source
 from recal.collecting.inputs.tables import TableSource, likely_labels
@@ -30,6 +29,7 @@ from recal.collecting.job import Job
 from recal.collecting.local import as_pool, collect, needs_pilot, open_source
 from recal.collecting.models.base import Model, as_model
 from recal.collecting.pilot import Picked, pilot_path, run_pilot
+from recal.collecting.predictions import passes_of
 from recal.comparison import compare_probs
 from recal.decisions import decide_each, profile
 from recal.decisions.crossfit import crossfitted_answers

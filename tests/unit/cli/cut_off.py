@@ -30,7 +30,7 @@ PRELOADED = (
     "recal.cli.apply",
     "recal.cli.watch",
     "recal.collecting",
-    "recal.collecting.parts",
+    "recal.collecting.prediction_folder",
     "recal.collecting.sinks.store",
     "recal.saving.saved",
     "recal.calibrators.temperature",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.collecting.agreement import check_agreement
 from recal.collecting.inputs.sources import ArraySource
 from recal.collecting.models.base import as_model
+from recal.collecting.preflight import check_agreement
 from recal.errors import InputError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recal import collect
-from recal.collecting.equal_transforms import find_twins
+from recal.collecting.job import find_twins
 from recal.transforms import pool
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 16, 16), dtype=np.uint8)

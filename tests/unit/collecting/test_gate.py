@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recal import Blend, CalibratedClassifier, Plan, Views, ViewStacking
-from recal.collecting.applying import apply
+from recal.collecting.predictions import apply
 from recal.engine.replay import calibrated_probs
 from recal.errors import InputError
 from recal.transforms import Named

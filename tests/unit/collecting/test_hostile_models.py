@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from recal import CalibratedClassifier, Plan, TemperatureScaling, load, save
 from recal.collecting.models.base import as_model
-from recal.collecting.models.onnx_weights import external_files
+from recal.collecting.models.onnx import external_files
 from recal.errors import FileError, InputError
 
 

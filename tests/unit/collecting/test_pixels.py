@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recal.collecting.inputs.pixels import read_image
+from recal.collecting.inputs.folder import read_image
 from recal.collecting.inputs.sources import as_source
 from recal.errors import FileError
 

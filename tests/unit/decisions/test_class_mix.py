@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from recal import Views, load, profile, save, watch
-from recal.collecting.applied import Applied
+from recal.collecting.predictions import Predictions
 from recal.decisions import Profile, adapt_to_class_mix, class_mix
 from recal.decisions.following.class_mix import normal_of_chi_square
 from recal.decisions.following.condition import unknown
@@ -104,7 +104,7 @@ def test_impossible_classes_get_nothing_and_predictions_can_change(kept):
     assert (adapted[:, 4] == 0).all()
     assert adapted.sum(1) == pytest.approx(1)
     assert adapted[0].argmax() == 1
-    answers = Applied(probs, None, None, confidences=np.array([0.5, 0.9])).adapted(mix)
+    answers = Predictions(probs, None, None, confidences=np.array([0.5, 0.9])).adapted(mix)
     assert answers.predictions_changed == 2
     assert answers.confidences == pytest.approx(adapted.max(1))
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from recal.errors import FileError, InputError, MissingExtraError, Remedy, blame
 from recal.files.npz import refuse_bombs
 from recal.transforms.preprocessing import Outputs, check_outputs, least_probability
 
+Pixels = Literal["rgb", "gray", "rgba", "gray16"]
+_PIXELS: dict[int, Pixels] = {1: "gray", 3: "rgb", 4: "rgba"}
 _TINY = 1e-6  # a floor of votes is far above
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 
@@ -337,3 +339,28 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
             stacklevel=2,
         )
     return np.log(np.maximum(probs, probs.dtype.type(floor)))
+
+
+def pixels_of(shape: Sequence[Any]) -> Pixels | None:
+    """Return what images must be for an input of this shape, by its channels; None where the shape does not tell."""
+    if len(shape) != 4:
+        return None
+    counts = [side for side in (shape[1], shape[3]) if side in (1, 3, 4)]
+    return _PIXELS[counts[0]] if len(counts) == 1 else None
+
+
+def with_channel(batch: Any, shape: Sequence[Any]) -> Any:
+    """Return a batch of grey images or sounds with the axis of length 1 that an input of this shape has for channels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.collecting.models.base import with_channel
+    >>> with_channel(np.zeros((5, 8000)), ("batch", 1, 8000)).shape
+    (5, 1, 8000)
+    """
+    if len(batch.shape) + 1 != len(shape) or len(batch.shape) < 2:
+        return batch
+    if shape[1] == 1:
+        return batch[:, None]
+    return batch[..., None] if shape[-1] == 1 else batch

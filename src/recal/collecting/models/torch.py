@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest_file, digest_texts
-from recal.collecting.inputs.pixels import Pixels
-from recal.collecting.models.base import Model, as_numpy
+from recal.collecting.models.base import Model, Pixels, as_numpy, pixels_of, with_channel
 from recal.collecting.models.pt2 import checked_archive
-from recal.collecting.models.shapes import pixels_of, with_channel
 from recal.errors import FileError, InputError, MissingExtraError
 
 try:

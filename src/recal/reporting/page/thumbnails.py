@@ -34,7 +34,7 @@ def shown_input(inputs: Any, row: int) -> str:
 
 
 def _linked(path: Path) -> str:
-    from recal.collecting.inputs.pixels import read_image
+    from recal.collecting.inputs.folder import read_image
 
     try:
         inside = _picture(np.asarray(read_image(path)), path.name)

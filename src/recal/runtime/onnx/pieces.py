@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.collecting.models.onnx_outputs import FLOATS, Output, choose_output
-from recal.collecting.models.onnx_weights import check_external_data, reason_of
+from recal.collecting.models.onnx import FLOATS, Output, check_external_data, choose_output, reason_of
 from recal.errors import FileError, InputError
 from recal.runtime.onnx.nodes import FLOAT, IR_VERSION, OPSET, Nodes, TensorProto, model_of, onnx, tensor
 

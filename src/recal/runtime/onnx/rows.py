@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.collecting.models.onnx_weights import reason_of
+from recal.collecting.models.onnx import reason_of
 from recal.errors import InputError, MissingExtraError
 from recal.runtime.onnx.nodes import onnx
 from recal.runtime.onnx.pieces import Piece, as_piece, element_type, rows_of

@@ -11,12 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from recal.calibrators.base import Calibrator
-from recal.collecting.applied import class_names
-from recal.collecting.applying import Calibrating, job_of
 from recal.collecting.fingerprint import digest
 from recal.collecting.inputs.sources import Source
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import choose_engine, open_source
+from recal.collecting.predictions import BlockCalibrator, class_names, job_of
 from recal.collecting.sinks.memory import Sink
 from recal.collecting.sinks.unchanged import Inputs
 from recal.collecting.workers import as_indexed
@@ -28,7 +27,7 @@ from recal.transforms.preprocessing import Outputs
 
 
 @dataclass(frozen=True)
-class AppliedParts:
+class PredictionFolder:
     """A folder of calibrated probabilities that holds every row; it may be passed wherever a path may.
 
     Attributes
@@ -72,7 +71,7 @@ class WrittenPart:
 class PartWriter:
     """Calibrates a block and writes its table; an earlier attempt's is replaced."""
 
-    calibrating: Calibrating
+    calibrating: BlockCalibrator
     folder: Path
     made_by: str = ""
     stamps: Mapping[int, tuple[int, str]] = field(default_factory=dict)
@@ -154,7 +153,7 @@ def apply_distributed(
     device: Any = None,
     transforms: Own = (),
     **files: Any,
-) -> AppliedParts:
+) -> PredictionFolder:
     """Apply a calibrator to inputs too many for one machine: workers write the tables, and nothing is gathered.
 
     Parameters
@@ -169,7 +168,7 @@ def apply_distributed(
 
     Returns
     -------
-    AppliedParts
+    PredictionFolder
         The folder, when it holds every row, and what the work took.
     """
     source = as_indexed(open_source(inputs, None, files))
@@ -185,9 +184,9 @@ def apply_distributed(
     inputs = Inputs(source, batch_size, folder)
     done = _done(folder, [index for index in every if part_name(index) in there], made_by, inputs)
     missing = sum(min(batch_size, source.n_samples - index * batch_size) for index in every if index not in done)
-    writer = PartWriter(Calibrating(calibrator, job.transforms), folder, made_by, inputs.stamps())
+    writer = PartWriter(BlockCalibrator(calibrator, job.transforms), folder, made_by, inputs.stamps())
     sink = PartsSink(job, source, writer, done)
     choose_engine(engine)(job, source, batch_size, sink, progress)
     if sink.written != missing:
         raise RecalError(f"{missing} rows were to be written to {folder}, and {sink.written} were.")
-    return AppliedParts(folder, source.n_samples, sink.written, sink.passes)
+    return PredictionFolder(folder, source.n_samples, sink.written, sink.passes)
