@@ -39,7 +39,7 @@ def export(folder: Path) -> dict[str, Path]:
 
     from recal import Blend, Plan, save
     from recal.decisions import profile
-    from recal.runtime.onnx import export_onnx
+    from recal.export import export_onnx
 
     torch.manual_seed(0)
     layers = [torch.nn.Conv2d(3, 32, 3, stride=2), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3, stride=2)]

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.measuring import take_turns
 from benchmarks.ratios import Ratio, table
 from recal import Blend, Plan
-from recal.runtime.onnx import export_onnx
+from recal.export import export_onnx
 
 PART = "The gate of an exported ONNX file"
 SHARES = (0.1, 0.45, 0.6, 1.0)

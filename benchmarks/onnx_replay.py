@@ -17,7 +17,7 @@ import onnxruntime
 
 from recal import Plan, ReCal, Step, Views, read_views
 from recal.engine.replay import calibrate_arrays
-from recal.runtime.onnx.heads import Head, head_model
+from recal.export.heads import Head, head_model
 
 STEPS, REPEATS = 162, 9
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from recal.calibrators import CALIBRATORS, Calibrator
-from recal.runtime.onnx.aggregations import AGGREGATIONS
-from recal.runtime.onnx.methods import METHODS
+from recal.export.aggregations import AGGREGATIONS
+from recal.export.methods import METHODS
 from recal.transforms import TRANSFORMS, BuiltIn
 
 PAGE = Path(__file__).parents[1] / "export.md"

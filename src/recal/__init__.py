@@ -38,8 +38,8 @@ _HOMES = {
     "report": "reporting.page.html",
     "reliability_diagram": "reporting.drawing.figures",
     "CalibratedClassifier": "collecting.classifier",
-    "CalibratedModule": "runtime.torch.module",
-    "export_onnx": "runtime.onnx.export",
+    "CalibratedModule": "export.torch_module",
+    "export_onnx": "export.export",
     "load": "saving.saved",
     "save": "saving.saved",
 }

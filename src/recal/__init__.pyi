@@ -22,8 +22,8 @@ from .comparison.run import compare as compare
 from .reporting.page.html import report as report
 from .reporting.drawing.figures import reliability_diagram as reliability_diagram
 from .collecting.classifier import CalibratedClassifier as CalibratedClassifier
-from .runtime.torch.module import CalibratedModule as CalibratedModule
-from .runtime.onnx.export import export_onnx as export_onnx
+from .export.torch_module import CalibratedModule as CalibratedModule
+from .export.export import export_onnx as export_onnx
 from .saving.saved import load as load, save as save
 
 __version__: str

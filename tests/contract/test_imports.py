@@ -28,7 +28,7 @@ ROOMS = (
     "metrics",
     "calibrators",
     "decisions",
-    "collecting runtime",
+    "collecting export runtime",
     "saving",
     "comparison",
     "reporting",

@@ -13,9 +13,9 @@ import pytest
 from recal import AutoCalibration, TemperatureScaling, Views
 from recal.calibrators import CALIBRATORS, Calibrator, EnsembleTemperatureScaling, OrderPreserving, VectorScaling
 from recal.errors import InputError
-from recal.runtime.onnx.aggregations import AGGREGATIONS
-from recal.runtime.onnx.heads import Head, head_model, head_of
-from recal.runtime.onnx.methods import METHODS
+from recal.export.aggregations import AGGREGATIONS
+from recal.export.heads import Head, head_model, head_of
+from recal.export.methods import METHODS
 
 _SEARCH = {"penalty": (1.0, 10.0), "intercept_penalty": 1.0, "random_state": 0}
 SETTINGS: dict[str, dict[str, Any]] = dict.fromkeys(("MatrixScaling", "DirichletCalibration"), _SEARCH)

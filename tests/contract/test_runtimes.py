@@ -12,10 +12,10 @@ import torch
 
 from recal import Blend, Plan, Step, Views
 from recal.engine import replay
+from recal.export.heads import Head, head_model
+from recal.export.torch_replay import Replay
 from recal.plan import Rule
 from recal.runtime import reference
-from recal.runtime.onnx.heads import Head, head_model
-from recal.runtime.torch.replay import Replay
 
 Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
 

@@ -20,7 +20,7 @@ _INTERVALS = "statistics/test_intervals.py"
 _SAME = "unit/engine/test_same_rows.py"
 _DECIDE = "unit/decisions/test_decide.py"
 _RULE = "unit/decisions/test_rule.py"
-_GUARD = "unit/runtime/test_guard.py"
+_GUARD = "unit/export/test_guard.py"
 _METRICS = "parity/test_metrics_parity.py"
 _CHOICES = "statistics/test_choices.py"
 _AUTO = "unit/calibrators/test_auto.py"
@@ -215,13 +215,13 @@ MUTATIONS = tuple(
             "contract/test_runtimes.py::test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it",
         ),
         (
-            "runtime/torch/replay.py",
+            "export/torch_replay.py",
             "return own.amax(1)",
             "return own.amin(1)",
             "contract/test_runtimes.py::test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it",
         ),
         (
-            "runtime/onnx/heads.py",
+            "export/heads.py",
             'return probs, answer, g.op("GatherElements", own,',
             'return probs, answer, g.op("GatherElements", probs,',
             "contract/test_runtimes.py::test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it",

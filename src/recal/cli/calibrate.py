@@ -139,10 +139,10 @@ def calibrate(
 
 
 def _lower_demand(risk: float | None) -> str | None:
-    """Return the same command with a risk that these labelled inputs can guarantee; collected views are reused."""
+    """The same command with a risk that the labelled inputs can show; what was collected is used again."""
     if risk is None:
         return None
     words = command_words()
     place = next((i for i, word in enumerate(words) if word == "--risk" or word.startswith("--risk=")), None)
     kept = words if place is None else words[:place] + words[place + (1 if "=" in words[place] else 2) :]
-    return typed("recal", *kept, "--risk", f"{risk:g}", *(() if "--force" in kept else ("--force",)))
+    return typed("recal", *kept, "--risk", f"{risk:g}")

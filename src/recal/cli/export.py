@@ -52,9 +52,9 @@ def export(
 
     source = load_calibration(calibration)
     from recal.errors import InputError
-    from recal.runtime.onnx import export_onnx, export_replay
-    from recal.runtime.onnx.cost import measure
-    from recal.runtime.onnx.heads import head_of
+    from recal.export import export_onnx, export_replay
+    from recal.export.cost import measure
+    from recal.export.heads import head_of
 
     head = head_of(source)
     between = {"shape": shape, "dtype": dtype, "preprocess": preprocess, "mean": mean, "std": std, "divide": divide}
@@ -89,12 +89,17 @@ def export(
 
 
 def _keep_profile(source: Any, out: Path) -> Path | None:
-    """Write the profile of the fit beside the file; a service needs it to watch and follow its logits."""
+    """Write the profile of the fit beside the file, so that whoever serves it can watch its logits and follow them."""
     from recal import save
-    from recal.cli.destinations import PROFILE
+    from recal.errors import InputError
+    from recal.files.origin import made_by_recal
 
-    profile = getattr(source, "profile_", None)
-    return None if profile is None else save(profile, out.with_suffix(PROFILE))
+    profile, beside = getattr(source, "profile_", None), out.with_suffix(".profile.recal")
+    if profile is None:
+        return None
+    if beside.exists() and not made_by_recal(beside):
+        raise InputError(f"{beside} already exists and was not written by recal. Rename it, or choose another --out.")
+    return save(profile, beside)
 
 
 def _described(head: Any, with_model: bool) -> str:
@@ -146,7 +151,7 @@ def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> A
                 "Leave the option out, or collect and fit again."
             )
     if isinstance(model, Path):
-        from recal.runtime.onnx.pieces import example_of, read_model
+        from recal.export.pieces import example_of, read_model
 
         return None if sizes is None and kind is None else example_of(read_model(model), kind, sizes)
     if sizes is None:
@@ -169,7 +174,7 @@ def _dtype(name: str) -> Any:
 
 
 def _n_classes(path: Path) -> int:
-    from recal.runtime.onnx.nodes import onnx
-    from recal.runtime.onnx.pieces import sizes
+    from recal.export.graph import onnx
+    from recal.export.pieces import sizes
 
     return sizes(next(value for value in onnx.load(path).graph.output if value.name == "probs"))[1]

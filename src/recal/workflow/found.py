@@ -10,6 +10,7 @@ from typing import Any
 from recal.calibrators.base import Calibrator
 from recal.decisions import Decision
 from recal.decisions.side_by_side import Gain
+from recal.files.origin import MARK
 from recal.metrics import Evaluation
 
 
@@ -53,6 +54,7 @@ class Calibrated:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
+            "made_by": MARK,
             "reason": getattr(self.calibrator, "reason_", ""),
             "method": getattr(self.calibrator, "choice_", self.calibrator.short_name),
             "parts": dict(zip(("fit", "decide", "judge"), self.sizes)),

@@ -339,7 +339,7 @@ def test_onnx_weights_outside_the_models_folder_are_refused(tmp_path, location, 
     (tmp_path / "model" / "link.bin").symlink_to(tmp_path / "secret.bin")
     with pytest.raises(FileError, match=r"keeps weights in '.*', which is no file in its own folder"):
         as_model(path)
-    from recal.runtime.onnx import export_onnx
+    from recal.export import export_onnx
 
     with pytest.raises(FileError, match="no file in its own folder"):
         export_onnx(path, np.zeros((1, 4), np.float32), tmp_path / "out.onnx", plan=Plan())

@@ -1,0 +1,226 @@
+"""The torch runtime: a model and its plan as one module, on any device, ready for export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from recal.checks import looks_like_probabilities
+from recal.errors import InputError
+from recal.export.torch_blend import Tensor, torch
+from recal.export.torch_replay import Replay
+from recal.plan import Plan
+from recal.transforms import BuiltIn, Named, Transform
+from recal.transforms.preprocessing import match_preprocess
+
+__all__ = ["CalibratedModule", "Replay", "Tensor"]
+_CPU_ROWS, _CPU_VALUES, _DEVICE_ROWS = 32, 100_000, 256
+
+
+class _Tally:
+    """How many passes the last batch took, each row or all alike, and all batches together.
+
+    It stands apart since setting an attribute of a torch module costs more than counting does.
+    """
+
+    def __init__(self) -> None:
+        self.rows = self.passes = self.answers = 0
+        self.last: Tensor | int = 0
+
+    def count(self, rows: int, passes: Tensor | int) -> None:
+        self.rows, self.last = rows, passes
+        self.passes += passes * rows if isinstance(passes, int) else int(passes.sum())
+        self.answers += rows
+
+
+class CalibratedModule(torch.nn.Module):
+    """A model that answers with calibrated logits: the softmax of what it returns are calibrated probabilities.
+
+    Only the transformations that the plan needs are computed, joined with the originals to larger batches. Where the
+    plan has a gate, they are computed for the samples below it alone. The largest logit of each row is shifted to 0,
+    which softmax does not see, so that rounding can never change a prediction.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Gives logits of shape (n, n_classes), or an object with such `logits`. It is put into eval mode and stays there.
+    plan : Plan, or a fitted calibrator that has one
+        What `ViewStacking`, `ReCal` or `TemperatureScaling` fitted on this model's logits.
+    preprocess : callable, optional
+        Runs after the transformation and before the model, as in `collect`: normalisation, for instance. Where `plan`
+        is a calibrator that knows the normalisation of its views, that one, and no other is taken.
+    max_batch : int, optional
+        No more rows than this go through the model at once: views are joined up to it, and a larger batch of the
+        caller's is cut. By default views are joined to 256 rows, and on a CPU to 32, or fewer where inputs are large,
+        since networks fall out of its caches; a larger batch goes through whole, one view at a time.
+
+    Attributes
+    ----------
+    passes : Tensor of shape (n,)
+        How many forward passes each answer of the last batch took.
+    passes_per_answer : float
+        The same on average over all batches so far.
+
+    Notes
+    -----
+    `torch.export` and `torch.compile` know no values, so there the views of all rows are computed, and the answers are
+    the same; an ONNX file written by `recal.export` keeps the gate. `torch.jit.trace` is refused: it would
+    freeze the choices made for one batch. Under ``.half()`` confidences are still compared as the plan says.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from recal import Plan, Step
+    >>> from recal import CalibratedModule
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    >>> calibrated = CalibratedModule(model, Plan((Step("zoom:0.5", (1.0, 0.9, 0.8, 0.7)),)))
+    >>> calibrated(torch.rand(2, 1, 8, 8)).softmax(1).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        plan: Plan | Any,
+        preprocess: Callable[[Tensor], Tensor] | None = None,
+        max_batch: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, torch.nn.Module):
+            raise InputError(f"CalibratedModule wraps a torch.nn.Module, got {type(model).__name__}.")
+        if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
+            raise InputError("must be a whole number from 1 on", argument="max_batch", came=f"got {max_batch!r}")
+        self.model = model
+        self.preprocess = match_preprocess(getattr(plan, "preprocessing_", None), preprocess)
+        self.max_batch = max_batch
+        self.replay = Replay(plan)
+        for transform in self.replay.plan.transforms:
+            if isinstance(transform, Named) and transform.function is None:
+                raise InputError(
+                    f"The plan needs your transformation {transform.name!r}, of which only the name is known. "
+                    f"Give its code when loading: load(path, transforms={{{transform.name!r}: your_function}})."
+                )
+        self._outputs_checked = False
+        self._tally = _Tally()
+        self.train(False)
+
+    @property
+    def plan(self) -> Plan:
+        return self.replay.plan
+
+    def train(self, mode: bool = True) -> CalibratedModule:
+        """Stay in eval mode: a calibrated model is a finished one."""
+        self.training = False
+        for part in self.children():
+            try:
+                part.train(False)
+            except NotImplementedError:
+                continue  # an exported program has no modes
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return calibrated logits, (n, n_classes)."""
+        return self.replay(*self._seen(inputs))
+
+    def predict_confidence(self, inputs: Tensor) -> Tensor:
+        """Return the chance that each answer is right, (n,), as a calibrator's `predict_confidence` does."""
+        return self.replay.confidence(*self._seen(inputs))
+
+    def predict_both(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return calibrated logits, (n, n_classes), and the confidence in each answer, (n,), from the same passes."""
+        seen = self._seen(inputs)
+        return self.replay(*seen), self.replay.confidence(*seen)
+
+    def _seen(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the model's logits, (n, n_classes), and those of the views, (m, n, n_classes)."""
+        if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+            raise InputError(
+                "torch.jit.trace freezes what depends on a batch; use torch.export.export, or export_onnx."
+            )
+        inputs = torch.as_tensor(inputs)
+        tracing = torch.compiler.is_compiling()
+        blend = self.plan.blend
+        if blend is not None and blend.gate is not None and blend.weights and not tracing:
+            return self._gated(inputs)
+        views = (None, *self.plan.transforms)
+        logits = self._logits(inputs, views, tracing)
+        if not tracing:
+            self._check_once(logits[0])
+            self._tally.count(inputs.shape[0], len(views))
+        return logits[0], logits[1:]
+
+    def _gated(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Ask for the views of those rows alone whose confidence is below the gate."""
+        transforms = self.plan.transforms
+        logits = self._logits(inputs, (None,), False)[0]
+        self._check_once(logits)
+        needed = self.replay.needs_views(logits)
+        rows = needed.nonzero()[:, 0]
+        transformed = logits.new_zeros((len(transforms), *logits.shape))
+        if len(rows):
+            transformed = transformed.index_copy(1, rows, self._logits(inputs[rows], transforms, False))
+        self._tally.count(needed.shape[0], 1 + len(transforms) * needed.to(torch.int64).cpu())
+        return logits, transformed
+
+    def _logits(self, inputs: Tensor, views: tuple[Transform | None, ...], tracing: bool) -> Tensor:
+        """Return the model's logits of all views, (m, n, n_classes), several views to a forward pass."""
+        joined = len(views) if tracing else self._joined(inputs)  # a graph knows no sizes to split by
+        parts = []
+        for start in range(0, len(views), joined):
+            rows = [_view(t, inputs) for t in views[start : start + joined]]
+            together = torch.cat(rows) if len(rows) > 1 else rows[0]
+            count = together.shape[0]
+            most = count if tracing or self.max_batch is None else self.max_batch
+            if count <= most:
+                parts.append(self.logits_of(together))
+            else:
+                parts += [self.logits_of(together[begin : begin + most]) for begin in range(0, count, most)]
+        logits = torch.cat(parts) if len(parts) > 1 else parts[0]
+        return logits.reshape((len(views), inputs.shape[0], logits.shape[-1]))
+
+    @property
+    def passes(self) -> Tensor:
+        last = self._tally.last
+        return last if isinstance(last, Tensor) else torch.full((self._tally.rows,), last)
+
+    @property
+    def passes_per_answer(self) -> float:
+        return self._tally.passes / max(1, self._tally.answers)
+
+    def _joined(self, inputs: Tensor) -> int:
+        """Return how many views go through the model at once."""
+        n, most = max(1, inputs.shape[0]), self.max_batch
+        if most is None and inputs.device.type == "cpu":
+            most = min(_CPU_ROWS, _CPU_VALUES * n // max(1, inputs.numel()))
+        return max(1, (_DEVICE_ROWS if most is None else most) // n)
+
+    def logits_of(self, rows: Tensor) -> Tensor:
+        """Return the model's own logits of rows that are transformed already."""
+        prepared = rows if self.preprocess is None else self.preprocess(rows)
+        weight = next((p for p in self.model.parameters() if p.is_floating_point()), None)
+        if weight is not None and (prepared.is_floating_point() or prepared.dtype == torch.uint8):
+            prepared = prepared.to(weight.dtype)  # as `collect` does; token ids are left alone
+        outputs = self.model(prepared)
+        logits = getattr(outputs, "logits", outputs)
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != rows.shape[0]:
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise InputError(f"The model must give logits of the shape (n, n_classes), got {got}.")
+        return logits
+
+    def _check_once(self, logits: Tensor) -> None:
+        if self._outputs_checked or not len(logits):
+            return
+        if looks_like_probabilities(logits.detach().cpu().float().numpy()):
+            raise InputError(
+                "The model's outputs lie in [0, 1] and sum to 1: these are probabilities, and logits are needed. "
+                "Wrap the model without its softmax."
+            )
+        self._outputs_checked = True
+
+
+def _view(transform: Transform | None, inputs: Tensor) -> Tensor:
+    """Return the inputs through a transformation, for code that may work in place: the inputs are still needed."""
+    if isinstance(transform, BuiltIn):
+        return transform(inputs)
+    mine = inputs.clone()
+    return mine if transform is None else transform(mine)

@@ -1,0 +1,196 @@
+"""One ONNX file that answers with calibrated probabilities."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from recal import CalibratedModule, Plan, Step, TemperatureScaling, Views, save
+from recal.cli.app import run
+from recal.engine.replay import calibrated_probs
+from recal.errors import FileError, InputError
+from recal.export import export_onnx, export_replay
+from recal.transforms import as_transform
+
+PLAN = Plan(
+    (
+        Step("zoom:0.5", (0.7, 0.9, 0.8, 0.95)),
+        Step("brightness:1.4", (0.8, 1.1, 0.9, 0.7)),
+        Step("contrast:0.4", (0.8, 1.0, 0.9, 0.7)),
+        Step("zoom:0.5", (0.9, 1.2, 0.6, 1.05)),
+    ),
+    start=0.8,
+)
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 10 * 10, 10)
+    )
+    with torch.no_grad():
+        model[-1].weight.mul_(15)  # type: ignore[union-attr, operator]
+    return model
+
+
+def normalise(images: torch.Tensor) -> torch.Tensor:
+    return (images - 0.4) / 0.3
+
+
+def answers(path: Path, inputs: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(["probs"], {session.get_inputs()[0].name: inputs})[0]
+
+
+def linear_model(path: Path, opset: int = 13, n_classes: int = 5) -> tuple[Path, np.ndarray]:
+    """A model of 6 x 6 grey images as others write them: an old opset, no recal in sight."""
+    weights = np.random.default_rng(0).normal(size=(36, n_classes)).astype(np.float32)
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["scores"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1, 6, 6])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", n_classes])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
+    return path, weights
+
+
+def expected(weights: np.ndarray, images: np.ndarray, plan: Plan) -> np.ndarray:
+    def logits(x: np.ndarray) -> np.ndarray:
+        return x.reshape(len(x), -1) @ weights
+
+    return calibrated_probs(plan, Views(logits(images), {t: logits(t(images)) for t in plan.transforms}))
+
+
+def test_a_torch_model_with_its_plan(tmp_path: Path) -> None:
+    module = CalibratedModule(network(), PLAN, preprocess=normalise)
+    path = export_onnx(module, torch.rand(1, 3, 12, 12), tmp_path / "model.onnx")
+    for n in (1, 2, 7, 40):
+        images = torch.rand(n, 3, 12, 12)
+        with torch.no_grad():
+            np.testing.assert_allclose(answers(path, images.numpy()), module(images).softmax(1).numpy(), atol=1e-5)
+
+
+def test_an_onnx_model_gets_its_transformations_and_its_plan(tmp_path: Path) -> None:
+    model, weights = linear_model(tmp_path / "linear.onnx")
+    path = export_onnx(model, path=tmp_path / "calibrated.onnx", plan=PLAN)
+    images = np.random.default_rng(1).random((9, 1, 6, 6), dtype=np.float32)
+    np.testing.assert_allclose(answers(path, images), expected(weights, images, PLAN), atol=1e-5)
+
+
+def test_a_temperature_behind_an_onnx_model(tmp_path: Path) -> None:
+    model, weights = linear_model(tmp_path / "linear.onnx")
+    images = np.random.default_rng(1).random((9, 1, 6, 6), dtype=np.float32)
+    path = export_onnx(model, path=tmp_path / "calibrated.onnx", plan=Plan(start=0.3))
+    np.testing.assert_allclose(answers(path, images), expected(weights, images, Plan(start=0.3)), atol=1e-5)
+
+
+def test_the_replay_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    logits = rng.normal(size=(8, 4)).astype(np.float32) * 5
+    calibrator = TemperatureScaling().fit(logits, rng.integers(0, 4, 8))
+    path = export_replay(calibrator, tmp_path / "replay.onnx")
+    np.testing.assert_allclose(answers(path, logits), calibrator.predict_proba(logits), atol=1e-6)
+    with pytest.raises(InputError, match="pass n_classes"):
+        export_replay(PLAN, tmp_path / "replay.onnx")
+
+
+def test_random_transformations_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    plan = Plan((Step("jpeg:30", (0.9, 0.8, 0.7, 0.6)),))
+    with pytest.raises(InputError, match=r"'jpeg:30' cannot be written.*replay alone"):
+        export_onnx(network(), torch.rand(1, 3, 12, 12), tmp_path / "x.onnx", plan=plan)
+    assert not (tmp_path / "x.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        ((network(),), {"plan": PLAN}, "with an example"),
+        ((network(), torch.rand(5)), {"plan": PLAN}, r"batch of inputs.*got the shape \(5,\)"),
+        ((network(), torch.rand(1, 3, 12, 12)), {}, "A Plan is needed.*got NoneType"),
+        ((len, torch.rand(1, 3, 12, 12)), {"plan": PLAN}, "torch module or the path.*got builtin"),
+        ((CalibratedModule(network(), PLAN), torch.rand(1, 3, 12, 12)), {"plan": PLAN}, "its own plan"),
+        ((network(), torch.rand(1, 3, 9, 9)), {"plan": PLAN}, "torch could not write this model"),
+    ],
+)
+def test_rubbish_is_refused(arguments: Any, options: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=words):
+        export_onnx(*arguments, path=tmp_path / "x.onnx", **options)
+
+
+class CountsItsRows(torch.nn.Module):
+    """Flattens by len(x), which torch takes for a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.linear(x.reshape(len(x), -1))
+        return logits
+
+
+def test_a_network_that_fixes_its_batch_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a fixed number of rows.*len\(x\).*Write x.shape\[0\] or x.flatten\(1\)"):
+        export_onnx(CountsItsRows(), torch.rand(1, 1, 8, 8), tmp_path / "x.onnx", plan=Plan(start=0.5))
+    assert not (tmp_path / "x.onnx").exists()
+
+
+def test_a_file_that_is_no_onnx_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"rubbish")
+    with pytest.raises(FileError, match=r"broken\.onnx"):
+        export_onnx(tmp_path / "broken.onnx", plan=PLAN)
+    with pytest.raises(FileError, match=r"missing\.onnx"):
+        export_onnx(tmp_path / "missing.onnx", plan=PLAN)
+
+
+def test_the_command_line_writes_all_three_kinds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan((Step("zoom:0.5", (0.7, 0.9, 0.8, 0.95)),))
+    calibration = save(plan, tmp_path / "plan.recal")
+    model, weights = linear_model(tmp_path / "linear.onnx")
+    images = np.random.default_rng(1).integers(0, 256, (9, 1, 6, 6), dtype=np.uint8)
+
+    arguments = ["--shape", "1,6,6", "--dtype", "uint8", "--divide", "255", "--mean", "0.5", "--std", "0.25", "--json"]
+    out = tmp_path / "whole.onnx"
+    assert run(["export", str(calibration), "--model", str(model), "--out", str(out), *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["transforms"] == ["zoom:0.5"]
+
+    def logits(x: np.ndarray) -> np.ndarray:
+        return ((x.astype(np.float32) / 255 - 0.5) / 0.25).reshape(len(x), -1) @ weights
+
+    views = Views(logits(images), {"zoom:0.5": logits(as_transform("zoom:0.5")(images))})
+    np.testing.assert_allclose(answers(out, images), calibrated_probs(plan, views), atol=1e-5)
+
+    assert run(["export", str(calibration), "--classes", "5", "--out", str(tmp_path / "replay.onnx")]) == 0
+    session = onnxruntime.InferenceSession(str(tmp_path / "replay.onnx"))
+    assert [value.name for value in session.get_inputs()] == ["logits", "transformed"]
+
+    program = torch.export.export(
+        network(), (torch.rand(2, 3, 12, 12),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
+    torch.export.save(program, tmp_path / "net.pt2")
+    out = tmp_path / "torch.onnx"
+    arguments = ["--shape", "3,12,12", "--out", str(out)]
+    assert run(["export", str(calibration), "--model", str(tmp_path / "net.pt2"), *arguments]) == 0
+    batch = torch.rand(5, 3, 12, 12)
+    with torch.no_grad():
+        module = CalibratedModule(network(), plan)
+        np.testing.assert_allclose(answers(out, batch.numpy()), module(batch).softmax(1).numpy(), atol=1e-5)
+    capsys.readouterr()
+
+    assert run(["export", str(calibration), "--out", str(out), "--shape", "3,x"]) == 2
+    assert run(["export", str(calibration), "--out", str(out), "--model", str(model), "--shape", "3,x"]) == 2
+    assert "got 3,x" in capsys.readouterr().err

@@ -1,0 +1,181 @@
+"""Exported files: pixels, gates, dtypes, outputs, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from recal import Blend, CalibratedModule, Plan, Step, Views, save
+from recal.cli.app import run
+from recal.collecting import Normalize
+from recal.engine.replay import calibrated_probs
+from recal.errors import InputError
+from recal.export import export_onnx
+from recal.transforms import as_transform
+
+BLEND = Plan(start=0.5, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2))
+
+
+def linear_model(path: Path, softmax: bool = False, batch: Any = "n", domain: str = "") -> tuple[Path, np.ndarray]:
+    """A model of 6 x 6 grey images whose answers are sure or not, as somebody else wrote it."""
+    weights = np.random.default_rng(0).normal(size=(36, 5)).astype(np.float32)
+    nodes = [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["scores"])]
+    if softmax:
+        nodes += [helper.make_node("Softmax", ["scores"], ["soft"]), helper.make_node("Identity", ["soft"], ["out"])]
+    graph = helper.make_graph(
+        nodes,
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 1, 6, 6])],
+        [helper.make_tensor_value_info("out" if softmax else "scores", TensorProto.FLOAT, [batch, 5])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    imports = [helper.make_opsetid("", 15), *([helper.make_opsetid(domain, 15)] if domain else [])]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), path)
+    return path, weights
+
+
+def expected(weights: np.ndarray, images: np.ndarray, plan: Plan) -> np.ndarray:
+    def logits(x: np.ndarray) -> np.ndarray:
+        return x.astype(np.float32).reshape(len(x), -1) @ weights
+
+    return calibrated_probs(plan, Views(logits(images), {t: logits(t(images)) for t in plan.transforms}))
+
+
+def outputs_of(path: Path, inputs: np.ndarray) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, {session.get_inputs()[0].name: inputs})))
+
+
+def images(n: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).random((n, 1, 6, 6), dtype=np.float32)
+
+
+def test_a_gate_spares_sure_rows_their_views(tmp_path: Path) -> None:
+    model, weights = linear_model(tmp_path / "linear.onnx")
+    path = export_onnx(model, path=tmp_path / "gated.onnx", plan=BLEND)
+    session_model = onnx.load(path)
+    onnx.checker.check_model(session_model, full_check=True)
+    weak, sure = images(9) * 0.1, np.sign(images(9) - 0.5) * 90
+    for batch in (weak, sure, np.concatenate([weak, sure])[::2].copy(), weak[:1], sure[:1]):
+        found = outputs_of(path, batch)
+        logits = batch.reshape(len(batch), -1) @ weights
+        np.testing.assert_allclose(found["probs"], expected(weights, batch, BLEND), atol=1e-5)
+        np.testing.assert_array_equal(found["prediction"], logits.argmax(1))
+        np.testing.assert_array_equal(found["passes"], 1 + 2 * BLEND.needs_views(logits))
+        assert (found["confidence"] <= found["probs"].max(1) + 1e-6).all()  # what the guard lifts, it does not
+    assert not BLEND.needs_views(sure.reshape(9, -1) @ weights).any(), "or a model without rows was never tried"
+
+
+def test_the_weights_are_in_the_file_once(tmp_path: Path) -> None:
+    model, _ = linear_model(tmp_path / "linear.onnx")
+    gated = onnx.load(export_onnx(model, path=tmp_path / "gated.onnx", plan=BLEND))
+    assert sum(constant.name.endswith("_w") for constant in gated.graph.initializer) == 1
+
+
+def test_old_runtimes_can_read_the_file_and_domains_are_imported_once(tmp_path: Path) -> None:
+    model, _ = linear_model(tmp_path / "linear.onnx", domain="ai.onnx")
+    written = onnx.load(export_onnx(model, path=tmp_path / "gated.onnx", plan=BLEND))
+    assert [(entry.domain, entry.version) for entry in written.opset_import] == [("", 18)]
+    assert written.ir_version <= 9
+
+
+def test_a_softmax_at_the_end_is_refused_or_said(tmp_path: Path) -> None:
+    model, weights = linear_model(tmp_path / "soft.onnx", softmax=True)
+    plan = Plan(start=0.5)
+    with pytest.raises(InputError, match=r"ends in a softmax.*outputs='probabilities'"):
+        export_onnx(model, path=tmp_path / "x.onnx", plan=plan)
+    path = export_onnx(model, path=tmp_path / "x.onnx", plan=plan, outputs="probabilities")
+    np.testing.assert_allclose(outputs_of(path, images(4))["probs"], expected(weights, images(4), plan), atol=1e-5)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 5), torch.nn.Softmax(1))
+    with pytest.raises(InputError, match=r"ends in a softmax"):
+        export_onnx(network, images(1), tmp_path / "x.onnx", plan=plan)
+    with pytest.raises(InputError, match="got 'scores'"):
+        export_onnx(model, path=tmp_path / "x.onnx", plan=plan, outputs="scores")
+
+
+def test_values_beyond_white_are_answered_by_nan_and_no_others(tmp_path: Path) -> None:
+    model, weights = linear_model(tmp_path / "linear.onnx")
+    plan = Plan((Step("brightness:1.4", (0.8, 1.1, 0.9, 0.7)),))
+    path = export_onnx(model, path=tmp_path / "bright.onnx", plan=plan, accept=0.0)
+    batch = images(4)
+    batch[2] *= 255
+    with pytest.raises(InputError, match="takes floats up to 1"):
+        as_transform("brightness:1.4")(batch)
+    found, inside = outputs_of(path, batch), [0, 1, 3]
+    assert np.isnan(found["probs"][2]).all()
+    assert found["prediction"][2] == -1
+    assert found["accept"].tolist() == [True, True, False, True]
+    np.testing.assert_allclose(found["probs"][inside], expected(weights, batch[inside], plan), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "uint8"])
+def test_inputs_of_another_dtype_than_the_models(tmp_path: Path, dtype: str) -> None:
+    model, weights = linear_model(tmp_path / "linear.onnx")
+    batch = (images(6) * (3 if dtype == "uint8" else 1)).astype(dtype)
+    plan = BLEND if dtype == "uint8" else Plan(start=0.7)
+    path = export_onnx(model, np.zeros((1, 1, 6, 6), dtype), tmp_path / "x.onnx", plan=plan)
+    np.testing.assert_allclose(outputs_of(path, batch)["probs"], expected(weights, batch, plan), atol=1e-5)
+
+
+def test_accept_by_one_threshold_or_one_per_class(tmp_path: Path) -> None:
+    model, _ = linear_model(tmp_path / "linear.onnx")
+    for accept in (0.5, [0.9, 0.2, 0.5, 0.7, 0.4]):
+        path = export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(start=0.4), accept=accept)
+        found = outputs_of(path, images(40))
+        thresholds = np.broadcast_to(accept, 5)[found["prediction"]]
+        np.testing.assert_array_equal(found["accept"], found["confidence"] >= thresholds)
+        assert 0 < found["accept"].sum() < 40
+    with pytest.raises(InputError, match="each of 5 classes, got 3"):
+        export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(), accept=[0.1, 0.2, 0.3])
+
+
+def test_the_command_line_reads_preprocessing_as_collect_and_apply_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = Plan((Step("brightness:0.7", (0.7, 0.9, 0.8, 0.95)),))
+    calibration = save(plan, tmp_path / "plan.recal")
+    model, weights = linear_model(tmp_path / "linear.onnx")
+    pixels = np.random.default_rng(1).integers(0, 256, (9, 1, 6, 6), dtype=np.uint8)
+    out = tmp_path / "whole.onnx"
+    arguments = ["--model", str(model), "--out", str(out), "--dtype", "uint8", "--mean", "0", "--std", "1", "--json"]
+    assert run(["export", str(calibration), *arguments]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["ms"] > 0
+    assert told["calibration_ms"] > 0
+    prepared = Normalize(mean=0.0, std=1.0)  # what `collect --mean 0 --std 1` makes: it divides by 255
+
+    def logits(x: np.ndarray) -> np.ndarray:
+        return prepared(x).reshape(len(x), -1) @ weights
+
+    views = Views(logits(pixels), {t: logits(t(pixels)) for t in plan.transforms})
+    np.testing.assert_allclose(outputs_of(out, pixels)["probs"], calibrated_probs(plan, views), atol=1e-5)
+
+    assert run(["export", str(calibration), "--out", str(out), "--classes", "5", "--dtype", "uint8"]) == 2
+    assert "--dtype describe a model" in capsys.readouterr().err
+    assert run(["export", str(calibration), "--model", str(model), "--out", str(out), "--dtype", "words"]) == 2
+    assert "got words" in capsys.readouterr().err
+
+
+def test_a_torch_model_with_a_gate(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Conv2d(1, 3, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(48, 5))
+    with torch.no_grad():
+        network[-1].weight.mul_(90)  # type: ignore[union-attr, operator]
+    module = CalibratedModule(network, BLEND)
+    path = export_onnx(module, images(1), tmp_path / "net.onnx")
+    batch = images(30)
+    with torch.no_grad():
+        probs = module(torch.from_numpy(batch)).softmax(1).numpy()
+    found = outputs_of(path, batch)
+    np.testing.assert_allclose(found["probs"], probs, atol=1e-5)
+    np.testing.assert_array_equal(found["passes"], module.passes.numpy())
+    assert set(found["passes"]) == {1, 3}

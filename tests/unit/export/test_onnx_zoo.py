@@ -1,0 +1,219 @@
+"""ONNX files as users have them: they run, export, and answer as in Python, or say in one sentence why not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from recal import Blend, Plan, Step, Views, collect, save
+from recal.collecting import OnnxModel
+from recal.engine.replay import answers_of
+from recal.errors import FileError, InputError
+from recal.export import export_onnx
+from tests.unit.export import onnx_zoo as zoo
+
+VIEWS = (("flip", 0.4), ("zoom:0.7", 0.5))
+
+
+def batch_for(model: OnnxModel, n: int = 24) -> np.ndarray:
+    """Random images of the model's shape and dtype; every third one dark, so that some answers are not sure."""
+    values = np.random.default_rng(3).random((n, *model.shape[1:])) * np.resize([1.0, 1.0, 0.1], (n, 1, 1, 1))
+    return (values * 255).astype(np.uint8) if model.dtype is np.uint8 else values.astype(model.dtype)
+
+
+def plan_for(logits: np.ndarray) -> Plan:
+    """A blend with a gate between the sure and the unsure ones, clear of both."""
+    start = float(2 / logits.astype(np.float64).std())
+    wide = np.exp(start * (logits - logits.max(1, keepdims=True)).astype(np.float64))
+    confidence = np.sort(1 / wide.sum(1))
+    below = int(np.argmax(np.diff(confidence[4:-4]))) + 4
+    gate = float(confidence[below : below + 2].mean())
+    return Plan(start=start, blend=Blend(0.6, VIEWS, (), 1e-4, gate=gate, gated_own=1.2))
+
+
+def outputs_of(path: Path, batch: np.ndarray) -> dict[str, Any]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, {session.get_inputs()[0].name: batch})))
+
+
+def agree(path: Path, model: OnnxModel, plan: Plan, batch: np.ndarray) -> None:
+    # Half floats are rounded wherever a runtime's own optimisations end, so logits themselves differ by that.
+    near = 2e-3 if model.dtype is np.float16 else 1e-5
+    logits = model.answer(batch).astype(np.float32)
+    views = Views(logits, {t: model.answer(t(batch)).astype(np.float32) for t in plan.transforms})
+    probs, confidence = answers_of(plan, views)
+    found = outputs_of(path, batch)
+    np.testing.assert_allclose(found["probs"], probs, rtol=0, atol=near)
+    np.testing.assert_allclose(found["confidence"], confidence, rtol=0, atol=near)
+    np.testing.assert_array_equal(found["prediction"], probs.argmax(1))
+    np.testing.assert_array_equal(found["passes"], 1 + len(plan.transforms) * plan.needs_views(logits))
+
+
+@pytest.mark.parametrize("name", [*zoo.IMAGES, "no batch of no rows"])
+def test_files_of_every_exporter_agree_with_python(name: str, tmp_path: Path) -> None:
+    """Where a model cannot take a batch of no rows, its views stand in a branch."""
+    made = zoo.IMAGES.get(name, zoo.no_empty_batch)()
+    path = tmp_path / "net.onnx"
+    onnx.save(made, path)
+    model = OnnxModel(path)
+    batch = batch_for(model)
+    plan = plan_for(model.answer(batch).astype(np.float32))
+    out = export_onnx(path, path=tmp_path / "out.onnx", plan=plan)
+    written = onnx.load(out)
+    onnx.checker.check_model(written, full_check=True)
+    assert any(node.op_type == "If" for node in written.graph.node) == (name not in zoo.IMAGES)
+    needed = plan.needs_views(model.answer(batch).astype(np.float32))
+    assert 0 < needed.sum() < len(needed)
+    for rows in (batch, batch[needed][:1], batch[~needed][:2]):
+        agree(out, model, plan, rows)
+
+
+def test_the_scores_of_a_quantised_model_tie_as_in_python(tmp_path: Path) -> None:
+    """Steps sort samples by which confidence is larger, and such scores are often equal."""
+    path = tmp_path / "net.onnx"
+    onnx.save(zoo.quantised_operators(), path)
+    model = OnnxModel(path)
+    batch = batch_for(model, 60)
+    rng = np.random.default_rng(0)
+    specs = ("flip", "shift", "brightness:0.95")
+    plan = Plan(tuple(Step(specs[i % 3], tuple(rng.uniform(0.7, 1.3, 4))) for i in range(12)), start=0.3)  # type: ignore[arg-type]
+    logits = model.answer(batch)
+    views = Views(logits, {t: model.answer(t(batch)) for t in plan.transforms})
+    assert any((views.transformed(t).max(1) == logits.max(1)).any() for t in plan.transforms)
+    found = outputs_of(export_onnx(path, path=tmp_path / "out.onnx", plan=plan), batch)
+    np.testing.assert_allclose(found["probs"], answers_of(plan, views)[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("zipmap", [True, False])
+def test_classifiers_of_scikit_learn(zipmap: bool, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(zoo.skl2onnx(zipmap=zipmap), path)
+    rows = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    probs = OnnxModel(path).answer(rows)
+    assert probs.shape == (9, zoo.CLASSES)
+    np.testing.assert_allclose(probs.sum(1), 1, atol=1e-5)
+    out = export_onnx(path, path=tmp_path / "out.onnx", plan=Plan(start=0.5), outputs="probabilities")
+    expected = np.exp(0.5 * np.log(probs.astype(np.float64)))
+    np.testing.assert_allclose(outputs_of(out, rows)["probs"], expected / expected.sum(1, keepdims=True), atol=1e-5)
+
+
+def test_an_output_that_is_called_probabilities_needs_no_option(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(zoo.skl2onnx(zipmap=False), path)
+    views = collect(path, np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32), None)
+    np.testing.assert_allclose(np.exp(views.logits).sum(1), 1, atol=1e-5)
+    assert views.preprocessing is not None
+    assert views.preprocessing.outputs == "probabilities"  # which the export and new inputs go by
+    onnx.save(zoo.paddle2onnx(), path)
+    assert OnnxModel(path).returns("logits") == "logits"
+
+
+def test_inputs_that_are_columns_of_a_table_are_found_by_name(tmp_path: Path) -> None:
+    """As skl2onnx writes a pipeline that was fitted on a frame."""
+    pandas = pytest.importorskip("pandas")
+    path = tmp_path / "net.onnx"
+    onnx.save(zoo.columns(), path)
+    frame = pandas.DataFrame({"unused": [0, 0], "size": [1.0, 2.0], "colour": pandas.Categorical(["red", "blue"])})
+    np.testing.assert_allclose(OnnxModel(path).answer(frame), [[1.0, 10.0], [2.0, 20.0]])
+    with pytest.raises(InputError, match=r"2 inputs \(size, colour\).*the table has no column colour"):
+        OnnxModel(path).answer(frame[["size"]])
+    with pytest.raises(InputError, match="the inputs are not a table"):
+        OnnxModel(path).answer(np.zeros((2, 2)))
+
+
+def test_of_two_outputs_that_could_be_logits_none_is_guessed(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(zoo.tf2onnx(both=True), path)
+    for use in (OnnxModel, lambda path: export_onnx(path, path=tmp_path / "out.onnx", plan=Plan())):
+        with pytest.raises(InputError, match=r"several outputs \(dense/BiasAdd:0, Softmax:0\)"):
+            use(path)
+    assert OnnxModel(path, output="dense/BiasAdd:0").answer(np.zeros((2, 8, 8, 3), np.float32)).shape == (2, 5)
+
+
+def test_a_batch_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(zoo.fixed_token(), path)
+    assert OnnxModel(path).answer(np.zeros((3, 3, 8, 8), np.float32)).shape == (3, 5)  # one after the other
+    with pytest.raises(InputError, match=r"exactly 1 input at a time.*export the model again with an open batch"):
+        export_onnx(path, path=tmp_path / "out.onnx", plan=Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4)))
+    assert not (tmp_path / "out.onnx").exists()
+    out = export_onnx(path, path=tmp_path / "out.onnx", plan=Plan(start=0.5))  # which needs no more rows
+    agree(out, OnnxModel(path), Plan(start=0.5), np.ones((1, 3, 8, 8), np.float32))
+
+
+def test_an_onnx_model_with_views_is_exported_without_torch(tmp_path: Path) -> None:
+    """In a process of its own, in which torch and onnxscript cannot be imported."""
+    path = tmp_path / "net.onnx"
+    onnx.save(zoo.paddle2onnx(), path)
+    plan = Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4, gate=0.9, gated_own=1.2))
+    save(plan, tmp_path / "plan.recal")
+    program = "import sys; sys.modules['torch'] = sys.modules['onnxscript'] = None; from recal.cli.app import run; "
+    typed = ["export", str(tmp_path / "plan.recal"), "--model", str(path), "--out", str(tmp_path / "out.onnx")]
+    typed += ["--divide", "1", "--mean", "0", "--std", "1"]
+    done = subprocess.run([sys.executable, "-c", f"{program}sys.exit(run({typed!r}))"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    agree(tmp_path / "out.onnx", OnnxModel(path), plan, batch_for(OnnxModel(path)))
+
+
+def test_channels_at_the_wrong_end_name_the_option(tmp_path: Path) -> None:
+    onnx.save(zoo.paddle2onnx(), tmp_path / "first.onnx")
+    onnx.save(zoo.tf2onnx(), tmp_path / "last.onnx")
+    for where, shape in (("first", (2, 8, 8, 3)), ("last", (2, 3, 8, 8))):
+        with pytest.raises(InputError, match=f"channels='{where}'") as caught:
+            OnnxModel(tmp_path / f"{where}.onnx").answer(np.zeros(shape, np.float32))
+        assert f"--channels {where}" in caught.value.sentence(typed=True)
+
+
+def cycle() -> onnx.ModelProto:
+    g = zoo.Graph()
+    g.op("Add", "x", "later", to="sooner")
+    g.op("Relu", "sooner", to="later")
+    zoo.dense(g, g.op("Flatten", "later"))
+    return g.model(["n", 4, 6, 6], {"scores": ["n", 5]})
+
+
+def own_operation() -> onnx.ModelProto:
+    g = zoo.Graph()
+    zoo.dense(g, g.op("Flatten", g.op("Swirl", "x", domain="com.acme")))
+    return g.model(["n", 4, 6, 6], {"scores": ["n", 5]}, domains={"com.acme": 1})
+
+
+def weights_that_are_not_there() -> onnx.ModelProto:
+    made = zoo.at_opset(18)
+    for constant in made.graph.initializer:
+        constant.dims[0], constant.raw_data = 10**15, b""
+    return made
+
+
+@pytest.mark.parametrize("make", [cycle, own_operation, weights_that_are_not_there, zoo.paddle2onnx])
+@pytest.mark.parametrize("plan", [Plan(start=0.5), Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4, gate=0.9))])
+def test_rubbish_gets_one_sentence_and_nothing_is_written(make: Any, plan: Plan, tmp_path: Path) -> None:
+    path, out = tmp_path / "net.onnx", tmp_path / "out.onnx"
+    content = make().SerializeToString()
+    for held in (content[: len(content) // 2], content[:-3], b"") if make is zoo.paddle2onnx else (content,):
+        path.write_bytes(held)
+        for use in (OnnxModel, lambda path: export_onnx(path, path=out, plan=plan)):
+            with pytest.raises((InputError, FileError)) as caught:
+                use(path)
+            assert "\n" not in str(caught.value)
+            assert len(str(caught.value)) < 600
+    assert not out.exists()
+
+
+def test_weights_in_a_file_beside_the_model_are_put_into_the_one_file(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = folder / "net.onnx"
+    onnx.save(zoo.at_opset(17), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    model, plan = OnnxModel(path), Plan(start=0.5, blend=Blend(0.6, VIEWS, (), 1e-4, gate=0.9, gated_own=1.2))
+    out = export_onnx(path, path=tmp_path / "out.onnx", plan=plan)
+    agree(out, model, plan, batch_for(model))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["model", "out.onnx"]

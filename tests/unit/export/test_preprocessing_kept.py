@@ -1,0 +1,271 @@
+"""What `collect` did to inputs is kept with views and calibrators: nothing need be said again, or can be said wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+from recal import CalibratedClassifier, CalibratedModule, TemperatureScaling, Views, collect, load, read_views, save
+from recal.cli.app import run
+from recal.collecting import Normalize, apply
+from recal.collecting.models.base import as_model
+from recal.errors import FileError, InputError
+from recal.export import export_onnx
+from recal.files.probs import read_probs
+from recal.transforms import as_transform
+from recal.transforms.preprocessing import Preprocessing, match_outputs, match_preprocess, record
+
+NORMALIZE = Normalize(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+TYPED = ["--mean", "0.4,0.5,0.6", "--std", "0.2,0.25,0.3"]
+
+
+def model_file(path: Path, channels: int, softmax: bool = False) -> Path:
+    weights = np.random.default_rng(0).normal(size=(channels * 64, 4)).astype(np.float32)
+    nodes = [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["scores"])]
+    nodes += [helper.make_node("Softmax", ["scores"], ["y"])] if softmax else []
+    shape, out = ["n", channels, 8, 8], "y" if softmax else "scores"
+    graph = helper.make_graph(
+        nodes,
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(out, TensorProto.FLOAT, ["n", 4])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
+    return path
+
+
+def views_and_probs(path: Path, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Run an exported file with the pixels of its views as one more output: they are joined with the inputs."""
+    model = onnx.load(path)
+    joined = next(node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs")
+    kind = helper.np_dtype_to_tensor_dtype(inputs.dtype)
+    model.graph.output.append(helper.make_tensor_value_info(joined.input[1], kind, None))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    pixels, probs = session.run([joined.input[1], "probs"], {"inputs": inputs})
+    return pixels, probs
+
+
+def images(n: int = 160, grey: bool = False) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 256, (n, 8, 8) if grey else (n, 8, 8, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """collect and fit on the command line: the only place where preprocessing is typed."""
+    folder = tmp_path_factory.mktemp("kept")
+    model_file(folder / "net.onnx", 3)
+    labels = np.random.default_rng(2).integers(0, 4, 160)
+    np.savez(folder / "data.npz", images=images(), labels=labels)
+    pool = "zoom:0.8+brightness:0.7+flip"
+    typed = ["--model", str(folder / "net.onnx"), "--data", str(folder / "data.npz"), *TYPED, "--pool", pool]
+    assert run(["collect", *typed, "--out", str(folder / "views.zarr")]) == 0
+    out = str(folder / "it.recal")
+    method = ["--method", "recal", "--max-iter", "6", "--tol", "0"]
+    assert run(["fit", str(folder / "views.zarr"), *method, "--out", out]) == 0
+    return folder
+
+
+def test_collect_fit_and_export_give_what_collect_fit_and_apply_give(
+    fitted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(fitted / "new.npz", images=images(40))
+    model, calibration = str(fitted / "net.onnx"), str(fitted / "it.recal")
+    applied = ["apply", calibration, "--model", model, "--data", str(fitted / "new.npz")]
+    assert run([*applied, "--out", str(fitted / "probs.npz")]) == 0
+    assert run(["export", calibration, "--model", model, "--out", str(fitted / "whole.onnx")]) == 0
+    pixels, probs = views_and_probs(fitted / "whole.onnx", images(40))
+    np.testing.assert_allclose(probs, read_probs(fitted / "probs.npz").probs, atol=1e-6)
+    transforms = load(calibration).plan_.transforms
+    assert transforms
+    np.testing.assert_array_equal(pixels, np.concatenate([transform(images(40)) for transform in transforms]))
+    capsys.readouterr()
+    assert run(["plan", calibration]) == 0
+    assert "uint8 of the shape 8x8x3, with --divide 255 --mean 0.4,0.5,0.6" in capsys.readouterr().out
+
+
+def test_a_contradiction_is_refused_and_a_repetition_is_not(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, calibration = str(fitted / "net.onnx"), str(fitted / "it.recal")
+    applied = ["apply", calibration, "--model", model, "--data", str(fitted / "data.npz")]
+    applied += ["--out", str(fitted / "other.npz")]
+    exported = ["export", calibration, "--model", model, "--out", str(fitted / "other.onnx")]
+    assert run([*applied, "--divide", "255"]) == 0
+    for command in (applied, exported):
+        for typed in (["--mean", "0"], ["--divide", "1"], ["--channels", "last"], ["--outputs", "probabilities"]):
+            assert run([*command, *typed]) == 2
+            told = " ".join(capsys.readouterr().err.split())
+            assert f"{' '.join(typed)} contradicts the calibration" in told
+            assert "--divide 255 --mean 0.4,0.5,0.6" in told
+    assert run([*exported, "--dtype", "float32"]) == 2
+    assert "float32 contradicts" in capsys.readouterr().err
+
+
+def test_grey_images_of_a_folder_are_read_as_they_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = model_file(tmp_path / "net.onnx", 1)
+    for number, image in enumerate(images(24, grey=True)):
+        (tmp_path / "files" / f"class{number % 4}").mkdir(parents=True, exist_ok=True)
+        colours = np.repeat(np.repeat(np.stack([image] * 3, axis=-1), 2, axis=0), 2, axis=1)
+        Image.fromarray(colours).save(tmp_path / "files" / f"class{number % 4}" / f"{number}.png")
+    data, out = ["--model", str(model), "--data", str(tmp_path / "files")], str(tmp_path / "it.recal")
+    typed = ["--gray", "--resize", "8", "--pool", "brightness:0.7", "--out", str(tmp_path / "views.npz")]
+    assert run(["collect", *data, *typed]) == 0
+    method = ["--method", "recal", "--max-iter", "3", "--tol", "0", "--out", out]
+    assert run(["fit", str(tmp_path / "views.npz"), *method]) == 0
+    assert run(["apply", out, *data, "--out", str(tmp_path / "probs.npz")]) == 0
+    assert run(["export", out, "--model", str(model), "--out", str(tmp_path / "whole.onnx")]) == 0
+    kept = read_views(tmp_path / "views.npz").preprocessing
+    digest = as_model(str(model)).fingerprint()
+    assert kept == Preprocessing(pixels="gray", resize=8, shape=(8, 8), dtype="uint8", model=digest)
+    source = collect(str(model), tmp_path / "files", None, resize=8, pixels="gray")
+    again = apply(load(out), str(model), tmp_path / "files", resize=8, pixels="gray")
+    found = read_probs(tmp_path / "probs.npz")
+    np.testing.assert_array_equal(found.probs, again.probs)
+    assert source.n_samples == 24
+    from recal.collecting import ImageFolder
+
+    read = ImageFolder(tmp_path / "files", resize=8, pixels="gray").read(0, 24)
+    pixels, probs = views_and_probs(tmp_path / "whole.onnx", read)
+    np.testing.assert_array_equal(pixels, as_transform("brightness:0.7")(read))
+    np.testing.assert_allclose(probs, found.probs, atol=1e-6)
+    capsys.readouterr()
+    assert run(["apply", out, *data, "--resize", "16", "--out", str(tmp_path / "no.npz")]) == 2
+    assert "--resize 16 contradicts" in capsys.readouterr().err
+
+
+def test_outputs_are_kept(tmp_path: Path) -> None:
+    model = model_file(tmp_path / "soft.onnx", 3, softmax=True)
+    labels = np.arange(160) % 4
+    views = collect(str(model), images(), None, preprocess=NORMALIZE, labels=labels, outputs="probabilities")
+    calibrator = TemperatureScaling().fit(views)
+    probs = apply(calibrator, str(model), images(9)).probs
+    path = export_onnx(model, path=tmp_path / "whole.onnx", plan=calibrator)
+    session = onnxruntime.InferenceSession(str(path))
+    np.testing.assert_allclose(session.run(["probs"], {"inputs": images(9)})[0], probs, atol=1e-6)
+    with pytest.raises(InputError, match="`outputs` 'logits' contradicts"):
+        apply(calibrator, str(model), images(9), outputs="logits")
+
+
+def test_torch_modules_and_classifiers_take_the_normalisation_of_the_views(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 4))
+    labels = np.arange(160) % 4
+    calibrator = TemperatureScaling().fit(collect(network, images(), None, preprocess=NORMALIZE, labels=labels))
+    expected = apply(calibrator, network, images(7)).probs
+    module = CalibratedModule(network, calibrator)
+    with torch.no_grad():
+        probs = module(torch.from_numpy(images(7))).softmax(1).numpy()
+    np.testing.assert_allclose(probs, expected, atol=1e-6)
+    with pytest.raises(InputError, match="contradicts the calibration"):
+        CalibratedModule(network, calibrator, preprocess=Normalize(mean=0.5))
+    classifier = CalibratedClassifier(network, TemperatureScaling(), pool="flip", preprocess=NORMALIZE)
+    classifier.fit(images(), labels)
+    again = load(save(classifier, tmp_path / "it.recal"), model=network)
+    np.testing.assert_array_equal(again.predict_proba(images(7)), classifier.predict_proba(images(7)))
+
+
+def doubled(batch: Any) -> Any:
+    return batch * 2
+
+
+def test_a_function_of_ones_own_must_be_given_again() -> None:
+    logits = np.random.default_rng(0).normal(size=(60, 3))
+    views = collect(lambda batch: batch, logits, None, preprocess=doubled, labels=np.arange(60) % 3)
+    calibrator = TemperatureScaling().fit(views)
+    with pytest.raises(InputError, match=r"with the function '.*:doubled' after"):
+        apply(calibrator, lambda batch: batch, logits)
+    assert apply(calibrator, lambda batch: batch, logits, preprocess=doubled).probs.shape == (60, 3)
+    with pytest.warns(UserWarning, match=r"doubled' after .* here it is 'numpy:negative'"):
+        match_preprocess(views.preprocessing, np.negative)
+
+
+def test_other_dtypes_are_told() -> None:
+    logits = np.random.default_rng(0).normal(size=(60, 3))
+    calibrator = TemperatureScaling().fit(collect(lambda batch: batch, logits, None, labels=np.arange(60) % 3))
+    with pytest.warns(UserWarning, match="from float64 inputs and these are float32"):
+        apply(calibrator, lambda batch: batch, logits.astype(np.float32))
+
+
+def test_views_judged_through_another_preprocessing_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logits = np.random.default_rng(0).normal(size=(60, 3))
+    fit, new = (
+        Views(logits, labels=np.arange(60) % 3, preprocessing=Preprocessing(Normalize(mean=m))) for m in (0.1, 0.2)
+    )
+    calibration, path = save(TemperatureScaling().fit(fit), tmp_path / "ts.recal"), new.write(tmp_path / "new.npz")
+    assert run(["apply", str(calibration), str(path), "--out", str(tmp_path / "probs.npz")]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "--mean 0.2 --std 1 --channels first, and the views of the fit with --divide 255 --mean 0.1" in told
+
+
+def test_another_model_than_that_of_the_fit_is_told(
+    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "new.npz", images=images(40))
+    told = {}
+    for name, scale in {"same": 1.0, "other": 2.0}.items():
+        model = onnx.load(fitted / "net.onnx")
+        weights = numpy_helper.to_array(model.graph.initializer[0]) * np.float32(scale)
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "w"))
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        typed = ["--model", str(tmp_path / f"{name}.onnx"), "--data", str(tmp_path / "new.npz")]
+        assert run(["apply", str(fitted / "it.recal"), *typed, "--out", str(tmp_path / f"{name}.csv")]) == 0
+        by_model = capsys.readouterr().err
+        views = str(tmp_path / f"{name}.npz")
+        assert run(["collect", *typed, *TYPED, "--pool", "zoom:0.8+brightness:0.7+flip", "--out", views]) == 0
+        capsys.readouterr()
+        assert run(["apply", str(fitted / "it.recal"), views, "--out", str(tmp_path / f"{name}-views.csv")]) == 0, (
+            capsys.readouterr().err
+        )
+        told[name] = [" ".join(text.split()) for text in (by_model, capsys.readouterr().err)]
+    assert all("fitted for another model" in text for text in told["other"])
+    assert not any("another model" in text for text in told["same"])
+
+
+@pytest.mark.parametrize("name", ["views.npz", "views.zarr"])
+def test_views_and_calibrators_keep_it_in_files_and_rows(tmp_path: Path, name: str) -> None:
+    kept = Preprocessing(NORMALIZE, outputs="probabilities", pixels="rgb", resize=256, crop=(224, 200), shape=(2, 2))
+    views = Views([[1.0, 2.0], [2.0, 1.0], [0.0, 1.0]], labels=[0, 0, 1], preprocessing=kept)
+    read = read_views(views.write(tmp_path / name))
+    assert read.preprocessing == kept
+    assert read[1:].preprocessing == kept
+    calibrator = TemperatureScaling().fit(read)
+    assert load(save(calibrator, tmp_path / "ts.recal")).preprocessing_ == kept
+    calibrator.fit(read.logits, read.labels)
+    assert not hasattr(calibrator, "preprocessing_")
+    assert read_views(Views([[1.0, 2.0]]).write(tmp_path / f"old{name}")).preprocessing is None
+
+
+def test_a_file_that_says_nonsense_is_refused(tmp_path: Path) -> None:
+    views = Views([[1.0, 2.0]], preprocessing=Preprocessing(NORMALIZE))
+    path = views.write(tmp_path / "views.npz")
+    arrays = dict(np.load(path))
+    for told in ('{"mean": 3}', "[1]", "{", '{"normalize": {"std": 0}}', '{"resize": -4}', '{"normalize": "code"}'):
+        np.savez(path, **{**arrays, "preprocessing": np.array(told)})
+        with pytest.raises((FileError, InputError), match="preprocessing"):
+            read_views(path)
+    folder = views.write(tmp_path / "views.zarr")
+    described = json.loads((folder / "zarr.json").read_text())
+    described["attributes"]["recal"]["preprocessing"]["normalize"]["divide"] = 1.0
+    (folder / "zarr.json").write_text(json.dumps(described))
+    with pytest.raises(FileError, match="not what was written"):
+        read_views(folder)
+
+
+def test_what_is_not_known_settles_nothing() -> None:
+    assert match_preprocess(None, None) is None
+    assert match_preprocess(None, NORMALIZE) is NORMALIZE
+    assert match_preprocess(record(NORMALIZE, "logits", {}, None, "digest"), None) == NORMALIZE.plain()
+    assert match_outputs(None, None) == "logits"
+    assert match_outputs(Preprocessing(outputs="probabilities"), None) == "probabilities"
+    with pytest.raises(InputError, match="not both"):
+        Preprocessing(NORMALIZE, function="a:b")

@@ -1,0 +1,267 @@
+"""The model and its plan as one torch module."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recal import Blend, CalibratedModule, Plan, ReCal, Step, TemperatureScaling, Views
+from recal.engine.replay import calibrated_probs
+from recal.errors import InputError, NotFittedError
+from recal.export.torch_replay import Replay
+from recal.transforms import Named
+
+PLAN = Plan(
+    (
+        Step("zoom:0.5", (0.7, 0.9, 0.8, 0.95)),
+        Step("brightness:0.4", (0.8, 1.1, 0.9, 0.7)),
+        Step("blur:1.5", (1.0, 1.0, 1.0, 1.0)),
+        Step("zoom:0.5", (0.9, 1.2, 0.6, 1.05)),
+    ),
+    start=0.8,
+)
+
+
+class Net(torch.nn.Module):
+    """A small network that counts the rows it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 6, 3),
+            torch.nn.BatchNorm2d(6),
+            torch.nn.ReLU(),
+            torch.nn.Flatten(),
+            torch.nn.Dropout(0.5),
+        )
+        self.head = torch.nn.Linear(6 * 14 * 14, 10)
+        self.batches: list[int] = []
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.batches.append(images.shape[0])
+        return 4 * self.head(self.body(images))
+
+
+def normalise(images: torch.Tensor) -> torch.Tensor:
+    return (images - 0.4) / 0.3
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.rand(9, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def views_of(model: torch.nn.Module, images: torch.Tensor) -> Views:
+    with torch.no_grad():
+        logits = model(normalise(images)).numpy()
+        return Views(logits, {t: model(normalise(t(images))).numpy() for t in PLAN.transforms})
+
+
+def test_softmax_of_its_logits_are_the_probabilities_of_numpy(images: torch.Tensor) -> None:
+    model = Net()
+    module = CalibratedModule(model, PLAN, preprocess=normalise)
+    with torch.no_grad():
+        probs = module(images).softmax(1)
+    np.testing.assert_allclose(probs.numpy(), calibrated_probs(PLAN, views_of(model, images)), atol=1e-6)
+
+
+def test_only_needed_views_are_computed_in_one_batch(images: torch.Tensor) -> None:
+    model = Net()
+    CalibratedModule(model, PLAN)(images)
+    assert model.batches == [27], "the originals, zoom and brightness; blur changes nothing"
+    model.batches.clear()
+    CalibratedModule(model, PLAN, max_batch=12)(images)
+    assert model.batches == [9, 9, 9]
+    model.batches.clear()
+    CalibratedModule(model, PLAN, max_batch=18)(images)
+    assert model.batches == [18, 9]
+    model.batches.clear()
+    CalibratedModule(model, PLAN, max_batch=4)(images)
+    assert model.batches == [4, 4, 1] * 3, "a larger batch is cut, so that memory is bounded by max_batch"
+
+
+def test_max_batch_does_not_change_the_answer(images: torch.Tensor) -> None:
+    model = Net()
+    torch.testing.assert_close(
+        CalibratedModule(model, PLAN, max_batch=4)(images), CalibratedModule(model, PLAN)(images)
+    )
+
+
+def test_stays_in_eval_mode(images: torch.Tensor) -> None:
+    model = Net().train()
+    module = CalibratedModule(model, PLAN)
+    first = module(images)
+    module.train()
+    assert not any(part.training for part in module.modules())
+    assert torch.equal(module(images), first)
+
+
+def test_weights_travel_by_state_dict(images: torch.Tensor) -> None:
+    one, other = CalibratedModule(Net(), PLAN), CalibratedModule(Net(), PLAN)
+    with torch.no_grad():
+        one.model.head.weight.mul_(2)  # type: ignore[union-attr, operator]
+    assert not torch.equal(one(images), other(images))
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one(images), other(images))
+
+
+def test_moves_to_another_dtype_and_keeps_betas_exact(images: torch.Tensor) -> None:
+    module = CalibratedModule(Net(), PLAN).double()
+    assert module(images.double()).dtype == torch.float64
+
+
+def test_gradients_reach_the_input(images: torch.Tensor) -> None:
+    images.requires_grad_()
+    CalibratedModule(Net(), PLAN)(images)[:, 0].sum().backward()
+    assert images.grad is not None
+    assert images.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("spec", ["steps", "blend"])
+def test_can_be_exported_with_any_batch_size(images: torch.Tensor, spec: str) -> None:
+    module = CalibratedModule(Net(), PLAN if spec == "steps" else BLEND, preprocess=normalise)
+    shapes = {"inputs": {0: torch.export.Dim("batch")}}
+    program = torch.export.export(module, (images,), dynamic_shapes=shapes)
+    for n in (2, 5, 30):
+        other = torch.rand(n, 3, 16, 16)
+        torch.testing.assert_close(program.module()(other), module(other), atol=1e-5, rtol=0)
+
+
+def test_takes_a_fitted_calibrator(images: torch.Tensor) -> None:
+    model = Net().eval()
+    views = views_of(model, images)
+    labels = views.logits.argmax(1)
+    labels[::2] = (labels[::2] + 1) % 10
+    for calibrator in (TemperatureScaling(), ReCal(max_iter=5, random_state=0)):
+        probs = calibrator.fit(views, labels).predict_proba(views)
+        with torch.no_grad():
+            ours = CalibratedModule(model, calibrator, preprocess=normalise)(images).softmax(1).numpy()
+        np.testing.assert_allclose(ours, probs, atol=1e-6)
+
+
+def test_a_model_that_answers_with_an_object_of_logits(images: torch.Tensor) -> None:
+    class Wrapped(Net):
+        def forward(self, images: torch.Tensor) -> Any:
+            return type("Output", (), {"logits": super().forward(images)})()
+
+    assert torch.equal(CalibratedModule(Wrapped(), PLAN)(images), CalibratedModule(Net(), PLAN)(images))
+
+
+def test_your_own_transformation_needs_its_code(images: torch.Tensor) -> None:
+    def flipped(images: torch.Tensor) -> torch.Tensor:
+        return images.flip(-1)
+
+    betas = (0.9, 0.8, 0.7, 0.6)
+    assert CalibratedModule(Net(), Plan((Step(Named("flipped", flipped), betas),)))(images).shape == (9, 10)
+    with pytest.raises(InputError, match=r"'flipped'.*transforms="):
+        CalibratedModule(Net(), Plan((Step("flipped", betas),)))
+
+
+@pytest.mark.parametrize("max_batch", [None, 1])
+def test_code_that_works_in_place_spoils_neither_the_inputs_nor_other_views(
+    images: torch.Tensor, max_batch: int | None
+) -> None:
+    betas = (0.9, 0.8, 0.7, 0.6)
+    steps = (Step(Named("dark", lambda rows: rows.mul_(0.5)), betas), Step("zoom:0.5", betas))
+    clean = (Step(Named("dark", lambda rows: rows * 0.5), betas), Step("zoom:0.5", betas))
+    before = images.clone()
+    hasty = CalibratedModule(Net(), Plan(steps), preprocess=lambda rows: rows.sub_(0.5), max_batch=max_batch)
+    calm = CalibratedModule(Net(), Plan(clean), preprocess=lambda rows: rows - 0.5, max_batch=max_batch)
+    torch.testing.assert_close(hasty(images), calm(images))
+    assert torch.equal(images, before)
+
+
+def test_nan_from_the_model_stays_nan_in_its_row() -> None:
+    logits = torch.randn(4, 10)
+    logits[2, 3] = float("nan")
+    answer = Replay(Plan(start=0.5))(logits, torch.zeros(0, 4, 10))
+    assert answer[2].isnan().any()
+    torch.testing.assert_close(answer[[0, 1, 3]], Replay(Plan(start=0.5))(logits[[0, 1, 3]], torch.zeros(0, 3, 10)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ((len, PLAN), InputError, "wraps a torch.nn.Module, got builtin"),
+        ((Net(), "plan"), InputError, "A Plan is needed.*got str"),
+        ((Net(), ReCal()), NotFittedError, "ReCal is not fitted"),
+        ((Net(), PLAN, None, 0), InputError, "max_batch.*got 0"),
+    ],
+)
+def test_rubbish_is_refused(arguments: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        CalibratedModule(*arguments)
+
+
+def test_probabilities_are_refused(images: torch.Tensor) -> None:
+    with pytest.raises(InputError, match="these are probabilities"):
+        CalibratedModule(torch.nn.Sequential(Net(), torch.nn.Softmax(1)), PLAN)(images)
+
+
+def test_outputs_of_another_shape_are_refused(images: torch.Tensor) -> None:
+    with pytest.raises(InputError, match=r"\(n, n_classes\), got \(27, 3, 16, 16\)"):
+        CalibratedModule(torch.nn.Identity(), PLAN)(images)
+
+
+BLEND = Plan(start=0.5, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.5, gated_own=1.2))
+
+
+def test_a_gate_sends_only_unsure_rows_through_the_views(images: torch.Tensor) -> None:
+    model = Net().eval()
+    with torch.no_grad():
+        logits = model(images)
+        views = Views(logits.numpy(), {t: model(t(images)).numpy() for t in BLEND.transforms})
+        gate = float((BLEND.start * logits.double()).softmax(1).amax(1).median())
+        plan = replace(BLEND, blend=replace(BLEND.blend, gate=gate + 1e-6))  # type: ignore[type-var]
+        needed = plan.needs_views(logits.numpy())
+        model.batches.clear()
+        module = CalibratedModule(model, plan)
+        probs = module(images).softmax(1).numpy()
+    assert 0 < needed.sum() < 9
+    assert model.batches == [9, 2 * needed.sum()]
+    np.testing.assert_allclose(probs, calibrated_probs(plan, views), atol=1e-6)
+    np.testing.assert_array_equal(module.passes, 1 + 2 * needed)
+    assert module.passes_per_answer == pytest.approx((1 + 2 * needed).mean())
+
+
+def test_a_gate_that_nobody_passes_and_one_that_all_do(images: torch.Tensor) -> None:
+    for scale, passes in ((1e-3, 3), (1e3, 1)):
+        model = Net()
+        with torch.no_grad():
+            model.head.weight.mul_(scale)
+            model.head.bias.mul_(scale)
+        module = CalibratedModule(model, BLEND)
+        assert module(images).shape == (9, 10)
+        assert module.passes.tolist() == [passes] * 9
+        assert module(images[:0]).shape == (0, 10)
+
+
+@pytest.mark.slow  # torch compiles for ten seconds
+@pytest.mark.parametrize("plan", [PLAN, BLEND], ids=["steps", "blend"])
+def test_compiled_modules_answer_the_same(images: torch.Tensor, plan: Plan) -> None:
+    module = CalibratedModule(Net(), plan, preprocess=normalise)
+    with torch.no_grad():
+        compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(images), module(images), atol=1e-5, rtol=0)
+
+
+def test_half_precision_compares_as_the_plan_says(images: torch.Tensor) -> None:
+    for plan in (PLAN, BLEND):
+        module = CalibratedModule(Net(), plan).half()
+        with torch.no_grad():
+            answer = module(images.half())
+            logits = module.logits_of(images.half())
+            views = {t: module.logits_of(t(images.half())).numpy() for t in plan.transforms}
+        assert answer.dtype == torch.float32
+        probs = calibrated_probs(plan, Views(logits.numpy(), views))
+        np.testing.assert_allclose(answer.softmax(1).numpy(), probs, atol=2e-3)  # half answers depend on the batch
+
+
+def test_jit_tracing_is_refused(images: torch.Tensor) -> None:
+    with pytest.raises(InputError, match=r"use torch\.export\.export"):
+        torch.jit.trace(CalibratedModule(Net(), PLAN), (images,))  # type: ignore[attr-defined]
