@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import read_views
-from recal.comparison.markdown import markdown_table
+from recal.comparison.tables import markdown_table
 from recal.metrics import LABELS, evaluate
 
 

@@ -14,7 +14,7 @@ from benchmarks.arena.page import HEAD
 from benchmarks.arena.page import _groups as by_group
 from benchmarks.arena.scores import JUDGED, MODES, Scores
 from benchmarks.arena.summary import BY_CLASSES, BY_MISTAKES, PANEL, Problem, summarise
-from recal.comparison.markdown import markdown_table
+from recal.comparison.tables import markdown_table
 
 INTRO = """# The default beside every method
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ratios import Ratio, table
-from recal.comparison.markdown import markdown_table
+from recal.comparison.tables import markdown_table
 
 
 def write_page(results: dict[str, Any], folder: Path) -> Path:

@@ -24,7 +24,7 @@ from recal.calibrators import CALIBRATORS
 from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.probabilities import bounded_probs, softmax
 from recal.calibrators.temperature import TemperatureScaling
-from recal.comparison.markdown import markdown_table
+from recal.comparison.tables import markdown_table
 from recal.errors import FewSamplesWarning, RecalError
 from recal.metrics import aurc, brier, classwise_ece, ece, error_rate, nll
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from recal.comparison.markdown import markdown_table
+from recal.comparison.tables import markdown_table
 
 Rows = dict[str, Any]
 Store = dict[str, dict[str, Rows]]

@@ -19,8 +19,7 @@ import numpy as np
 
 from recal import ReCal, Views, read_views
 from recal.comparison import Comparison, compare
-from recal.comparison.markdown import markdown_table
-from recal.comparison.tables import number, seconds, signed
+from recal.comparison.tables import markdown_table, number, seconds, signed
 from recal.metrics import LABELS
 from recal.reporting.data.groups import GROUP_LABELS, group_study
 

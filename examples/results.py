@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from recal.comparison.markdown import markdown_table
+from recal.comparison.tables import markdown_table
 
 EXPECTED = ("file_types", "hugging_face_images", "imagenet", "languages", "tables", "time_series")
 ABOUT = """# Examples with outside models

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.arena.scores import JUDGED, Scores
 from benchmarks.arena.summary import BY_CLASSES, BY_MISTAKES, PANEL, Problem, summarise
-from recal.comparison.markdown import markdown_table
+from recal.comparison.tables import markdown_table
 
 PACKAGES = (
     "numpy", "scikit-learn", "probmetrics", "netcal", "mlxtend", "aeon", "river", "pydataset", "rdata",

@@ -319,3 +319,59 @@ def check_confidences(confidences: ArrayLike, n_samples: int) -> NDArray[np.floa
         row = int(np.argmax(~((array >= 0.0) & (array <= 1.0))))
         raise InputError("must lie in [0, 1]", argument="confidences", came=f"row {row} is {array[row]:.6g}")
     return array
+
+
+def is_graded(values: object) -> bool:
+    """Whether this is 1-D: the confidence of each answer instead of the probabilities of all classes."""
+    try:
+        return np.ndim(values) == 1  # type: ignore[arg-type]
+    except (ValueError, TypeError, RuntimeError):  # ragged lists and the like; the check that follows says why
+        return False
+
+
+def check_graded(
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    classes: Sequence[Any] | NDArray[Any] | None = None,
+    confidences: ArrayLike | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the confidence of each answer and whether it is right; `correct` holds booleans, or 0 and 1."""
+    if classes is not None or confidences is not None:
+        raise InputError(
+            "cannot be used with a 1-D first argument, which is the confidence of each answer",
+            argument="classes" if confidences is None else "confidences",
+            remedy="Pass the probabilities of all classes, shape (n_samples, n_classes), or leave it out",
+        )
+    if _is_masked(confidence) or _is_masked(correct):
+        raise InputError("Confidences are a masked array; drop the masked answers, and pass plain arrays.")
+    try:
+        array = np.asarray(confidence, dtype=np.float64)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"cannot be read as numbers: {error}", subject="Confidences") from None
+    if not len(array):
+        raise InputError("has no rows; at least one answer is needed", argument="confidence")
+    if not (array.min() >= 0.0 and array.max() <= 1.0):  # also refuses NaN
+        row = int(np.argmax(~((array >= 0.0) & (array <= 1.0))))
+        raise InputError(
+            "must lie in [0, 1]: a 1-D first argument is the confidence of each answer",
+            subject="Confidences",
+            came=f"row {row} is {array[row]:.6g}",
+            remedy="For log-odds s pass 1 / (1 + numpy.exp(-s)); for percentages divide by 100",
+        )
+    right = np.asarray(correct)
+    if right.ndim == 2 and right.shape[1] == 1:
+        right = right[:, 0]
+    check_one_each(right, len(array))
+    is_binary = right.dtype.kind == "b" or (right.dtype.kind in "iuf" and bool(np.isin(right, (0, 1)).all()))
+    if not is_binary:
+        raise label_error(
+            "must say which answers are right (booleans, or 0 and 1), since the first argument is 1-D",
+            came=f"got values such as {right[0]!r}" if right.dtype.kind not in "iuf" else f"got {_odd_one(right)}",
+            remedy="For class labels pass the probabilities of all classes, shape (n_samples, n_classes)",
+        )
+    return array, right.astype(np.bool_)
+
+
+def _odd_one(right: NDArray[Any]) -> str:
+    row = int(np.argmax(~np.isin(right, (0, 1))))
+    return f"{right[row]} in row {row}"

@@ -157,7 +157,7 @@ MUTATIONS = tuple(
         ("metrics/intervals.py", 'if name in ("aurc", "auroc") else 0.0', "if False else 0.0", _INTERVALS),
         ("metrics/intervals.py", "(width.correct[held] + 1)", "(width.correct[held] + 0)", _INTERVALS),
         ("metrics/intervals.py", "(width.counts[held] + 2)", "(width.counts[held] + 1)", _INTERVALS),
-        ("metrics/ranked.py", "np.cumsum(wrong) - wrong / 2", "np.cumsum(wrong)", _METRICS),
+        ("metrics/scores.py", "np.cumsum(wrong) - wrong / 2", "np.cumsum(wrong)", _METRICS),
         ("metrics/intervals.py", "(error, _LEAST_ERROR * own)", "(error, _LEAST_ERROR * own).mean()", _INTERVALS),
         (
             "metrics/intervals.py",
@@ -168,7 +168,7 @@ MUTATIONS = tuple(
         ("metrics/intervals.py", "hidden * rng.standard_normal(drawn.shape)", "0", _INTERVALS),
         ("metrics/intervals.py", "(gaps + outcomes) / rows) / (rows + 1)", "0.5) / (rows + 1)", _INTERVALS),
         ("metrics/intervals.py", "seen * (1 - seen), 0.0) * counts", "seen * (1 - seen), 0.0)", _INTERVALS),
-        ("metrics/passes.py", 'edges[1:-1], values, side="left"', 'edges[1:-1], values, side="right"', _METRICS),
+        ("metrics/rows.py", 'edges[1:-1], values, side="left"', 'edges[1:-1], values, side="right"', _METRICS),
         # engine
         ("engine/temperature.py", "_LAST_STEP = 1e-5", "_LAST_STEP = 1e-1", "unit/engine/test_temperature.py"),
         ("engine/grouping.py", "_SATURATED = -16.8", "_SATURATED = -5.0", _GROUPS),

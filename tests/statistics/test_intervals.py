@@ -8,8 +8,7 @@ import pytest
 from recal.calibrators import TemperatureScaling
 from recal.engine.same_rows import kept_hashes, seen_among
 from recal.metrics import evaluate
-from recal.metrics.binned import equal_mass_edges, table_of
-from recal.metrics.cells import gather
+from recal.metrics.calibration_error import equal_mass_edges, table_of
 from recal.metrics.intervals import (
     Field,
     _absolute_sum,
@@ -18,6 +17,7 @@ from recal.metrics.intervals import (
     classwise_interval,
     tracked_errors,
 )
+from recal.metrics.resampling import gather
 from recal.metrics.rows import equal_width_edges, score
 from recal.runtime.reference import MARGIN, keep_answers
 
@@ -43,11 +43,11 @@ def test_the_upper_end_is_at_least_the_error_and_1_96_deviations_of_its_noise():
 
 def test_rank_metrics_are_centred_at_their_value():
     rows, width, mass = scored()
-    cells = gather(rows, equal_width_edges(15))
+    buckets = gather(rows, equal_width_edges(15))
     names = ("ece", "mce", "adaptive_ece", "smooth_ece", "ks_error", "aurc", "auroc", "brier", "nll", "error_rate")
     values = dict.fromkeys((*names, "debiased_ece"), 0.2)
     moved = values | {"aurc": 0.3}
-    found = [bootstrap(cells, given, width, mass, 50, np.random.default_rng(0)) for given in (values, moved)]
+    found = [bootstrap(buckets, given, width, mass, 50, np.random.default_rng(0)) for given in (values, moved)]
     np.testing.assert_allclose(np.subtract(found[1]["aurc"], found[0]["aurc"]), 0.1)
     assert found[0]["brier"] == found[1]["brier"]
 
@@ -57,12 +57,12 @@ def test_the_nll_is_studentised_so_that_a_long_tail_lengthens_the_upper_end():
     rng = np.random.default_rng(0)
     truth = np.where(rng.random(200) < 0.04, np.exp(-rng.uniform(3, 6, 200)), np.exp(-0.1))
     rows = score(np.column_stack([truth, 1 - truth]), np.zeros(200, int))
-    cells, edges = gather(rows, equal_width_edges(15)), equal_width_edges(15)
+    buckets, edges = gather(rows, equal_width_edges(15)), equal_width_edges(15)
     tables = [table_of(rows.confidence, rows.correct, edges)] * 2
     values = dict.fromkeys(("ece", "mce", "adaptive_ece", "debiased_ece", "smooth_ece", "ks_error"), 0.1)
     values |= {"aurc": 0.1, "auroc": 0.9, "error_rate": 0.0}
     values |= {"nll": float(rows.nll.mean()), "brier": float(rows.brier.mean() / 2)}
-    low, high = bootstrap(cells, values, *tables, 2000, np.random.default_rng(1))["nll"]
+    low, high = bootstrap(buckets, values, *tables, 2000, np.random.default_rng(1))["nll"]
     drawn = rows.nll[np.random.default_rng(2).integers(200, size=(2000, 200))]
     t = (drawn.mean(axis=1) - rows.nll.mean()) / (drawn.std(axis=1) / np.sqrt(200))
     own = rows.nll.std() / np.sqrt(200)

@@ -85,7 +85,9 @@ class Comparison:
     fit_views, test : the first split's views; None where only probabilities were given: then see `probs` and `labels`
     test_rows : the test rows' places in the file they come from; None where they are all of it, in order
     classes : names of the columns, where they were given
-    passes_known : False where probabilities were given without what they cost
+    passes_known : False if probabilities were given without their number of forward passes
+    graded : True if the confidence of each answer was given instead of probabilities; `probs` then holds 1-D arrays,
+        every prediction is class 0, and `labels` are 0 for right answers
     """
 
     methods: Sequence[str]
@@ -108,6 +110,7 @@ class Comparison:
     labels: NDArray[np.intp] | None = None
     classes: NDArray[Any] | None = None
     passes_known: bool = True
+    graded: bool = False
 
     def rows(self, metric: str) -> list[Row]:
         """One line for each method, in the order of `methods`."""

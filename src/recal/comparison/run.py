@@ -19,11 +19,11 @@ from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.names import find_method as find_class
 from recal.calibrators.names import name_of
 from recal.calibrators.temperature import TemperatureScaling
-from recal.checks import check_labels
+from recal.checks import check_graded, check_labels, is_graded
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup
 from recal.errors import InputError, RecalError, Remedy
 from recal.metrics import LABELS, evaluate
-from recal.metrics.paired import paired_draws
+from recal.metrics.differences import paired_draws
 from recal.metrics.rows import RowScores, score
 from recal.progress import track
 from recal.views import Views
@@ -156,8 +156,10 @@ def compare_probs(
 
     Parameters
     ----------
-    probs : mapping of name to an array of shape (n_samples, n_classes)
+    probs : mapping of name to an array of shape (n_samples, n_classes) or (n_samples,)
+        Probabilities, or the confidence of each answer.
     y : array-like of shape (n_samples,)
+        Labels; with confidences, which answers are right.
     confidences : mapping of name to what `predict_confidence` gave, optional
         By default each row's largest probability.
     passes : mapping of name to forward passes per answer, optional
@@ -171,6 +173,8 @@ def compare_probs(
     >>> found = compare_probs({"before": [[0.9, 0.1], [0.9, 0.1]], "after": [[0.6, 0.4], [0.6, 0.4]]}, [0, 1])
     >>> found.best("nll")
     'after'
+    >>> compare_probs({"before": [0.9, 0.9], "after": [0.6, 0.6]}, [True, False]).best("nll")  # graded answers
+    'after'
     """
     if not probs:
         raise InputError("must hold at least one set of probabilities", argument="probs")
@@ -181,16 +185,24 @@ def compare_probs(
     arrays = [np.asarray(probs[name]) for name in names]
     if len({array.shape for array in arrays}) > 1:
         raise InputError(f"All probabilities must have one shape, got {', '.join(str(a.shape) for a in arrays)}.")
-    labels = check_labels(y, arrays[0].shape[0], arrays[0].shape[1], classes)
-    sure = [(confidences or {}).get(name) for name in names]
-    how: dict[str, Any] = {"bootstrap": bootstrap, "n_bins": n_bins, "random_state": random_state}
-    evaluated = [evaluate(array, labels, confidences=given, **how) for array, given in zip(arrays, sure)]
-    samples = {name: score(array, labels, confidences=given) for name, array, given in zip(names, arrays, sure)}
-    predictions = [array.argmax(axis=1) for array in arrays]
+    graded = is_graded(arrays[0])
+    truth: NDArray[Any]
+    if graded:
+        truth = check_graded(arrays[0], y, classes)[1]
+        labels = (~truth).astype(np.intp)  # every prediction is class 0, the label of a right answer
+        predictions = [np.zeros(len(labels), np.intp) for _ in arrays]
+    else:
+        labels = truth = check_labels(y, len(arrays[0]), arrays[0].shape[1], classes)
+        predictions = [array.argmax(axis=1) for array in arrays]
+    own = [(confidences or {}).get(name) for name in names]
+    options: dict[str, Any] = {"bootstrap": bootstrap, "n_bins": n_bins, "random_state": random_state}
+    evaluations = [evaluate(array, truth, confidences=given, **options) for array, given in zip(arrays, own)]
+    samples = {name: score(array, truth, confidences=given) for name, array, given in zip(names, arrays, own)}
+    metrics = tuple(evaluations[0])
     return Comparison(
         methods=names,
         baseline=baseline,
-        values={metric: np.array([[one[metric] for one in evaluated]]) for metric in LABELS},
+        values={metric: np.array([[one[metric] for one in evaluations]]) for metric in metrics},
         fit_seconds=np.zeros((1, len(names))),
         passes=tuple((passes or {}).get(name, 1.0) for name in names),
         passes_known=passes is not None,
@@ -198,7 +210,7 @@ def compare_probs(
         setup=Setup(
             n_fit=0,
             n_test=len(labels),
-            n_classes=arrays[0].shape[1],
+            n_classes=2 if graded else arrays[0].shape[1],
             n_bins=n_bins,
             splits=1,
             random_halves=False,
@@ -209,10 +221,11 @@ def compare_probs(
         ),
         samples=samples,
         answers=dict(zip(names, predictions)),
-        intervals={metric: [one.intervals[metric] for one in evaluated] for metric in LABELS} if bootstrap else {},
+        intervals={metric: [one.intervals[metric] for one in evaluations] for metric in metrics} if bootstrap else {},
         paired=paired_draws(list(samples.values()), bootstrap, n_bins, random_state) if bootstrap else {},
         probs=dict(zip(names, arrays)),
         labels=labels,
+        graded=graded,
         classes=None if classes is None else np.asarray(classes),
     )
 

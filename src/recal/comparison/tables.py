@@ -1,19 +1,42 @@
-"""A comparison as text, Markdown, LaTeX, CSV and plain values."""
+"""A comparison as text, Markdown, LaTeX, CSV and plain values; and the one writer of Markdown tables."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from recal.comparison.markdown import markdown_table
 from recal.comparison.results import MAIN_METRICS, Comparison, Row, check_metrics
 from recal.metrics import LABELS
 
 _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}"}
 _LATEX |= {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align: str = "") -> list[str]:
+    r"""Return the lines of a Markdown table. A bar inside a cell is escaped, and what would begin an HTML tag.
+
+    Parameters
+    ----------
+    head, rows : the cells as text
+    align : "l" or "r" for each column, as in LaTeX; where it is shorter than the table, the rest goes left
+
+    Examples
+    --------
+    >>> from recal.comparison.tables import markdown_table
+    >>> print(*markdown_table(["method", "ECE"], [["ts", "0.012"], ["a|b", "0.020"]], align="lr"), sep="\n")
+    | method | ECE |
+    | --- | ---: |
+    | ts | 0.012 |
+    | a\|b | 0.020 |
+    """
+    rule = ["---:" if side == "r" else "---" for side in align.ljust(len(head), "l")]
+    cells = ([re.sub(r"<(?=[A-Za-z/!?])", "&lt;", cell.replace("|", r"\|")) for cell in row] for row in (head, *rows))
+    first, *rest = ("| " + " | ".join(row) + " |" for row in cells)
+    return [first, "| " + " | ".join(rule) + " |", *rest]
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -44,7 +67,8 @@ def describe(comparison: Comparison) -> str:
     if setup.n_fit:
         sizes = f"fitted on {setup.n_fit:,} samples, tested on {setup.n_test:,}, {setup.n_classes:,} classes"
     else:  # probabilities from anywhere
-        sizes = f"{setup.n_test:,} samples, {setup.n_classes:,} classes"
+        classes = "graded answers" if comparison.graded else f"samples, {setup.n_classes:,} classes"
+        sizes = f"{setup.n_test:,} {classes}"
     if setup.splits > 1:
         return (
             f"Mean over {setup.splits} random splits, {sizes}; 95 % intervals by t with Nadeau and Bengio's "

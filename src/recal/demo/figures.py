@@ -17,7 +17,7 @@ from recal.errors import MissingExtraError
 from recal.files.atomic import replacing
 from recal.files.origin import MARK
 from recal.metrics import Evaluation
-from recal.metrics.binned import table_of
+from recal.metrics.calibration_error import table_of
 from recal.metrics.rows import equal_width_edges
 from recal.transforms import Transform, ZoomOut
 from recal.views import Views

@@ -1,18 +1,24 @@
-"""How good probabilities are: every metric is a function (probs, y) -> number.
+"""Metrics are functions (probs, y) -> number.
 
-`METRICS` is the one list of them, which the tests read; `LABELS` names those that `evaluate` and every table show.
+A 1-D `probs` is the confidence of each answer, and `y` then says which answers are right.
+`METRICS` lists them all for the tests; `LABELS` holds the names that `evaluate` and every table show.
 """
 
 from __future__ import annotations
 
-from recal.metrics.binned import BinTable, adaptive_ece, bin_table, classwise_ece, debiased_ece, ece, mce
+from recal.metrics.calibration_error import (
+    BinTable,
+    adaptive_ece,
+    bin_table,
+    classwise_ece,
+    debiased_ece,
+    ece,
+    mce,
+    smooth_ece,
+)
 from recal.metrics.consistency import CalibrationTest, calibration_test
-from recal.metrics.decomposition import Decomposition, decompose
-from recal.metrics.evaluation import LABELS, Evaluation, evaluate
-from recal.metrics.proper import brier, error_rate, nll
-from recal.metrics.ranked import aurc, auroc, ks_error
-from recal.metrics.smooth import smooth_ece
-from recal.metrics.streaming import StreamingMetrics
+from recal.metrics.evaluation import LABELS, Evaluation, StreamingMetrics, evaluate
+from recal.metrics.scores import Decomposition, aurc, auroc, brier, decompose, error_rate, ks_error, nll
 
 METRICS = (
     ece,

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.errors import InputError
-from recal.metrics import passes
-from recal.metrics.binned import equal_mass_edges
-from recal.metrics.cells import gather
+from recal.metrics.calibration_error import equal_mass_edges
 from recal.metrics.intervals import LEVEL, Interval
-from recal.metrics.rows import Classes, RowScores, score
+from recal.metrics.resampling import gather
+from recal.metrics.rows import Classes, RowScores, assign_bins, score
 
 Vector = NDArray[np.float64]
 _BLOCK = 1_000_000
@@ -125,13 +124,13 @@ def calibration_test_of(
 ) -> CalibrationTest:
     """The same for rows that have been scored already."""
     edges = equal_mass_edges(rows.confidence, n_bins)
-    cells = gather(rows, edges)
-    # Right and wrong rows of one run are told apart by their cells; if calibrated, only the run's confidence matters.
-    starts = np.flatnonzero(np.r_[True, cells.run[1:] != cells.run[:-1]])
-    sizes = np.add.reduceat(cells.counts, starts)
-    expected = np.add.reduceat(cells.counts * cells.confidence, starts)
+    buckets = gather(rows, edges)
+    # Right and wrong rows of one run are told apart by their buckets; if calibrated, only the run's confidence matters.
+    starts = np.flatnonzero(np.r_[True, buckets.run[1:] != buckets.run[:-1]])
+    sizes = np.add.reduceat(buckets.counts, starts)
+    expected = np.add.reduceat(buckets.counts * buckets.confidence, starts)
     confidence = np.clip(expected / sizes, 0.0, 1.0)
-    bin_of = passes.assigned_bins(confidence, edges)
+    bin_of = assign_bins(confidence, edges)
     bin_starts = np.flatnonzero(np.r_[True, bin_of[1:] != bin_of[:-1]])
     variance = np.add.reduceat(sizes * confidence * (1 - confidence), bin_starts)
 
@@ -142,7 +141,7 @@ def calibration_test_of(
         # Squares of m normal gaps spread sqrt(m) times as widely as one: so weighted, both parts count alike.
         return np.asarray(bins_apart + np.sqrt(len(variance)) * together)
 
-    observed = float(statistic(np.add.reduceat(cells.counts * cells.correct, starts)))
+    observed = float(statistic(np.add.reduceat(buckets.counts * buckets.correct, starts)))
     rng = np.random.default_rng(random_state)
     as_large = 0
     block = max(1, _BLOCK // len(sizes))

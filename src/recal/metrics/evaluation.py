@@ -1,28 +1,44 @@
-"""All metrics of one set of probabilities at once, with intervals."""
+"""All metrics of one set of probabilities at once, with intervals; and metrics of a stream of batches."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.checks import Floats, Labels, check_confidences, check_weights
+from recal.checks import Floats, Labels, check_weights
 from recal.engine.same_rows import fitted_rows, warn_of_fitted
 from recal.errors import InputError
-from recal.metrics import passes
-from recal.metrics.binned import BinTable, Vector, classwise_ece, equal_mass_edges, table_of
-from recal.metrics.cells import gather
+from recal.metrics.calibration_error import (
+    BinTable,
+    classwise_ece,
+    cosine_coefficients,
+    equal_mass_edges,
+    fixed_point,
+    table_of,
+)
 from recal.metrics.intervals import Interval, classwise_interval
-from recal.metrics.intervals import bootstrap as bootstrap_cells
-from recal.metrics.ranked import auroc_of, ks_of, runs, weighted_aurc_of
-from recal.metrics.rows import Classes, RowScores, check_pair, equal_width_edges, run
-from recal.metrics.smooth import cosine_coefficients, fixed_point
+from recal.metrics.intervals import bootstrap as bootstrap_buckets
+from recal.metrics.resampling import gather
+from recal.metrics.rows import (
+    Classes,
+    RowScores,
+    Vector,
+    bin_classwise,
+    bin_top_label,
+    check_pair,
+    equal_width_edges,
+    run,
+    score,
+    score_rows,
+)
+from recal.metrics.scores import aurc_of, auroc_of, ks_of, runs
 
-# In the order in which people read them: what they mean, and whether lower is better.
+# Names for people, in the order of every table.
 LABELS = {
     "ece": "ECE",
     "mce": "MCE",
@@ -46,13 +62,14 @@ class Evaluation(Mapping[str, float]):
 
     Attributes
     ----------
+    n_classes : None if only the confidence of each answer was given
     intervals : mapping of metric to (low, high); empty without a bootstrap
     draws : mapping of metric to the number of bootstrap draws behind its interval
     """
 
     values_: Mapping[str, float]
     n_samples: int
-    n_classes: int
+    n_classes: int | None
     n_bins: int
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     draws: Mapping[str, int] = field(default_factory=dict)
@@ -69,7 +86,7 @@ class Evaluation(Mapping[str, float]):
         return len(self.values_)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; what is not finite becomes the string "nan" or "inf", which `float` reads back."""
+        """Plain values for JSON; infinite and undefined numbers become "inf" and "nan", which `float` reads back."""
         rows: dict[str, dict[str, Any]] = {name: {"value": _plain(value)} for name, value in self.values_.items()}
         for name, interval in self.intervals.items():
             rows[name]["interval"] = [_plain(bound) for bound in interval]
@@ -82,7 +99,8 @@ class Evaluation(Mapping[str, float]):
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.n_samples:,} samples, {self.n_classes:,} classes, {self.n_bins} bins"]
+        classes = "graded answers" if self.n_classes is None else f"samples, {self.n_classes:,} classes"
+        lines = [f"{self.n_samples:,} {classes}, {self.n_bins} bins"]
         if self.intervals:
             most = max(self.draws.values())
             fewer = [f"{LABELS[name]}: {n:,}" for name, n in self.draws.items() if n < most]
@@ -114,87 +132,92 @@ def evaluate(
     classes: Classes = None,
     random_state: int | None = 0,
 ) -> Evaluation:
-    """Every metric of `recal.metrics`, with 95 % bootstrap intervals where draws are asked for.
+    """Every metric of `recal.metrics`, with 95 % intervals if bootstrap draws are requested.
 
     Parameters
     ----------
-    probs : array-like of shape (n_samples, n_classes)
+    probs : array-like of shape (n_samples, n_classes) or (n_samples,)
+        Probabilities. A 1-D array is the confidence of each answer, from any system whose answers were graded; the
+        NLL and the Brier score are then those of right and wrong, and the class-wise ECE is left out.
     y : array-like of shape (n_samples,)
-        Integers are column indices; anything else needs `classes`.
+        Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers are right, as
+        booleans or 0 and 1.
     bootstrap : int
-        Number of draws, such as 1000; 0 for none. Rows are not resampled one by one beyond 16,384 of them: cells of
-        512 confidence quantiles stand for them, so a million rows cost little more than ten thousand.
+        Number of draws, such as 1000; 0 for no intervals. Beyond 16,384 rows, buckets of 512 confidence quantiles are
+        resampled instead of single rows, so that a million rows cost little more than ten thousand.
     sample_weight : array-like of shape (n_samples,), optional
-        How much each row counts. There are no intervals then.
+        Relative weights of the rows. There are no intervals with weights.
     confidences : array-like of shape (n_samples,), optional
-        What `predict_confidence` gave; by default each row's largest probability. All but class-wise ECE, Brier score,
-        NLL and error rate are about them.
+        Result of `predict_confidence`; by default the largest probability of each row. Class-wise ECE, Brier score,
+        NLL and error rate do not use them.
     n_bins : int
         For the binned errors.
     classes : sequence of length n_classes, optional
-        The columns' names, in the columns' order.
+        Names of the columns, in order.
     random_state : int or None
         Seed of the draws.
 
     Examples
     --------
     >>> from recal import evaluate
-    >>> found = evaluate([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], bootstrap=100)
-    >>> round(found["ece"], 4), found["error_rate"] < 0.34
+    >>> result = evaluate([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], bootstrap=100)
+    >>> round(result["ece"], 4), result["error_rate"] < 0.34
     (0.4, True)
-    >>> len(found.intervals["ece"])
+    >>> len(result.intervals["ece"])
     2
+    >>> round(evaluate([0.9, 0.8, 0.7], [True, False, True])["ece"], 4)  # graded answers
+    0.4
     """
     draws = _check_draws(bootstrap)
     if draws and sample_weight is not None:
         raise InputError(
-            "must be 0 with sample_weight: intervals are for rows that count once each",
+            "must be 0 with sample_weight, because intervals need equally weighted rows",
             argument="bootstrap",
             came=f"got {draws}",
         )
-    array, labels = check_pair(probs, y, classes)
     edges = equal_width_edges(n_bins)
-    n, k = array.shape
-    warn_of_fitted(fitted_rows(array), n, "these metrics are better than on new inputs", "Evaluate on other samples.")
-    rows = RowScores(np.empty(n), np.empty(n, np.bool_), np.empty(n), np.empty(n), k)
-    run(passes.score_rows, array, labels, rows.confidence, rows.correct, rows.brier, rows.nll)
-    if confidences is not None:
-        rows = replace(rows, confidence=check_confidences(confidences, n))
+    rows = score(probs, y, classes, confidences)
+    n, k = len(rows), None if rows.graded else rows.n_classes
+    pair = None if rows.graded else check_pair(probs, y, classes)
+    if pair is not None:
+        warn_of_fitted(
+            fitted_rows(pair[0]), n, "these metrics are better than on new inputs", "Evaluate on other samples."
+        )
     if sample_weight is not None:
-        return Evaluation(_weighted(array, labels, rows, n_bins, check_weights(sample_weight, n)), n, k, n_bins)
-    gaps = np.zeros((1, k, n_bins))
-    run(passes.bin_classwise, array, labels, edges, np.zeros(n, np.intp), gaps)
+        return Evaluation(_weighted(pair, rows, n_bins, check_weights(sample_weight, n)), n, k, n_bins)
+    classwise = None if pair is None else classwise_ece(*pair, n_bins)
     width = table_of(rows.confidence, rows.correct, edges)
     mass = table_of(rows.confidence, rows.correct, equal_mass_edges(rows.confidence, n_bins))
-    values = _values(rows, width, mass, float(np.abs(gaps).sum() / (n * k)))
+    values = _values(rows, width, mass, classwise)
     if not draws:
         return Evaluation(values, n, k, n_bins)
     rng = np.random.default_rng(random_state)
-    found = bootstrap_cells(gather(rows, edges), values, width, mass, draws, rng)
+    found = bootstrap_buckets(gather(rows, edges), values, width, mass, draws, rng)
     used = dict.fromkeys(found, draws)
-    found["classwise_ece"], used["classwise_ece"] = classwise_interval(array, labels, rows, edges, draws, rng)
-    intervals = {name: _holding(values[name], found[name]) for name in LABELS}
+    if pair is not None:
+        found["classwise_ece"], used["classwise_ece"] = classwise_interval(*pair, rows, edges, draws, rng)
+    intervals = {name: _including(values[name], found[name]) for name in values}
     return Evaluation(values, n, k, n_bins, intervals, used)
 
 
-def _weighted(array: Floats, labels: Labels, rows: RowScores, n_bins: int, weights: Vector) -> dict[str, float]:
-    # Rows that do not count are left out: a truth of probability 0 must not make NaN of infinity.
-    held = weights > 0.0
-    scores = rows.confidence[held], rows.correct[held], rows.brier[held], rows.nll[held]
-    rows = RowScores(*scores, rows.n_classes)
-    weights = weights[held]
+def _weighted(pair: tuple[Floats, Labels] | None, rows: RowScores, n_bins: int, weights: Vector) -> dict[str, float]:
+    # Rows of weight 0 are left out: 0 times an infinite loss would be NaN.
+    positive = weights > 0.0
+    rows, weights = rows[positive], weights[positive]
     edges = equal_width_edges(n_bins), equal_mass_edges(rows.confidence, n_bins, weights)
     width, mass = (table_of(rows.confidence, rows.correct, between, weights) for between in edges)
-    classwise = classwise_ece(array[held], labels[held], n_bins, sample_weight=weights)
+    classwise = None
+    if pair is not None:
+        classwise = classwise_ece(pair[0][positive], pair[1][positive], n_bins, sample_weight=weights)
     return _values(rows, width, mass, classwise, weights)
 
 
 def _values(
-    rows: RowScores, width: BinTable, mass: BinTable, classwise: float, weights: Vector | None = None
+    rows: RowScores, width: BinTable, mass: BinTable, classwise: float | None, weights: Vector | None = None
 ) -> dict[str, float]:
     gathered = runs(rows.confidence, rows.correct, weights)
     gaps = rows.gap / len(rows) if weights is None else rows.gap * (weights / weights.sum())
-    found = {
+    values = {
         "ece": width.ece(),
         "mce": width.mce(),
         "adaptive_ece": mass.ece(),
@@ -205,14 +228,14 @@ def _values(
         "brier": float(np.average(rows.brier, weights=weights)) / rows.n_classes,
         "nll": float(np.average(rows.nll, weights=weights)),
         "error_rate": 1.0 - float(np.average(rows.correct, weights=weights)),
-        "aurc": weighted_aurc_of(gathered),
+        "aurc": aurc_of(gathered),
         "auroc": auroc_of(gathered),
     }
-    return {name: found[name] for name in LABELS}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _holding(value: float, interval: Interval) -> Interval:
-    """A small calibration error is mostly noise, and its interval may end below it: a person expects it inside."""
+def _including(value: float, interval: Interval) -> Interval:
+    """Extend an interval to its value: a small calibration error is mostly noise and may lie above its interval."""
     return min(interval[0], value), max(interval[1], value)
 
 
@@ -222,3 +245,92 @@ def _check_draws(draws: int) -> int:
             "is the number of draws, a whole number of at least 0", argument="bootstrap", came=f"got {draws!r}"
         )
     return int(draws)
+
+
+class StreamingMetrics:
+    """ECE, MCE, class-wise and debiased ECE, Brier score, NLL and error rate of batches; no row is kept.
+
+    Memory is O(n_classes x n_bins) for any number of rows, and the results equal those of all rows at once. The other
+    metrics need the order of all rows and are left out.
+
+    Parameters
+    ----------
+    n_bins : int
+    classes : sequence of length n_classes, optional
+        Names of the columns, if labels are not column indices.
+
+    Examples
+    --------
+    >>> from recal.metrics import StreamingMetrics
+    >>> stream = StreamingMetrics(n_bins=10)
+    >>> stream = stream.update([[0.9, 0.1]], [0]).update([[0.8, 0.2]], [1])
+    >>> round(stream.result()["ece"], 3)
+    0.45
+    """
+
+    def __init__(self, n_bins: int = 15, *, classes: Classes = None) -> None:
+        self._edges = equal_width_edges(n_bins)
+        self._classes = classes
+        self.n_bins = n_bins
+        self.n_samples = 0
+        self.n_classes: int | None = None
+        self._table = BinTable(self._edges, np.zeros(n_bins), np.zeros(n_bins), np.zeros(n_bins))
+        self._classwise = np.zeros((1, 0, n_bins))
+        self._brier = self._nll = 0.0
+
+    def update(self, probs: ArrayLike, y: ArrayLike) -> Self:
+        """Add a batch; an invalid batch changes nothing."""
+        array, labels = check_pair(probs, y, self._classes)
+        n, k = array.shape
+        self._expect(k)
+        scores = [np.empty(n), np.empty(n, np.bool_), np.empty(n), np.empty(n)]
+        run(score_rows, array, labels, *scores)
+        # All rows are valid from here on.
+        if self.n_classes is None:
+            self.n_classes = k
+            self._classwise = np.zeros((1, k, self.n_bins))
+        bin_classwise(array, labels, self._edges, np.zeros(n, np.intp), self._classwise)
+        table = self._table
+        bin_top_label(array, labels, self._edges, table.counts, table.confidence_sums, table.correct)
+        self._brier += float(scores[2].sum())
+        self._nll += float(scores[3].sum())
+        self.n_samples += n
+        return self
+
+    def merge(self, other: StreamingMetrics) -> Self:
+        """Add the rows of another stream, such as one from another process."""
+        if other.n_bins != self.n_bins:
+            raise InputError(f"Streams of {self.n_bins} and {other.n_bins} bins cannot be merged.")
+        if other.n_classes is None:
+            return self
+        self._expect(other.n_classes)
+        if self.n_classes is None:
+            self.n_classes = other.n_classes
+            self._classwise = np.zeros_like(other._classwise)
+        for name in ("counts", "confidence_sums", "correct"):
+            getattr(self._table, name)[:] += getattr(other._table, name)
+        self._classwise += other._classwise
+        self._brier += other._brier
+        self._nll += other._nll
+        self.n_samples += other.n_samples
+        return self
+
+    def result(self) -> Evaluation:
+        """Metrics of all rows so far."""
+        if self.n_classes is None:
+            raise InputError("No rows yet; call update(probs, y) first.")
+        n, k, table = self.n_samples, self.n_classes, self._table
+        values = {
+            "ece": table.ece(),
+            "mce": table.mce(),
+            "classwise_ece": float(np.abs(self._classwise).sum() / (n * k)),
+            "debiased_ece": table.debiased(),
+            "brier": self._brier / (n * k),
+            "nll": self._nll / n,
+            "error_rate": 1.0 - float(table.correct.sum()) / n,
+        }
+        return Evaluation(values, n, k, self.n_bins)
+
+    def _expect(self, n_classes: int) -> None:
+        if self.n_classes not in (None, n_classes):
+            raise InputError(f"This stream has {self.n_classes} classes; a batch has {n_classes}.")

@@ -1,4 +1,4 @@
-"""Bootstrap intervals for every metric, from resampled cells.
+"""Bootstrap intervals for every metric, from resampled buckets.
 
 Shares and ranks (error rate, AURC, AUROC) get percentile intervals. NLL and Brier score are means of skewed numbers, of
 which a sample with few large ones shows too little spread: each draw is measured in its own standard errors (the
@@ -20,12 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
-from recal.metrics import passes
-from recal.metrics.binned import BinTable
-from recal.metrics.cells import Cells
-from recal.metrics.ranked import Runs, aurc_of, auroc_of, harmonic_numbers
-from recal.metrics.rows import RowScores
-from recal.metrics.smooth import blur, cosine_coefficients, fixed_point, transform_grid
+from recal.metrics.calibration_error import BinTable, cosine_coefficients, fixed_point, smooth_residuals, transform_grid
+from recal.metrics.resampling import Buckets
+from recal.metrics.rows import RowScores, assign_bins, bin_classwise
+from recal.metrics.scores import Runs, aurc_of, auroc_of, harmonic_numbers
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -95,7 +93,7 @@ def _solve(rising: Callable[[float], float]) -> float:
 class TrackedError:
     """A calibration error that is followed through the draws.
 
-    `starts` groups the cells, `field_of` makes gaps of the groups' sums of gaps and sizes, and `error` says which
+    `starts` groups the buckets, `field_of` makes gaps of the groups' sums of gaps and sizes, and `error` says which
     error a factor on the observed gaps stands for.
     """
 
@@ -106,17 +104,19 @@ class TrackedError:
     hidden: Vector | None = None  # deviation of noise that resampling cannot show, for each gap
 
 
-def tracked_errors(cells: Cells, values: dict[str, float], width: BinTable, mass: BinTable) -> dict[str, TrackedError]:
+def tracked_errors(
+    buckets: Buckets, values: dict[str, float], width: BinTable, mass: BinTable
+) -> dict[str, TrackedError]:
     """All calibration errors of the top class, as norms of gaps. `width`, `mass`: the bins of `ece`, `adaptive_ece`."""
-    n = cells.n_samples
-    by_width, by_mass = (_first_cells(cells.confidence, table.edges) for table in (width, mass))
+    n = buckets.n_samples
+    by_width, by_mass = (_first_buckets(buckets.confidence, table.edges) for table in (width, mass))
     held = width.counts > 0
     shares, gaps, accuracy = width.shares[held], width.gaps[held], width.accuracy[held]
     chance = float(shares @ (accuracy * (1 - accuracy) / np.maximum(width.counts[held] - 1, 1)))
     plain_l2 = float(np.sqrt(shares @ gaps**2))
-    nearest = (cells.confidence * _POINTS + 0.5).astype(np.intp)
+    nearest = (buckets.confidence * _POINTS + 0.5).astype(np.intp)
     by_point = _firsts(nearest)
-    coefficients = cosine_coefficients(cells.confidence, cells.counts * cells.means["gap"] / n)
+    coefficients = cosine_coefficients(buckets.confidence, buckets.counts * buckets.means["gap"] / n)
     bandwidth = max(values["smooth_ece"], 1e-3)
 
     # Resampling a bin of few rows, all right or all wrong, shows less noise than there is.
@@ -136,7 +136,7 @@ def tracked_errors(cells: Cells, values: dict[str, float], width: BinTable, mass
     def blurred(sums: Matrix, sizes: Matrix) -> Matrix:
         grid = np.zeros((len(sums), _POINTS + 1))
         grid[:, nearest[by_point]] = sums / n
-        return blur(transform_grid(grid), bandwidth)
+        return smooth_residuals(transform_grid(grid), bandwidth)
 
     def times(value: float) -> Callable[[float], float]:
         return lambda factor: min(factor * value, 1.0)
@@ -147,71 +147,75 @@ def tracked_errors(cells: Cells, values: dict[str, float], width: BinTable, mass
         "adaptive_ece": TrackedError(by_mass, share, _absolute_sum, times(values["adaptive_ece"])),
         "debiased_ece": TrackedError(by_width, mean, lambda field: field**2 @ shares - chance, times(plain_l2)),
         "smooth_ece": TrackedError(by_point, blurred, _absolute_sum, lambda factor: fixed_point(factor * coefficients)),
-        "ks_error": TrackedError(_thin(_firsts(cells.run), _POINTS), running, _largest, times(values["ks_error"])),
+        "ks_error": TrackedError(_thin(_firsts(buckets.run), _POINTS), running, _largest, times(values["ks_error"])),
     }
 
 
 def bootstrap(
-    cells: Cells, values: dict[str, float], width: BinTable, mass: BinTable, draws: int, rng: np.random.Generator
+    buckets: Buckets, values: dict[str, float], width: BinTable, mass: BinTable, draws: int, rng: np.random.Generator
 ) -> dict[str, Interval]:
     """Intervals for all metrics but the class-wise one, which `classwise_interval` finds."""
-    watched = tracked_errors(cells, values, width, mass)
-    observed = cells.counts.astype(np.float64)[None]
+    watched = tracked_errors(buckets, values, width, mass)
+    observed = buckets.counts.astype(np.float64)[None]
     fields = {
-        name: Field(one.field_of(*grouped(cells, observed, one.starts, None))[0], one.norm)
+        name: Field(one.field_of(*grouped(buckets, observed, one.starts, None))[0], one.norm)
         for name, one in watched.items()
     }
     plain: dict[str, list[Vector]] = {}
     errors: dict[str, list[Vector]] = {name: [] for name in _SKEWED}
-    for drawn in cells.draw(draws, rng):
+    for drawn in buckets.draw(draws, rng):
         for name, one in watched.items():
-            gaps = one.field_of(*grouped(cells, drawn, one.starts, rng))
+            gaps = one.field_of(*grouped(buckets, drawn, one.starts, rng))
             if one.hidden is not None:
                 gaps = gaps + one.hidden * rng.standard_normal(gaps.shape)
             fields[name].add(gaps)
-        for name, spread in plain_metrics(cells, drawn, rng).items():
+        for name, spread in plain_metrics(buckets, drawn, rng).items():
             plain.setdefault(name, []).append(spread)
         for name in _SKEWED:
-            errors[name].append(standard_error(cells, name, drawn))
+            errors[name].append(standard_error(buckets, name, drawn))
     found = {}
     for name, one in watched.items():
         low, high = fields[name].factors()
         found[name] = (one.error(low), one.error(high))
-    # Cells count near confidences as equal, which moves a rank metric by a hair; its draws are moved back.
-    centre = plain_metrics(cells, observed, None)
+    # Buckets count near confidences as equal, which moves a rank metric by a hair; its draws are moved back.
+    centre = plain_metrics(buckets, observed, None)
     for name, parts in plain.items():
         moved = values[name] - centre[name][0] if name in ("aurc", "auroc") else 0.0
         found[name] = percentile_interval(np.concatenate(parts) + moved)
     for name in _SKEWED:
         means, error = np.concatenate(plain[name]), np.concatenate(errors[name])
-        own = float(standard_error(cells, name, observed)[0])
-        if cells.n_samples >= _ENOUGH_ROWS and np.isfinite(means).all() and own > 0:
+        own = float(standard_error(buckets, name, observed)[0])
+        if buckets.n_samples >= _ENOUGH_ROWS and np.isfinite(means).all() and own > 0:
             low, high = percentile_interval((means - centre[name][0]) / np.maximum(error, _LEAST_ERROR * own))
             found[name] = max(values[name] - high * own, 0.0), values[name] - low * own
     return found
 
 
-def standard_error(cells: Cells, score: str, drawn: Matrix) -> Vector:
+def standard_error(buckets: Buckets, score: str, drawn: Matrix) -> Vector:
     """The standard error of a mean score in each draw."""
-    n, means, squares = cells.n_samples, cells.means[score], cells.means[score] ** 2 + cells.deviations[score] ** 2
+    n, means, squares = (
+        buckets.n_samples,
+        buckets.means[score],
+        buckets.means[score] ** 2 + buckets.deviations[score] ** 2,
+    )
     return np.asarray(np.sqrt(np.maximum(drawn @ squares / n - (drawn @ means / n) ** 2, 0.0) / n))
 
 
-def grouped(cells: Cells, drawn: Matrix, starts: Starts, rng: np.random.Generator | None) -> tuple[Matrix, Matrix]:
-    return cells.sums("gap", drawn, starts, rng), np.add.reduceat(drawn, starts, axis=1)
+def grouped(buckets: Buckets, drawn: Matrix, starts: Starts, rng: np.random.Generator | None) -> tuple[Matrix, Matrix]:
+    return buckets.sums("gap", drawn, starts, rng), np.add.reduceat(drawn, starts, axis=1)
 
 
-def plain_metrics(cells: Cells, drawn: Matrix, rng: np.random.Generator | None) -> dict[str, Vector]:
+def plain_metrics(buckets: Buckets, drawn: Matrix, rng: np.random.Generator | None) -> dict[str, Vector]:
     """Metrics that are means or ranks, one value for each draw."""
-    n, everything, by_run = cells.n_samples, np.zeros(1, np.intp), _firsts(cells.run)
+    n, everything, by_run = buckets.n_samples, np.zeros(1, np.intp), _firsts(buckets.run)
     sizes = np.add.reduceat(drawn, by_run, axis=1)
-    right = np.add.reduceat(drawn * cells.correct, by_run, axis=1)
+    right = np.add.reduceat(drawn * buckets.correct, by_run, axis=1)
     harmonic = harmonic_numbers(int(sizes.sum(axis=1).max()))
-    nll = cells.sums("nll", drawn, everything, rng)[:, 0] / n
+    nll = buckets.sums("nll", drawn, everything, rng)[:, 0] / n
     return {
-        "brier": cells.sums("brier", drawn, everything, rng)[:, 0] / n,
-        "nll": np.where(drawn @ cells.infinite > 0, np.inf, nll),
-        "error_rate": 1.0 - (drawn @ cells.correct) / n,
+        "brier": buckets.sums("brier", drawn, everything, rng)[:, 0] / n,
+        "nll": np.where(drawn @ buckets.infinite > 0, np.inf, nll),
+        "error_rate": 1.0 - (drawn @ buckets.correct) / n,
         "aurc": np.array([aurc_of(Runs(s, r, s), harmonic) for s, r in zip(sizes, right)]),
         "auroc": np.array([auroc_of(Runs(s, r, s)) for s, r in zip(sizes, right)]),
     }
@@ -228,9 +232,9 @@ def percentile_interval(draws: Vector) -> Interval:
     return float(low), float(high)
 
 
-def _first_cells(confidence: Vector, edges: Vector) -> Starts:
-    """The first cell of each bin that holds one."""
-    bin_of = passes.assigned_bins(confidence, edges)
+def _first_buckets(confidence: Vector, edges: Vector) -> Starts:
+    """The first bucket of each bin that holds one."""
+    bin_of = assign_bins(confidence, edges)
     return _firsts(bin_of)
 
 
@@ -265,7 +269,7 @@ def classwise_interval(
     # Rows that agree in both to nine digits are as good as equal.
     block[np.argsort(rows.confidence + 1e-9 * rows.brier)] = rng.permutation(n) % blocks
     gaps = np.zeros((blocks, k, len(edges) - 1))
-    passes.bin_classwise(probs, labels, edges, block, gaps)
+    bin_classwise(probs, labels, edges, block, gaps)
     flat = gaps.reshape(blocks, size)
     hidden = np.sqrt(_unseen_variance(probs, labels, edges, flat.sum(axis=0)))
     held = np.any(flat != 0, axis=0)
@@ -285,9 +289,9 @@ def _unseen_variance(probs: Floats, labels: Labels, edges: Vector, gaps: Vector)
     taken to be what it would be with one row more, of the mean probability.
     """
     k, n_bins = probs.shape[1], len(edges) - 1
-    counts = np.concatenate([np.bincount(passes.assigned_bins(column, edges), minlength=n_bins) for column in probs.T])
+    counts = np.concatenate([np.bincount(assign_bins(column, edges), minlength=n_bins) for column in probs.T])
     own = probs[np.arange(len(labels)), labels]
-    outcomes = np.bincount(labels * n_bins + passes.assigned_bins(own, edges), minlength=k * n_bins)
+    outcomes = np.bincount(labels * n_bins + assign_bins(own, edges), minlength=k * n_bins)
     rows = np.maximum(counts, 1)
     seen = outcomes / rows
     cautious = (outcomes + (gaps + outcomes) / rows) / (rows + 1)  # gaps + outcomes: the sum of probabilities

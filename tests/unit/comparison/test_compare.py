@@ -217,3 +217,18 @@ def test_unknown_metrics_and_methods_are_refused(single):
         single.to_markdown(["ecce"])
     with pytest.raises(InputError, match="'nosuch'"):
         single.row("ece", "nosuch")
+
+
+def test_graded_answers_are_compared_by_their_confidences():
+    rng = np.random.default_rng(0)
+    calibrated = rng.uniform(0, 1, 500)
+    correct = rng.random(500) < calibrated
+    result = compare_probs({"calibrated": calibrated, "sharp": np.clip(2 * calibrated - 0.5, 0.01, 0.99)}, correct)
+    assert result.graded
+    assert result.best("nll") == "calibrated"
+    assert result.row("ece", "sharp").value == evaluate(result.probs["sharp"], correct)["ece"]
+    assert result.row("nll", "sharp").differs
+    assert result.keeps_accuracy == (True, True)
+    np.testing.assert_array_equal(result.answers["sharp"] == result.test_labels, correct)
+    assert "500 graded answers" in str(result)
+    assert "classwise_ece" not in result.values

@@ -5,8 +5,7 @@ import pytest
 
 from recal import evaluate
 from recal.errors import InputError
-from recal.metrics import LABELS, METRICS, StreamingMetrics, calibration_test
-from recal.metrics import cells as cells_module
+from recal.metrics import LABELS, METRICS, StreamingMetrics, calibration_test, resampling
 
 
 def make_problem(n, k=4, sharpness=2.0, seed=3):
@@ -26,6 +25,29 @@ def test_evaluate_gives_what_each_metric_gives(n):
     for metric in METRICS:
         assert found[metric.__name__] == pytest.approx(metric(probs, y), abs=1e-12, nan_ok=True)
     assert found.intervals == {}
+
+
+def test_graded_answers_have_every_metric_but_the_class_wise_one():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0, 1, 400)
+    correct = rng.random(400) < confidence
+    result = evaluate(confidence, correct, bootstrap=50)
+    assert list(result) == [name for name in LABELS if name != "classwise_ece"] == list(result.intervals)
+    for metric in METRICS:
+        if metric.__name__ in result:
+            assert result[metric.__name__] == pytest.approx(metric(confidence, correct), abs=1e-12)
+    assert result.n_classes is None
+    assert "400 graded answers" in str(result)
+    assert json.loads(json.dumps(result.to_dict()))["n_classes"] is None
+    weighted = evaluate(confidence, correct, sample_weight=np.ones(400))
+    assert dict(weighted) == pytest.approx(dict(result))
+
+
+def test_graded_answers_take_neither_classes_nor_confidences():
+    with pytest.raises(InputError, match="`classes` cannot be used with a 1-D"):
+        evaluate([0.5, 0.7], [1, 0], classes=["a", "b"])
+    with pytest.raises(InputError, match="`confidences` cannot be used with a 1-D"):
+        evaluate([0.5, 0.7], [1, 0], confidences=[0.5, 0.5])
 
 
 def test_the_number_of_bins_reaches_the_binned_errors():
@@ -57,7 +79,7 @@ def test_intervals_do_not_depend_on_the_order_of_rows():
 def test_cells_give_the_intervals_that_rows_give(monkeypatch):
     probs, y = make_problem(5_000, sharpness=1.5)
     by_row = evaluate(probs, y, bootstrap=1500)
-    monkeypatch.setattr(cells_module, "EXACT_ROWS", 100)
+    monkeypatch.setattr(resampling, "EXACT_ROWS", 100)
     by_cell = evaluate(probs, y, bootstrap=1500)
     for name in LABELS:
         if name != "mce":
@@ -220,3 +242,12 @@ def test_weights_count_rows_in_every_metric():
         assert found[metric.__name__] == pytest.approx(metric(probs, y, sample_weight=weights), rel=1e-9)
     with pytest.raises(InputError, match="must be 0 with sample_weight"):
         evaluate(probs, y, bootstrap=10, sample_weight=weights)
+
+
+def test_a_reliability_diagram_takes_graded_answers():
+    pytest.importorskip("matplotlib")
+    from recal import reliability_diagram
+
+    ax = reliability_diagram([0.25, 0.25, 0.85, 0.85], [0, 1, 1, 1])
+    points = ax.get_lines()[-1].get_xydata()
+    np.testing.assert_allclose(points, [[0.25, 0.5], [0.85, 1.0]])

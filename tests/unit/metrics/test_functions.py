@@ -202,31 +202,100 @@ def test_equal_tops_predict_the_first_of_them():
     assert error_rate([[0.5, 0.5]], [1]) == 1.0
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
-def test_weights_count_samples_more_than_once(metric):
+def weighted_problem():
     rng = np.random.default_rng(0)
-    probs, y, whole = rng.dirichlet(np.ones(4), 60), rng.integers(0, 4, 60), rng.integers(0, 4, 60)
+    return rng.dirichlet(np.ones(4), 60), rng.integers(0, 4, 60), rng.integers(0, 4, 60)
+
+
+# The debiased error and the AURC depend on the number of rows as well, and repeated rows are not more rows.
+@pytest.mark.parametrize("metric", [one for one in METRICS if one not in (debiased_ece, aurc)])
+def test_whole_weights_give_what_repeated_rows_give(metric):
+    probs, y, whole = weighted_problem()
     whole[0] += -whole.sum() % 15  # bins of equal mass can then be filled evenly
     repeated = metric(np.repeat(probs, whole, axis=0), np.repeat(y, whole))
     assert metric(probs, y, sample_weight=whole) == pytest.approx(repeated, rel=1e-9)
+
+
+@every_metric
+def test_weights_need_one_number_per_sample(metric):
+    probs, y, whole = weighted_problem()
     with pytest.raises(InputError, match="`sample_weight`"):
         metric(probs, y, sample_weight=whole[:-1])
 
 
-@pytest.mark.parametrize("metric", [nll, brier, error_rate, ece, mce, smooth_ece, ks_error, auroc, adaptive_ece])
-def test_only_the_proportions_of_weights_count(metric):
+@every_metric
+@pytest.mark.parametrize("scale", [2e-4, 0.1, 7.0, 1e6])
+def test_only_the_proportions_of_weights_matter(metric, scale):
+    probs, y, whole = weighted_problem()
+    for weights in (whole, np.random.default_rng(1).random(60)):
+        expected = metric(probs, y, sample_weight=weights)
+        assert metric(probs, y, sample_weight=scale * weights) == pytest.approx(expected, rel=1e-9)
+
+
+@every_metric
+def test_equal_weights_give_what_no_weights_give(metric):
+    probs, y, _ = weighted_problem()
+    probs = np.round(probs, 1) + 1e-9  # ties
+    probs /= probs.sum(1, keepdims=True)
+    assert metric(probs, y, sample_weight=np.full(60, 0.3)) == pytest.approx(metric(probs, y), rel=1e-9)
+
+
+def test_the_debiased_error_of_weighted_rows_uses_the_effective_number_of_rows():
+    probs, y, weights = [[0.9, 0.1]] * 4, [0, 0, 0, 1], np.array([3.0, 1.0, 1.0, 1.0])
+    rows = 36 / 12  # Kish: (sum of weights)^2 / sum of squares
+    assert debiased_ece(probs, y, sample_weight=weights) == 0.0
+    far = debiased_ece([[0.99, 0.01]] * 4, [0, 1, 1, 1], sample_weight=weights)
+    assert far == pytest.approx(np.sqrt((0.99 - 0.5) ** 2 - 0.25 / (rows - 1)))
+
+
+def test_the_weighted_area_is_the_weighted_mean_of_the_weighted_risks():
+    probs, y, weights = top([0.9, 0.8, 0.7]), [0, 1, 0], [1.0, 2.0, 3.0]
+    assert aurc(probs, y, sample_weight=weights) == pytest.approx((1 * 0 + 2 * (2 / 3) + 3 * (2 / 6)) / 6)
+
+
+@pytest.mark.parametrize("metric", [one for one in METRICS if one is not classwise_ece])
+def test_confidence_and_correctness_give_what_two_classes_give(metric):
+    """A confidence of at least one half and whether it was right are a problem with two classes."""
     rng = np.random.default_rng(0)
-    probs, y, weights = rng.dirichlet(np.ones(4), 60), rng.integers(0, 4, 60), rng.random(60)
-    assert metric(probs, y, sample_weight=weights) == pytest.approx(
-        metric(probs, y, sample_weight=7 * weights), rel=1e-9
+    confidence = rng.uniform(0.5, 1, 200)
+    correct = rng.random(200) < confidence**2
+    probs = np.column_stack([confidence, 1 - confidence])
+    expected = metric(probs, (~correct).astype(int))
+    assert metric(confidence, correct) == pytest.approx(expected, rel=1e-12)
+    assert metric(confidence.tolist(), correct.astype(int).tolist()) == pytest.approx(expected, rel=1e-12)
+    weights = rng.random(200)
+    assert metric(confidence, correct, sample_weight=weights) == pytest.approx(
+        metric(probs, (~correct).astype(int), sample_weight=weights), rel=1e-9
     )
 
 
-def test_the_area_with_weights_is_the_limit_of_many_small_samples():
-    rng = np.random.default_rng(0)
-    probs, y, weights = rng.dirichlet(np.ones(3), 40), rng.integers(0, 3, 40), rng.integers(1, 4, 40) / 2
-    many = np.rint(weights * 2000).astype(int)
-    assert aurc(probs, y, sample_weight=weights) == pytest.approx(aurc(probs, y, sample_weight=many), abs=1e-4)
+def test_a_low_confidence_stays_low():
+    """The confidence of an answer may lie below one half; it is not the probability of the other answer."""
+    assert ece([0.2] * 5, [1, 0, 0, 0, 0]) == pytest.approx(0.0)
+    assert error_rate([0.2] * 5, [1, 0, 0, 0, 0]) == pytest.approx(0.8)
+    assert nll([0.2], [1]) == pytest.approx(-np.log(0.2))
+    assert brier([0.2], [1]) == pytest.approx(0.64)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "correct", "words"),
+    [
+        ([0.5, 2.3], [1, 0], r"row 1 is 2\.3.*numpy\.exp"),
+        ([0.5, np.nan], [1, 0], "row 1 is nan"),
+        ([0.5, 0.7], [1, 2], r"got 2 in row 1.*shape \(n_samples, n_classes\)"),
+        ([0.5, 0.7], ["a", "b"], "which answers are right"),
+        ([0.5, 0.7], [1], "2 samples but 1 labels"),
+        ([], [], "no rows"),
+    ],
+)
+def test_graded_answers_that_make_no_sense_are_refused(confidence, correct, words):
+    with pytest.raises(InputError, match=words):
+        ece(confidence, correct)
+
+
+def test_a_metric_of_all_classes_refuses_graded_answers():
+    with pytest.raises(InputError, match="probabilities of all classes"):
+        classwise_ece([0.5, 0.7], [1, 0])
 
 
 def test_the_plain_brier_score_is_not_divided_by_the_classes():

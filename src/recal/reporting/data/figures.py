@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.recal.loop import Iteration
 from recal.engine.replay import calibrated_probs
 from recal.metrics import evaluate
-from recal.metrics.binned import equal_mass_edges, table_of
-from recal.metrics.ranked import runs
+from recal.metrics.calibration_error import equal_mass_edges, table_of
 from recal.metrics.rows import Classes, RowScores, equal_width_edges, score
+from recal.metrics.scores import runs
 from recal.plan import Plan
 from recal.reporting.data.groups import by_strength
 from recal.reporting.data.thresholds import calibrated_range

@@ -62,8 +62,10 @@ def reliability_diagram(
 
     Parameters
     ----------
-    probs : array-like of shape (n_samples, n_classes)
+    probs : array-like of shape (n_samples, n_classes) or (n_samples,)
+        Probabilities, or the confidence of each answer.
     y : array-like of shape (n_samples,)
+        Labels; with a 1-D `probs`, which answers are right.
     ax : the matplotlib axes to draw into; without it, those of a new figure
     n_bins : number of bins of equal width
     classes : the columns' names, where labels are not their indices

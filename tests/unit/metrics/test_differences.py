@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from recal.metrics import cells as cells_module
-from recal.metrics import paired as paired_module
-from recal.metrics.paired import PAIRED, paired_draws
+from recal.metrics import differences, resampling
+from recal.metrics.differences import PAIRED, paired_draws
 from recal.metrics.rows import score
 
 
@@ -25,8 +24,8 @@ def apart(draws, name):
 
 def test_blocks_spread_as_rows_do(methods, monkeypatch):
     by_row = paired_draws(methods, 400)
-    monkeypatch.setattr(cells_module, "EXACT_ROWS", 100)
-    monkeypatch.setattr(paired_module, "EXACT_ROWS", 100)
+    monkeypatch.setattr(resampling, "EXACT_ROWS", 100)
+    monkeypatch.setattr(differences, "EXACT_ROWS", 100)
     by_block = paired_draws(methods, 400)
     for name in PAIRED:
         if name != "mce":  # the luck of one small bin
@@ -37,8 +36,8 @@ def test_blocks_spread_as_rows_do(methods, monkeypatch):
 
 @pytest.mark.parametrize("most", [100, 16_384])
 def test_proper_scores_spread_as_the_rows_themselves_say(methods, monkeypatch, most):
-    monkeypatch.setattr(cells_module, "EXACT_ROWS", most)
-    monkeypatch.setattr(paired_module, "EXACT_ROWS", most)
+    monkeypatch.setattr(resampling, "EXACT_ROWS", most)
+    monkeypatch.setattr(differences, "EXACT_ROWS", most)
     draws = paired_draws(methods, 600)
     for name, divisor in (("nll", 1), ("brier", 4)):
         rows = (getattr(methods[1], name) - getattr(methods[0], name)) / divisor

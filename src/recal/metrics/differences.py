@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import InputError
-from recal.metrics.binned import equal_mass_edges, table_of
-from recal.metrics.cells import EXACT_ROWS, Cells, gather
+from recal.metrics.calibration_error import equal_mass_edges, table_of
 from recal.metrics.evaluation import LABELS
 from recal.metrics.intervals import Field, TrackedError, grouped, plain_metrics, tracked_errors
+from recal.metrics.resampling import EXACT_ROWS, Buckets, gather
 from recal.metrics.rows import RowScores, equal_width_edges
 
 Matrix = NDArray[np.float64]
@@ -39,29 +39,29 @@ def paired_draws(
     edges = equal_width_edges(n_bins)
     prepared = []
     for rows in methods:
-        cells = gather(rows, edges)
+        buckets = gather(rows, edges)
         width = table_of(rows.confidence, rows.correct, edges)
         mass = table_of(rows.confidence, rows.correct, equal_mass_edges(rows.confidence, n_bins))
         # Only the fields and norms are used here, not the errors that factors stand for.
-        prepared.append((cells, tracked_errors(cells, dict.fromkeys(LABELS, 1.0), width, mass)))
+        prepared.append((buckets, tracked_errors(buckets, dict.fromkeys(LABELS, 1.0), width, mass)))
     found = {name: np.empty((len(methods), draws)) for name in PAIRED}
     fields = [
         {
             name: Field(
-                one.field_of(*grouped(cells, cells.counts[None].astype(np.float64), one.starts, None))[0], one.norm
+                one.field_of(*grouped(buckets, buckets.counts[None].astype(np.float64), one.starts, None))[0], one.norm
             )
             for name, one in watched.items()
             if name in PAIRED
         }
-        for cells, watched in prepared
+        for buckets, watched in prepared
     ]
     for part, drawn in _draws(prepared, draws, rng):
-        for index, (cells, watched) in enumerate(prepared):
-            counts = drawn.cells[index]
-            values = plain_metrics(cells, counts, None) | drawn.means(methods[index])
+        for index, (buckets, watched) in enumerate(prepared):
+            counts = drawn.buckets[index]
+            values = plain_metrics(buckets, counts, None) | drawn.means(methods[index])
             for name, field in fields[index].items():
                 one = watched[name]
-                gaps = one.field_of(*grouped(cells, counts, one.starts, None))
+                gaps = one.field_of(*grouped(buckets, counts, one.starts, None))
                 field.add(gaps)
                 values[name] = one.norm(gaps)
             values["debiased_ece"] = np.sqrt(np.maximum(values["debiased_ece"], 0.0))
@@ -77,14 +77,14 @@ def paired_draws(
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Some draws of rows: how often each method's cells were drawn, and how often each row, or each block of rows."""
+    """Some draws of rows: how often each method's buckets were drawn, and how often each row, or each block of rows."""
 
-    cells: list[Matrix]
+    buckets: list[Matrix]
     weights: Matrix
     block: NDArray[np.intp] | None
 
     def means(self, rows: RowScores) -> dict[str, NDArray[np.float64]]:
-        """Proper scores from the rows themselves: within a cell, two methods' scores do not move together."""
+        """Proper scores from the rows themselves: within a bucket, two methods' scores do not move together."""
         if self.block is None:
             return {}
         size, n = self.weights.shape[1], len(rows)
@@ -97,7 +97,7 @@ class _Drawn:
 
 
 def _draws(
-    prepared: Sequence[tuple[Cells, dict[str, TrackedError]]], draws: int, rng: np.random.Generator
+    prepared: Sequence[tuple[Buckets, dict[str, TrackedError]]], draws: int, rng: np.random.Generator
 ) -> Iterator[tuple[slice, _Drawn]]:
     """Draw rows one by one, or, of many, blocks of rows that were dealt at random: a block stands for a row."""
     n = prepared[0][0].n_samples
@@ -105,14 +105,14 @@ def _draws(
         step = max(1, _BLOCK // n)
         for first in range(0, draws, step):
             size = min(step, draws - first)
-            # Cells are single rows here, each method's in its own order.
+            # Buckets are single rows here, each method's in its own order.
             rows = [np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(size)]
             weights = np.stack(rows).astype(np.float64)
-            counts = [weights[:, np.argsort(cells.cell)] for cells, _ in prepared]
+            counts = [weights[:, np.argsort(buckets.bucket)] for buckets, _ in prepared]
             yield slice(first, first + size), _Drawn(counts, weights, None)
         return
     block = rng.permutation(n) % _BLOCKS
-    held = [cells.in_blocks(block, _BLOCKS) for cells, _ in prepared]
+    held = [buckets.in_blocks(block, _BLOCKS) for buckets, _ in prepared]
     step = max(1, _BLOCK // max(part.shape[1] for part in held))
     for first in range(0, draws, step):
         drawn = rng.multinomial(_BLOCKS, np.full(_BLOCKS, 1 / _BLOCKS), size=min(step, draws - first))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from recal.engine.kernels import bins
-from recal.metrics import passes
+from recal.metrics import rows as row_kernels
+from recal.metrics.scores import risk_coverage_area
 
 RNG = np.random.default_rng(0)
 EDGES = np.arange(11) / 10
@@ -38,9 +39,9 @@ def test_numpy_and_compiled_passes_agree(name, dtype, monkeypatch):
     }
     more, small = given[name]
     large = [array.copy() for array in small]
-    assert getattr(passes, name)(probs, y, *more, *small) == -1
-    monkeypatch.setattr(passes, "SMALL", 0)
-    assert getattr(passes, name)(probs, y, *more, *large) == -1
+    assert getattr(row_kernels, name)(probs, y, *more, *small) == -1
+    monkeypatch.setattr(row_kernels, "SMALL", 0)
+    assert getattr(row_kernels, name)(probs, y, *more, *large) == -1
     for ours, theirs in zip(small, large):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 
@@ -51,7 +52,7 @@ def test_both_name_the_first_bad_row(row, value):
     probs[row:, 2] = value
     probs[row:, 1] = 0.9
     outs = [np.empty(len(y)) for _ in range(4)]
-    assert passes.score_rows(probs, y, *outs) == bins.score_rows(probs, y, *outs) == row
+    assert row_kernels.score_rows(probs, y, *outs) == bins.score_rows(probs, y, *outs) == row
     assert bins.rank_rows(probs, y, *outs[:2]) == bins.truths(probs, y, outs[0]) == row
 
 
@@ -60,5 +61,5 @@ def test_the_area_is_the_mean_of_the_risks_at_every_coverage():
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, 7))])
     # The surest first: three right, one wrong, then a right and a wrong one in either order.
     risks = [0, 0, 0, 1 / 4, 1.5 / 5, 2 / 6]
-    assert passes.risk_coverage_area(sizes, correct, harmonic) == pytest.approx(np.mean(risks), abs=1e-15)
+    assert risk_coverage_area(sizes, correct, harmonic) == pytest.approx(np.mean(risks), abs=1e-15)
     assert bins.risk_coverage_area(sizes, correct) == pytest.approx(np.mean(risks), abs=1e-15)

@@ -1,0 +1,352 @@
+"""Calibration errors: distances between confidence and accuracy, in bins, or smoothed without bins.
+
+A bin is (lo, hi]; a confidence of exactly 0 belongs to the first bin and of exactly 1 to the last.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.checks import check_weights, is_graded
+from recal.errors import InputError
+from recal.metrics.rows import (
+    Classes,
+    Vector,
+    assign_bins,
+    bin_classwise,
+    bin_top_label,
+    check_n_bins,
+    check_pair,
+    equal_width_edges,
+    ranked,
+    run,
+)
+
+# Confidences are split between neighbouring points of a grid of this size; the error changes by less than 1e-6.
+_GRID = 4096
+# Bisection of the bandwidth stops at this width.
+_BANDWIDTH_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class BinTable:
+    """Sums per bin from which the binned errors are computed: weights (rows), confidences and right answers.
+
+    `squares` holds the sums of squared weights, if rows are weighted; only the proportions of weights matter.
+    """
+
+    edges: Vector
+    counts: Vector
+    confidence_sums: Vector
+    correct: Vector
+    squares: Vector | None = None
+
+    @property
+    def effective(self) -> Vector:
+        """Effective number of rows in each bin (Kish): the number of equally weighted rows with the same variance."""
+        if self.squares is None:
+            return self.counts
+        return np.divide(self.counts**2, self.squares, out=np.zeros(len(self.counts)), where=self.squares > 0)
+
+    @property
+    def total(self) -> float:
+        return float(self.counts.sum())
+
+    @property
+    def gaps(self) -> Vector:
+        """Mean confidence minus accuracy in each bin; 0 in an empty one."""
+        return (self.confidence_sums - self.correct) / np.where(self.counts > 0, self.counts, 1.0)
+
+    @property
+    def shares(self) -> Vector:
+        return self.counts / self.total
+
+    @property
+    def accuracy(self) -> Vector:
+        """Share of right answers in each bin; NaN in an empty one."""
+        return np.divide(self.correct, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0)
+
+    @property
+    def confidence(self) -> Vector:
+        """Mean confidence in each bin; NaN in an empty one."""
+        return np.divide(
+            self.confidence_sums, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0
+        )
+
+    def ece(self) -> float:
+        return float(np.abs(self.confidence_sums - self.correct).sum() / self.total)
+
+    def mce(self) -> float:
+        return float(np.abs(self.gaps).max())
+
+    def debiased(self, norm: Literal[1, 2] = 2) -> float:
+        return _debiased(self, norm)
+
+
+def bin_table(
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> BinTable:
+    """Bin rows by the confidence of their prediction, in bins of equal width."""
+    edges = equal_width_edges(n_bins)
+    if sample_weight is not None or is_graded(probs):
+        confidence, correct, weights = ranked(probs, y, classes, sample_weight)
+        return table_of(confidence, correct, edges, weights)
+    array, labels = check_pair(probs, y, classes)
+    table = BinTable(edges, np.zeros(n_bins), np.zeros(n_bins), np.zeros(n_bins))
+    run(bin_top_label, array, labels, edges, table.counts, table.confidence_sums, table.correct)
+    return table
+
+
+def ece(
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
+    """Expected calibration error: |mean confidence - accuracy| of each bin, averaged with the bins' shares of rows.
+
+    Parameters
+    ----------
+    probs : array-like of shape (n_samples, n_classes) or (n_samples,)
+        Probabilities; a 1-D array is the confidence of each answer.
+    y : array-like of shape (n_samples,)
+        Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers are right.
+    n_bins : int
+        Bins of equal width (lo, hi] over [0, 1].
+    classes : sequence of length n_classes, optional
+        Names of the columns, in order.
+    sample_weight : array-like of shape (n_samples,), optional
+        Relative weights: multiplying all of them by a number changes nothing.
+
+    Examples
+    --------
+    >>> from recal.metrics import ece
+    >>> round(ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)  # two bins: |0.9 - 1| / 2 + |0.8 - 0| / 2
+    0.45
+    """
+    return bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight).ece()
+
+
+def mce(
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
+    """Maximum calibration error: the largest |mean confidence - accuracy| of all bins that are not empty.
+
+    Examples
+    --------
+    >>> from recal.metrics import mce
+    >>> round(mce([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
+    0.8
+    """
+    return bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight).mce()
+
+
+def debiased_ece(
+    probs: ArrayLike,
+    y: ArrayLike,
+    n_bins: int = 15,
+    *,
+    norm: Literal[1, 2] = 2,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Calibration error without most of the upward bias of finite samples (Kumar, Liang and Ma, 2019).
+
+    A plain ECE is positive even for a calibrated model, because the accuracy of a bin is noisy. The default subtracts
+    the expected squared noise, acc (1 - acc) / (count - 1), from each bin's squared gap and returns the square root of
+    the weighted sum, or 0 if the sum is negative. This is an L2 error: it may exceed `ece`, an L1 error, if gaps differ
+    a lot between bins. ``norm=1`` returns 2 ece - E[ece], where the accuracies are redrawn from normal distributions
+    and the expectation is exact; this removes less of the bias.
+
+    Bins are those of `ece`. A bin with one row counts 0 in the L2 error, because its noise cannot be estimated. With
+    weights, the count of a bin is its effective number of rows. The authors' package gives other values, because it
+    uses bins of equal mass and all classes by default.
+
+    Examples
+    --------
+    >>> from recal.metrics import debiased_ece
+    >>> round(debiased_ece([[0.9, 0.1]] * 100, [0] * 70 + [1] * 30), 4)
+    0.1946
+    """
+    if norm not in (1, 2):
+        raise InputError("must be 1 or 2", argument="norm", came=f"got {norm!r}")
+    return _debiased(bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight), norm)
+
+
+def _debiased(table: BinTable, norm: int) -> float:
+    filled = table.counts > 0
+    rows, gaps, shares = table.effective[filled], table.gaps[filled], table.shares[filled]
+    variance = table.accuracy[filled] * (1 - table.accuracy[filled])
+    if norm == 2:
+        single = rows <= 1 + 1e-9
+        noise = variance / np.where(single, 1.0, rows - 1)
+        squares = np.where(single, 0.0, gaps**2 - noise)
+        return float(np.sqrt(max(float(shares @ squares), 0.0)))
+    return float(2 * table.ece() - shares @ _folded_normal_mean(gaps, np.sqrt(variance / rows)))
+
+
+def _folded_normal_mean(mean: Vector, deviation: Vector) -> Vector:
+    """E|X| of normal variables."""
+    safe = np.where(deviation > 0, deviation, 1.0)
+    ratio = np.abs(mean) / safe
+    folded = safe * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + np.abs(mean) * _erf(ratio / np.sqrt(2))
+    return np.where(deviation > 0, folded, np.abs(mean))
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = None) -> Vector:
+    """Edges of bins with equal numbers of rows, as far as ties allow: equal confidences share a bin."""
+    if weights is not None and np.ptp(weights) > 0:
+        order = np.argsort(confidence)
+        shares = np.cumsum(weights[order]) / weights.sum()
+        ends = np.searchsorted(shares, np.arange(1, check_n_bins(n_bins)) / n_bins * (1 - 1e-12))
+        inner = np.unique(np.r_[confidence[order][ends], confidence[order][-1]])
+        return np.concatenate([[0.0], inner[:-1], [1.0]])
+    n, ordered = len(confidence), np.sort(confidence)
+    share, extra = divmod(n, check_n_bins(n_bins))
+    b = np.arange(1, n_bins + 1)
+    last = b * share + np.minimum(b, extra) - 1  # the first `extra` bins hold one row more
+    inner = np.unique(ordered[last[last >= 0]])
+    return np.concatenate([[0.0], inner[:-1], [1.0]])
+
+
+def table_of(confidence: Vector, correct: NDArray[np.bool_], edges: Vector, weights: Vector | None = None) -> BinTable:
+    """Bin rows by their confidence, between any edges."""
+    bin_of = assign_bins(confidence, edges)
+
+    def total(values: NDArray[Any] | None) -> Vector:
+        if weights is not None:
+            values = weights if values is None else weights * values
+        return np.bincount(bin_of, weights=values, minlength=len(edges) - 1).astype(np.float64)
+
+    squares = None if weights is None else total(weights)
+    return BinTable(edges, total(None), total(confidence), total(correct), squares)
+
+
+def adaptive_ece(
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
+    """ECE with bins of equal numbers of rows, so that no bin is nearly empty.
+
+    Rows of equal confidence share a bin. With many ties there are fewer bins, or bins of unequal size.
+
+    Examples
+    --------
+    >>> from recal.metrics import adaptive_ece
+    >>> round(adaptive_ece([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]], [0, 0, 0, 1], n_bins=2), 3)
+    0.15
+    """
+    confidence, correct, weights = ranked(probs, y, classes, sample_weight)
+    return table_of(confidence, correct, equal_mass_edges(confidence, n_bins, weights), weights).ece()
+
+
+def classwise_ece(
+    probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
+    """Mean over all classes of the binary ECE of the class's probability.
+
+    Every column counts once, including classes that never occur in `y`.
+
+    Examples
+    --------
+    >>> from recal.metrics import classwise_ece
+    >>> round(classwise_ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
+    0.45
+    """
+    edges = equal_width_edges(n_bins)
+    if is_graded(probs):
+        raise InputError(
+            "needs the probabilities of all classes, shape (n_samples, n_classes)",
+            subject="Class-wise ECE",
+            came="got the confidence of each answer only",
+        )
+    array, labels = check_pair(probs, y, classes)
+    if sample_weight is not None:
+        ranked(array, labels)  # checks the values
+        weights = check_weights(sample_weight, len(array))
+        columns = (table_of(array[:, k].astype(np.float64), labels == k, edges, weights) for k in range(array.shape[1]))
+        return float(
+            np.mean([np.abs(table.confidence_sums - table.correct).sum() for table in columns]) / weights.sum()
+        )
+    gaps = np.zeros((1, array.shape[1], n_bins))
+    run(bin_classwise, array, labels, edges, np.zeros(len(array), np.intp), gaps)
+    return float(np.abs(gaps).sum() / (len(array) * array.shape[1]))
+
+
+def smooth_ece(
+    probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
+    """Smooth ECE of the prediction's confidence: no bins (Blasiok and Nakkiran, 2023).
+
+    The residuals, confidence minus outcome, are smoothed over [0, 1] with a Gaussian kernel that is reflected at both
+    ends. The error at bandwidth s is the integral of their absolute value. It falls as s grows; the smooth ECE is the
+    error at the bandwidth that equals it. It has no parameter and is continuous in the probabilities.
+
+    Examples
+    --------
+    >>> from recal.metrics import smooth_ece
+    >>> round(smooth_ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
+    0.35
+    """
+    confidence, correct, weights = ranked(probs, y, classes, sample_weight)
+    shares = 1.0 / len(confidence) if weights is None else weights / weights.sum()
+    return fixed_point(cosine_coefficients(confidence, (confidence - correct) * shares))
+
+
+def cosine_coefficients(confidence: Vector, weights: Vector) -> Vector:
+    """Cosine transform of weighted points on a grid; a reflected Gaussian kernel multiplies it elementwise."""
+    grid = np.zeros(_GRID + 1)
+    spread_on_grid(confidence, weights, grid)
+    return transform_grid(grid)
+
+
+def transform_grid(grid: Vector) -> Vector:
+    mirrored = grid.copy()
+    # A point on the border coincides with its own mirror image.
+    mirrored[..., 0] *= 2
+    mirrored[..., -1] *= 2
+    return _cosines(mirrored)
+
+
+def _cosines(values: Vector) -> Vector:
+    """Cosine transform of type 1: x_0 + (-1)^k x_N + 2 sum x_j cos(pi j k / N)."""
+    return np.fft.rfft(np.concatenate([values, values[..., -2:0:-1]], axis=-1), axis=-1).real
+
+
+def smooth_residuals(coefficients: Vector, bandwidth: float) -> Vector:
+    """Smoothed residuals at the grid points, times their spacing."""
+    size = coefficients.shape[-1] - 1
+    waves = np.pi * np.arange(size + 1)
+    return _cosines(coefficients * np.exp(-0.5 * (bandwidth * waves) ** 2)) / (2 * size)
+
+
+def error_at(coefficients: Vector, bandwidth: float) -> float:
+    """Smooth error at a bandwidth: the integral of the absolute smoothed residuals."""
+    field = np.abs(smooth_residuals(coefficients, bandwidth))
+    return float(field.sum() - 0.5 * (field[0] + field[-1]))
+
+
+def fixed_point(coefficients: Vector) -> float:
+    """The bandwidth that equals the error at that bandwidth."""
+    low, high = 0.0, 1.0
+    while high - low > _BANDWIDTH_TOLERANCE:
+        middle = 0.5 * (low + high)
+        if error_at(coefficients, middle) > middle:
+            low = middle
+        else:
+            high = middle
+    return high if low > 0.0 else 0.0
+
+
+def spread_on_grid(positions: Vector, weights: Vector, grid: Vector) -> None:
+    """Split each weight between the two grid points around its position in [0, 1]; the nearer one gets more."""
+    last = len(grid) - 1
+    place = positions * last
+    left = np.minimum(place.astype(np.intp), last - 1)
+    right_share = place - left
+    grid += np.bincount(left, weights=weights * (1.0 - right_share), minlength=len(grid))
+    grid += np.bincount(left + 1, weights=weights * right_share, minlength=len(grid))

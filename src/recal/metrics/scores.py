@@ -1,0 +1,311 @@
+"""Proper scores, the error rate, scores of the ranking by confidence, and what a proper score is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.checks import check_labels, check_probs, check_weights, is_graded
+from recal.engine.kernels import bins
+from recal.errors import InputError
+from recal.metrics import rows as row_kernels
+from recal.metrics.rows import Array, Classes, Vector, check_pair, negative_log_likelihoods, ranked, run, score
+from recal.transforms.preprocessing import PROBABILITY_FLOOR
+
+
+def brier(
+    probs: ArrayLike,
+    y: ArrayLike,
+    *,
+    normalised: bool = True,
+    classes: Classes = None,
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Mean squared distance between the probabilities and the one-hot label, divided by the number of classes.
+
+    Tables call it "Brier / K". Most libraries do not divide if there are more than two classes; use
+    ``normalised=False`` to compare with them.
+
+    Parameters
+    ----------
+    probs : array-like of shape (n_samples, n_classes) or (n_samples,)
+        Probabilities. A 1-D array is the confidence of each answer; the score is then that of right and wrong.
+    y : array-like of shape (n_samples,)
+        Integers are column indices; other labels need `classes`. With a 1-D `probs`: which answers are right.
+    normalised : bool
+        Divide by the number of classes, as the ReCal paper does. False gives the plain score between 0 and 2.
+    classes : sequence of length n_classes, optional
+    sample_weight : array-like of shape (n_samples,), optional
+        Relative weights: multiplying all of them by a number changes nothing.
+
+    Examples
+    --------
+    >>> from recal.metrics import brier
+    >>> round(brier([[0.9, 0.1]], [0]), 4), round(brier([[0.9, 0.1]], [0], normalised=False), 4)
+    (0.01, 0.02)
+    """
+    rows = score(probs, y, classes)
+    mean = _mean(rows.brier, sample_weight)
+    return mean / rows.n_classes if normalised else mean
+
+
+def nll(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None) -> float:
+    """Mean negative log-likelihood of the label, in nats; infinite if a label has the probability 0.
+
+    Examples
+    --------
+    >>> from recal.metrics import nll
+    >>> round(nll([[0.5, 0.5]], [0]), 4)
+    0.6931
+    """
+    if is_graded(probs):
+        return _mean(score(probs, y, classes).nll, sample_weight)
+    array, labels = check_pair(probs, y, classes)
+    losses = np.empty(len(array))
+    run(negative_log_likelihoods, array, labels, losses)
+    return _mean(losses, sample_weight)
+
+
+def error_rate(
+    probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
+    """Share of rows whose most probable class is not the label; of equal classes, the first one counts.
+
+    Examples
+    --------
+    >>> from recal.metrics import error_rate
+    >>> error_rate([[0.9, 0.1], [0.8, 0.2]], [0, 1])
+    0.5
+    """
+    return 1.0 - _mean(ranked(probs, y, classes)[1], sample_weight)
+
+
+def _mean(values: NDArray[Any], sample_weight: ArrayLike | None) -> float:
+    if sample_weight is None:
+        return float(values.mean())
+    weights = check_weights(sample_weight, len(values))
+    positive = weights > 0.0  # 0 times an infinite loss would be NaN
+    return float(np.average(values[positive], weights=weights[positive]))
+
+
+class Runs(NamedTuple):
+    """Runs of rows with equal confidence, least confident first.
+
+    `sizes` and `correct` are sums of weights, if rows are weighted; `rows` is then the number of rows in each run.
+    """
+
+    sizes: Vector
+    correct: Vector
+    confidence: Vector
+    rows: NDArray[np.intp] | None = None
+
+
+def runs(confidence: Vector, correct: NDArray[np.bool_], weights: Vector | None = None) -> Runs:
+    """Gather rows of equal confidence, so that metrics do not depend on the order of rows."""
+    if weights is None:
+        return _unweighted_runs(confidence, correct)
+    order = np.argsort(confidence)
+    ordered = confidence[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    right = np.add.reduceat((weights * correct)[order], starts)
+    return Runs(np.add.reduceat(weights[order], starts), right, ordered[starts], np.diff(np.r_[starts, len(ordered)]))
+
+
+def _unweighted_runs(confidence: Vector, correct: NDArray[np.bool_]) -> Runs:
+    """Sort confidence and correctness packed into one integer: the bits of a float in [0, 1] sort like the float."""
+    keys = (confidence + 0.0).view(np.uint64)  # turns -0 into 0
+    keys <<= np.uint64(1)
+    keys |= correct.view(np.uint8)
+    keys.sort()
+    right = np.cumsum(keys & np.uint64(1), dtype=np.int64)
+    keys >>= np.uint64(1)
+    last = np.flatnonzero(np.r_[keys[1:] != keys[:-1], True])
+    sizes, hits = np.diff(last, prepend=-1), np.diff(right[last], prepend=0)
+    return Runs(sizes.astype(np.float64), hits.astype(np.float64), keys.view(np.float64)[last])
+
+
+def ks_error(
+    probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None
+) -> float:
+    """Kolmogorov-Smirnov calibration error (Gupta et al., 2021): no bins.
+
+    Rows are sorted by confidence. The error is the largest distance between the cumulative sums of confidence and of
+    right answers, divided by the number of rows.
+
+    Examples
+    --------
+    >>> from recal.metrics import ks_error
+    >>> round(ks_error([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
+    0.4
+    """
+    return ks_of(runs(*ranked(probs, y, classes, sample_weight)))
+
+
+def ks_of(gathered: Runs) -> float:
+    gaps = np.cumsum(gathered.sizes * gathered.confidence - gathered.correct)
+    return float(np.abs(gaps).max() / gathered.sizes.sum())
+
+
+def aurc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None) -> float:
+    """Area under the risk-coverage curve: the error rate among the i most confident rows, averaged over i = 1..n.
+
+    Low if wrong predictions have low confidence; 0 if every row is right and 1 if every row is wrong. Rows of equal
+    confidence count with the expectation over their order. With weights, the error rates and the average are weighted.
+
+    Examples
+    --------
+    >>> from recal.metrics import aurc
+    >>> aurc([[0.9, 0.1], [0.8, 0.2]], [0, 1])  # risks 0 and 1/2
+    0.25
+    """
+    return aurc_of(runs(*ranked(probs, y, classes, sample_weight)))
+
+
+def aurc_of(gathered: Runs, harmonic: Vector | None = None) -> float:
+    if gathered.rows is not None:
+        return _weighted_area(gathered.sizes, gathered.correct, gathered.rows)
+    if harmonic is None and len(gathered.sizes) > row_kernels.SMALL:
+        return float(bins.risk_coverage_area(gathered.sizes, gathered.correct))
+    if harmonic is None:
+        harmonic = harmonic_numbers(int(gathered.sizes.sum()))
+    return risk_coverage_area(gathered.sizes, gathered.correct, harmonic)
+
+
+def _weighted_area(sizes: Vector, correct: Vector, rows: NDArray[np.intp]) -> float:
+    """Weighted mean of the risk at each row's coverage; the rows of a run share its weight and its errors equally."""
+    weights = np.repeat(sizes / rows, rows)[::-1]
+    wrong = np.repeat((sizes - correct) / rows, rows)[::-1]
+    return float(weights @ (np.cumsum(wrong) / np.cumsum(weights)) / weights.sum())
+
+
+def harmonic_numbers(n: int) -> Vector:
+    """H(0), ..., H(n), with H(i) = 1 + 1/2 + ... + 1/i."""
+    return np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n + 1))])
+
+
+def auroc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weight: ArrayLike | None = None) -> float:
+    """How well confidence separates right from wrong predictions: the chance that a right one has more confidence.
+
+    Equal confidences count one half. NaN if every row is right or every row is wrong, because there is no pair.
+
+    Examples
+    --------
+    >>> from recal.metrics import auroc
+    >>> auroc([[0.9, 0.1], [0.8, 0.2]], [0, 1])
+    1.0
+    """
+    return auroc_of(runs(*ranked(probs, y, classes, sample_weight)))
+
+
+def auroc_of(gathered: Runs) -> float:
+    wrong = gathered.sizes - gathered.correct
+    pairs = gathered.correct.sum() * wrong.sum()
+    if pairs == 0:
+        return float("nan")
+    wrong_below = np.cumsum(wrong) - wrong / 2
+    return float(gathered.correct @ wrong_below / pairs)
+
+
+def risk_coverage_area(sizes: Array, correct: Array, harmonic: Array) -> float:
+    """Mean risk over all coverages, from runs of equal confidence, least confident first.
+
+    Errors are spread evenly within a run, which is the expectation over the order of its rows. After s rows with e
+    errors, the risks at the run's m coverages are (e + r j) / (s + j) for j = 1..m; their sum is
+    r m + (e - r s)(H(s+m) - H(s)).
+    """
+    filled = np.flatnonzero(sizes)[::-1]
+    size = sizes[filled].astype(np.intp)
+    wrong = sizes[filled] - correct[filled]
+    rate, after = wrong / sizes[filled], np.cumsum(size)
+    before, errors = after - size, np.cumsum(wrong) - wrong
+    area = (rate * size + (errors - rate * before) * (harmonic[after] - harmonic[before])).sum()
+    return float(area / after[-1])
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """A loss and its two parts.
+
+    Attributes
+    ----------
+    loss : float
+        Mean loss of the probabilities.
+    refinement : float
+        Loss after cross-validated recalibration. Only a better model, or views, can reduce it.
+    calibration : float
+        ``loss - refinement``: what post-hoc calibration could still gain. It is near 0, or slightly negative, if there
+        is nothing to gain; recalibration on a finite sample then costs a little.
+    """
+
+    loss: float
+    refinement: float
+    calibration: float
+
+
+def decompose(
+    probs: ArrayLike,
+    y: ArrayLike,
+    *,
+    loss: Literal["nll", "brier"] = "nll",
+    calibrator: Any = None,
+    n_folds: int = 5,
+    classes: Classes = None,
+    random_state: int = 0,
+) -> Decomposition:
+    """Split a proper loss into its calibration and refinement parts by cross-validated recalibration.
+
+    Each fold is recalibrated by a method fitted on the other folds. The reduction of the loss is the calibration part.
+    It is a lower bound of what calibration could gain: a better method, or more samples, may gain more.
+
+    Parameters
+    ----------
+    probs : array-like of shape (n_samples, n_classes)
+    y : array-like of shape (n_samples,)
+        Integers are column indices; other labels need `classes`.
+    loss : {"nll", "brier"}
+    calibrator : Calibrator, optional
+        Method of recalibration; a copy is fitted for each fold. By default structured matrix scaling, or structured
+        vector scaling if there are more than 100 classes.
+    n_folds : int
+    classes : sequence of length n_classes, optional
+    random_state : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.metrics import decompose
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(2000, 3))
+    >>> y = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> probs = np.exp(3 * logits) / np.exp(3 * logits).sum(axis=1, keepdims=True)  # overconfident
+    >>> parts = decompose(probs, y)
+    >>> round(parts.loss, 2), round(parts.refinement, 2), round(parts.calibration, 2)
+    (1.17, 0.86, 0.32)
+    """
+    from sklearn.base import clone
+
+    from recal.calibrators import StructuredMatrixScaling, StructuredVectorScaling
+    from recal.calibrators.machinery.folds import stratified_folds
+
+    scores = {"nll": nll, "brier": brier}
+    if loss not in scores:
+        raise InputError("must be 'nll' or 'brier'", argument="loss", came=f"got {loss!r}")
+    array = check_probs(probs).astype(np.float64)
+    labels = check_labels(y, len(array), array.shape[1], classes)
+    if not 2 <= n_folds <= len(labels):
+        raise InputError(
+            f"must lie from 2 to the number of samples, {len(labels)}", argument="n_folds", came=f"got {n_folds}"
+        )
+    if calibrator is None:
+        calibrator = StructuredMatrixScaling() if array.shape[1] <= 100 else StructuredVectorScaling()
+    logs = np.log(np.maximum(array, PROBABILITY_FLOOR))
+    fold_of = stratified_folds(labels, n_folds, np.random.default_rng(random_state))
+    recalibrated = np.empty_like(array)
+    for fold in range(n_folds):
+        fitted = clone(calibrator).fit(logs[fold_of != fold], labels[fold_of != fold])
+        recalibrated[fold_of == fold] = fitted.predict_proba(logs[fold_of == fold])
+    before, after = scores[loss](array, labels), scores[loss](recalibrated, labels)
+    return Decomposition(before, after, before - after)
