@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import read_views
-from recal.decisions.bounds import chance_of_so_few
-from recal.decisions.search import Ranked, certified, ranked
+from recal.decisions.certify import Ranked, certified, chance_of_so_few, ranked
 from recal.decisions.sets import Method, prediction_sets
 
 Vector = NDArray[np.float64]

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import TemperatureScaling, read_views
-from recal.decisions.bounds import chance_of_so_few
-from recal.decisions.search import Ranked, _sequence, certified, likely_start, ranked
+from recal.decisions.certify import Ranked, _sequence, certified, chance_of_so_few, likely_start, ranked
 
 Vector = NDArray[np.float64]
 LEVEL = 0.05

@@ -19,11 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.accuracy_estimators import AccuracyEstimators
 from recal import DecisionRule, TemperatureScaling, Views, decide, profile, read_views
-from recal.decisions import Profile, adapt_to_class_mix, class_mix, estimate_accuracy, to_the_power
-from recal.decisions.following.labelled_sets import labelled_rows
-from recal.decisions.following.process import Process
-from recal.decisions.following.statistics import entropies, row_numbers, statistics
+from recal.decisions import Profile, adapt_to_class_mix, class_mix, to_the_power
+from recal.decisions.watching.following import Process
+from recal.decisions.watching.learning import labelled_rows
+from recal.decisions.watching.statistics import entropies, row_numbers, statistics
 from recal.errors import FewSamplesWarning, SameRowsWarning
 from recal.metrics import ece, nll
 
@@ -257,7 +258,9 @@ def _estimators(views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndarr
     """The accuracy estimate beside those that the literature knows."""
     errors: dict[str, dict[str, list[float]]] = {}
     for draw in range(draws):
-        rng, kept = np.random.default_rng([draw, 3]), fit(views, halves(views, rows, 2000, draw)[0]).kept
+        rng, chosen = np.random.default_rng([draw, 3]), halves(views, rows, 2000, draw)[0]
+        kept = fit(views, chosen).kept
+        estimators = AccuracyEstimators(views.logits[chosen], views.labels[chosen])
         for one in damaged:
             chosen = rng.choice(len(y), 500, replace=False)
             sets = {
@@ -265,9 +268,8 @@ def _estimators(views: Views, damaged: np.ndarray, y: np.ndarray, rows: np.ndarr
                 "and 5 times three classes": _mixed(one, y, rng, 1.0),
             }
             for name, (logits, truth) in sets.items():
-                followed, _, others = estimate_accuracy(kept, logits)
                 right = float((logits.argmax(axis=1) == truth).mean())
-                for estimator, value in {"followed": followed, **others}.items():
+                for estimator, value in {"followed": kept.condition(logits).accuracy, **estimators(logits)}.items():
                     errors.setdefault(name, {}).setdefault(estimator, []).append(abs(value - right))
     print("\n| mean, largest error of the accuracy | " + " | ".join(errors) + " |\n|---|" + "---|" * len(errors))
     for estimator in next(iter(errors.values())):

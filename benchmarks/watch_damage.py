@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.accuracy_estimators import AccuracyEstimators
 from recal import TemperatureScaling, Views, ViewStacking, evaluate, read_views
 from recal.decisions import (
     Profile,
     StreamWatch,
-    estimate_accuracy,
     evaluate_sets,
     prediction_sets,
     profile,
@@ -60,22 +60,22 @@ def main() -> None:
     arguments = parser.parse_args()
     fit = read_views(arguments.folder / "fit.npz")
     with_views, without = profile(fit), profile(Views(fit.logits, labels=fit.labels))
-    calibrator = TemperatureScaling().fit(fit)
+    calibrator, estimators = TemperatureScaling().fit(fit), AccuracyEstimators(fit.logits, fit.labels)
     names = [path.stem for path in arguments.folder.glob("*-*.npz")]
     kinds = sorted(names, key=lambda name: (name.split("-")[0], -_accuracy(arguments.folder, name)))[:: arguments.every]
     errors: dict[str, list[float]] = {}
     print(
-        "| damage | accuracy | alarms: views | alone | stream: views | alone | recal | AC | DoC | ATC "
+        "| damage | accuracy | alarms: views | alone | stream: views | alone | recal | AC | DoC | ATC | prior "
         "| ECE | followed |"
     )
-    print("|---|" + "---|" * 11)
+    print("|---|" + "---|" * 12)
     for name in ["clean", *kinds]:
         views = read_views(arguments.folder / f"{name}.npz")
         plain = Views(views.logits)
         truth = float((views.logits.argmax(1) == views.labels).mean())
-        estimate, _, others = estimate_accuracy(with_views, views)
-        ratio = with_views.condition(views.logits).ratio
-        known = {"recal": estimate, **others}
+        result = with_views.condition(views.logits)
+        ratio = result.ratio
+        known = {"recal": result.accuracy, **estimators(views.logits)}
         for key, value in known.items():
             errors.setdefault(key, []).append(value - truth)
         probs = calibrator.predict_proba(views)

@@ -209,7 +209,7 @@ class Service:
 
     def _followed(self, probs: np.ndarray, sure: np.ndarray, accept: Any) -> tuple[np.ndarray, Any]:
         """Let confidences follow the window's condition; inputs unlike all of the fit's are never accepted."""
-        from recal.decisions.following.powers import followed_confidences, to_the_power
+        from recal.decisions.watching.result import followed_confidences, to_the_power
 
         condition, rows = self.seen.condition, np.isfinite(sure)
         given, followed = probs[rows].astype(np.float64), sure.astype(np.float64)

@@ -13,11 +13,11 @@ from .calibrators.recal import ReCal as ReCal
 from .calibrators.temperature import TemperatureScaling as TemperatureScaling
 from .calibrators.stacking.estimator import ViewStacking as ViewStacking
 from .metrics.evaluation import evaluate as evaluate
-from .decisions.deciding import decide as decide
+from .decisions.guarantee import decide as decide
 from .decisions.rule import DecisionRule as DecisionRule
 from .decisions.sets import prediction_sets as prediction_sets
-from .decisions.profiles import profile as profile
-from .decisions.watching import watch as watch
+from .decisions.watching.profile import profile as profile
+from .decisions.watching.shift import watch as watch
 from .comparison.run import compare as compare
 from .reporting.page.html import report as report
 from .reporting.drawing.figures import reliability_diagram as reliability_diagram

@@ -12,14 +12,13 @@ import pytest
 
 from recal import Blend, Plan
 from recal.decisions import Costs, StreamWatch, accept_followed, decide, profile, watch
-from recal.decisions.bounds import chance_of_so_few
-from recal.decisions.following.condition import UNKNOWN_FROM, Following, _Reading, unknown
-from recal.decisions.following.statistics import row_numbers
-from recal.decisions.penalties import limit
+from recal.decisions.certify import _sequence, certified, chance_of_so_few, likely_start, ranked
 from recal.decisions.rule import DecisionRule
-from recal.decisions.search import _sequence, certified, likely_start, ranked
-from recal.decisions.sets import PredictionSets, prediction_sets
-from recal.decisions.stream import _kept_back
+from recal.decisions.sets import PredictionSets, limit, prediction_sets
+from recal.decisions.watching.following import UNKNOWN_FROM, Following, _Reading
+from recal.decisions.watching.result import unknown
+from recal.decisions.watching.shift import _reserve
+from recal.decisions.watching.statistics import row_numbers
 from recal.errors import FewSamplesWarning
 
 
@@ -194,10 +193,10 @@ def test_ranks_of_a_stream_are_uniform_and_ties_are_drawn():
 def test_a_stream_bets_half_at_once_and_keeps_the_rest_back():
     stream = StreamWatch(profile(np.array([[1.0, 0.0], [3.0, 0.0]])))
     assert stream.capital == pytest.approx(1.0)
-    assert _kept_back(0) == 0.5
-    assert _kept_back(10_000) == pytest.approx(0.5 * 501**-0.2)
+    assert _reserve(0) == 0.5
+    assert _reserve(10_000) == pytest.approx(0.5 * 501**-0.2)
     stream._bet(np.ones(3))
-    expected = 0.125 * (1 + np.array([-1.5, -0.5, 0.5, 1.5]) * 0.5) + (0.5 - _kept_back(1)) / 4 * (
+    expected = 0.125 * (1 + np.array([-1.5, -0.5, 0.5, 1.5]) * 0.5) + (0.5 - _reserve(1)) / 4 * (
         1 + np.array([-1.5, -0.5, 0.5, 1.5]) * 0.5
     )
     np.testing.assert_allclose(stream._players, np.tile(expected, (3, 1)))
@@ -205,7 +204,7 @@ def test_a_stream_bets_half_at_once_and_keeps_the_rest_back():
 
 def test_a_stream_alarms_when_the_capital_reaches_one_over_alpha():
     stream = StreamWatch(profile(np.array([[1.0, 0.0], [3.0, 0.0]])), alpha=0.25)
-    stream._players[:] = (4.0 - _kept_back(1)) / 4  # 4 after a bet that changes nothing
+    stream._players[:] = (4.0 - _reserve(1)) / 4  # 4 after a bet that changes nothing
     stream._bet(np.full(3, 0.5))
     assert stream.capital > 4.0
     assert stream.alarm_at == 1

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from recal.cli.printing import AsJson, print_json, print_table, say, typed, working
-
-if TYPE_CHECKING:
-    from recal.decisions import WatchResult
 
 
 def watch(
@@ -80,14 +77,14 @@ def watch(
     rows = [[one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"] for one in found.findings]
     reactions = "; the share of answers that views change; the share of views in which confidence rose"
     print_table(
-        str(found).split(". ", 1)[0] + ".",
+        found.test_message,
         ["compared", "at the fit", "today", "p"],
         rows,
         note=f"Shown: mean confidence; the share of the class that moved most{reactions if len(rows) > 2 else ''}. "
         "p is corrected for all of them.",
     )
-    _tell_accuracy(found)
-    say(str(found.condition))
+    say(found.accuracy_message)
+    say(found.temperature_message)
     if found.class_mix is not None and found.class_mix.changed:
         names = None if batch.classes is None else list(batch.classes)
         say(f"Another class mix alone explains these inputs: {found.class_mix.moves(names)}.")
@@ -95,18 +92,3 @@ def watch(
     if followed is not None:
         when = "No alarm" if followed.alarm_at is None else f"Alarm at input {followed.alarm_at:,}"
         say(f"As a stream: {when}; the evidence against 'no change' reached {followed.highest:.3g} of {1 / alpha:.3g}.")
-
-
-def _tell_accuracy(found: WatchResult) -> None:
-    if not found.others:
-        return
-    low, high = found.interval
-    shown = [f"{found.accuracy:.3f}", f"{low:.3f} to {high:.3f}"] if found.known else ["unknown", "0 to 1"]
-    rows = [["followed", *shown], *([name, f"{value:.3f}", ""] for name, value in found.others.items())]
-    print_table(
-        f"Accuracy today, estimated without labels; at the fit {found.accuracy_at_fit:.3f}",
-        ["estimate", "value", "95 % interval"],
-        rows,
-        note="'prior shift' is valid if only the class mix changed; the others treat any change as damage. "
-        "None of them detects damage that leaves the logits unchanged.",
-    )

@@ -20,8 +20,8 @@ from recal.collecting.local import as_pool
 from recal.collecting.models.base import as_model
 from recal.collecting.pilot import Picked
 from recal.collecting.predictions import Predictions, apply
-from recal.decisions.following.powers import accept_followed
-from recal.decisions.profiles import profile
+from recal.decisions.watching.profile import profile
+from recal.decisions.watching.result import accept_followed
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Outputs
@@ -75,7 +75,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     pool_ : tuple of transformations
     passes_per_answer_ : float
         How many forward passes an answer took on average in the last `predict_proba`.
-    condition_ : Condition
+    condition_ : WatchResult
         Where inputs are followed, what the last call found of them; ``print(condition_)`` says what was done and why.
 
     Examples

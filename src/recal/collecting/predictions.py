@@ -16,12 +16,11 @@ from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import Engine, choose_engine, open_source
 from recal.collecting.models.base import as_model
 from recal.collecting.sinks.memory import Sink
-from recal.decisions.following.class_mix import ClassMix, adapt_to_class_mix
-from recal.decisions.following.class_mix import class_mix as estimate_class_mix
-from recal.decisions.following.condition import Condition
-from recal.decisions.following.powers import followed_confidences, to_the_power
-from recal.decisions.following.statistics import RowNumbers
-from recal.decisions.profiles import Profile
+from recal.decisions.watching.class_mix import ClassMix, adapt_to_class_mix
+from recal.decisions.watching.class_mix import class_mix as estimate_class_mix
+from recal.decisions.watching.profile import Profile
+from recal.decisions.watching.result import WatchResult, followed_confidences, to_the_power
+from recal.decisions.watching.statistics import RowNumbers
 from recal.errors import InputError, Remedy
 from recal.plan import Plan
 from recal.transforms import Named, Transform
@@ -40,11 +39,11 @@ class Predictions:
     passes: NDArray[np.int64] | None = None  # forward passes of each answer
     confidences: NDArray[np.float64] | None = None  # the chance that each answer is right, as `predict_confidence`
     fitted_rows: int = 0  # how many of the inputs the calibrator was fitted on
-    condition: Condition | None = None  # what following found of these inputs, where it was asked for
+    condition: WatchResult | None = None  # what following found of these inputs, where it was asked for
     class_mix: ClassMix | None = None  # where another class mix than the fit's was asked for
     predictions_changed: int = 0  # by the class mix
 
-    def followed(self, condition: Condition) -> Predictions:
+    def followed(self, condition: WatchResult) -> Predictions:
         """Return the same answers at the temperature that suits these inputs."""
         probs = to_the_power(self.probs, condition.ratio)
         sure = (
@@ -61,7 +60,7 @@ class Predictions:
         return replace(self, probs=probs, confidences=sure, class_mix=mix, predictions_changed=int(other.sum()))
 
     def judged(
-        self, profile: Profile, condition: Condition | None, mix: ClassMix | None, *, estimated: bool = False
+        self, profile: Profile, condition: WatchResult | None, mix: ClassMix | None, *, estimated: bool = False
     ) -> Predictions:
         """Return the answers for the condition and the class mix of these inputs, as far as they were asked for.
 

@@ -1,7 +1,8 @@
-"""What calibrated confidence is for: which answers to accept, which classes to keep, when to stop trusting.
+"""What calibrated confidence is for: which predictions to accept, which classes to keep, when to stop trusting a model.
 
-Begin with `decide`: the threshold above which answers may be accepted. `DecisionRule` is what a runtime needs of it.
-Names load on first use: a file of a rule is read without what finds one. `__init__.pyi` says the same to type checkers.
+Start with `decide`: it finds the threshold above which predictions can be accepted. `DecisionRule` is all that a
+runtime needs of it. Names load on first use, so reading a rule from a file does not load the code that finds one.
+`__init__.pyi` tells type checkers the same.
 """
 
 from __future__ import annotations
@@ -9,38 +10,36 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# Each public name with the module of this folder that defines it.
+# Each public name, and the module that defines it.
 _HOMES = {
-    "decide_crossfitted": "crossfit",
     "Costs": "decision",
     "Decision": "decision",
     "Part": "decision",
-    "decide": "deciding",
-    "Promise": "labels",
-    "more_labels": "labels",
-    "ClassMix": "following.class_mix",
-    "adapt_to_class_mix": "following.class_mix",
-    "class_mix": "following.class_mix",
-    "Condition": "following.condition",
-    "accept_followed": "following.powers",
-    "to_the_power": "following.powers",
-    "Profile": "profiles",
-    "profile": "profiles",
+    "decide": "guarantee",
+    "decide_crossfitted": "guarantee",
+    "Decisions": "curves",
+    "Gain": "curves",
+    "Promise": "curves",
+    "RiskCurve": "curves",
+    "decide_each": "curves",
+    "more_labels": "curves",
+    "risk_curve": "curves",
     "DecisionRule": "rule",
     "PredictionSets": "sets",
     "SetReport": "sets",
     "evaluate_sets": "sets",
     "prediction_sets": "sets",
-    "Decisions": "side_by_side",
-    "Gain": "side_by_side",
-    "RiskCurve": "side_by_side",
-    "decide_each": "side_by_side",
-    "risk_curve": "side_by_side",
-    "StreamWatch": "stream",
-    "Finding": "watching",
-    "WatchResult": "watching",
-    "estimate_accuracy": "watching",
-    "watch": "watching",
+    "ClassMix": "watching.class_mix",
+    "adapt_to_class_mix": "watching.class_mix",
+    "class_mix": "watching.class_mix",
+    "Profile": "watching.profile",
+    "profile": "watching.profile",
+    "Finding": "watching.result",
+    "WatchResult": "watching.result",
+    "accept_followed": "watching.result",
+    "to_the_power": "watching.result",
+    "StreamWatch": "watching.shift",
+    "watch": "watching.shift",
 }
 __all__ = list(_HOMES)
 

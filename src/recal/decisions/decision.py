@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.decisions.bounds import Interval
+from recal.decisions.certify import Interval
 from recal.decisions.rule import DecisionRule
 from recal.errors import InputError
 

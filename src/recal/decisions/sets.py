@@ -26,14 +26,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, check_labels, check_probs
-from recal.decisions.bounds import Interval, share_interval
-from recal.decisions.penalties import limit, needed, parted, smallest
+from recal.decisions.certify import Interval, share_interval
 from recal.decisions.rule import check_share, is_number
 from recal.engine.same_rows import fitted_rows, warn_of_fitted
 from recal.errors import FewSamplesWarning, InputError
 
 Method = Literal["lac", "aps", "raps"]
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+# What is tried: a penalty of 0 is aps.
+PENALTIES = (0.0, 0.001, 0.01, 0.03, 0.1, 0.3, 1.0)
+FREE_RANKS = (1, 2, 5)
+# The part that chooses, and at most so many rows of it.
+_PART = 0.2
+_MOST = 2_000
+# Fewer rows than this choose by luck.
+_FEWEST = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +230,39 @@ def prediction_sets(
     limits = tuple(limit(scores, coverage) for scores in groups)
     _warn_of_whole_sets(limits, [len(group) for group in groups], scores, coverage)
     return replace(form, limits=limits, at_least_one=at_least_one)
+
+
+def parted(n_samples: int, coverage: float) -> tuple[Rows, Rows]:
+    """The rows that choose the penalty and those that make the limit, at random; no rows choose where they are few."""
+    order = np.random.default_rng(0).permutation(n_samples)
+    size = min(int(_PART * n_samples), _MOST)
+    if size < max(_FEWEST, needed(coverage)):
+        size = 0
+    return np.sort(order[:size]), np.sort(order[size:])
+
+
+def smallest(scores: Matrix, ranks: Matrix, labels: Rows, coverage: float) -> tuple[float, int]:
+    """The penalty and the free ranks that give the smallest sets on average; of equal ones the mildest."""
+    rows = np.arange(len(labels))
+    found = []
+    for penalty in PENALTIES:
+        for free in FREE_RANKS if penalty else FREE_RANKS[:1]:
+            penalised = scores + penalty * np.maximum(ranks - free, 0)
+            kept = penalised <= limit(penalised[rows, labels], coverage)
+            found.append((float(kept.sum(axis=1).mean()), penalty, free))
+    _, penalty, free = min(found, key=lambda one: one[0])
+    return penalty, free
+
+
+def needed(coverage: float) -> int:
+    """The fewest scores that have a finite limit."""
+    return math.ceil(coverage / (1.0 - coverage) - 1e-9)
+
+
+def limit(scores: Vector, coverage: float) -> float:
+    """The k-th smallest score, k = ceil((n + 1) coverage): a new score is at most that with this probability."""
+    rank = math.ceil((len(scores) + 1) * coverage - 1e-9)  # 10 x 0.9 is meant as 9
+    return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else math.inf
 
 
 def _tuned(form: PredictionSets, array: Floats, labels: NDArray[np.intp], u: Vector | None) -> PredictionSets:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from recal.decisions.following.class_mix import ByClass
-from recal.decisions.following.condition import Following
-from recal.decisions.profiles import Profile
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets
+from recal.decisions.watching.class_mix import ByClass
+from recal.decisions.watching.following import Following
+from recal.decisions.watching.profile import Profile
 from recal.transforms.preprocessing import Normalize, Preprocessing
 
 RECORDS: tuple[type[Any], ...] = (DecisionRule, PredictionSets, Profile, Following, ByClass, Normalize, Preprocessing)

@@ -24,9 +24,9 @@ from recal.transforms.pool import Own, by_name
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
     from recal.collecting.classifier import CalibratedClassifier
-    from recal.decisions.profiles import Profile
     from recal.decisions.rule import DecisionRule
     from recal.decisions.sets import PredictionSets
+    from recal.decisions.watching.profile import Profile
 
     Savable: TypeAlias = Calibrator | CalibratedClassifier | Plan | DecisionRule | PredictionSets | Profile
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from recal.calibrators.base import Calibrator
 from recal.decisions import Decision
-from recal.decisions.side_by_side import Gain
+from recal.decisions.curves import Gain
 from recal.files.origin import MARK
 from recal.metrics import Evaluation
 

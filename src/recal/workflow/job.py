@@ -32,7 +32,7 @@ from recal.collecting.pilot import Picked, pilot_path, run_pilot
 from recal.collecting.predictions import passes_of
 from recal.comparison import compare_probs
 from recal.decisions import decide_each, profile
-from recal.decisions.crossfit import crossfitted_answers
+from recal.decisions.guarantee import crossfitted_answers
 from recal.decisions.rule import check_share
 from recal.engine.replay import calibrated_probs
 from recal.errors import InputError, Remedy

@@ -115,7 +115,6 @@ def test_watch_makes_a_profile_and_compares(files, capsys):
     same = answer(capsys, "watch", files / "profile", files / "fit.npz")
     worse = answer(capsys, "watch", files / "profile", files / "worse.npz", "--stream")
     assert (same["alarm"], worse["alarm"]) == (False, True)
-    assert worse["other_estimates"]["ATC"] < same["other_estimates"]["ATC"] - 0.1
     assert (worse["known"], worse["accuracy"], worse["interval"]) == (False, None, [0.0, 1.0])
     assert "3 are needed" in worse["reason"]
     assert worse["stream"]["alarm_at"] < 300
@@ -123,6 +122,7 @@ def test_watch_makes_a_profile_and_compares(files, capsys):
     out = capsys.readouterr().out
     assert "differ from those of the fit" in out
     assert "Alarm at input" in out
+    assert out.count("ccuracy is unknown") == 1, "one estimate of the accuracy, or none"
 
 
 def test_watch_says_what_it_needs(files, capsys):

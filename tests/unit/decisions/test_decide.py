@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from recal import decide
-from recal.decisions.bounds import chance_of_so_few, share_interval
-from recal.decisions.search import _sequence, certified, ranked
+from recal.decisions.certify import _sequence, certified, chance_of_so_few, ranked, share_interval
 from recal.errors import InputError
 
 

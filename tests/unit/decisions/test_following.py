@@ -11,10 +11,9 @@ import pytest
 from recal import Views, load, profile, save, watch
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.decisions import StreamWatch, class_mix, to_the_power
-from recal.decisions.following.condition import Following, held_back
-from recal.decisions.following.labelled_sets import labelled_rows
-from recal.decisions.following.process import LENGTH, NOISE, Process, TwoReadings
-from recal.decisions.following.statistics import row_numbers, statistics
+from recal.decisions.watching.following import LENGTH, NOISE, Following, Process, TwoReadings, held_back
+from recal.decisions.watching.learning import labelled_rows
+from recal.decisions.watching.statistics import row_numbers, statistics
 from recal.errors import FileError, InputError
 
 CLASSES = 6
@@ -209,10 +208,10 @@ def test_a_stream_knows_the_condition_of_its_last_thousand(kept):
     clean, faded = damaged(labels(1200, 1), "none", 0.0, 1), damaged(labels(1000, 2), "fading", 0.6, 2)
     stream = StreamWatch(kept, use_views=False)
     with pytest.raises(InputError, match="No samples were seen"):
-        assert stream.condition
+        assert stream.result
     for piece in [*np.split(clean, 6), *np.split(faded, 5)]:
         stream.update(piece)
-    assert stream.condition.ratio == pytest.approx(kept.condition(faded).ratio)
+    assert stream.result.ratio == pytest.approx(kept.condition(faded).ratio)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +234,7 @@ def test_a_change_is_followed_as_far_as_it_exceeds_chance_and_its_own_error(chan
 def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
     """One of three kinds lies at the batch and no other near it: without it the process would say "no change"."""
     far = np.full(9, 30.0)
-    monkeypatch.setattr("recal.decisions.following.condition.statistics", lambda rows: far)
+    monkeypatch.setattr("recal.decisions.watching.following.statistics", lambda rows: far)
     statistics_ = np.zeros((4, 9)) + np.outer([0, 1, 0, 0], far) + np.outer([0, 0, 1, -1], np.r_[60.0, np.zeros(8)])
     following = Following(
         beta=1.0,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from recal import TemperatureScaling, load, prediction_sets, save
-from recal.decisions.penalties import parted, smallest
-from recal.decisions.sets import PredictionSets, content_uniforms, evaluate_sets
+from recal.decisions.sets import PredictionSets, content_uniforms, evaluate_sets, parted, smallest
 from recal.errors import FewSamplesWarning, InputError
 
 

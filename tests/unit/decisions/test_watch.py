@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from recal import TemperatureScaling, Views, load, save
-from recal.decisions import Profile, StreamWatch, estimate_accuracy, profile, watch
-from recal.decisions.profiles import Reactions
-from recal.decisions.watching import _distance, _max_t
+from recal.decisions import Profile, StreamWatch, profile, watch
+from recal.decisions.watching.profile import Reactions
+from recal.decisions.watching.shift import _distance, _max_t
 from recal.errors import FileError, InputError, SameRowsWarning
 
 
@@ -73,17 +73,6 @@ def test_without_labels_at_the_fit_accuracy_is_not_estimated():
     found = watch(kept, views(100, 1))
     assert math.isnan(found.accuracy)
     assert "made without labels" in str(found)
-
-
-def test_the_known_estimators_by_hand():
-    fit, new = views(1000, 0), views(500, 1, strength=2.0)
-    kept = profile(fit)
-    sure = [TemperatureScaling().fit(fit).predict_proba(v).max(1) for v in (fit, new)]
-    right = (fit.logits.argmax(1) == fit.labels).mean()
-    _, _, others = estimate_accuracy(kept, new)
-    assert others["average confidence"] == pytest.approx(sure[1].mean(), abs=1e-6)
-    assert others["difference of confidences"] == pytest.approx(right + sure[1].mean() - sure[0].mean(), abs=1e-6)
-    assert others["ATC"] == pytest.approx((sure[1] > np.quantile(sure[0], 1 - right)).mean(), abs=0.005)
 
 
 @pytest.mark.parametrize("levels", [3, 30, 10_000])
@@ -209,12 +198,11 @@ def test_what_is_no_profile_is_refused_with_what_to_pass():
         watch("profile.recal", logits)
     calibrator = TemperatureScaling().fit(logits, np.arange(60) % 3)
     calibrator.profile_ = profile(logits, np.arange(60) % 3)
-    for use in (watch, estimate_accuracy):
-        with pytest.raises(InputError, match=r"got TemperatureScaling. Pass its `profile_`"):
-            use(calibrator, logits)
+    with pytest.raises(InputError, match=r"got TemperatureScaling. Pass its `profile_`"):
+        watch(calibrator, logits)
 
 
-@pytest.mark.parametrize("name", ["beta", "accuracy", "confidence", "cut"])
+@pytest.mark.parametrize("name", ["beta", "accuracy", "cut"])
 def test_a_profile_holds_numbers(name):
     logits = np.random.default_rng(0).normal(size=(60, 3))
     with pytest.raises(InputError, match=f"`{name}` of a profile must be a number, got None"):

@@ -12,7 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from recal import decide, load, read_views
 from recal.calibrators import TemperatureScaling
 from recal.collecting import as_model, as_source
-from recal.decisions.side_by_side import Gain
+from recal.decisions.curves import Gain
 from recal.errors import FileError, InputError
 from recal.transforms import as_transform
 from recal.workflow.folder import calibration_in

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from recal.checks import Floats
 from recal.decisions import Profile, class_mix
-from recal.decisions.following.condition import FEWEST_KINDS
-from recal.decisions.profiles import sigmoid
+from recal.decisions.watching.following import FEWEST_KINDS
+from recal.decisions.watching.profile import sigmoid
 
 Vector = NDArray[np.float64]
 

@@ -1,8 +1,8 @@
-"""What inputs looked like when the calibration was fitted: all that a watch without labels compares with.
+"""A profile of the inputs of a fit: what new inputs are compared with.
 
-A profile keeps a few numbers of each sample (never the input): how confident the model was, what it answered, and how
-each view changed that. Views help twice here. They say how steady an answer is; and a view is a damaged input whose
-label is known, from which a profile with labels learns to follow damage without them (`following`).
+A profile keeps a few numbers of each sample, never the input: the model's confidence, its prediction, and how each view
+changes both. Views help twice. They show how stable a prediction is. And a view is a damaged input with a known label,
+from which `learning` learns to follow damage.
 """
 
 from __future__ import annotations
@@ -16,36 +16,40 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, check_labels, check_logits
-from recal.decisions.following.class_mix import ByClass, learn_classes
-from recal.decisions.following.condition import Condition, Following, unknown
-from recal.decisions.following.learning import FEWEST_ROWS, learn
-from recal.decisions.following.prior_shift import recalls
-from recal.decisions.following.statistics import RowNumbers, join_rows, row_numbers
+from recal.decisions.watching.class_mix import ByClass, learn_classes
+from recal.decisions.watching.following import Following
+from recal.decisions.watching.learning import FEWEST_ROWS, learn
+from recal.decisions.watching.result import WatchResult, unknown
+from recal.decisions.watching.statistics import RowNumbers, join_rows, row_numbers
 from recal.errors import InputError
 from recal.transforms import as_transform
 from recal.views import Views
 
 Vector = NDArray[np.float64]
-# More rows than this would make a file large and a test no sharper.
+# More rows make a file larger and a test no more powerful.
 MAX_ROWS = 20_000
 
 
 class Reactions(NamedTuple):
-    """What a watch reads of each sample."""
+    """The numbers of each sample that a watch compares."""
 
-    log_odds: Vector  # of the model's confidence in its answer
+    log_odds: Vector  # of the model's confidence in its prediction
     answers: NDArray[np.intp]
     groups: NDArray[np.uint8]  # (n, n_views) of 1..4, as numbered in `Group`
 
     @property
     def changed(self) -> Vector:
-        """The share of views that change the answer; groups 1 and 2."""
+        """The share of views that change the prediction: groups 1 and 2."""
         return (self.groups <= 2).mean(axis=1) if self.groups.shape[1] else np.zeros(len(self.answers))
+
+    @property
+    def without_views(self) -> Reactions:
+        return self._replace(groups=self.groups[:, :0])
 
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """What inputs looked like at the fit; made by `profile`, saved alone or as a calibrator's ``profile_``.
+    """What the inputs of a fit looked like; made by `profile`, saved alone or as a calibrator's ``profile_``.
 
     Parameters
     ----------
@@ -55,16 +59,16 @@ class Profile:
     log_odds, answers, groups : arrays of n_samples rows
         See `Reactions`.
     beta : float
-        1/T, the temperature by which confidences are calibrated on the fitting samples.
-    accuracy, confidence, cut : float
-        Of the fitting samples: the share of right answers (NaN without labels), the mean calibrated confidence, and
-        the confidence that a share of them equal to the accuracy lies above (ATC; Garg et al., 2022).
+        1/T of temperature scaling on the samples of the fit.
+    accuracy, cut : float
+        Of the samples of the fit: the accuracy (NaN without labels), and the confidence above which a share of them
+        equal to the accuracy lies (ATC; Garg et al., 2022).
     following : Following, optional
-        What the views taught about damage; None without labels or with fewer than 100 samples.
-    class_shares, class_recalls : arrays of shape (n_classes,), optional
-        Of the fitting samples: each class's share, and the share of right answers to its samples.
+        What the views teach about damage; None without labels or with fewer than 100 samples.
+    class_shares : array of shape (n_classes,), optional
+        The share of each class in the samples of the fit.
     by_class : ByClass, optional
-        What the samples of each class showed, by which `class_mix` judges another mix.
+        What `class_mix` needs to know about the samples of each class.
     """
 
     n_classes: int
@@ -74,11 +78,9 @@ class Profile:
     groups: NDArray[np.uint8]
     beta: float
     accuracy: float
-    confidence: float
     cut: float
     following: Following | None = None
     class_shares: Vector | None = None
-    class_recalls: Vector | None = None
     by_class: ByClass | None = None
 
     def __post_init__(self) -> None:
@@ -89,14 +91,14 @@ class Profile:
         for name, shape in shapes.items():
             if np.shape(getattr(self, name)) != shape or n < 2:
                 raise InputError(f"of a profile must have the shape {shape} of 2 rows or more", argument=name)
-        for values in (self.class_shares, self.class_recalls):
-            if values is not None and (values.shape != (self.n_classes,) or not np.isfinite(values).all()):
-                raise InputError(f"A profile's class shares and recalls must be {self.n_classes} finite numbers.")
+        shares = self.class_shares
+        if shares is not None and (shares.shape != (self.n_classes,) or not np.isfinite(shares).all()):
+            raise InputError(f"The class shares of a profile must be {self.n_classes} finite numbers.")
         if self.by_class is not None:
             self.by_class.check(self.n_classes)
         if not isinstance(self.following, Following | None):
             raise InputError(f"`following` must be a Following, got a {type(self.following).__name__}.")
-        for name in ("beta", "accuracy", "confidence", "cut"):
+        for name in ("beta", "accuracy", "cut"):
             if not isinstance(getattr(self, name), float | int):
                 raise InputError("of a profile must be a number", argument=name, came=f"got {getattr(self, name)!r}")
         if not (np.isfinite(self.log_odds).all() and self.beta > 0):
@@ -106,51 +108,51 @@ class Profile:
 
     @property
     def labelled(self) -> bool:
-        """Whether labels were known, so that accuracy can be estimated later."""
+        """Whether the profile was made with labels, so that accuracy can be estimated later."""
         return not math.isnan(self.accuracy)
 
     @property
     def reactions(self) -> Reactions:
         return Reactions(self.log_odds, np.asarray(self.answers, np.intp), self.groups)
 
-    def condition(self, logits: Floats) -> Condition:
-        """What a batch of logits says about damage: its accuracy and the temperature that suits it, or why not."""
+    def condition(self, logits: Floats) -> WatchResult:
+        """Return accuracy and temperature of a batch of logits, or why they are unknown; no test is made."""
         return self.condition_of([self.numbers(check_logits(logits))])
 
     def numbers(self, logits: Floats) -> RowNumbers:
-        """What `condition_of` needs of a piece of a batch, so that a large one need not be held whole."""
+        """Return what `condition_of` needs of one piece of a batch, so that a large batch need not be in memory."""
         self.check_classes(logits.shape[1])
         return row_numbers(logits, self.beta, math.nan if self.following is None else self.following.cut)
 
-    def condition_of(self, pieces: Sequence[RowNumbers]) -> Condition:
-        """The condition of a batch that was read in pieces."""
+    def condition_of(self, pieces: Sequence[RowNumbers]) -> WatchResult:
+        """Return the same as `condition` for a batch that was read in pieces."""
         if self.following is not None:
             return self.following.condition_of(join_rows(pieces))
-        few = f"the profile is of an earlier version, or of fewer than {FEWEST_ROWS} samples"
-        why = few if self.labelled else "the profile was made without labels"
-        return unknown(self.beta, why)
+        few = f"the profile was made from fewer than {FEWEST_ROWS} samples"
+        reason = few if self.labelled else "the profile was made without labels"
+        return unknown(self.beta, reason, sum(len(piece.answers) for piece in pieces))
 
     def check_classes(self, n_classes: int) -> None:
-        """Refuse inputs of another number of classes."""
+        """Refuse inputs with another number of classes."""
         if n_classes != self.n_classes:
-            raise InputError(f"This profile is of {self.n_classes} classes, got {n_classes}.")
+            raise InputError(f"This profile has {self.n_classes} classes, got {n_classes}.")
 
     def held_by(self, views: Views) -> bool:
-        """Whether views hold all that the profile compares."""
+        """Whether views contain every transformation that the profile compares."""
         return all(views.holds(spec) for spec in self.transforms)
 
 
 def profile(views: Views | ArrayLike, y: ArrayLike | None = None, *, random_state: int | None = 0) -> Profile:
-    """Take the profile of the samples that a calibration was fitted on.
+    """Make the profile of the samples of a fit.
 
     Parameters
     ----------
     views : Views, or logits of shape (n_samples, n_classes)
-        Views of three or more kinds of damage teach `watch` to follow damage from logits alone.
+        With views of three or more kinds of damage, `watch` can follow damage from logits alone.
     y : labels of shape (n_samples,), optional
         By default those of the views. Without labels, accuracy cannot be estimated later.
     random_state : int or None
-        Seed of the resamples, and of the rows that are kept where there are more than 20,000.
+        Seed of the resamples, and of the rows that are kept if there are more than 20,000.
 
     Examples
     --------
@@ -158,42 +160,42 @@ def profile(views: Views | ArrayLike, y: ArrayLike | None = None, *, random_stat
     >>> from recal.decisions import profile
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 3, 500)
-    >>> found = profile(2 * np.eye(3)[y] + rng.normal(size=(500, 3)), y)
-    >>> found.labelled, round(found.accuracy - found.confidence, 1)
-    (True, 0.0)
+    >>> kept = profile(2 * np.eye(3)[y] + rng.normal(size=(500, 3)), y)
+    >>> kept.labelled, kept.accuracy > 0.8
+    (True, True)
     """
     seen = views if isinstance(views, Views) else Views(views)
     rng = np.random.default_rng(random_state)
     labels = seen.labels if y is None else check_labels(y, seen.n_samples, seen.n_classes, seen.classes)
     if seen.n_samples > MAX_ROWS:
-        rows = np.sort(rng.choice(seen.n_samples, MAX_ROWS, replace=False))
-        seen, labels = seen[rows], None if labels is None else labels[rows]
+        chosen = np.sort(rng.choice(seen.n_samples, MAX_ROWS, replace=False))
+        seen, labels = seen[chosen], None if labels is None else labels[chosen]
     specs = tuple(str(transform) for transform in seen.transforms)
-    found = reactions(seen, specs)
+    rows = reactions(seen, specs)
     beta = 1.0 if labels is None else _best_beta(seen, labels)
-    sure = np.exp(log_softmax(seen.logits, beta).max(axis=1))
-    accuracy = math.nan if labels is None else float((found.answers == labels).mean())
-    cut = math.nan if labels is None else float(np.quantile(sure, 1 - accuracy))
-    shares, hits = (None, None) if labels is None else recalls(found.answers == labels, labels, seen.n_classes)
+    accuracy = cut = math.nan
+    shares = None
+    if labels is not None:
+        accuracy = float((rows.answers == labels).mean())
+        cut = float(np.quantile(np.exp(log_softmax(seen.logits, beta).max(axis=1)), 1 - accuracy))
+        shares = np.bincount(labels, minlength=seen.n_classes) / len(labels)
     return Profile(
         n_classes=seen.n_classes,
         transforms=specs,
-        log_odds=found.log_odds,
-        answers=found.answers.astype(np.int32),
-        groups=found.groups,
+        log_odds=rows.log_odds,
+        answers=rows.answers.astype(np.int32),
+        groups=rows.groups,
         beta=beta,
         accuracy=accuracy,
-        confidence=float(sure.mean()),
         cut=cut,
         following=None if labels is None else learn(seen, labels, beta, rng),
         class_shares=shares,
-        class_recalls=hits,
         by_class=None if labels is None else learn_classes(seen.logits, labels, beta, cut),
     )
 
 
 def reactions(views: Views, specs: tuple[str, ...]) -> Reactions:
-    """Read each sample's confidence, answer and groups off the model's logits; no label and no fit is involved."""
+    """Return confidence, prediction and groups of each sample, from the logits alone."""
     from recal.engine.grouping import group
 
     log_probs = log_softmax(views.logits)
@@ -211,7 +213,7 @@ def log_softmax(logits: NDArray[Any], beta: float = 1.0) -> Vector:
 
 
 def _log_odds_of_answer(log_probs: Vector, answers: NDArray[np.intp]) -> Vector:
-    """Log-odds of the top probability, from the sum of the others: it tells rows apart where confidence rounds to 1."""
+    """Return the log-odds of the top probability; they differ between rows even if confidence rounds to 1."""
     others = log_probs.copy()
     rows = np.arange(len(answers))
     others[rows, answers] = -np.inf

@@ -1,10 +1,10 @@
-"""Another class mix than at the fit: estimated from a batch or given, and what it does to probabilities.
+"""Another class mix than at the fit: estimated from a batch or given by the user, and applied to probabilities.
 
-If inputs of each class are as they were and only their shares have changed, Bayes' rule says what becomes of calibrated
-probabilities: each is multiplied by its class's share today over that at the fit. The shares of a batch without labels
-are found by expectation maximisation on probabilities whose class shares are right at the fit (bias-corrected
-temperature scaling; Alexandari, Kundaje and Shrikumar, 2020). Damage changes the mix of *predicted* classes, too, and
-must not be taken for it: a test asks whether the class mix alone explains the batch.
+If the inputs of each class are as before and only the class shares have changed, Bayes' rule applies: each calibrated
+probability is multiplied by its class's share today divided by its share at the fit. The shares of a batch without
+labels are estimated by expectation maximisation on probabilities whose class shares are right at the fit
+(bias-corrected temperature scaling; Alexandari, Kundaje and Shrikumar, 2020). Damage changes the mix of *predicted*
+classes, too. A test therefore asks whether the class mix alone explains the batch.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Floats, check_logits, check_probs
-from recal.decisions.following.prior_shift import class_shares
-from recal.decisions.following.statistics import RowNumbers, row_numbers
+from recal.decisions.watching.statistics import RowNumbers, row_numbers
 from recal.errors import InputError
 
 if TYPE_CHECKING:
-    from recal.decisions.profiles import Profile
+    from recal.decisions.watching.profile import Profile
 
 Vector = NDArray[np.float64]
 
-# Of samples per class with the fit's mix that a batch's own samples are averaged with: rare classes are not ruled out.
+# The batch is averaged with this many samples per class of the fit's mix, so that rare classes are not ruled out.
 _PRIOR = 5.0
-# One-sided normal quantiles: from 1 % on another mix is looked for, and from 10 % on "the mix explains the batch" is
-# given up. To miss another mix costs a gain, and to take damage for one does harm.
+# One-sided normal quantiles. Another mix is considered if the fit's mix is rejected at 1 %, and dropped if that mix is
+# rejected at 10 %. Missing another mix only costs a gain; mistaking damage for another mix does harm.
 _SURPRISE = 2.326
 _DOUBT = 1.2816
-# Following that changes the temperature by more than this takes the batch for damaged.
+# If following changes the temperature by more than this factor, the batch counts as damaged.
 _DAMAGED = 1.1
 SMALLEST_BATCH = 50
-# From so few samples the fit's own shares and offsets are too uncertain: the first test would often reject them.
+# With fewer samples, shares and offsets of the fit are too uncertain and the first test would often reject them.
 SMALLEST_FIT = 500
 _MAX_ROWS = 20_000
 _ROUNDS = 200
 _OFFSET_ROWS = 5000
-# Of samples of the usual inputs that each class's own are averaged with.
+# The numbers of each class are averaged with this many average samples.
 _USUAL = 5.0
 _N_NUMBERS = 4
 _LEAST = 1e-300
+_EM_ROUNDS, _EM_TOLERANCE = 500, 1e-7
 _MORE = "more than the class mix has changed, so the inputs may be damaged"
 
 
@@ -89,7 +89,7 @@ class ClassMix:
 
 @dataclass(frozen=True, eq=False)
 class ByClass:
-    """What the samples of a fit show of each class: all that another mix is judged by.
+    """What `class_mix` needs to know about the samples of each class of a fit.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class ByClass:
     spread: Vector
 
     def check(self, n_classes: int) -> None:
-        """Refuse what cannot belong to a profile of so many classes."""
+        """Refuse arrays of other shapes than a profile with this many classes has."""
         shapes = {"offsets": (n_classes,), "numbers": (n_classes, _N_NUMBERS), "spread": (_N_NUMBERS, _N_NUMBERS)}
         for name, shape in shapes.items():
             array = getattr(self, name)
@@ -117,7 +117,7 @@ class ByClass:
 
 
 def learn_classes(logits: Floats, labels: NDArray[np.intp], beta: float, cut: float) -> ByClass:
-    """Read off labelled samples what `class_mix` needs."""
+    """Compute what `class_mix` needs from labelled samples."""
     n_classes = logits.shape[1]
     values = _numbers(row_numbers(logits, beta, math.nan), cut)
     counts = np.bincount(labels, minlength=n_classes)
@@ -131,9 +131,9 @@ def learn_classes(logits: Floats, labels: NDArray[np.intp], beta: float, cut: fl
 
 
 def _offsets(probs: Vector, counts: NDArray[np.intp]) -> Vector:
-    """Factors by which probabilities get the class shares of their samples: the biases of greatest likelihood.
+    """Return factors that give probabilities the class shares of their samples (maximum likelihood biases).
 
-    A class that no sample gives a probability above 0, such as one that a model masks, keeps its own.
+    A class without any probability above 0, such as one that the model masks, keeps its factor.
     """
     expected = probs.mean(axis=0)
     target = (counts + _USUAL * expected) / (len(probs) + _USUAL)
@@ -147,6 +147,33 @@ def _offsets(probs: Vector, counts: NDArray[np.intp]) -> Vector:
     return np.asarray(factors / factors.mean())
 
 
+def class_shares(probs: Vector, shares: Vector, *, start: Vector | None = None, prior: float = 0.0) -> Vector:
+    """Return the class shares that explain calibrated probabilities best, by expectation maximisation.
+
+    Saerens, Latinne and Decaestecker (2002). `shares` are those of the samples of the calibration. `start` are initial
+    shares; a class with share 0 keeps it. `prior` is a number of pseudo-samples with the mix of `start`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.decisions.watching.class_mix import class_shares
+    >>> class_shares(np.array([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9]]), np.array([0.5, 0.5])).round(2)
+    array([0.71, 0.29])
+    """
+    base = np.maximum(shares, 1e-12)
+    first = base / base.sum() if start is None else start
+    found = first
+    for _ in range(_EM_ROUNDS):
+        ratio = found / base
+        counts = ratio * (probs.T @ (1.0 / np.maximum(probs @ ratio, _LEAST)))
+        after = (counts + prior * first) / (counts.sum() + prior)
+        moved = float(np.abs(after - found).max())
+        found = after
+        if moved < _EM_TOLERANCE:
+            break
+    return np.asarray(found)
+
+
 def class_mix(
     profile: Profile,
     logits: Floats | None = None,
@@ -155,24 +182,24 @@ def class_mix(
     impossible: Iterable[Any] = (),
     classes: Sequence[Any] | None = None,
 ) -> ClassMix:
-    """Return the class mix of new inputs: estimated from their logits, or as given.
+    """Return the class mix of new inputs: estimated from their logits, or given by the user.
 
-    An estimate is used only where the fit had 500 samples and the batch has 50 inputs or more, where the mix of the fit
-    does not explain the batch (1 % level), where another mix alone does (a second test, at 10 %), and where following
-    would leave the temperature as it is, within 10 %. Damaged inputs fail the second test or the third.
+    An estimate is used only if the fit had at least 500 samples and the batch has at least 50 inputs, if the mix of the
+    fit does not explain the batch (1 % level), if another mix alone does (a second test, at 10 %), and if following
+    would change the temperature by at most 10 %. Damaged inputs fail the second test or the third.
 
     Parameters
     ----------
     profile : Profile
         Made with labels.
     logits : array of shape (n_samples, n_classes), optional
-        Of the new inputs. Without them `shares`, or those of the fit, are taken.
+        Of the new inputs. Without them, `shares` or those of the fit are used.
     shares : mapping of class to share, or array of shape (n_classes,), optional
-        Shares that you know. Classes that a mapping does not name divide the rest as at the fit.
+        Known shares. Classes that a mapping does not name share the rest as at the fit.
     impossible : classes
         Classes that cannot occur.
     classes : sequence, optional
-        Names of the columns, where `shares` and `impossible` name classes. Column numbers where not given.
+        Names of the columns, if `shares` and `impossible` use names. Default: column numbers.
 
     Examples
     --------
@@ -198,8 +225,7 @@ def class_mix(
         return _mix(_given(shares, at_fit, names, possible), at_fit, True, "as given")
     start = at_fit * possible / (at_fit @ possible)
     if logits is None or profile.by_class is None:
-        old = "" if profile.by_class is not None else "the profile is of an earlier version"
-        return _mix(start, at_fit, bool(asked), asked or old or "no other was given")
+        return _mix(start, at_fit, bool(asked), asked or "no other was given")
     if (n_fitted := len(profile.answers)) < SMALLEST_FIT:
         few = f"an estimate needs {SMALLEST_FIT} labelled samples at the fit, and there were {n_fitted}"
         return _mix(start, at_fit, bool(asked), asked or few)
@@ -210,10 +236,10 @@ def class_mix(
 
 
 def adapt_to_class_mix(probs: ArrayLike, mix: ClassMix) -> Vector:
-    """Return the probabilities for another class mix: each times its class's share today over that at the fit.
+    """Return probabilities for another class mix.
 
-    **Predictions can change**, also those of calibrators that keep them: a class that has become rare is a less likely
-    answer. A rule of `decide` was made for the mix of its own samples, and its guarantee is for that mix.
+    **Predictions can change**, also for calibrators that keep them: a class that has become rare is a less likely
+    prediction. The guarantee of a rule of `decide` holds for the class mix of its own samples.
 
     Parameters
     ----------
@@ -250,7 +276,7 @@ def _column(name: Any, names: list[Any]) -> int:
 
 
 def _given(shares: Mapping[Any, float] | ArrayLike, at_fit: Vector, names: list[Any], possible: Vector) -> Vector:
-    """Check shares that a person gave, and fill in those of classes that were not named."""
+    """Check the user's shares, and fill in those of classes that were not named."""
     found = np.full(len(at_fit), np.nan)
     if isinstance(shares, Mapping):
         for name, share in shares.items():
@@ -276,7 +302,7 @@ def _given(shares: Mapping[Any, float] | ArrayLike, at_fit: Vector, names: list[
 
 
 def _estimated(profile: Profile, by_class: ByClass, logits: Floats, start: Vector) -> tuple[Vector | None, str]:
-    """The shares that explain a batch best, and what they rest on; None, and why, where they are not to be used."""
+    """Return the shares that explain a batch best and their basis, or None and the reason."""
     logits = check_logits(logits)
     profile.check_classes(logits.shape[1])
     n, n_fit = len(logits), len(profile.answers)
@@ -287,7 +313,7 @@ def _estimated(profile: Profile, by_class: ByClass, logits: Floats, start: Vecto
     probs /= probs.sum(axis=1, keepdims=True)
     at_fit, n = _at_fit(profile), len(rows)
     found = class_shares(probs, at_fit, start=start, prior=_PRIOR * len(start))
-    # A row that is surely of a class that cannot occur speaks for no mix.
+    # A row that is certain to be of an impossible class supports no mix.
     after, before = (np.log(np.maximum(probs @ (mix / at_fit), _LEAST)).sum() for mix in (found, start))
     gain = 2 * float(after - before)
     free = max(int((start > 0).sum()) - 1, 1)
@@ -307,12 +333,12 @@ def _estimated(profile: Profile, by_class: ByClass, logits: Floats, start: Vecto
 
 
 def _numbers(rows: RowNumbers, cut: float) -> Vector:
-    """The numbers of each row whose means by class are compared, (n_samples, 4)."""
+    """Return the numbers of each row whose means by class are compared, (n_samples, 4)."""
     confidence, top, norm = rows.values[:, 0], rows.values[:, 5], rows.values[:, 7]
     return np.column_stack([confidence, confidence > cut, top, norm])
 
 
 def normal_of_chi_square(value: float, degrees: int) -> float:
-    """The normal quantile of a chi-square value (Wilson and Hilferty, 1931): 2.326 is the upper 1 %."""
+    """Convert a chi-square value to a normal quantile (Wilson and Hilferty, 1931): 2.326 is the upper 1 %."""
     part = 2 / (9 * degrees)
     return float((np.cbrt(max(value, 0.0) / degrees) - (1 - part)) / math.sqrt(part))

@@ -1,7 +1,7 @@
-"""Nine numbers that a set of logits shows without labels, by which kinds and strengths of damage are told apart.
+"""Nine statistics of a set of logits that tell kinds and strengths of damage apart, without labels.
 
-Mean confidence alone does not do: a blurred set and a dark set of the same mean confidence have other accuracies. The
-shape of the distribution of confidence, the size of logits and the mix of answered classes tell them apart.
+Mean confidence alone is not enough: a blurred and a dark set with the same mean confidence can differ in accuracy. The
+shape of the confidence distribution, the size of the logits and the mix of predicted classes tell them apart.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from recal.checks import Floats
 Vector = NDArray[np.float64]
 
 N_STATISTICS = 9
-CLASS_MIX = 7  # where among them the entropy of the answered classes stands
-# Confidences whose shares are counted: near certain, confident, and hardly more than a guess among the rest.
+CLASS_MIX = 7  # position of the entropy of the predicted classes
+# The shares of confidences above these levels are counted.
 _CONFIDENT = (0.99, 0.9, 0.6)
-# Shares are clipped here before their log-odds are taken; beyond, a set of hundreds cannot tell them apart.
+# Shares are clipped here before taking log-odds; a set of hundreds cannot resolve more.
 _EDGE = 0.005
 _TINY = 1e-12
-_BLOCK = 2_000_000  # values that are worked on at once
+_BLOCK = 2_000_000  # values per block
 
 
 @dataclass(frozen=True)
 class RowNumbers:
-    """What each row of logits adds to the nine numbers; sets are made of rows without reading logits again."""
+    """What each row of logits contributes to the nine statistics."""
 
     values: Vector  # (n_samples, 9): see `row_numbers`
     answers: NDArray[np.intp]
@@ -39,7 +39,7 @@ class RowNumbers:
 
 
 def join_rows(pieces: Sequence[RowNumbers]) -> RowNumbers:
-    """Put the rows of several sets into one."""
+    """Join the rows of several sets."""
     if len(pieces) == 1:
         return pieces[0]
     values, answers = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("values", "answers"))
@@ -47,7 +47,7 @@ def join_rows(pieces: Sequence[RowNumbers]) -> RowNumbers:
 
 
 def row_numbers(logits: Floats, beta: float, cut: float) -> RowNumbers:
-    """Read each row's numbers off its logits.
+    """Compute the numbers of each row.
 
     The columns: confidence at `beta`; whether the entropy lies below `cut` (ATC; Garg et al., 2022); whether the
     confidence exceeds .99, .9 and .6; the largest centred logit; the spread of the logits; the logarithm of their
@@ -63,7 +63,7 @@ def row_numbers(logits: Floats, beta: float, cut: float) -> RowNumbers:
 
 
 def entropies(logits: Floats, beta: float) -> Vector:
-    """The entropy of each row's probabilities at `beta`, in nats."""
+    """Return the entropy of each row's probabilities at `beta`, in nats."""
     scaled = np.asarray(logits, np.float64) * beta
     scaled -= scaled.max(axis=1, keepdims=True)
     weights = np.exp(scaled)
@@ -72,12 +72,12 @@ def entropies(logits: Floats, beta: float) -> Vector:
 
 
 def statistics(rows: RowNumbers, weights: Vector | None = None) -> Vector:
-    """Return the nine numbers of a set of rows, (9,); `weights` counts rows more than once.
+    """Return the nine statistics of a set of rows, (9,); `weights` says how often each row counts.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from recal.decisions.following.statistics import row_numbers, statistics
+    >>> from recal.decisions.watching.statistics import row_numbers, statistics
     >>> logits = 3 * np.random.default_rng(0).normal(size=(500, 4))
     >>> statistics(row_numbers(logits, beta=1.0, cut=0.5)).shape
     (9,)
@@ -102,7 +102,7 @@ def _block_numbers(logits: Vector, beta: float, cut: float) -> tuple[Vector, NDA
 
 
 def _answer_entropy(rows: RowNumbers, weights: Vector | None) -> float:
-    """The entropy of the mix of answered classes; Miller and Madow's term adds what a small set does not show of it."""
+    """Return the entropy of the predicted classes, with Miller and Madow's correction for small sets."""
     counts = np.bincount(rows.answers, weights, minlength=rows.n_classes)
     seen = counts[counts > 0] / counts.sum()
     return float(-(seen * np.log(seen)).sum() + (len(seen) - 1) / (2 * counts.sum()))

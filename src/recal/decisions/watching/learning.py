@@ -1,0 +1,198 @@
+"""What the views of a fit teach about damage: labelled sets with their statistics, temperatures and accuracies.
+
+The losses of every row are tabulated once over a grid of temperatures. The best temperature of any set of rows is then
+the minimum of a sum of curves, so hundreds of sets cost little more than one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.checks import Floats, Labels
+from recal.decisions.watching.following import SIZES, Following
+from recal.decisions.watching.statistics import RowNumbers, entropies, join_rows, row_numbers, statistics
+from recal.transforms import as_transform
+from recal.views import Views
+
+Vector = NDArray[np.float64]
+
+# Of log(beta / beta of the fit), down to 5 % of the fit's beta: damage needs less confidence.
+_GRID = np.arange(-20, 9) * 0.15
+# Pseudo-counts that keep the log-odds of an accuracy finite.
+_HALF = 0.5
+# More rows would make accuracies more precise than the nine statistics can resolve.
+_MAX_ROWS = 4000
+FEWEST_ROWS = 100
+# Number of small sets per batch size, from the undamaged inputs and from each view. They show what chance does to the
+# statistics of a small batch, so that it is not mistaken for damage.
+_CLEAN_DRAWS = 20
+_VIEW_DRAWS = 3
+_CHANCE_SIZE = SIZES[1]
+# Small sets are drawn from at most this many views, evenly spaced.
+_MOST_VIEWS = 40
+_CLASS_MIXES = 10
+# Dirichlet concentration of the class mixes: well below 1, so that a few classes dominate.
+_CONCENTRATION = 0.5
+# A kind of view counts as damage if it loses at least this share of the right predictions.
+_LOSS = 0.05
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """The rows of one view, with everything that sets made from them need."""
+
+    numbers: RowNumbers
+    losses: Vector  # (n_samples, n_grid)
+    right: NDArray[np.bool_]
+
+    def __getitem__(self, rows: NDArray[np.intp]) -> LabelledRows:
+        return LabelledRows(self.numbers[rows], self.losses[rows], self.right[rows])
+
+    def joined(self, other: LabelledRows) -> LabelledRows:
+        losses, right = np.concatenate([self.losses, other.losses]), np.concatenate([self.right, other.right])
+        return LabelledRows(join_rows([self.numbers, other.numbers]), losses, right)
+
+    @property
+    def log_ratio(self) -> float:
+        """The logarithm of the best beta of these rows divided by that of the fit."""
+        return lowest(self.losses.mean(axis=0))
+
+    @property
+    def log_odds(self) -> float:
+        """The log-odds of the accuracy."""
+        n, hits = len(self.right), float(self.right.sum())
+        return float(np.log(hits + _HALF) - np.log(n - hits + _HALF))
+
+
+def labelled_rows(logits: Floats, labels: Labels, beta: float, cut: float) -> LabelledRows:
+    """Compute the numbers and losses of every row of a view."""
+    numbers = row_numbers(logits, beta, cut)
+    shifted = np.array(logits, dtype=np.float64)
+    shifted -= shifted.max(axis=1, keepdims=True)
+    own = shifted[np.arange(len(labels)), labels]
+    losses = np.empty((len(labels), len(_GRID)))
+    for column, scale in enumerate(beta * np.exp(_GRID)):
+        losses[:, column] = np.log(np.exp(scale * shifted).sum(axis=1)) - scale * own
+    return LabelledRows(numbers, losses, numbers.answers == labels)
+
+
+def lowest(curve: Vector) -> float:
+    """Return the minimum of a curve over the grid: the vertex of the parabola through its three lowest points."""
+    at = int(np.clip(curve.argmin(), 1, len(_GRID) - 2))
+    left, middle, right = curve[at - 1 : at + 2]
+    bend = left - 2 * middle + right
+    step = 0.0 if bend <= 0 else float(np.clip(0.5 * (left - right) / bend, -1.0, 1.0))
+    return float(_GRID[at] + step * (_GRID[1] - _GRID[0]))
+
+
+class _Made(NamedTuple):
+    kind: str  # of its view; "" for undamaged inputs
+    rows: LabelledRows
+
+
+class _Set(NamedTuple):
+    kind: str
+    statistics: Vector
+    change: tuple[float, float]
+    size: int = 0  # of the batches that the set serves; 0 for all
+
+
+def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -> Following | None:
+    """Learn to follow damage from the views of a fit; return None if there are too few samples.
+
+    The sets are: the undamaged inputs, each view, mixtures of a view with undamaged inputs (a batch may be damaged in
+    part), and undamaged inputs with other class mixes (which must not be mistaken for damage). Small sets of all of
+    these show what chance does to batches of each size.
+    """
+    if views.n_samples < FEWEST_ROWS:
+        return None
+    if views.n_samples > _MAX_ROWS:
+        chosen = np.sort(rng.choice(views.n_samples, _MAX_ROWS, replace=False))
+        views, labels = views[chosen], labels[chosen]
+    accuracy = float((views.logits.argmax(axis=1) == labels).mean())
+    cut = float(np.quantile(entropies(views.logits, beta), accuracy))
+    clean = labelled_rows(views.logits, labels, beta, cut)
+    damaged = [
+        _Made(kind_of(str(transform)), labelled_rows(views.transformed(transform), labels, beta, cut))
+        for transform in views.transforms
+    ]
+    mixed, mixes = _mixtures(clean, damaged, rng), _class_mixes(clean, labels, rng)
+    sets = [_whole(one, clean) for one in (_Made("", clean), *damaged, *mixed, *mixes)]
+    spread = np.array([one.statistics for one in sets[: 1 + len(damaged)]]).std(axis=0)
+    small = _small(clean, damaged, mixed, rng)
+    # Without this floor, a statistic that no view changes would amplify chance in small batches.
+    chance = [one.statistics for one in small if one.kind == "" and one.size == _CHANCE_SIZE]
+    spread = np.maximum(spread, np.std(chance, axis=0))
+    sets += small
+    return Following(
+        beta=beta,
+        cut=cut,
+        accuracy=accuracy,
+        n_samples=len(labels),
+        kinds=tuple(one.kind for one in sets),
+        damaging=_damaging(clean, damaged),
+        statistics=np.array([one.statistics for one in sets]),
+        spread=np.where(spread > 0, spread, 1.0),
+        changes=np.array([one.change for one in sets]),
+        sizes=np.array([one.size for one in sets]),
+    )
+
+
+def _whole(made: _Made, clean: LabelledRows) -> _Set:
+    change = made.rows.log_ratio, made.rows.log_odds - clean.log_odds
+    return _Set(made.kind, statistics(made.rows.numbers), change)
+
+
+def _small(clean: LabelledRows, damaged: list[_Made], mixed: list[_Made], rng: np.random.Generator) -> list[_Set]:
+    """Draw small sets: their statistics vary, while temperature and accuracy are those of the whole set."""
+    step = -(-len(damaged) // _MOST_VIEWS) or 1
+    drawn = [(_Made("", clean), _CLEAN_DRAWS), *((one, _VIEW_DRAWS) for one in damaged[::step])]
+    sources = [(made, _whole(made, clean), draws) for made, draws in (*drawn, *((one, 1) for one in mixed[::step]))]
+    return [
+        whole._replace(statistics=statistics(made.rows.numbers[_draw(len(made.rows.right), size, rng)]), size=size)
+        for size in SIZES
+        for made, whole, draws in sources
+        for _ in range(draws)
+    ]
+
+
+def kind_of(spec: str) -> str:
+    """Return the kind of a view: its spec without the strength."""
+    return str(as_transform(spec)).split(":")[0]
+
+
+def _damaging(clean: LabelledRows, damaged: list[_Made]) -> tuple[str, ...]:
+    """Return the kinds of views that do damage; mirrored or shifted inputs teach nothing about damage."""
+    worst: dict[str, float] = {}
+    for kind, rows in damaged:
+        worst[kind] = min(worst.get(kind, 1.0), float(rows.right.mean()))
+    return tuple(kind for kind, accuracy in worst.items() if accuracy <= (1 - _LOSS) * clean.right.mean())
+
+
+def _mixtures(clean: LabelledRows, damaged: list[_Made], rng: np.random.Generator) -> list[_Made]:
+    """For each view, mix some damaged samples with undamaged ones."""
+    made = []
+    for kind, rows in damaged:
+        order = rng.permutation(len(rows.right))
+        part = int(rng.uniform(0.25, 0.75) * len(order))
+        made.append(_Made(kind, rows[order[:part]].joined(clean[order[part:]])))
+    return made
+
+
+def _class_mixes(clean: LabelledRows, labels: Labels, rng: np.random.Generator) -> list[_Made]:
+    """Draw undamaged inputs with other class shares."""
+    made = []
+    classes, members = np.unique(labels, return_inverse=True)
+    for _ in range(_CLASS_MIXES):
+        shares = rng.dirichlet(np.full(len(classes), _CONCENTRATION))[members]
+        rows = rng.choice(len(labels), len(labels) // 2, p=shares / shares.sum())
+        made.append(_Made("", clean[rows]))
+    return made
+
+
+def _draw(n: int, size: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    return rng.choice(n, size, replace=size > n)

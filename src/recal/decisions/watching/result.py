@@ -1,0 +1,221 @@
+"""What a watch found of new inputs, and how probabilities and decisions follow it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.calibrators.machinery.probabilities import bounded_probs
+from recal.checks import check_probs
+from recal.decisions.certify import Interval
+from recal.decisions.rule import DecisionRule
+from recal.decisions.watching.class_mix import ClassMix
+from recal.errors import InputError
+
+_EVERYTHING: Interval = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One quantity that was compared: its value at the fit and today, and how surprising the difference is.
+
+    `p_value` is already corrected for the other quantities that were compared.
+    """
+
+    name: str
+    at_fit: float
+    today: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class WatchResult:
+    """What the logits of new inputs say about them; made by `watch`, by `StreamWatch` and by `apply --follow`.
+
+    Attributes
+    ----------
+    n_samples : int
+    known : bool
+        Whether the inputs resemble those of the fit, or a view of them, closely enough to estimate their accuracy.
+    reason : str
+        Why the accuracy is unknown; empty if it is known.
+    accuracy, interval : float, (low, high)
+        The estimated accuracy and its 95 % interval; NaN, and from 0 to 1, if unknown.
+    beta, ratio : float
+        The inverse temperature that suits these inputs, and the same divided by that of the fit.
+        `to_the_power(probs, ratio)` applies it to the probabilities of any calibrator. If too little is known, beta is
+        that of the fit and the ratio is 1.
+    variance : float
+        How far the inputs are from everything seen at the fit: 0 (very similar) to 1 (unlike anything).
+    unlike : bool
+        Whether the inputs are unlike every view of the fit. No decision rule should be relied on for them.
+    alarm : bool or None
+        Whether the inputs differ from those of the fit. The probability of a false alarm is at most `alpha`. None if
+        no test was made.
+    p_value, alpha : float
+        Of the test; NaN if none was made.
+    findings : tuple of Finding
+        Everything that was compared.
+    accuracy_at_fit : float
+    views_used : bool
+        Whether the views of the profile were available for the comparison.
+    class_mix : ClassMix or None
+        The class shares, if another class mix alone explains the inputs; None without labels at the fit.
+    """
+
+    n_samples: int
+    known: bool
+    reason: str
+    ratio: float
+    beta: float
+    accuracy: float = math.nan
+    interval: Interval = _EVERYTHING
+    variance: float = 1.0
+    unlike: bool = False
+    alarm: bool | None = None
+    p_value: float = math.nan
+    alpha: float = math.nan
+    findings: tuple[Finding, ...] = ()
+    accuracy_at_fit: float = math.nan
+    views_used: bool = False
+    class_mix: ClassMix | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        plain: dict[str, Any] = {
+            "n_samples": self.n_samples,
+            "known": self.known,
+            "reason": self.reason,
+            "accuracy": self.accuracy if self.known else None,
+            "interval": list(self.interval),
+            "beta": self.beta,
+            "ratio": self.ratio,
+            "variance": self.variance,
+            "unlike": self.unlike,
+        }
+        if self.alarm is None:
+            return plain
+        return plain | {
+            "alarm": self.alarm,
+            "p_value": self.p_value,
+            "alpha": self.alpha,
+            "views_used": self.views_used,
+            "accuracy_at_fit": None if math.isnan(self.accuracy_at_fit) else self.accuracy_at_fit,
+            "class_mix": None if self.class_mix is None else self.class_mix.to_dict(),
+            "findings": [vars(finding) for finding in self.findings],
+        }
+
+    @property
+    def test_message(self) -> str:
+        """One sentence about the test; empty if none was made."""
+        if self.alarm is None:
+            return ""
+        differ = "differ from" if self.alarm else "do not differ detectably from"
+        return f"{self.n_samples:,} new inputs {differ} those of the fit (p = {self.p_value:.3g})."
+
+    @property
+    def accuracy_message(self) -> str:
+        """One sentence about the accuracy."""
+        if not self.known:
+            return f"Accuracy is unknown: {self.reason}."
+        at_fit = "" if math.isnan(self.accuracy_at_fit) else f"; at the fit {self.accuracy_at_fit:.1%}"
+        low, high = self.interval
+        return f"Estimated accuracy {self.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}){at_fit}."
+
+    @property
+    def temperature_message(self) -> str:
+        """One sentence about the temperature."""
+        if abs(self.ratio - 1) < 0.005:
+            return "The temperature of the fit stays."
+        return f"The temperature is multiplied by {1 / self.ratio:.2f}."
+
+    def __str__(self) -> str:
+        sentences = (self.test_message, self.temperature_message, self.accuracy_message)
+        return " ".join(sentence for sentence in sentences if sentence)
+
+
+def unknown(beta: float, reason: str, n_samples: int = 0, variance: float = 1.0) -> WatchResult:
+    """Return the result for inputs of which nothing can be said: the temperature of the fit stays."""
+    return WatchResult(n_samples, False, reason, 1.0, beta, variance=variance)
+
+
+def to_the_power(probs: ArrayLike, ratio: float) -> NDArray[np.float64]:
+    """Raise probabilities to a power and normalise: they become less confident below 1 and more confident above.
+
+    For temperature scaling this is the same as multiplying beta = 1/T by the ratio. For other calibrators it makes the
+    same change to their final probabilities. The order of the classes in a row does not change.
+
+    Parameters
+    ----------
+    probs : array-like of shape (n_samples, n_classes)
+    ratio : float
+        Above 0; `WatchResult.ratio` suits a batch.
+
+    Examples
+    --------
+    >>> from recal.decisions import to_the_power
+    >>> to_the_power([[0.9, 0.1]], 0.5).round(3)
+    array([[0.75, 0.25]])
+    """
+    array = np.asarray(check_probs(probs), dtype=np.float64)
+    if not (np.isfinite(ratio) and ratio > 0):
+        raise InputError(f"`ratio` must be a number above 0, got {ratio!r}.")
+    if ratio == 1.0:
+        return array
+    logs = np.log(np.maximum(array, np.finfo(np.float64).tiny))
+    weights = np.exp(ratio * (logs - logs.max(axis=1, keepdims=True)))
+    return bounded_probs(weights / weights.sum(axis=1, keepdims=True), array.argmax(axis=1))
+
+
+def followed_confidences(
+    confidences: NDArray[np.float64], probs: NDArray[np.float64], followed: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Shift each confidence by as much, in log-odds, as following shifted the probability of the prediction."""
+    predictions, rows = probs.argmax(axis=1), np.arange(len(probs))
+    shift = _log_odds(followed[rows, predictions]) - _log_odds(probs[rows, predictions])
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * (_log_odds(confidences) + shift))))
+
+
+def _log_odds(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    inside = np.clip(shares, 1e-15, 1 - 1e-15)
+    return np.asarray(np.log(inside) - np.log1p(-inside))
+
+
+def accept_followed(
+    rule: DecisionRule,
+    probs: ArrayLike,
+    result: WatchResult,
+    confidences: ArrayLike | None = None,
+    *,
+    accept_unlike: bool = False,
+) -> NDArray[np.bool_]:
+    """Apply a rule to followed probabilities; it accepts nothing if the batch is unlike every view of the fit.
+
+    Parameters
+    ----------
+    rule : DecisionRule
+    probs : array-like of shape (n_samples, n_classes)
+        Already followed: `to_the_power(probs, result.ratio)`.
+    result : WatchResult
+    confidences : array-like of shape (n_samples,), optional
+        Followed, too; needed if the rule reads confidences.
+    accept_unlike : bool
+        Apply the rule anyway.
+
+    Examples
+    --------
+    >>> from recal import DecisionRule
+    >>> from recal.decisions import WatchResult, accept_followed
+    >>> rule = DecisionRule((0.9,), risk=0.01, confidence=0.95)
+    >>> strange = WatchResult(100, False, "unlike every view", 1.0, 1.0, unlike=True)
+    >>> accept_followed(rule, [[0.95, 0.05]], strange)
+    array([False])
+    >>> accept_followed(rule, [[0.95, 0.05]], strange, accept_unlike=True)
+    array([ True])
+    """
+    accepted = rule.accept(probs, confidences)
+    return np.zeros_like(accepted) if result.unlike and not accept_unlike else accepted

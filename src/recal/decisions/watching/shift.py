@@ -1,0 +1,366 @@
+"""Have inputs changed since the fit? A permutation test of a batch, and a test of a stream that never ends.
+
+Neither needs labels. The stream's test can be read after every input. Each new sample gets a rank among all samples
+before it, those of the fit included. While inputs stay as they were, ranks are independent and uniform for any model
+(conformal p-values; Vovk, Gammerman and Shafer, 2005). A player bets on each rank before seeing it, at fair odds, so
+its capital ever reaches 1/alpha with probability at most alpha (Ville's inequality). It grows when ranks drift
+(conformal test martingales; the bets are the "simple jumper" of Vovk, Petej, Nouretdinov, Ahlberg, Carlsson and
+Gammerman, 2021). Bets on unchanged inputs lose, so half of the capital is held in reserve and bet bit by bit. The
+alarm then comes later by a logarithm of the number of unchanged inputs, which no test with this guarantee can avoid.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from recal.decisions.rule import check_share
+from recal.decisions.watching.class_mix import class_mix
+from recal.decisions.watching.profile import Profile, Reactions, Vector, reactions, sigmoid
+from recal.decisions.watching.result import Finding, WatchResult
+from recal.decisions.watching.statistics import RowNumbers
+from recal.engine.same_rows import kept_hashes, seen_among, warn_of_fitted
+from recal.errors import InputError
+from recal.progress import track
+from recal.views import Views
+
+# How strongly the players bet on high or low ranks, and how often they switch.
+_BETS = np.array([-1.5, -0.5, 0.5, 1.5])
+_JUMP = 0.01
+# The reserve after n inputs is reserve x (1 + n / slow) ** -decay.
+_RESERVE, _SLOW, _DECAY = 0.5, 20.0, 0.2
+# Larger capitals would overflow and say nothing more.
+_FORTUNE = 1e200
+# Accuracy and temperature are estimated from this many recent samples.
+_WINDOW = 1000
+
+
+def watch(
+    profile: Profile,
+    views: Views | ArrayLike,
+    *,
+    alpha: float = 0.01,
+    permutations: int = 999,
+    random_state: int | None = 0,
+) -> WatchResult:
+    """Compare a batch of new inputs with those of the fit, without labels.
+
+    The test compares confidence, class mix and, if the views are available, how often views change the prediction and
+    the four groups of ReCal. If new inputs are like those of the fit, the two can be shuffled. The p-value counts how
+    many shuffles look at least as different in whichever quantity differs most (Westfall and Young's max-T). It is
+    exact for any batch size, so the probability of a false alarm is at most `alpha`.
+
+    If the profile was made from labelled views of three or more damaging kinds, the logits of 50 or more inputs also
+    give the temperature that suits them and their accuracy. Inputs that are unlike every view are called unknown.
+
+    Parameters
+    ----------
+    profile : Profile
+        Made by `recal.profile`, or a calibrator's ``profile_``.
+    views : Views, or logits of shape (n_samples, n_classes)
+        For a profile of confidences: confidences of shape (n_samples,).
+    alpha : float
+        The allowed probability of a false alarm.
+    permutations : int
+        Number of shuffles; the smallest possible p-value is 1 / (permutations + 1).
+    random_state : int or None
+        Seed of the shuffles.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.decisions import profile, watch
+    >>> rng = np.random.default_rng(0)
+    >>> def logits(n, strength):
+    ...     y = rng.integers(0, 3, n)
+    ...     return strength * np.eye(3)[y] + rng.normal(size=(n, 3)), y
+    >>> kept = profile(*logits(1000, 3))
+    >>> watch(kept, logits(500, 3)[0]).alarm, watch(kept, logits(500, 1.5)[0]).alarm
+    (False, True)
+    """
+    check_share(alpha, "alpha")
+    if permutations < 1 / alpha - 1:
+        raise InputError(
+            f"{permutations} shuffles cannot show p <= {alpha:g}; take {math.ceil(1 / alpha) - 1} or more."
+        )
+    batch = _batch(profile, views)
+    has_views = profile.held_by(batch)
+    specs = profile.transforms if has_views else ()
+    today, fit = reactions(batch, specs), profile.reactions
+    if not has_views:
+        fit = fit.without_views
+    warn_of_fitted(
+        _seen_before(fit, today),
+        batch.n_samples,
+        "comparing them with the fit says nothing about new inputs",
+        "Pass the logits of new inputs.",
+    )
+    p_value, corrected = _max_t(fit, today, permutations, np.random.default_rng(random_state))
+    values = _values(fit, today)
+    return replace(
+        profile.condition(batch.logits),
+        alarm=p_value <= alpha,
+        p_value=p_value,
+        alpha=alpha,
+        findings=tuple(Finding(name, *values[name], p_value=corrected[name]) for name in corrected),
+        accuracy_at_fit=profile.accuracy,
+        views_used=bool(specs),
+        class_mix=class_mix(profile, batch.logits) if profile.labelled else None,
+    )
+
+
+def _batch(profile: Profile, views: Views | ArrayLike) -> Views:
+    """Return new inputs as views; refuse what is no profile, and another number of classes."""
+    if not isinstance(profile, Profile):
+        remedy = " Pass its `profile_`." if hasattr(profile, "profile_") else " Make one with recal.profile(views, y)."
+        raise InputError(f"Inputs are compared with a Profile, got {type(profile).__name__}.{remedy}")
+    batch = views if isinstance(views, Views) else Views(views)
+    profile.check_classes(batch.n_classes)
+    return batch
+
+
+def _seen_before(fit: Reactions, today: Reactions) -> int:
+    """Count rows of today that were in the fit: their log-odds agree to the last digit."""
+    return seen_among(_digits(today), kept_hashes(_digits(fit)), len(fit.answers))[1]
+
+
+def _digits(rows: Reactions) -> Vector:
+    """Return log-odds as two float32 numbers, because rows are hashed as float32, and predictions."""
+    rough = rows.log_odds.astype(np.float32).astype(np.float64)
+    return np.column_stack([rough, rows.log_odds - rough, rows.answers])
+
+
+def _values(fit: Reactions, today: Reactions) -> dict[str, tuple[float, float]]:
+    """Return the numbers that a person reads beside each p-value, at the fit and today."""
+    n_classes = int(max(fit.answers.max(), today.answers.max())) + 1
+    shares = [np.bincount(one.answers, minlength=n_classes) / len(one.answers) for one in (fit, today)]
+    most = int(np.argmax(np.abs(shares[1] - shares[0])))
+    values = {
+        "confidence": (float(sigmoid(fit.log_odds).mean()), float(sigmoid(today.log_odds).mean())),
+        "class mix": (float(shares[0][most]), float(shares[1][most])),
+    }
+    if fit.groups.shape[1]:
+        values["answers that views change"] = (float(fit.changed.mean()), float(today.changed.mean()))
+        # In groups 1 and 3 confidence rises.
+        values["groups"] = (float((fit.groups % 2 == 1).mean()), float((today.groups % 2 == 1).mean()))
+    return values
+
+
+def _max_t(
+    fit: Reactions, today: Reactions, permutations: int, rng: np.random.Generator
+) -> tuple[float, dict[str, float]]:
+    """Return the overall p-value, and that of each statistic corrected for the others.
+
+    Only the rows of the smaller group are drawn, so a shuffle of a million new inputs costs as much as the at most
+    20,000 rows of the fit.
+    """
+    statistics = _statistics(fit, today)
+    n_fit, n_today = len(fit.answers), len(today.answers)
+    total, smaller = n_fit + n_today, min(n_fit, n_today)
+    draws = np.empty((permutations + 1, len(statistics)))
+    for draw in track(range(permutations + 1), "shuffle"):
+        if draw == 0:
+            rows = np.arange(n_fit) if n_fit <= n_today else np.arange(n_fit, total)
+        else:
+            rows = rng.choice(total, smaller, replace=False, shuffle=False)
+        draws[draw] = [statistic(rows) for statistic in statistics.values()]
+    # Sums in another order differ in the last bits; equal distances must count as equal.
+    draws = draws.astype(np.float32).astype(np.float64)
+    # Put statistics on one scale, made from all draws including today's, so that their maximum is meaningful.
+    spread = draws.std(axis=0)
+    scaled = (draws - draws.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    largest = scaled.max(axis=1)
+    corrected = {name: float((largest >= scaled[0, i]).mean()) for i, name in enumerate(statistics)}
+    return float((largest >= largest[0]).mean()), corrected
+
+
+# How far the rows of one group are from all other rows; the same for either of the two groups.
+Statistic = Callable[[NDArray[np.intp]], float]
+
+
+def _statistics(fit: Reactions, today: Reactions) -> dict[str, Statistic]:
+    answers = np.concatenate([fit.answers, today.answers])
+    statistics = {
+        "confidence": _distance(np.concatenate([fit.log_odds, today.log_odds])),
+        "class mix": _counts(answers[:, None]),
+    }
+    if fit.groups.shape[1]:
+        groups = np.concatenate([fit.groups, today.groups]).astype(np.intp)
+        statistics["answers that views change"] = _distance(np.concatenate([fit.changed, today.changed]))
+        statistics["groups"] = _counts(groups + 4 * np.arange(groups.shape[1]))
+    return statistics
+
+
+def _distance(values: Vector) -> Statistic:
+    """Return the Kolmogorov-Smirnov distance between the values of some rows and those of the others."""
+    place = np.unique(values, return_inverse=True)[1].astype(np.int32)
+    through = np.r_[0, np.cumsum(np.bincount(place))]  # rows below each distinct value, and all rows at the end
+    total = len(values)
+
+    def statistic(rows: NDArray[np.intp]) -> float:
+        mine, size = np.sort(place[rows]), len(rows)
+        last = np.flatnonzero(np.r_[mine[1:] != mine[:-1], True])
+        # Between two of these values only the share of the others changes, so extremes are at the ends.
+        own = np.r_[last + 1, 0, last[:-1] + 1]
+        all_rows = np.r_[through[mine[last] + 1], through[mine[last]]]
+        return float(np.abs(own / size - (all_rows - own) / (total - size)).max())
+
+    return statistic
+
+
+def _counts(cells: NDArray[np.intp]) -> Statistic:
+    """Return Pearson's chi-square of some rows' counts against those of all rows; columns are counted separately.
+
+    The counts of two groups deviate by the same numbers, so the two statistics differ by a constant factor.
+    """
+    n_cells = int(cells.max()) + 1
+    share = np.bincount(cells.ravel(), minlength=n_cells) / len(cells)
+    seen = share > 0
+
+    def statistic(rows: NDArray[np.intp]) -> float:
+        expected = share[seen] * len(rows)
+        counts = np.bincount(cells[rows].ravel(), minlength=n_cells)[seen]
+        return float(((counts - expected) ** 2 / expected).sum())
+
+    return statistic
+
+
+class StreamWatch:
+    """Watch inputs one after the other, without labels, and say when they differ from those of the fit.
+
+    Confidence, predicted class and, with views, the number of views that change the prediction are tested separately.
+    Each has an equal share of the capital; that of the class is shared among the classes.
+
+    Parameters
+    ----------
+    profile : Profile
+    alpha : float
+        The allowed probability of ever raising a false alarm.
+    use_views : bool
+        Whether the views of the profile are used; new inputs then need them.
+    random_state : int or None
+        Seed of the numbers that order equal values.
+
+    Attributes
+    ----------
+    capital : float
+        What one unit has become; an e-value against "inputs are as they were".
+    highest : float
+        The largest capital so far; 1 / highest is a p-value that is valid at any time.
+    n_seen : int
+    alarm_at : int or None
+        The number of samples seen when the capital first reached 1 / alpha.
+    result : WatchResult
+        Alarm and p-value of the stream, with accuracy and temperature of about the last 1,000 samples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.decisions import StreamWatch, profile
+    >>> rng = np.random.default_rng(0)
+    >>> kept = profile(3 * rng.normal(size=(500, 4)))
+    >>> stream = StreamWatch(kept)
+    >>> stream.update(3 * rng.normal(size=(300, 4))).alarm
+    False
+    >>> stream.update(1 * rng.normal(size=(300, 4))).alarm
+    True
+    """
+
+    def __init__(
+        self, profile: Profile, alpha: float = 0.01, *, use_views: bool = True, random_state: int | None = 0
+    ) -> None:
+        self.profile, self.alpha = profile, check_share(alpha, "alpha")
+        self.specs = profile.transforms if use_views else ()
+        self._counts = np.bincount(profile.answers, minlength=profile.n_classes).astype(np.float64)
+        self._rng = np.random.default_rng(random_state)
+        fit = profile.reactions if self.specs else profile.reactions.without_views
+        self._pools = [sorted(column.tolist()) for column in _columns(fit)]
+        # One row of players per pool, then one per class, and the share of the capital of each row.
+        n_pools, n_classes = len(self._pools), profile.n_classes
+        self._players = np.full((n_pools + n_classes, len(_BETS)), (1.0 - _RESERVE) / len(_BETS))
+        self._shares = np.r_[np.ones(n_pools), np.full(n_classes, 1 / n_classes)] / (n_pools + 1)
+        self._recent: list[RowNumbers] = []
+        self.n_seen = 0
+        self.highest = 1.0
+        self.alarm_at: int | None = None
+
+    @property
+    def capital(self) -> float:
+        return float(self._shares @ self._players.sum(axis=1)) + _reserve(self.n_seen)
+
+    @property
+    def alarm(self) -> bool:
+        return self.alarm_at is not None
+
+    def update(self, views: Views | ArrayLike) -> StreamWatch:
+        """Add new samples in the order in which they came."""
+        batch = _batch(self.profile, views)
+        if missing := [spec for spec in self.specs if not batch.holds(spec)]:
+            raise InputError(
+                f"These inputs hold no {missing[0]!r}, which the profile compares; or pass use_views=False."
+            )
+        self._keep_recent(batch)
+        new = reactions(batch, self.specs)
+        for answer, *row in zip(new.answers.tolist(), *(column.tolist() for column in _columns(new))):
+            ranks = [self._rank(pool, value) for pool, value in zip(self._pools, row)]
+            self._bet(np.r_[ranks, self._class_ranks(answer)])
+        return self
+
+    @property
+    def result(self) -> WatchResult:
+        if not self._recent:
+            raise InputError("No samples were seen yet: call update(logits) first.")
+        return replace(
+            self.profile.condition_of(self._recent),
+            alarm=self.alarm,
+            p_value=min(1.0, 1.0 / self.highest),
+            alpha=self.alpha,
+            accuracy_at_fit=self.profile.accuracy,
+            views_used=bool(self.specs),
+        )
+
+    def _keep_recent(self, batch: Views) -> None:
+        """Keep what following needs of the last samples, and drop pieces that are no longer needed."""
+        self._recent.append(self.profile.numbers(batch.logits[-_WINDOW:]))
+        while sum(len(piece.answers) for piece in self._recent[1:]) >= _WINDOW:
+            del self._recent[0]
+
+    def _rank(self, pool: list[float], value: float) -> float:
+        """Return the rank of a value among those before it and itself, ties at random; uniform if nothing changed."""
+        below, through = bisect_left(pool, value), bisect_right(pool, value)
+        insort(pool, value)
+        return float((below + self._rng.random() * (through - below + 1)) / len(pool))
+
+    def _class_ranks(self, answer: int) -> Vector:
+        """Return, for each class, the rank of "is it this class?" among all samples before."""
+        total, part = self._counts.sum(), self._rng.random()
+        ranks = part * (total - self._counts + 1) / (total + 1)
+        ranks[answer] = (total - self._counts[answer] + part * (self._counts[answer] + 1)) / (total + 1)
+        self._counts[answer] += 1
+        return ranks
+
+    def _bet(self, ranks: Vector) -> None:
+        capital = self._players.sum(axis=1, keepdims=True)
+        released = _reserve(self.n_seen) - _reserve(self.n_seen + 1)
+        mixed = (1 - _JUMP) * self._players + (_JUMP * capital + released) / len(_BETS)
+        self._players = np.minimum(mixed * (1 + _BETS * (ranks[:, None] - 0.5)), _FORTUNE)
+        self.n_seen += 1
+        now = self.capital
+        self.highest = max(self.highest, now)
+        if self.alarm_at is None and now >= 1 / self.alpha:
+            self.alarm_at = self.n_seen
+
+
+def _reserve(n_seen: int) -> float:
+    """Return the part of the capital that has not been bet yet."""
+    return float(_RESERVE * (1.0 + n_seen / _SLOW) ** -_DECAY)
+
+
+def _columns(rows: Reactions) -> list[Vector]:
+    """Return what is ranked: confidence, and how many views change the prediction."""
+    return [rows.log_odds, rows.changed] if rows.groups.shape[1] else [rows.log_odds]
