@@ -32,8 +32,11 @@ from recal.calibrators.machinery.suspicions import refuse_codes, warn_of_suspici
 from recal.checks import ASIDES, Labels, check_classes, check_labels, check_weights
 from recal.engine.same_rows import LEAST_ROWS, kept_hashes, remember, seen_among
 from recal.errors import InputError, NotFittedError, Remedy
+from recal.maps.base import Array, Map, is_array, namespace
+from recal.maps.guard import answer
 from recal.plan import Answers, Plan
 from recal.runtime.reference import keep_answers
+from recal.schema import check, field_kinds
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 
@@ -68,11 +71,30 @@ def kept_by_answers(default: Answers) -> bool:
     return cast(bool, _AnswersDecide(default))
 
 
+class _FromMap:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        if "map_" not in vars(instance):
+            raise AttributeError(f"This {owner.__name__} has no fitted attributes before it is fitted.")
+        return getattr(instance.map_, self.name)
+
+
+def from_map(name: str) -> Any:
+    """Return a fitted attribute that is a field of the map: `scales_ = from_map("scale")`."""
+    return _FromMap(name)
+
+
 class Calibrator(Estimator, ABC):
     """Maps a classifier's logits to calibrated probabilities.
 
     Attributes
     ----------
+    map_ : Map
+        What the fit learned: a frozen value that turns logits into probabilities (`recal.maps`).
     classes_ : ndarray of shape (n_classes,)
         The columns' names; column indices where labels were integers.
     n_fitted_ : int
@@ -101,6 +123,7 @@ class Calibrator(Estimator, ABC):
     in_parts: ClassVar[bool] = True
     """Whether a large array is answered some rows at a time; False where a method reads it row by row by itself."""
 
+    map_: Map
     classes_: NDArray[Any]
     n_fitted_: int
     row_hashes_: NDArray[np.uint64]
@@ -167,7 +190,11 @@ class Calibrator(Estimator, ABC):
         return self
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
-        """Return calibrated probabilities, (n_samples, n_classes): strictly inside (0, 1), rows sum to 1."""
+        """Return calibrated probabilities, (n_samples, n_classes): strictly inside (0, 1), rows sum to 1.
+
+        Logits may be arrays of another library, such as torch tensors on any device; the probabilities are then of the
+        same library, on the same device.
+        """
         return self.predict_both(X)[0]
 
     def predict_confidence(self, X: Views | ArrayLike) -> NDArray[np.float64]:
@@ -191,6 +218,8 @@ class Calibrator(Estimator, ABC):
     def predict_both(self, X: Views | ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return what `predict_proba` and `predict_confidence` give, for the price of one."""
         self._check_width(X)
+        if is_array(X):
+            return self._answer_array(X)
         views = as_views(X, needs_views=False, method=type(self).__name__)
         plan = getattr(self, "plan_", None)
         # A plan with a gate needs no views for samples that are sure enough.
@@ -202,6 +231,23 @@ class Calibrator(Estimator, ABC):
             if count:
                 remember(self, self.row_hashes_, self._n_hashed(), views.logits[seen], probs[seen])
         return probs, confidence
+
+    def _answer_array(self, logits: Array) -> tuple[Array, Array]:
+        """Answer for an array of another library than numpy."""
+        xp = namespace(logits)
+        if logits.ndim != 2 or not logits.shape[0]:
+            raise InputError(
+                "must have the shape (n_samples, n_classes)", argument="X", came=f"got {tuple(logits.shape)}"
+            )
+        if not bool(xp.all(xp.isfinite(logits))):
+            raise InputError("must be finite", argument="X", remedy="Remove rows with NaN or inf")
+        if self.map_.transforms and bool(xp.any(self.map_.needs_views(logits))):
+            raise InputError(
+                f"{type(self).__name__} needs logits of transformed inputs",
+                came="got an array",
+                remedy="Pass Views, or call map_.probs(logits, views)",
+            )
+        return answer(self.map_, logits, kept=self.keeps_accuracy)
 
     def fitted_rows(self, X: Views | ArrayLike) -> int:
         """Return about how many of these samples the calibrator was fitted on, by their hashes."""
@@ -220,7 +266,8 @@ class Calibrator(Estimator, ABC):
     def _answer_in_parts(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Answer for some rows after the others: what a method makes on its way then stays in the processor's cache."""
         n, k = views.n_samples, views.n_classes
-        count = min(n * k // _PART_VALUES, n // _PART_ROWS) if views.in_memory and self.in_parts else 1
+        in_parts = self.map_.in_parts if "map_" in vars(self) else self.in_parts
+        count = min(n * k // _PART_VALUES, n // _PART_ROWS) if views.in_memory and in_parts else 1
         if count < 2:
             return self._answer(views)
         probs, confidence = np.empty((n, k)), np.empty(n)
@@ -229,6 +276,8 @@ class Calibrator(Estimator, ABC):
         return probs, confidence
 
     def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if "map_" in vars(self):
+            return answer(self.map_, views.logits, kept=self.keeps_accuracy)
         own = self._predict_proba(views)
         if not self.keeps_accuracy:
             probs = bounded_probs(own)
@@ -242,6 +291,9 @@ class Calibrator(Estimator, ABC):
     def predict(self, X: Views | ArrayLike) -> NDArray[Any]:
         """Return the most probable class of each sample."""
         self._check_width(X)
+        if is_array(X):
+            kept = X if self.keeps_accuracy else self.predict_proba(X)
+            return self.classes_[np.asarray(namespace(kept).argmax(kept, axis=1).tolist())]
         if self.keeps_accuracy:
             views = as_views(X, needs_views=False, method=type(self).__name__)
             return self.classes_[np.argmax(views.logits, axis=1)]
@@ -307,8 +359,9 @@ class Calibrator(Estimator, ABC):
         """
         self._fit(views, labels)
 
-    @abstractmethod
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]: ...
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        """Return the map's own probabilities, before predictions are kept."""
+        return self.map_.probs(np.asarray(views.logits, dtype=np.float64))
 
     def state(self) -> State:
         """Return the fitted state as arrays and plain JSON values, all that a file needs."""
@@ -333,11 +386,18 @@ class Calibrator(Estimator, ABC):
         if len(classes) < 2:
             raise InputError("must name at least two classes", argument="classes_", came=f"got {len(classes)}")
         check_kinds(self)
+        for name, kind in field_kinds(type(self)).items():
+            if name.endswith("_") and name in vars(self):
+                check(vars(self)[name], kind, name)
         if getattr(self, "n_fitted_", 1) < 1:
             raise InputError("must be at least 1", argument="n_fitted_", came=f"got {self.n_fitted_}")
         hashes = getattr(self, "row_hashes_", np.empty(0, np.uint64))
         if not isinstance(hashes, np.ndarray) or hashes.ndim != 1 or hashes.dtype != np.uint64:
             raise InputError("must be a list of hashes", argument="row_hashes_")
+        if "map_" in vars(self):
+            self.map_.check_classes(len(classes))
+        elif type(self)._predict_proba is Calibrator._predict_proba:
+            raise InputError("is missing", argument="map_")
         self._check_state(len(classes))
 
     def _check_state(self, n_classes: int) -> None:

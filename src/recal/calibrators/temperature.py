@@ -7,11 +7,10 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, from_map
 from recal.calibrators.machinery.common_scale import fit_temperature
-from recal.calibrators.machinery.state import check_plan
 from recal.checks import Labels
-from recal.engine.replay import scaled_answers, start_scales
+from recal.maps.scaling import Temperature
 from recal.plan import Plan
 from recal.views import Views
 
@@ -26,10 +25,11 @@ class TemperatureScaling(Calibrator):
 
     Attributes
     ----------
-    plan_ : Plan
-        A start beta and no steps.
+    map_ : Temperature
     temperature_, beta_ : float
         The temperature T, and 1/T.
+    plan_ : Plan
+        The same as a plan: a start beta and no steps.
     converged_ : bool
         Whether the solver met its tolerance.
 
@@ -44,27 +44,24 @@ class TemperatureScaling(Calibrator):
     short_name: ClassVar[str] = "ts"
     keeps_accuracy: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
-    in_parts: ClassVar[bool] = False
+    beta_ = from_map("beta")
+    map_: Temperature
+    converged_: bool
 
     def _fit(self, views: Views, labels: Labels) -> None:
         self._fit_weighted(views, labels, None)
 
     def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64] | None) -> None:
-        answer = fit_temperature(views.logits, labels, weights)
-        self._take(answer.values[0], answer.converged)
+        solution = fit_temperature(views.logits, labels, weights)
+        self.map_, self.converged_ = Temperature(solution.values[0]), solution.converged
 
     def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
-        self._take(beta, True)
+        self.map_, self.converged_ = Temperature(beta), True
 
-    def _take(self, beta: float, converged: bool) -> None:
-        self.beta_, self.temperature_, self.converged_ = beta, 1.0 / beta, converged
-        self.plan_ = Plan(start=beta)
+    @property
+    def temperature_(self) -> float:
+        return 1.0 / self.beta_
 
-    def _check_state(self, n_classes: int) -> None:
-        check_plan(self, n_classes)
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return self._answer(views)[0]
-
-    def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return scaled_answers(views.logits, start_scales(self.plan_, views.n_samples))
+    @property
+    def plan_(self) -> Plan:
+        return Plan(start=self.beta_)

@@ -7,13 +7,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.diagonal_map import DiagonalMap
 from recal.calibrators.machinery.parameters import check_strength, warn_if_few
-from recal.calibrators.machinery.probabilities import softmax
-from recal.calibrators.machinery.state import number, part
 from recal.checks import Floats, Labels
+from recal.maps.scaling import Affine, within
 from recal.plan import Answers
 from recal.views import Views
 
@@ -52,6 +51,12 @@ class VectorScaling(Calibrator):
     takes_weights: ClassVar[bool] = True
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
+    map_: Affine
+    loss_: float
+    scales_ = from_map("scale")
+    shifts_ = from_map("shift")
+    limit_ = from_map("limit")
+
     def __init__(self, *, answers: Answers = "free", penalty: float = 1e-7) -> None:
         self.penalty = penalty
         self.answers = answers
@@ -63,31 +68,10 @@ class VectorScaling(Calibrator):
         ridge = check_strength("penalty", self.penalty)
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         logits: Floats = np.array(views.logits, dtype=np.float64, order="C")
-        self.limit_ = max(100.0, 20.0 * float(np.median(np.abs(logits).max(axis=1))))
-        logits = within(logits, self.limit_)
+        limit = max(100.0, 20.0 * float(np.median(np.abs(logits).max(axis=1))))
+        logits = within(logits, limit)
         start = np.zeros((2, views.n_classes))
         start[0] = fit_beta(logits, labels, weights)
-        found = DiagonalMap(logits, labels, ridge=ridge, centre=start, weights=weights).solve(start)
-        self.scales_, self.shifts_ = found.point
-        self.loss_ = found.loss
-
-    def _check_state(self, n_classes: int) -> None:
-        part(self, "scales_", (n_classes,))
-        part(self, "shifts_", (n_classes,))
-        if hasattr(self, "limit_"):
-            number(self, "limit_")
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        # Files of 1.0.0rc1 know no limit.
-        logits = within(views.logits, getattr(self, "limit_", np.inf))
-        return softmax(logits * self.scales_ + self.shifts_)
-
-
-def within(logits: Floats, limit: float) -> Floats:
-    """Return logits with the rows that reach beyond `limit` moved to a maximum of 0 and cut off below."""
-    if max(logits.max(), -logits.min()) <= limit:
-        return logits
-    moved = np.array(logits, dtype=np.float64, order="C")
-    beyond = np.abs(moved).max(axis=1) > limit
-    moved[beyond] = np.maximum(moved[beyond] - moved[beyond].max(axis=1, keepdims=True), -limit)
-    return moved
+        solution = DiagonalMap(logits, labels, ridge=ridge, centre=start, weights=weights).solve(start)
+        scale, shift = solution.point
+        self.map_, self.loss_ = Affine(scale, shift, limit), solution.loss

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from recal.errors import FileError, InputError
 from recal.files.gate import allowance
+from recal.maps import map_named
+from recal.maps.base import Map, field_names
 from recal.plan import Blend, Plan, Rule, Step
 from recal.transforms import Named, Transform, as_transform
 
@@ -55,6 +57,9 @@ class Encoder:
             return {_TAG: "tuple", "items": self.encode(list(value), where, depth)}
         if type(value) is dict:
             return self._mapping(value, where, depth)
+        if isinstance(value, Map) and map_named(type(value).__name__) is type(value):
+            values = {name: getattr(value, name) for name in field_names(type(value))}
+            return {_TAG: "map", "name": type(value).__name__, "fields": self.encode(values, where, depth + 1)}
         if isinstance(value, Plan):
             return {_TAG: "plan", **encode_plan(value)}
         if isinstance(value, Transform) and type(value).__str__ is not object.__str__:  # a mere function has no spec
@@ -297,6 +302,17 @@ def _read_record(decoder: Decoder, body: dict[str, Any], depth: int) -> Any:
     return family(**{name: value for name, value in values.items() if name in known})
 
 
+def _read_map(decoder: Decoder, body: dict[str, Any], depth: int) -> Map:
+    """Return a map; its declarations refuse what it may not hold."""
+    family = map_named(body["name"]) if isinstance(body["name"], str) else None
+    if family is None:
+        raise FileError(f"it holds a map {body['name']!r}, which this recal does not have")
+    values = decoder.decode(body["fields"], depth)
+    if not isinstance(values, dict) or set(values) != set(field_names(family)):
+        raise FileError(f"a {body['name']} must have the fields {', '.join(field_names(family))}")
+    return family(**values)
+
+
 @dataclass(frozen=True)
 class _Reader:
     fields: list[str]
@@ -312,6 +328,7 @@ _READERS = {
     "float": _Reader(["value"], _read_float),
     "tuple": _Reader(["items"], lambda decoder, body, depth: tuple(_read_items(decoder, body, depth))),
     "dict": _Reader(["items"], _read_dict),
+    "map": _Reader(["fields", "name"], _read_map),
     "plan": _Reader(["finish", "rule", "start", "steps"], lambda decoder, body, _: decoder.plan(body), ("blend",)),
     "record": _Reader(["fields", "name"], _read_record),
     "transform": _Reader(["spec"], lambda decoder, body, _: decoder.transform(body["spec"])),

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from recal import Plan, TemperatureScaling
+from recal import TemperatureScaling
 from recal.calibrators import HistogramBinning, VectorScaling
 from recal.calibrators.machinery.common_scale import fit_temperature
-from recal.calibrators.machinery.one_thread import WORTH_THREADS, one_thread
+from recal.engine.kernels.threads import WORTH_THREADS, one_thread
 from recal.errors import DoubtfulLabelsWarning
+from recal.maps.scaling import Temperature
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_compiled_answers_are_inside_0_and_1_and_keep_the_prediction(beta, n_cla
     y = logits[::-1].argmax(axis=1)
     with pytest.warns(DoubtfulLabelsWarning):
         fitted = TemperatureScaling().fit(logits, y)
-    fitted.set_state({"plan_": Plan(start=beta), "beta_": beta})
+    fitted.set_state({"map_": Temperature(beta)})
     probs, confidence = fitted.predict_both(logits)
     assert 0.0 < probs.min() <= probs.max() < 1.0
     np.testing.assert_array_equal(probs.argmax(axis=1), logits.argmax(axis=1))

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from recal.calibrators.machinery.newton import Solution, minimise
-from recal.calibrators.machinery.one_thread import one_thread
 from recal.checks import Labels
+from recal.engine.kernels.threads import one_thread
 
 
 class DiagonalMap:

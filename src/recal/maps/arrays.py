@@ -1,0 +1,233 @@
+"""Functions on arrays that several maps share, written against the array API.
+
+Arrays are (n_samples, n_classes) float64. Everything works row by row, so that a row alone gets what it gets in a
+batch. Large numpy arrays go to compiled loops where these are clearly faster; `is_large` decides, in one place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from recal.engine.kernels import SMALL, bins, rows
+from recal.engine.kernels.threads import one_thread, over_rows
+from recal.engine.scaled import as_rows
+from recal.maps.base import Array, indices, like, namespace
+
+# Probabilities of exactly 0 and 1 are moved to the ends of what float64 can say between them.
+SMALLEST = float(np.finfo(np.float64).tiny)
+# A sum below this may have lost some of what was added.
+_UNDERFLOWING = 1e-290
+# Rows of a matrix product at a time: a product of one shape adds up every row in the same order.
+_BLOCK = 64
+
+
+def is_large(z: Array) -> bool:
+    """Whether compiled loops take over: numpy arrays that are large enough to be worth the start of a compiler."""
+    return isinstance(z, np.ndarray) and z.size >= SMALL
+
+
+def softmax(z: Array, beta: float = 1.0) -> Array:
+    """Return softmax(beta * z). Classes far below the largest may underflow to 0."""
+    if is_large(z):
+        given = as_rows(z)
+        probs = np.empty(given.shape)
+        over_rows(rows.plain_softmax, given, float(beta), probs)
+        return probs
+    xp = namespace(z)
+    weights = xp.exp((z - xp.max(z, axis=1, keepdims=True)) * beta)
+    return weights / xp.sum(weights, axis=1, keepdims=True)
+
+
+def log_softmax(z: Array, beta: float = 1.0) -> Array:
+    """Return the logarithm of softmax(beta * z); large and negative, not -inf."""
+    xp = namespace(z)
+    drops = (z - xp.max(z, axis=1, keepdims=True)) * beta
+    return drops - xp.log(xp.sum(xp.exp(drops), axis=1, keepdims=True))
+
+
+def softplus(x: Array) -> Array:
+    """Return log(1 + e**x) without overflow."""
+    if isinstance(x, np.ndarray):
+        return np.logaddexp(0.0, x)
+    xp = namespace(x)
+    return xp.maximum(x, xp.zeros_like(x)) + xp.log1p(xp.exp(-xp.abs(x)))
+
+
+def sigmoid(x: Array) -> Array:
+    """Return 1 / (1 + e**-x) without overflow."""
+    xp = namespace(x)
+    small = xp.exp(-xp.abs(x))
+    return xp.where(x >= 0.0, xp.ones_like(x), small) / (1.0 + small)
+
+
+def safe_log(probs: Array) -> Array:
+    """Return logarithms of probabilities; those of 0 are taken at the smallest float."""
+    xp = namespace(probs)
+    return xp.log(xp.maximum(probs, like(probs, SMALLEST)))
+
+
+def soft_log_probs(z: Array, beta: float, epsilon: float) -> Array:
+    """Return log((1 - epsilon) softmax(beta z) + epsilon / K), which is never below log(epsilon / K)."""
+    xp = namespace(z)
+    return xp.log(softmax(z, beta) * (1.0 - epsilon) + epsilon / z.shape[1])
+
+
+def top_column(z: Array) -> Array:
+    """Return where each row's largest value stands, (n_samples, 1)."""
+    xp = namespace(z)
+    return xp.expand_dims(xp.argmax(z, axis=1), axis=1)
+
+
+def at(z: Array, columns: Array) -> Array:
+    """Return the value at each row's column, (n_samples, 1)."""
+    return namespace(z).take_along_axis(z, columns, axis=1)
+
+
+def is_at(z: Array, columns: Array) -> Array:
+    """Return whether an entry stands at its row's column, (n_samples, n_classes)."""
+    return indices(z, np.arange(z.shape[1])[None, :]) == columns
+
+
+def class_scores(z: Array, beta: float = 1.0) -> Array:
+    """Return each class's log-odds at the scale beta: one against the rest.
+
+    They rank as the probabilities do, and still tell apart what has saturated there. With two classes they are the
+    difference of the logits, however large.
+    """
+    if z.shape[1] == 2:
+        margin = beta * (z[:, 1:] - z[:, :1])
+        return namespace(z).concat([-margin, margin], axis=1)
+    return log_odds(log_softmax(z, beta))
+
+
+def log_odds(log_probs: Array) -> Array:
+    """Return log(p / (1 - p)) of each class.
+
+    1 - p of the largest is the sum of the others: 1 - p itself would have lost its digits. Where that sum underflows,
+    it is taken relative to the largest of them.
+    """
+    xp = namespace(log_probs)
+    probs = xp.exp(log_probs)
+    here = is_at(log_probs, top_column(log_probs))
+    others = xp.where(here, xp.zeros_like(probs), probs)
+    rest = xp.sum(others, axis=1, keepdims=True)
+    log_rest = xp.log(xp.maximum(rest, like(rest, _UNDERFLOWING)))
+    far = rest < _UNDERFLOWING
+    if not isinstance(far, np.ndarray) or far.any():
+        below = xp.where(here, like(log_probs, -np.inf), log_probs)
+        second = xp.max(below, axis=1, keepdims=True)
+        log_rest = xp.where(far, second + xp.log(xp.sum(xp.exp(below - second), axis=1, keepdims=True)), log_rest)
+    return log_probs - xp.where(here, log_rest, xp.log1p(-others))
+
+
+def normalise(scores: Array) -> Array:
+    """Divide rows of scores >= 0 by their sums; a row of zeros becomes uniform."""
+    xp = namespace(scores)
+    sums = xp.sum(scores, axis=1, keepdims=True)
+    some = sums > 0.0
+    return xp.where(some, scores / xp.where(some, sums, xp.ones_like(sums)), like(scores, 1.0 / scores.shape[1]))
+
+
+def linear(x: Array, weights: np.ndarray, shift: np.ndarray | float = 0.0) -> Array:
+    """Return x @ weights.T + shift; in numpy each row has the same bits whatever its batch.
+
+    A matrix product may add in another order for another number of rows. Rows therefore go in blocks of one size.
+    """
+    if not isinstance(x, np.ndarray):
+        xp = namespace(x)
+        return xp.matmul(x, like(x, np.ascontiguousarray(weights.T))) + like(x, shift)
+    mixing = np.ascontiguousarray(weights.T)
+    block, scores = np.zeros((_BLOCK, x.shape[1])), np.empty((len(x), len(weights)))
+    with one_thread():
+        for first in range(0, len(x), _BLOCK):
+            part = x[first : first + _BLOCK]
+            block[: len(part)] = part
+            scores[first : first + _BLOCK] = (block @ mixing)[: len(part)]
+    scores += shift
+    return scores
+
+
+def interpolate(scores: Array, knots: np.ndarray, values: np.ndarray, offsets: np.ndarray) -> Array:
+    """Send each column through its own broken line, level beyond its ends.
+
+    The lines of all columns lie end to end; line k goes from offsets[k] to offsets[k + 1]. One line serves all columns
+    if there is only one.
+    """
+    if isinstance(scores, np.ndarray):
+        out = np.empty_like(scores)
+        for columns, part in _parts(scores, offsets):
+            out[:, columns] = np.interp(scores[:, columns], knots[part], values[part])
+        return out
+    xp = namespace(scores)
+    last, starts = _search(scores, knots, offsets, inclusive=True)
+    first = xp.maximum(last, indices(scores, starts))
+    second = xp.minimum(first + 1, indices(scores, (offsets[1:] - 1)[None, :]))
+    table, heights = like(scores, knots), like(scores, values)
+    x0, x1 = _take(table, first), _take(table, second)
+    y0, y1 = _take(heights, first), _take(heights, second)
+    width = x1 - x0
+    flat = width <= 0.0
+    part = xp.where(flat, xp.zeros_like(width), (scores - x0) / xp.where(flat, xp.ones_like(width), width))
+    return y0 + (y1 - y0) * xp.clip(part, 0.0, 1.0)
+
+
+def look_up(scores: Array, edges: np.ndarray, values: np.ndarray, offsets: np.ndarray) -> Array:
+    """Send each column to the values of its own bins; a bin holds its upper edge.
+
+    Bins of all columns lie end to end, as in `interpolate`; each column's last edge is endless.
+    """
+    if isinstance(scores, np.ndarray):
+        out = np.empty_like(scores)
+        for columns, part in _parts(scores, offsets):
+            out[:, columns] = values[part][np.searchsorted(edges[part], scores[:, columns], side="left")]
+        return out
+    last, _ = _search(scores, edges, offsets, inclusive=False)
+    return _take(like(scores, values), last + 1)
+
+
+def look_up_table(scores: Array, edges: np.ndarray, values: np.ndarray) -> Array:
+    """Do the same with as many bins in each column: edges (n_columns, n_bins - 1), values (n_columns, n_bins)."""
+    if is_large(scores) and len(edges) == scores.shape[1]:
+        out = np.empty_like(scores)
+        over_rows(bins.look_up, np.ascontiguousarray(scores), edges, values, out)
+        return out
+    count, n_bins = values.shape
+    endless = np.concatenate([edges, np.full((count, 1), np.inf)], axis=1)
+    return look_up(scores, endless.ravel(), values.ravel(), np.arange(count + 1) * n_bins)
+
+
+def _parts(scores: np.ndarray, offsets: np.ndarray) -> Any:
+    """Yield the columns that share a table, and where the table lies."""
+    if len(offsets) == 2:
+        yield slice(None), slice(int(offsets[0]), int(offsets[1]))
+        return
+    for column in range(scores.shape[1]):
+        yield column, slice(int(offsets[column]), int(offsets[column + 1]))
+
+
+def _search(scores: Array, edges: np.ndarray, offsets: np.ndarray, *, inclusive: bool) -> tuple[Array, np.ndarray]:
+    """Return the place of the last edge below each score (or equal to it), one before the first if there is none.
+
+    All columns are searched together by halving: a few operations for each doubling of the longest table, whatever the
+    number of columns.
+    """
+    xp = namespace(scores)
+    starts, ends = offsets[:-1][None, :], offsets[1:][None, :]
+    table, end = like(scores, edges), indices(scores, ends)
+    place = xp.zeros_like(scores, dtype=xp.int64) + indices(scores, starts - 1)
+    step = 1 << max(0, int((ends - starts).max()).bit_length() - 1)
+    while step:
+        further = place + step
+        edge = _take(table, xp.minimum(further, indices(scores, int(offsets[-1]) - 1)))
+        passed = edge <= scores if inclusive else edge < scores
+        place = xp.where((further < end) & passed, further, place)
+        step //= 2
+    return place, starts
+
+
+def _take(table: Array, places: Array) -> Array:
+    """Return the table's values at an array of places of any shape."""
+    xp = namespace(places)
+    return xp.reshape(xp.take(table, xp.reshape(places, (-1,)), axis=0), places.shape)

@@ -1,0 +1,172 @@
+"""A map turns logits, and the logits of a few views, into probabilities. It is data and one pure function.
+
+`probs` is written against the Python array API, once for all: numpy and torch run it, ONNX export traces it. The
+fields are declared by annotations (`recal.schema`); the declaration checks what is built or read from a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+import numpy as np
+
+from recal.errors import InputError
+from recal.schema import Sizes, check, field_kinds
+from recal.transforms import Transform
+
+# An array of any library: numpy, torch, or whatever follows the array API.
+Array = Any
+Views = Sequence[Array]
+SelfMap = TypeVar("SelfMap", bound="Map")
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+class Map:
+    """The base of all maps. A subclass declares its fields and defines `probs`; it becomes a frozen dataclass."""
+
+    keeps_order: ClassVar[bool] = False
+    """Whether the largest probability always stands where the largest logit does, except for rounding."""
+    in_parts: ClassVar[bool] = True
+    """Whether a large numpy array is evaluated a few rows at a time, in float64. False if `compiled` reads it as it is.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        dataclass(frozen=True, eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        sizes: Sizes = {}
+        family: Any = type(self)
+        kinds = field_kinds(family)
+        for name in field_names(type(self)):
+            object.__setattr__(self, name, check(getattr(self, name), kinds[name], name, sizes))
+        object.__setattr__(self, "_sizes", sizes)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse fields that do not belong together; most maps need no more than their declarations."""
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        """Return the method's own probabilities, (n_samples, n_classes), before predictions are kept.
+
+        Parameters
+        ----------
+        z : (n_samples, n_classes) float64
+            The logits.
+        views : one such array for each of `transforms`
+            May be left out if no sample needs its views.
+        """
+        raise NotImplementedError
+
+    def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
+        """Return probabilities and confidences of a large numpy array by compiled loops; None if there are none.
+
+        Only maps that keep the order of logits have such a shortcut. It is taken in `maps.guard.answer`.
+        """
+        return None
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The transformations whose logits `probs` reads."""
+        return ()
+
+    def needed_transforms(self) -> tuple[Transform, ...]:
+        """Return the transformations whose logits must be computed for new inputs."""
+        return self.transforms
+
+    def needs_views(self, logits: Array) -> Array:
+        """Return for each sample whether its views must be computed, (n_samples,)."""
+        xp = namespace(logits)
+        return xp.full((logits.shape[0],), bool(self.transforms), **_device(logits))
+
+    @property
+    def n_classes(self) -> int | None:
+        """The number of classes that the fields are made for; None if any number will do."""
+        return self._sizes.get("K")  # type: ignore[attr-defined]
+
+    def check_classes(self, n_classes: int) -> None:
+        """Refuse logits of another number of classes."""
+        if self.n_classes not in (None, n_classes):
+            raise InputError(f"The map was fitted on {self.n_classes} classes, got {n_classes}.")
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(_equal(getattr(self, name), getattr(other, name)) for name in field_names(type(self)))
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(_key(getattr(self, name)) for name in field_names(type(self)))))
+
+    def __repr__(self) -> str:
+        parts = (f"{name}={_short(getattr(self, name))}" for name in field_names(type(self)))
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def field_names(family: type[Map]) -> list[str]:
+    """Return the names of a map's fields, in their order."""
+    return [field.name for field in fields(family)]  # type: ignore[arg-type]
+
+
+def namespace(z: Array) -> Any:
+    """Return the array namespace of an array: numpy itself, torch through array-api-compat, or what the array says."""
+    if isinstance(z, np.ndarray):
+        return np
+    if hasattr(z, "__array_namespace__"):
+        return z.__array_namespace__()
+    from array_api_compat import array_namespace
+
+    return array_namespace(z)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of another library than numpy, such as a torch tensor."""
+    if isinstance(value, np.ndarray | np.generic | list | tuple):
+        return False
+    if hasattr(value, "__array_namespace__"):
+        return True
+    return type(value).__module__.partition(".")[0] in ("torch", "cupy", "jax", "dask", "ndonnx")
+
+
+def wide(z: Array) -> Array:
+    """Return logits in float64, in which maps are evaluated; in float32 on devices that have no float64."""
+    xp = namespace(z)
+    dtype = xp.float32 if getattr(getattr(z, "device", None), "type", "") == "mps" else xp.float64
+    return xp.astype(z, dtype, copy=False)
+
+
+def like(z: Array, values: Any) -> Array:
+    """Return a constant as an array of z's kind, dtype and device."""
+    if isinstance(z, np.ndarray):
+        return np.asarray(values, dtype=z.dtype)
+    return namespace(z).asarray(values, dtype=z.dtype, **_device(z))
+
+
+def indices(z: Array, values: Any) -> Array:
+    """Return whole numbers as an array of z's kind and device."""
+    if isinstance(z, np.ndarray):
+        return np.asarray(values, dtype=np.int64)
+    xp = namespace(z)
+    return xp.asarray(values, dtype=xp.int64, **_device(z))
+
+
+def _device(z: Array) -> dict[str, Any]:
+    device = getattr(z, "device", None)
+    return {} if device is None or isinstance(z, np.ndarray) else {"device": device}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return bool(np.array_equal(one, other))
+    return bool(one == other)
+
+
+def _key(value: Any) -> Any:
+    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+
+
+def _short(value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return f"{value:.6g}" if isinstance(value, float) else repr(value)
+    return f"<{' x '.join(map(str, value.shape))}>" if value.size > 4 else np.array2string(value, precision=4)

@@ -1,0 +1,122 @@
+"""Predictions that never change: the guard, and probabilities strictly between 0 and 1.
+
+A map may give another class than the model's prediction the largest probability. Where predictions are kept, the guard
+moves as little probability as it takes for the prediction to be the likeliest class again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from recal.engine.kernels import SMALL
+from recal.maps.arrays import at, is_at, top_column
+from recal.maps.base import Array, Map, Views, like, namespace, wide
+
+# How far, relatively, a rival stays below a prediction that is kept: enough for float32 to tell them apart.
+MARGIN = 1e-6
+
+
+def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Array, Array]:
+    """Return a map's probabilities, (n_samples, n_classes), and its confidence in each prediction, (n_samples,).
+
+    If predictions are kept, the confidence is what the map gives the prediction before the guard lifts it.
+    """
+    xp = namespace(z)
+    if fitted.keeps_order and isinstance(z, np.ndarray) and z.size >= SMALL:
+        shortcut = fitted.compiled(z, views)
+        if shortcut is not None:
+            return shortcut
+    own = fitted.probs(wide(z), [wide(view) for view in views])
+    if not kept:
+        probs = bounded(own)
+        return probs, xp.max(probs, axis=1)
+    column = top_column(z)
+    if fitted.keeps_order:
+        probs = lift_answers(bounded(own), column)
+        return probs, at(probs, column)[:, 0]
+    return lift_answers(bounded(keep_answers(own, column)), column), bounded(at(own, column))[:, 0]
+
+
+def bounded(probs: Array) -> Array:
+    """Return probabilities strictly inside (0, 1).
+
+    One that underflowed to 0 becomes the smallest normal float (a loss of 708, not infinity); one that rounded to 1
+    becomes the float before 1.
+    """
+    xp = namespace(probs)
+    limits = xp.finfo(probs.dtype)
+    smallest, largest = float(limits.smallest_normal), 1.0 - 0.5 * float(limits.eps)
+    if isinstance(probs, np.ndarray):  # numpy's clip takes three times as long
+        return np.minimum(np.maximum(probs, smallest), largest)
+    return xp.clip(probs, smallest, largest)
+
+
+def keep_answers(probs: Array, columns: Array) -> Array:
+    """Return the nearest probabilities in which each row's prediction is the likeliest class: the guard.
+
+    If rivals are likelier, the prediction and the rivals above it share their probability equally: with the rivals'
+    probabilities in falling order, the level is the largest of the means over the prediction and the first m rivals,
+    m = 0, 1, ...; rivals above the level come down to it, and the prediction takes what they lose. Other classes keep
+    theirs. Of all probabilities that keep the prediction, these have the lowest expected NLL and the lowest expected
+    Brier score if `probs` were the truth: averaging what violates an order is the optimum for every such score.
+
+    Parameters
+    ----------
+    probs : (n_samples, n_classes)
+    columns : (n_samples, 1)
+        The model's predictions.
+
+    Examples
+    --------
+    >>> from recal.maps.guard import keep_answers
+    >>> keep_answers(np.array([[0.6, 0.1, 0.3]]), np.array([[2]])).round(3).tolist()
+    [[0.45, 0.1, 0.45]]
+    """
+    if not isinstance(probs, np.ndarray):
+        return _levelled(probs, columns)
+    # In numpy only the rows in doubt are sorted; the others stay as they are, bit for bit.
+    own = np.take_along_axis(probs, columns, axis=1)
+    rivals = np.array(probs)
+    np.put_along_axis(rivals, columns, -1.0, axis=1)
+    doubtful = np.flatnonzero(rivals.max(axis=1) > own[:, 0] * (1.0 - MARGIN))
+    if not len(doubtful):
+        return probs
+    np.put_along_axis(rivals, columns, own, axis=1)
+    rivals[doubtful] = _levelled(probs[doubtful], columns[doubtful])
+    return rivals
+
+
+def _levelled(probs: Array, columns: Array) -> Array:
+    xp = namespace(probs)
+    own, here = at(probs, columns), is_at(probs, columns)
+    rivals = xp.where(here, xp.zeros_like(probs), probs)
+    falling = -xp.sort(-rivals, axis=1)
+    counts = like(probs, np.arange(2.0, probs.shape[1] + 2.0)[None, :])
+    means = (own + xp.cumulative_sum(falling, axis=1)) / counts
+    level = xp.maximum(own, xp.max(means, axis=1, keepdims=True))
+    lowered = xp.minimum(rivals, level * (1.0 - MARGIN))
+    return xp.where(here, own + xp.sum(rivals - lowered, axis=1, keepdims=True), lowered)
+
+
+def lift_answers(probs: Array, columns: Array) -> Array:
+    """Give each row's prediction the largest probability where rounding gave it to another class or made a tie.
+
+    The two values are equal or differ by rounding, and change places; a prediction that is still tied with an earlier
+    class is raised by one unit in the last place.
+    """
+    if not isinstance(probs, np.ndarray):
+        return _lifted(probs, columns)
+    rows = np.flatnonzero(probs.argmax(axis=1) != columns[:, 0])
+    if len(rows):
+        probs[rows] = _lifted(probs[rows], columns[rows])
+    return probs
+
+
+def _lifted(probs: Array, columns: Array) -> Array:
+    xp = namespace(probs)
+    best = top_column(probs)
+    own, largest = at(probs, columns), at(probs, best)
+    swapped = xp.where(is_at(probs, best), own, probs)
+    swapped = xp.where(is_at(probs, columns), largest, swapped)
+    tied = is_at(probs, columns) & (top_column(swapped) != columns)
+    return xp.where(tied, swapped * (1.0 + float(xp.finfo(probs.dtype).eps)), swapped)

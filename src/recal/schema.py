@@ -1,0 +1,338 @@
+"""One way to say what a value must be: constructor parameters, fitted state and the fields of maps.
+
+A declaration is an annotation. `Literal`, `bool`, `int`, `float`, `None` and unions of them stand for themselves;
+anything narrower is ``Annotated[type, kind]`` with one of the kinds below. The same declaration checks parameters when
+a calibrator is fitted, checks what an untrusted file holds and reads the options of the command line.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.errors import InputError
+
+# Products of two such numbers, and their sums, are still floats.
+LARGEST, SMALLEST = 1e100, 1e-100
+# The sizes that the shapes of one object's arrays share, such as {"K": 10}.
+Sizes = dict[str, int]
+
+
+class Kind:
+    """What a value may be."""
+
+    rule: str = "any value"
+    hint: str = ""
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        """Return the value in the form used inside, or raise ValueError; `sizes` are filled on the way."""
+        return value
+
+    def parse(self, text: str) -> Any:
+        """Read a value that was typed on a command line, or raise ValueError."""
+        return text
+
+    @property
+    def metavar(self) -> str:
+        return "VALUE"
+
+
+class Number(Kind):
+    """A finite number between two bounds, which are part of the range unless they are `open`."""
+
+    def __init__(
+        self, low: float = -math.inf, high: float = math.inf, *, whole: bool = False, open: bool = False, hint: str = ""
+    ) -> None:
+        self.low, self.high, self.whole, self.open, self.hint = low, high, whole, open, hint
+        kind = "a whole number" if whole else "a finite number"
+        if open and high == math.inf:
+            self.rule = "a positive number" if low == 0.0 else f"{kind} above {low:g}"
+        elif high < math.inf:
+            left, right = ("(", ")") if open else ("[", "]")
+            self.rule = f"{kind} in {left}{low:g}, {high:g}{right}"
+        else:
+            self.rule = kind if low == -math.inf else f"{kind} of at least {low:g}"
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        allowed = int | np.integer if self.whole else int | float | np.integer | np.floating
+        if isinstance(value, bool) or not isinstance(value, allowed):
+            raise ValueError
+        inside = self.low < value < self.high if self.open else self.low <= value <= self.high
+        if not inside or (not self.whole and not math.isfinite(value)):
+            raise ValueError
+        return int(value) if self.whole else float(value)
+
+    def parse(self, text: str) -> Any:
+        return int(text) if self.whole else float(text)
+
+    @property
+    def metavar(self) -> str:
+        return "INT" if self.whole else "FLOAT"
+
+
+class Flag(Kind):
+    """True or False; a word such as "no" would count as True."""
+
+    rule = "True or False"
+    metavar = "true|false"
+
+    def read(self, value: Any, sizes: Sizes) -> bool:
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError
+        return bool(value)
+
+    def parse(self, text: str) -> bool:
+        return {"true": True, "false": False}[text.lower()]
+
+
+class Choice(Kind):
+    """One of a few values."""
+
+    def __init__(self, *options: Any) -> None:
+        self.options = options
+        self.rule = f"one of {', '.join(map(repr, options))}" if len(options) > 1 else repr(options[0])
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        if not any(type(value) is type(option) and value == option for option in self.options):
+            raise ValueError
+        return value
+
+    def parse(self, text: str) -> Any:
+        return {_typed(option): option for option in self.options}[text.lower() if text.lower() == "none" else text]
+
+    @property
+    def metavar(self) -> str:
+        return "|".join(map(_typed, self.options))
+
+
+class Text(Kind):
+    rule = "text"
+
+    def read(self, value: Any, sizes: Sizes) -> str:
+        if not isinstance(value, str):
+            raise ValueError
+        return value
+
+
+class ListOf(Kind):
+    """A list, tuple or array whose items are all of one kind."""
+
+    metavar = "A,B,..."
+
+    def __init__(self, item: Kind, *, keep: type | None = None) -> None:
+        self.item, self.keep = item, keep
+        self.rule = f"a list, each item {item.rule}"
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
+            raise ValueError
+        items = [self.item.read(item, sizes) for item in value]
+        return value if self.keep is None else self.keep(items)
+
+    def parse(self, text: str) -> list[Any]:
+        return [_number_or_text(part.strip()) for part in text.split(",")]
+
+
+class Seed(Kind):
+    """What numpy makes a generator of."""
+
+    rule = "a whole number of at least 0, a Generator or None"
+    metavar = "INT"
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        try:
+            np.random.default_rng(value)
+        except TypeError:
+            raise ValueError from None
+        return value
+
+    def parse(self, text: str) -> int:
+        return int(text)
+
+
+class Instance(Kind):
+    """An object of a class."""
+
+    def __init__(self, family: type) -> None:
+        self.family, self.rule = family, f"a {family.__name__}"
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        if not isinstance(value, self.family):
+            raise ValueError
+        return value
+
+
+class Either(Kind):
+    """The first of several kinds that fits."""
+
+    def __init__(self, *kinds: Kind) -> None:
+        self.kinds = kinds
+        *others, last = [kind.rule for kind in kinds]
+        self.rule = f"{', '.join(others)} or {last}" if others else last
+        self.hint = next((kind.hint for kind in kinds if kind.hint), "")
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        for kind in self.kinds:
+            try:
+                return kind.read(value, sizes)
+            except ValueError:
+                continue
+        raise ValueError
+
+    def parse(self, text: str) -> Any:
+        # Choices first: a word that is one of them is meant, though another kind might read it as text.
+        for kind in sorted(self.kinds, key=lambda kind: not isinstance(kind, Choice)):
+            try:
+                return kind.parse(text)
+            except (ValueError, KeyError):
+                continue
+        raise ValueError
+
+    @property
+    def metavar(self) -> str:
+        return "|".join(dict.fromkeys(kind.metavar for kind in self.kinds))
+
+
+class Floats(Kind):
+    """An array of float64 numbers.
+
+    Parameters
+    ----------
+    shape : int, str or None for each axis
+        A name such as "K" is the same size wherever it occurs in one object; "B-1" is one less than B; None is any
+        size. No axis is empty unless its size follows from a name.
+    low, high : the range of the numbers, both ends included
+    rising : whether numbers never fall along the last axis
+    """
+
+    dtype: ClassVar[type] = np.float64
+    codes: ClassVar[str] = "f"
+
+    def __init__(
+        self, *shape: int | str | None, low: float = -LARGEST, high: float = LARGEST, rising: bool = False
+    ) -> None:
+        self.shape, self.low, self.high, self.rising = shape, low, high, rising
+        sizes = ", ".join("n" if size is None else str(size) for size in shape)
+        self.rule = f"an array of shape ({sizes}) with numbers from {low:g} to {high:g}"
+        self.rule += ", none below the one before it" if rising else ""
+
+    def read(self, value: Any, sizes: Sizes) -> NDArray[Any]:
+        array = np.asarray(value)
+        if array.dtype.kind not in self.codes or array.ndim != len(self.shape):
+            raise ValueError
+        for size, declared in zip(array.shape, self.shape):
+            _check_size(size, declared, sizes)
+        if array.size and not self.low <= array.min() <= array.max() <= self.high:  # false for NaN, too
+            raise ValueError
+        if self.rising and (array[..., 1:] < array[..., :-1]).any():
+            raise ValueError
+        return np.ascontiguousarray(array, dtype=self.dtype)
+
+
+class Integers(Floats):
+    """An array of whole numbers."""
+
+    dtype = np.int64
+    codes = "iu"
+
+
+def _check_size(size: int, declared: int | str | None, sizes: Sizes) -> None:
+    if declared is None:
+        if size < 1:
+            raise ValueError
+    elif isinstance(declared, int):
+        if size != declared:
+            raise ValueError
+    else:
+        name, _, less = declared.partition("-")
+        more, _, _ = less.partition("+")
+        name, _, plus = name.partition("+")
+        full = size + int(more or 0) - int(plus or 0)
+        if full < 1 or sizes.setdefault(name, full) != full:
+            raise ValueError
+
+
+def check(value: Any, kind: Kind, name: str, sizes: Sizes | None = None) -> Any:
+    """Return the value as the kind reads it; otherwise raise an InputError that names it."""
+    try:
+        return kind.read(value, {} if sizes is None else sizes)
+    except ValueError:
+        raise InputError(f"must be {kind.rule}", argument=name, came=f"got {_shown(value)}", remedy=kind.hint) from None
+
+
+@lru_cache(maxsize=256)
+def parameter_kinds(family: Any) -> Mapping[str, Kind]:
+    """Return the kind of each parameter of a class's constructor."""
+    hints = get_type_hints(family.__init__, include_extras=True)
+    return {name: kind_of(hint) for name, hint in hints.items() if name != "return"}
+
+
+@lru_cache(maxsize=256)
+def field_kinds(family: Any) -> Mapping[str, Kind]:
+    """Return the kind of each annotated attribute of a class; class variables are left out."""
+    hints = get_type_hints(family, include_extras=True)
+    return {name: kind_of(hint) for name, hint in hints.items() if get_origin(hint) is not ClassVar}
+
+
+def check_parameters(instance: Any) -> None:
+    """Refuse parameters of an estimator that its constructor's annotations rule out."""
+    for name, kind in parameter_kinds(instance.__class__).items():
+        check(getattr(instance, name), kind, name)
+
+
+def kind_of(hint: Any) -> Kind:
+    """Return the kind that an annotation declares."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return next((part for part in parts[1:] if isinstance(part, Kind)), None) or kind_of(parts[0])
+    if origin in (Union, types.UnionType):
+        return Either(*(kind_of(part) for part in parts))
+    if origin is Literal:
+        return Choice(*parts)
+    if hint is None or hint is type(None):
+        return Choice(None)
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    family = origin or hint
+    if not isinstance(family, type) or getattr(family, "_is_protocol", False):
+        return Kind()
+    if issubclass(family, Sequence):
+        return ListOf(kind_of(parts[0]) if parts else Kind())
+    return Instance(family)
+
+
+_PLAIN: dict[Any, Kind] = {bool: Flag(), int: Number(whole=True), float: Number(), str: Text(), Any: Kind()}
+
+# Kinds that several classes declare.
+Count = Annotated[int, Number(1, whole=True)]
+Size = Annotated[int, Number(0, whole=True)]
+NotNegative = Annotated[float, Number(0.0)]
+Positive = Annotated[float, Number(0.0, open=True)]
+Strength = Annotated[float, Number(0.0, open=True, hint="Use a tiny number in place of 0")]
+RandomState = Annotated[int | np.random.Generator | None, Seed()]
+
+
+def _typed(option: Any) -> str:
+    return "none" if option is None else str(option)
+
+
+def _number_or_text(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,84 @@
+"""What every map promises: the same probabilities for arrays of any library, and files that hold it exactly."""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from recal import load, save
+from recal.calibrators import CALIBRATORS
+from recal.calibrators.base import Calibrator
+from recal.errors import InputError
+from recal.maps.base import Map, field_names
+from recal.views import Views
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+
+MAPPED = [method for method in CALIBRATORS if method.short_name in ("ts", "vs")]
+every = pytest.mark.parametrize("method", MAPPED, ids=lambda method: method.short_name)
+
+
+@cache
+def views(k: int = 4, n: int = 150, seed: int = 0) -> Views:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    logits = 2.5 * np.eye(k)[y] + rng.normal(size=(n, k)) * 1.5
+    transformed = {f"zoom:0.{i}": 0.8 * logits + rng.normal(size=(n, k)) for i in (4, 6)}
+    return Views(logits, transformed, y)
+
+
+@cache
+def fitted(method: type[Calibrator], k: int = 4) -> Calibrator:
+    quick = {"epochs": 5} if "epochs" in inspect.signature(method).parameters else {}
+    return method(**quick).fit(views(k))
+
+
+def other_views(new: Views, model: Calibrator, convert):
+    return [convert(np.asarray(new.transformed(transform))) for transform in model.map_.transforms]
+
+
+@every
+@pytest.mark.parametrize("k", [2, 4])
+def test_every_array_library_gives_the_same_probabilities(method, k):
+    model, new = fitted(method, k), views(k, 40, seed=1)
+    assert isinstance(model.map_, Map)
+    plain = model.map_.probs(new.logits, other_views(new, model, lambda z: z))
+    np.testing.assert_allclose(plain.sum(axis=1), 1.0, atol=1e-12)
+    for convert in (torch.from_numpy, array_api_strict.asarray):
+        probs = model.map_.probs(convert(new.logits), other_views(new, model, convert))
+        assert type(probs) is type(convert(new.logits))
+        np.testing.assert_allclose(np.asarray(probs), plain, rtol=0, atol=1e-12)
+
+
+@every
+def test_tensors_in_mean_tensors_out(method):
+    model, new = fitted(method), views(4, 40, seed=1)
+    logits = torch.from_numpy(new.logits)
+    if model.map_.transforms and bool(model.map_.needs_views(logits).any()):
+        with pytest.raises(InputError, match="transformed inputs"):
+            model.predict_proba(logits)
+        return
+    probs, confidence = model.predict_both(logits)
+    assert (probs.dtype, confidence.shape) == (torch.float64, (40,))
+    np.testing.assert_allclose(probs.numpy(), model.predict_proba(new.logits), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(confidence.numpy(), model.predict_confidence(new.logits), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(model.predict(logits), model.predict(new.logits))
+    if model.keeps_accuracy:
+        np.testing.assert_array_equal(probs.argmax(1).numpy(), new.logits.argmax(1))
+
+
+@every
+def test_a_map_is_frozen_and_comes_back_from_a_file(method, tmp_path):
+    model = fitted(method)
+    for name in field_names(type(model.map_)):
+        with pytest.raises(AttributeError):
+            setattr(model.map_, name, None)
+    again = load(save(model, tmp_path / "calibrator.recal"))
+    assert again.map_ == model.map_
+    assert hash(again.map_) == hash(model.map_)
+    assert repr(again.map_).startswith(type(model.map_).__name__)
