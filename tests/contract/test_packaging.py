@@ -8,7 +8,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import recal
-from recal.cli.app import COMMANDS
+from recal.cli.app import COMMANDS, command_function
 from recal.cli.destinations import guarded
 
 ROOT = Path(__file__).parents[2]
@@ -42,9 +42,8 @@ def test_every_package_that_is_imported_is_declared_with_a_minimum():
 
 def test_the_parser_is_given_no_parameter_that_is_no_option():
     """Releases of typer differ in what they make of `**options`: some refuse the whole command line."""
-    from importlib import import_module
     from inspect import signature
 
     for command in COMMANDS:
-        function = guarded(command, getattr(import_module(f"recal.cli.{command}"), command))
+        function = guarded(command, command_function(command))
         assert "options" not in signature(function).parameters, command

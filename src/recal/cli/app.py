@@ -1,8 +1,8 @@
 """The group of commands, each loaded when it is used, and the one place where errors become exit codes.
 
-A new command `name` is a file `recal/cli/name.py` with a function `name`, whose docstring is its help, and one line in
-`COMMANDS`. The file imports at its top only typer and this folder's helpers, since `recal --help` reads every one; what
-does the work is imported inside the function.
+A new command `name` is a function `name`, whose docstring is its help, and one line in `COMMANDS` with its module. The
+module imports only typer and this folder's helpers at its top, because `recal --help` reads all of them. The function
+imports what does the work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
@@ -25,29 +25,30 @@ import typer
 from typer.core import TyperGroup
 
 from recal.cli.destinations import guarded
-from recal.cli.parsing import refused
+from recal.cli.options import ALL_OPTIONS, arranged, expanded, has_many
 from recal.cli.printing import note_words, printable
-from recal.cli.refusals import as_typed
 from recal.errors import InputError, RecalError
 
-# In the order in which they are listed.
-COMMANDS: tuple[str, ...] = (
-    "demo",
-    "calibrate",
-    "collect",
-    "fit",
-    "apply",
-    "evaluate",
-    "compare",
-    "decide",
-    "watch",
-    "report",
-    "groups",
-    "export",
-    "plan",
-    "transforms",
-    "doctor",
-)
+# Each command with its module, in the order in which they are listed.
+COMMANDS: dict[str, str] = {
+    "demo": "report",
+    "calibrate": "calibrate",
+    "collect": "calibrate",
+    "fit": "fit",
+    "apply": "apply",
+    "evaluate": "evaluate",
+    "compare": "evaluate",
+    "decide": "decide",
+    "watch": "watch",
+    "report": "report",
+    "groups": "evaluate",
+    "export": "export",
+    "plan": "export",
+    "transforms": "doctor",
+    "doctor": "doctor",
+}
+# Commands that run with all defaults when nothing else is typed; the others show their help.
+WITHOUT_ARGUMENTS = ("demo", "transforms", "doctor")
 
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 130, 141, 143
 
@@ -70,17 +71,20 @@ class LazyGroup(TyperGroup):
             near = get_close_matches(cmd_name, COMMANDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}."
             raise InputError(f"There is no command {cmd_name!r}; {hint}")
-        module = import_module(f"recal.cli.{cmd_name.replace('-', '_')}")
         argv: list[str] = ctx.obj or []
-        if hasattr(module, "build") and argv[:1] == [cmd_name]:
-            function = module.build(argv[1:])  # a command whose options depend on what was typed
-        else:
-            function = getattr(module, cmd_name.replace("-", "_"))
-        function = guarded(cmd_name, function)
-        single = typer.Typer(**_STYLE)
-        needs_arguments = bool(getattr(module, "NEEDS_ARGUMENTS", True))  # where not, no arguments mean all defaults
+        here = argv[1:] if argv[:1] == [cmd_name] else []
+        function = arranged(guarded(cmd_name, command_function(cmd_name, here)), show_all=ALL_OPTIONS in here)
+        names = ["-h", "--help", *([ALL_OPTIONS] if has_many(function) else [])]
+        single = typer.Typer(**_STYLE | {"context_settings": {"help_option_names": names}})
+        needs_arguments = cmd_name not in WITHOUT_ARGUMENTS
         single.command(cmd_name, no_args_is_help=needs_arguments, help=_reflow(function.__doc__))(function)
         return typer.main.get_command(single)
+
+
+def command_function(name: str, argv: Sequence[str] = ()) -> Callable[..., None]:
+    """Return the function of a command, with the options of its blocks; `fit` also has those of the method typed."""
+    module = import_module(f"recal.cli.{COMMANDS[name]}")
+    return module.build(argv) if name == "fit" and argv else expanded(getattr(module, name))
 
 
 def _reflow(docstring: str | None) -> str:
@@ -230,3 +234,127 @@ class _Warnings:
 def _say(sentence: str, code: int) -> int:
     print(f"recal: {printable(' '.join(sentence.split()))}", file=sys.stderr)
     return code
+
+
+# What options of other tools are called here.
+_MEANT = {
+    "--format": "--json",
+    "--output": "--out",
+    "--output-file": "--out",
+    "--save": "--out",
+    "--overwrite": "--force",
+    "--label": "--labels",
+    "--target": "--labels",
+    "--transforms": "--pool",
+    "--views": "--pool",
+    "--inputs": "--data",
+    "--input": "--data",
+    "--images": "--data",
+    "--batch": "--batch-size",
+    "--resume": "--again",
+    "--error": "--risk",
+    "--n-bins": "--bins",
+}
+_NUMBER = "a number, such as 0.05"
+_TAKES = {"valid integer": "a whole number", "valid number": _NUMBER, "valid float": _NUMBER}
+
+
+def refused(error: Any, arguments: Sequence[str]) -> str | None:
+    """Return the sentence for an error of the parser; None where the help was shown instead."""
+    message = str(error.format_message()).rstrip(".")
+    if not message:
+        return None
+    context: Any = getattr(error, "ctx", None)
+    options = {option: one for one in (context.command.params if context else ()) for option in one.opts}
+    kind, parameter = type(error).__name__, getattr(error, "param", None)
+    if kind == "MissingParameter" and parameter is not None:
+        message = f"{_name(parameter)} is missing: {_help(parameter)}"
+    elif kind == "NoSuchOption":
+        message = _unknown(str(error.option_name), list(error.possibilities or ()), options)
+    elif kind == "BadParameter" and parameter is not None:
+        message = _wrong(error, parameter, _typed(parameter, arguments))
+    elif "unexpected extra argument" in message:
+        taken = [_name(one) for one in options.values() if getattr(one, "param_type_name", "") == "argument"]
+        extra = re.sub(r".*unexpected extra argument(s|\(s\))? \((.*)\)", r"\2", message)
+        message = (
+            f"{context.command_path} takes {' and '.join(dict.fromkeys(taken)) or 'options'} alone, got also {extra}"
+        )
+    path = context.command_path if context is not None else "recal"
+    method = _value("--method", arguments)
+    path += f" --method {method}" if method and path.endswith(" fit") else ""
+    return f"{message}{'' if message[-1] in '.?' else '.'} See: {path} --help"
+
+
+def _name(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name).upper().replace("_", " ")
+    return str(parameter.opts[0])
+
+
+def _help(parameter: Any) -> str:
+    return str(getattr(parameter, "help", None) or "it is needed")
+
+
+def _wrong(error: Any, parameter: Any, typed: str | None) -> str:
+    said = str(error.message)
+    got = "" if typed is None else f", got {typed!r}"
+    takes = next((takes for words, takes in _TAKES.items() if words in said), None)
+    if takes is not None:
+        return f"{_name(parameter)} takes {takes}{got}"
+    if repr(typed) in said:  # an option of a method, whose reader says it all
+        return f"{_name(parameter)}: {said}"
+    return f"{_name(parameter)}: {said[:1].lower()}{said[1:]}{got}"
+
+
+def _unknown(option: str, near: list[str], options: dict[str, Any]) -> str:
+    meant = [_MEANT[option]] if _MEANT.get(option) in options else near
+    if not meant and len(option) == 2:  # a single letter
+        meant = [name for name in options if name.startswith(f"-{option}")]
+    hint = f" Did you mean {' or '.join(meant[:3])}?" if meant else ""
+    return f"There is no option {option}.{hint}"
+
+
+def _typed(parameter: Any, arguments: Sequence[str]) -> str | None:
+    found = (_value(option, arguments) for option in parameter.opts)
+    return next((value for value in found if value is not None), None)
+
+
+def _value(option: str, arguments: Sequence[str]) -> str | None:
+    for place, argument in enumerate(arguments):
+        if argument == option and place + 1 < len(arguments):
+            return arguments[place + 1]
+        if argument.startswith(f"{option}="):
+            return argument.partition("=")[2]
+    return None
+
+
+# How an argument of the library is typed, where it is not called the same.
+_OPTIONS = {
+    "n_bins": ("--bins",),
+    "random_state": ("--seed",),
+    "pixels": ("--pixels", "--gray"),
+    "save_to": ("--save",),
+}
+
+
+def as_typed(error: RecalError, arguments: Sequence[str]) -> str:
+    """Return the sentence for an error, with its arguments named as they were typed.
+
+    Examples
+    --------
+    >>> from recal.cli.app import as_typed
+    >>> from recal.errors import InputError
+    >>> error = InputError("must be a whole number from 1 on", argument="batch_size", came="got 0")
+    >>> as_typed(error, ["collect", "--batch-size", "0"])
+    '--batch-size must be a whole number from 1 on, got 0.'
+    """
+    typed = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
+
+    def spell(names: tuple[str, ...]) -> str:
+        options = [_OPTIONS.get(name, (f"--{name.replace('_', '-')}",)) for name in names]
+        # Of two arguments that belong together, one may have been forgotten.
+        if not typed & {option for forms in options for option in forms}:
+            return " and ".join(f"`{name}`" for name in names)
+        return " and ".join(next((form for form in forms if form in typed), forms[0]) for forms in options)
+
+    return error.sentence(spell, typed=True)

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recal.cli import model_options as options
-from recal.cli.class_mix import asked_mix, judged, tell_mix
+from recal.cli.files import check_kind, check_views_held, kind_of, load_calibration, open_views
+from recal.cli.options import MORE, ModelOptions, compare_preprocessing, without_none
 from recal.cli.printing import AsJson, print_json, say, shows_progress, typed, working
-from recal.cli.recognise import check_kind, kind_of
-from recal.cli.sources import check_views_held, load_calibration, open_views
 
 if TYPE_CHECKING:
     from recal.collecting.prediction_folder import PredictionFolder
     from recal.collecting.predictions import Predictions
+
 
 # A few equal rows are met in any two sets of short texts or small images.
 _MET_BEFORE = 0.05
@@ -28,47 +27,32 @@ def apply(
         Path, typer.Argument(help="The folder that `recal calibrate` wrote, or the file that `recal fit` wrote.")
     ],
     out: Annotated[Path, typer.Option("--out", help="Where to write the answers: .csv, .parquet, .npz, or a folder.")],
+    inputs: ModelOptions,
     views: Annotated[Path | None, typer.Argument(help="Views of the inputs: an .npz file or a .zarr folder.")] = None,
-    model: options.Model = None,
-    weights: options.Weights = None,
-    trust: options.Trust = None,
-    data: options.Data = None,
-    read: options.Read = None,
-    labels: options.LabelsFile = None,
-    classes: Annotated[
-        str | None, typer.Option("--classes", help="The model's classes in order, separated by commas.")
-    ] = None,
-    preprocess: options.Preprocess = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    divide: options.Divide = None,
-    channels: options.Channels = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    pixels: options.Pixels = None,
-    gray: options.Gray = False,
-    seconds: options.Seconds = None,
-    label_column: options.LabelColumn = None,
-    text_column: options.TextColumn = None,
-    on_error: options.OnError = None,
-    part: options.Part = None,
-    batch_size: options.BatchSize = None,
-    outputs: options.Outputs = None,
-    device: options.Device = None,
-    engine: options.Engine = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Adjust the temperature to these inputs, without labels.")
     ] = False,
     accept_unlike: Annotated[
         bool,
-        typer.Option("--accept-unlike", help="With --follow: also accept answers to inputs unlike all of the fit."),
+        typer.Option(
+            "--accept-unlike",
+            help="With --follow: also accept answers to inputs unlike all of the fit.",
+            rich_help_panel=MORE,
+        ),
     ] = False,
     class_mix: Annotated[
         str | None,
-        typer.Option("--class-mix", help="'follow' to estimate the class mix of these inputs, or cat=0.6,dog=0.4."),
+        typer.Option(
+            "--class-mix",
+            help="'follow' to estimate the class mix of these inputs, or cat=0.6,dog=0.4.",
+            rich_help_panel=MORE,
+        ),
     ] = None,
     impossible: Annotated[
-        list[str] | None, typer.Option("--impossible", help="A class that cannot occur; may be given several times.")
+        list[str] | None,
+        typer.Option(
+            "--impossible", help="A class that cannot occur; may be given several times.", rich_help_panel=MORE
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -104,16 +88,16 @@ def apply(
 
     calibration = calibration_in(calibration)
     check_kind(calibration, "calibration")
-    if views is not None and model is None and kind_of(views) in ("probabilities", "table"):
-        _apply_rule(calibration, views, labels, out, as_json)
+    if views is not None and inputs.model is None and kind_of(views) in ("probabilities", "table"):
+        _apply_rule(calibration, views, inputs.labels, out, as_json)
         return
-    if model is not None and data is not None:
-        options.check_there(model, data)
+    if inputs.is_complete:
+        inputs.check_files("apply")
     elif views is not None:
         check_kind(views, "views")
     calibrator = load_calibration(calibration)
-    if classes is not None:
-        _name_classes(calibrator, classes.split(","), calibration)
+    if inputs.class_names is not None:
+        _name_classes(calibrator, inputs.class_names, calibration)
     from recal import Plan
     from recal.collecting.predictions import Predictions, passes_of, profile_of
     from recal.engine.replay import answers_of
@@ -128,16 +112,16 @@ def apply(
         named = "--follow" if follow else "--class-mix" if class_mix is not None else "--impossible"
         raise InputError(f"{named} judges all inputs together, and {out} would be written in parts; name one file.")
     check_prob_name(out / "part.parquet" if in_parts else out)
-    if in_parts and (views is not None or labels is not None):
+    if in_parts and (views is not None or inputs.labels is not None):
         raise InputError(
             f"{out} has no ending, so it would be a folder of tables, which hold no labels and are made from --model "
             "and --data; for one file give a name that ends in .csv, .npz or .parquet."
         )
     skipped: tuple[str, ...] = ()
-    inputs = None
-    if views is not None and model is None and data is None:
-        found = open_views(views, labels, classes)
-        options.compare(getattr(calibrator, "preprocessing_", None), found.preprocessing, views)
+    names = None
+    if views is not None and inputs.model is None and inputs.data is None:
+        found = open_views(views, inputs.labels, inputs.classes)
+        compare_preprocessing(getattr(calibrator, "preprocessing_", None), found.preprocessing, views)
         check_views_held(calibrator, calibration, found, views)
         with working("Applying"):
             plain = isinstance(calibrator, Plan)
@@ -149,29 +133,24 @@ def apply(
                 applied = judged(applied, profile, found.logits, follow, mix)
     elif isinstance(calibrator, Plan):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
-    elif views is None and model is not None and data is not None:
+    elif views is None and inputs.is_complete:
         from recal.collecting.prediction_folder import apply_distributed
         from recal.collecting.predictions import apply as run
         from recal.transforms.preprocessing import check_model
 
         stored = getattr(calibrator, "preprocessing_", None)
-        outputs = options.outputs_of(stored, outputs)
-        opened = options.open_model(model, weights, trust, outputs, device)
-        check_model(stored, opened.fingerprint())
-        images: dict[str, Any] = {"pixels": pixels, "gray": gray, "resize": resize, "crop": crop, "on_error": on_error}
-        others: dict[str, Any] = {"seconds": seconds, "part": part, "read": read, "label_column": label_column}
-        others |= {"text_column": text_column, "stored": stored}
-        source = options.open_data(data, **options.reading(opened, data, **images, **others))
-        skipped, inputs = source.skipped, source.names()
-        how: dict[str, Any] = options.given(batch_size=batch_size, outputs=outputs, device=device)
-        how["preprocess"] = options.preprocessing(preprocess, mean, std, divide, channels, stored)
-        how |= {"engine": engine or "local", "progress": shows_progress() and not as_json}
+        model = inputs.open_model(stored)
+        check_model(stored, model.fingerprint())
+        source = inputs.open_data(model, stored)
+        skipped, names = source.skipped, source.names()
+        how: dict[str, Any] = {"engine": "local", **inputs.running(stored, labels=False)}
+        how |= {"preprocess": inputs.preprocessing(stored), "progress": shows_progress() and not as_json}
         try:
             if in_parts:
-                _tell_parts(apply_distributed(calibrator, opened, source, out, **how), skipped, as_json)
+                _tell_parts(apply_distributed(calibrator, model, source, out, **how), skipped, as_json)
                 return
-            how |= {"follow": follow, "class_mix": mix, **options.given(labels=labels)}
-            applied = run(calibrator, opened, source, **how)
+            how |= {"follow": follow, "class_mix": mix, **without_none(labels=inputs.labels)}
+            applied = run(calibrator, model, source, **how)
         except KeyboardInterrupt as stop:
             lost = "No files were written. To be able to resume, collect first: recal collect --out NAME.zarr"
             stop.add_note(
@@ -183,16 +162,14 @@ def apply(
                 error.at(calibration)
             raise
     else:
-        asked = {"--model": model, "--data": data}
-        given = ", ".join(
-            filter(None, [None if views is None else str(views), *(name for name in asked if asked[name] is not None)])
-        )
+        words = (views, inputs.model and "--model", inputs.data and "--data")
+        given = ", ".join(str(word) for word in words if word is not None)
         raise InputError(f"recal apply takes either a file of views, or --model and --data; got {given or 'neither'}.")
     rule = getattr(calibrator, "decision_", None)
     accept = None if rule is None else _accepted(rule, applied, accept_unlike)
     accepted = None if accept is None else int(accept.sum())
-    how_sure: dict[str, Any] = {"confidence": applied.confidences, "accepted": accept, "inputs": inputs}
-    if inputs is None and out.suffix == ".csv":
+    how_sure: dict[str, Any] = {"confidence": applied.confidences, "accepted": accept, "inputs": names}
+    if names is None and out.suffix == ".csv":
         how_sure["inputs"] = [str(row) for row in range(len(applied.probs))]
     how_sure["fitted_rows"] = applied.fitted_rows
     write_prob_file(out, applied.probs, applied.labels, applied.classes, **how_sure)
@@ -226,7 +203,7 @@ def apply(
         command = ("recal", "decide", "LABELLED_VIEWS", "--calibration", calibration, "--risk", 0.01)
         following = f" Next: {typed(*command, '--out', 'ready.recal')}"
     each = applied.passes_per_answer
-    cost = "" if each is None or each == 1 else f" An answer {_TAKES[model is None]} {each:.2f} forward passes."
+    cost = "" if each is None or each == 1 else f" An answer {_TAKES[inputs.model is None]} {each:.2f} forward passes."
     say(f"{n_samples:,} answers written to {out}.{cost}{following}")
 
 
@@ -258,7 +235,7 @@ def _apply_rule(rule_file: Path, probabilities: Path, labels: Path | None, out: 
     import numpy as np
 
     from recal import load
-    from recal.cli.sources import read_probabilities
+    from recal.cli.files import read_probabilities
     from recal.errors import InputError
     from recal.files.prob_tables import write_prob_file
 
@@ -292,3 +269,46 @@ def _tell_parts(parts: PredictionFolder, skipped: tuple[str, ...], as_json: bool
     there = f", {kept:,} of which were there already" if kept else ""
     cost = "" if each is None or each == 1 else f" An answer took {each:.2f} forward passes."
     say(f"Tables with {parts.samples:,} samples are in {parts.folder}{there}.{cost}")
+
+
+def asked_mix(profile: Any, calibrator: Any, typed: str | None, impossible: list[str] | None) -> Any:
+    """The class mix that was typed, or "follow" where it is to be estimated."""
+    from recal.decisions import class_mix
+    from recal.errors import InputError
+
+    if typed == "follow":
+        if impossible:
+            raise InputError("--class-mix follow and --impossible cannot be combined: give one of them.")
+        return typed
+    if typed is None and not impossible:
+        return None
+    shares = None
+    if typed is not None:
+        pairs = [part.rpartition("=") for part in typed.split(",")]
+        try:
+            shares = {name.strip(): float(share) for name, _, share in pairs}
+        except ValueError:
+            raise InputError(f"--class-mix takes 'follow' or shares such as cat=0.6,dog=0.4, got {typed!r}.") from None
+    names = getattr(calibrator, "classes_", None)
+    return class_mix(
+        profile, shares=shares, impossible=impossible or (), classes=None if names is None else list(names)
+    )
+
+
+def judged(applied: Predictions, profile: Any, logits: Any, follow: bool, mix: Any) -> Predictions:
+    from recal.decisions import class_mix
+
+    condition = profile.condition(logits) if follow else None
+    found = class_mix(profile, logits) if mix == "follow" else mix
+    return applied.judged(profile, condition, found, estimated=mix == "follow")
+
+
+def tell_mix(applied: Predictions, has_rule: bool) -> None:
+    assert applied.class_mix is not None
+    said = applied.class_mix.describe(None if applied.classes is None else list(applied.classes))
+    if not applied.class_mix.changed:
+        say(said)
+        return
+    say(f"{said} It changes {applied.predictions_changed:,} of {len(applied.probs):,} predictions.")
+    if has_rule:
+        say("The rule was made for the class mix of its own samples, and so is its guarantee.")

@@ -1,4 +1,4 @@
-"""`recal calibrate`: from a model and labelled inputs to automated answers, in one command."""
+"""`recal calibrate` and `recal collect`: from a model and inputs to a calibration, or to views."""
 
 from __future__ import annotations
 
@@ -7,58 +7,50 @@ from typing import Annotated, Any
 
 import typer
 
-from recal.cli import model_options as options
+from recal.cli.options import MORE, ModelOptions, number_labels, preflight, transforms_for
 from recal.cli.printing import AsJson, command_line, command_words, print_json, say, shows_progress, typed
 
 
 def calibrate(
     out: Annotated[Path, typer.Option("--out", help="The folder to write: calibration, rule and report.")],
-    model: options.Model = None,
-    weights: options.Weights = None,
-    trust: options.Trust = None,
-    data: options.Data = None,
-    read: options.Read = None,
+    inputs: ModelOptions,
     risk: Annotated[float, typer.Option("--risk", help="The largest share of errors among automated answers.")] = 0.01,
-    confidence: Annotated[float, typer.Option("--confidence", help="The probability that the guarantee holds.")] = 0.95,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="The probability that the guarantee holds.", rich_help_panel=MORE)
+    ] = 0.95,
     pool: Annotated[
         str,
-        typer.Option("--pool", help="Transformations to try; auto: the default ones for such inputs; none: no views."),
+        typer.Option(
+            "--pool",
+            help="Transformations to try; auto: the default ones for such inputs; none: no views.",
+            rich_help_panel=MORE,
+        ),
     ] = "auto",
     pilot: Annotated[
-        int, typer.Option("--pilot", help="Try all transformations on this many inputs, then only those that help.")
+        int,
+        typer.Option(
+            "--pilot",
+            help="Try all transformations on this many inputs, then only those that help.",
+            rich_help_panel=MORE,
+        ),
     ] = 1000,
     cross_fit: Annotated[
         bool,
         typer.Option(
-            "--cross-fit", help="Use 80 % to fit and to decide: automates more. Guarantee measured, not proven."
+            "--cross-fit",
+            help="Use 80 % to fit and to decide: automates more. Guarantee measured, not proven.",
+            rich_help_panel=MORE,
         ),
     ] = False,
-    labels: options.LabelsFile = None,
-    classes: Annotated[
-        str | None, typer.Option("--classes", help="The model's classes in order, separated by commas.")
-    ] = None,
-    preprocess: options.Preprocess = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    divide: options.Divide = None,
-    channels: options.Channels = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    pixels: options.Pixels = None,
-    gray: options.Gray = False,
-    seconds: options.Seconds = None,
-    label_column: options.LabelColumn = None,
-    text_column: options.TextColumn = None,
-    on_error: options.OnError = None,
-    part: options.Part = None,
-    batch_size: options.BatchSize = None,
-    outputs: options.Outputs = None,
-    device: options.Device = None,
-    engine: options.Engine = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Start over instead of resuming; overwrites what the folder holds.")
+        bool,
+        typer.Option(
+            "--again", help="Start over instead of resuming; overwrites what the folder holds.", rich_help_panel=MORE
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same split and same result.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Same seed, same split and same result.", rich_help_panel=MORE)
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Calibrate a model on labelled inputs, and decide which answers can be automated.
@@ -74,42 +66,31 @@ def calibrate(
 
     Then: [bold]recal apply calibrated --model net.onnx --data new/ --out answers.csv[/bold]
     """
-    from recal.errors import InputError
-
-    if model is None or data is None:
-        absent = " and ".join(name for name, value in (("--model", model), ("--data", data)) if value is None)
-        raise InputError(f"recal calibrate needs --model and --data; {absent} was not given.")
-    options.check_there(model, data)
+    _, data = inputs.check_files("calibrate")
     from recal.workflow.job import calibrate as run
     from recal.workflow.job import check_labelled
 
-    between = options.preprocessing(preprocess, mean, std, divide, channels)
-    opened = options.open_model(model, weights, trust, outputs, device)
-    images: dict[str, Any] = {"pixels": pixels, "gray": gray, "resize": resize, "crop": crop, "on_error": on_error}
-    files: dict[str, Any] = {"seconds": seconds, "part": part, "read": read}
-    names = None if classes is None else classes.split(",")
-    files |= {"label_column": label_column, "text_column": text_column}
-    if labels is None:
-        files |= options.guessed(opened, data, names, label_column, text_column, as_json)
-    source = options.open_data(data, **options.reading(opened, data, **images, **files))
-    how = options.given(labels=labels, batch_size=batch_size, outputs=outputs, device=device, engine=engine)
-    transforms = options.transforms_for(pool, source, opened, seed)
-    if labels is None:
+    preprocess = inputs.preprocessing()
+    model = inputs.open_model()
+    source = inputs.open_data(model, quiet=as_json, guess=True)
+    how = inputs.running()
+    transforms = transforms_for(pool, source, model, seed)
+    if inputs.labels is None:
         check_labelled(source, data)
-        if names is None and opened.classes is None:
-            options.number_labels(source, as_json)
-    options.preflight(opened, source, transforms, preprocess=between, classes=names, **how)
+        if inputs.classes is None and model.classes is None:
+            number_labels(source, as_json)
+    preflight(model, source, transforms, preprocess=preprocess, classes=inputs.class_names, **how)
     try:
-        found = run(
-            opened,
+        result = run(
+            model,
             source,
             out,
             risk=risk,
             confidence=confidence,
             pool=None if pool == "none" else pool,
             pilot=pilot,
-            classes=names,
-            preprocess=between,
+            classes=inputs.class_names,
+            preprocess=preprocess,
             cross_fit=cross_fit,
             random_state=seed,
             progress=shows_progress() and not as_json,
@@ -122,27 +103,107 @@ def calibrate(
         stop.add_note(f"What is done is kept in {out}: run the same command again to resume.")
         raise
     if as_json:
-        print_json({**found.to_dict(), "skipped": source.skipped, "folder": out})
+        print_json({**result.to_dict(), "skipped": source.skipped, "folder": out})
         return
     if source.skipped:
         say(f"{len(source.skipped)} files could not be read and were skipped, such as {source.skipped[0]}.")
     say("")
-    for line in found.lines():
+    for line in result.lines():
         say(line)
-    next_line = _lower_demand(found.decision.suggested_risk) if not found.decision.possible else None
+    next_line = _with_risk(result.decision.suggested_risk) if not result.decision.possible else None
     if next_line is None:
-        others = {"weights": weights, "trust": trust, "preprocess": preprocess, "device": device, "engine": engine}
-        asked = {"model": model, **options.given(**others), "data": "NEW", "out": "answers.csv"}
-        words = [word for name, value in asked.items() for word in (f"--{name}", value)]
-        next_line = typed("recal", "apply", out, *words)
+        next_line = typed("recal", "apply", out, *inputs.repeated(), "--data", "NEW", "--out", "answers.csv")
     say(f"Report: {out / 'report.html'}. Next: {next_line}")
 
 
-def _lower_demand(risk: float | None) -> str | None:
-    """The same command with a risk that the labelled inputs can show; what was collected is used again."""
+def _with_risk(risk: float | None) -> str | None:
+    """Return the same command with a risk that the labelled inputs can show; it reuses what was collected."""
     if risk is None:
         return None
     words = command_words()
     place = next((i for i, word in enumerate(words) if word == "--risk" or word.startswith("--risk=")), None)
-    kept = words if place is None else words[:place] + words[place + (1 if "=" in words[place] else 2) :]
-    return typed("recal", *kept, "--risk", f"{risk:g}")
+    others = words if place is None else words[:place] + words[place + (1 if "=" in words[place] else 2) :]
+    return typed("recal", *others, "--risk", f"{risk:g}")
+
+
+def collect(
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="Where to write: .zarr (resumable; a folder or a URL such as s3://...) or .npz."),
+    ],
+    inputs: ModelOptions,
+    pool: Annotated[
+        str,
+        typer.Option(
+            "--pool",
+            help="Transformations, such as zoom:0.5-0.9:10+brightness:0.1-0.9:10 (recal transforms lists them); "
+            "auto: the default ones for such inputs; or none.",
+        ),
+    ] = "none",
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Same seed, same pool and same pilot.", rich_help_panel=MORE)
+    ] = None,
+    pilot: Annotated[
+        int | None,
+        typer.Option(
+            "--pilot",
+            help="Try the whole pool on this many labelled samples, then only views that help.",
+            rich_help_panel=MORE,
+        ),
+    ] = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Start over instead of resuming; overwrites the store.", rich_help_panel=MORE),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a model on inputs and on transformed copies of them, and store the logits (views).
+
+    Transformations act on the original inputs; normalisation (--divide, --mean, --std, --channels, or a function of
+    your own) comes after them. A .zarr store is written batch by batch: run the same command again to resume after an
+    interruption. With --pilot 1000, all views are computed for 1,000 samples only, and those that help for all.
+
+    Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide 255 --mean
+    0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10 --out views.zarr[/bold]
+    """
+    from recal.errors import InputError
+
+    inputs.check_files("collect")
+    if pilot is not None and pool == "none":
+        raise InputError("--pilot finds out which transformations help: name them with --pool, such as --pool auto.")
+    from recal.collecting import collect as run
+    from recal.collecting.local import needs_pilot
+
+    preprocess, model = inputs.preprocessing(), inputs.open_model()
+    source = inputs.open_data(model, quiet=as_json, guess=True)
+    how: dict[str, Any] = inputs.running() | ({} if seed is None else {"seed": seed})
+    how |= {"out": out, "resume": not again, "progress": shows_progress() and not as_json}
+    how |= {"preprocess": preprocess, "classes": inputs.class_names}
+    transforms, trial = transforms_for(pool, source, model, seed), None
+    try:
+        preflight(model, source, transforms, **how)
+        if pilot is not None and transforms is not None and needs_pilot(source, pilot):
+            from recal.collecting import run_pilot
+
+            trial = run_pilot(model, source, transforms, pilot, **how)
+            say(f"{trial}.", quiet=as_json)
+        views = run(model, source, transforms if trial is None else trial.chosen, **how)
+    except KeyboardInterrupt as stop:
+        resumable = out.suffix == ".zarr"
+        kept = f"What is done is kept in {out}: run the same command again to resume."
+        stop.add_note(kept if resumable else "No files were written; with --out NAME.zarr a run can be resumed.")
+        raise
+    except InputError as error:
+        if inputs.labels is not None and error.argument == "labels":
+            error.at(inputs.labels)
+        raise
+    if as_json:
+        specs = [str(transform) for transform in views.transforms]
+        shape = {"samples": views.n_samples, "classes": views.n_classes, "transforms": specs}
+        cost = {} if trial is None else {"pilot": pilot, "passes": trial.passes, "without_pilot": trial.passes_without}
+        print_json({**shape, **cost, "labelled": views.labels is not None, "skipped": source.skipped, "file": out})
+        return
+    if source.skipped:
+        say(f"{len(source.skipped)} files could not be read and were skipped, such as {source.skipped[0]}.")
+    labelled = () if views.labels is not None else ("--labels", "FILE")
+    say(f"{views}. Written to {out}. Next: {typed('recal', 'fit', out, *labelled, '--out', 'calibration.recal')}")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from recal.cli.files import LabelColumn, LabelsFile
 from recal.cli.printing import AsJson, print_json, print_table, say, typed, working
-from recal.cli.sources import LabelColumn, LabelsFile
 
 if TYPE_CHECKING:
     from recal.decisions import Decision, Decisions
@@ -171,8 +171,7 @@ def _methods(
 
 
 def _probs(path: Path, calibration: Path | None, label_column: str, labels: Path | None) -> Probabilities:
-    from recal.cli.recognise import check_kind
-    from recal.cli.sources import check_views_held, labelled_probs, load_calibration, open_views
+    from recal.cli.files import check_kind, check_views_held, labelled_probs, load_calibration, open_views
     from recal.errors import InputError
     from recal.files.probs import Probabilities
 
@@ -203,8 +202,7 @@ def _check_cross_fit(sources: list[Path], calibration: Path | None, more: bool) 
 def _cross_fitted(
     source: Path, calibration: Path, labels: Path | None, confidence: float, seed: int, given: dict[str, Any]
 ) -> tuple[Any, Decision]:
-    from recal.cli.recognise import check_kind
-    from recal.cli.sources import load_calibration, open_views
+    from recal.cli.files import check_kind, load_calibration, open_views
     from recal.decisions import decide_crossfitted
 
     check_kind(source, "views")
@@ -215,7 +213,7 @@ def _cross_fitted(
 
 def _save(decision: Decision, calibration: Path | None, out: Path) -> None:
     from recal import save
-    from recal.cli.sources import load_calibration
+    from recal.cli.files import load_calibration
 
     if calibration is None:
         save(decision.rule, out)

@@ -1,18 +1,177 @@
-"""`recal fit`: learn a calibration from views with labels."""
+"""`recal fit`: learn a calibration from views with labels, by any method and with its options."""
 
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
+from recal.cli.files import check_kind, open_views
 from recal.cli.printing import AsJson, print_json, say, typed, working
-from recal.cli.recognise import check_kind
-from recal.cli.sources import open_views
+from recal.errors import InputError
 from recal.files.places import as_place
+
+if TYPE_CHECKING:
+    from recal.calibrators.base import Calibrator
+
+
+_NONE = "none"
+# The seed has an option of its own, the same for every method.
+_SEED = "random_state"
+
+
+def listed(text: str) -> list[str]:
+    """Return the short names in a list joined with commas; `all` stands for every method."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError("--methods names no method; give short names such as ts,ets,recal, or all.")
+    from recal.calibrators import short_names
+
+    return list(short_names()) if names == ["all"] else names
+
+
+def make(name: str, options: dict[str, Any], seed: int | None = None) -> Calibrator:
+    """Return an unfitted calibrator. Methods that draw nothing at random have no use for the seed."""
+    from recal.calibrators.names import find_method
+
+    calibrator, named = find_method(name)
+    if _SEED in inspect.signature(calibrator).parameters and seed is not None:
+        options = {**options, _SEED: seed}
+    return calibrator(**{**named, **options})
+
+
+def option_parameters(name: str) -> list[inspect.Parameter]:
+    """Return one typer option for each parameter of the method's constructor, its default included."""
+    from recal.calibrators.names import find_method
+
+    calibrator, _ = find_method(name)
+    hints = get_type_hints(calibrator.__init__)
+    told = _told(calibrator.__doc__ or "")
+    parameters = []
+    for parameter in inspect.signature(calibrator).parameters.values():
+        if parameter.name == _SEED:
+            continue
+        hint = hints.get(parameter.name, Any)
+        shown = _NONE if parameter.default is None else str(parameter.default)
+        option = typer.Option(
+            f"--{parameter.name.replace('_', '-')}",
+            parser=_parser(hint),
+            metavar=_metavar(hint),
+            help=told.get(parameter.name, ""),
+            show_default=shown,
+            rich_help_panel=f"Options of --method {name}",
+        )
+        # An option not given stays None here and is left out, so that the constructor's own default holds.
+        annotation = Annotated[str, option]
+        parameters.append(
+            inspect.Parameter(parameter.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        )
+    return parameters
+
+
+def _parser(hint: Any) -> Callable[[str], Any]:
+    def parse(text: Any) -> Any:
+        return _Given(parse_value(text, hint)) if isinstance(text, str) else text
+
+    parse.__name__ = "value"
+    return parse
+
+
+class _Given:
+    """A value that was typed, so that a typed `none` differs from an option left out."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return only the options that were typed."""
+    return {name: option.value for name, option in options.items() if isinstance(option, _Given)}
+
+
+def parse_value(text: str, hint: Any) -> Any:
+    """Read what was typed as the first of the annotation's types that can hold it."""
+    choices = _flatten(hint)
+    if text.lower() == _NONE and (type(None) in choices or Any in choices):
+        return None
+    literals = [value for choice in choices if get_origin(choice) is Literal for value in get_args(choice)]
+    for value in literals:
+        if value is not None and text == str(value):
+            return value
+    for choice in choices:
+        try:
+            if choice is bool and text.lower() in ("true", "false"):
+                return text.lower() == "true"
+            if choice in (int, float):
+                return choice(text)
+        except ValueError:
+            continue
+        if _is_sequence(choice):
+            return [_number_or_text(part.strip()) for part in text.split(",")]
+        if choice is str:
+            return text
+        if choice is Any:
+            return _number_or_text(text)
+    raise typer.BadParameter(f"{text!r} cannot be read as {_metavar(hint)}")
+
+
+def _flatten(hint: Any) -> list[Any]:
+    if get_origin(hint) in (Union, types.UnionType):
+        return [choice for part in get_args(hint) for choice in _flatten(part)]
+    if get_origin(hint) is Annotated:
+        return _flatten(get_args(hint)[0])
+    return [hint]
+
+
+def _is_sequence(hint: Any) -> bool:
+    origin = get_origin(hint) or hint
+    return isinstance(origin, type) and origin is not str and issubclass(origin, Sequence)
+
+
+def _number_or_text(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _metavar(hint: Any) -> str:
+    names: list[str] = []
+    for choice in _flatten(hint):
+        if choice is type(None):
+            names.append(_NONE)
+        elif get_origin(choice) is Literal:
+            names += [_NONE if value is None else str(value) for value in get_args(choice)]
+        elif _is_sequence(choice):
+            names.append("A,B,...")
+        elif choice in (int, float, bool):
+            names.append({int: "INT", float: "FLOAT", bool: "true|false"}[choice])
+        else:
+            names.append("VALUE")
+    return "|".join(dict.fromkeys(names))
+
+
+def _told(docstring: str) -> dict[str, str]:
+    """Read each parameter's description from a numpy docstring."""
+    told: dict[str, str] = {}
+    lines = inspect.cleandoc(docstring).splitlines()
+    starts = [i + 2 for i, line in enumerate(lines[:-1]) if line == "Parameters" and set(lines[i + 1]) == {"-"}]
+    name = ""
+    for line in lines[starts[0] :] if starts else []:
+        if line and not line.startswith(" "):
+            if " : " not in line:
+                break
+            name = line.split(" : ")[0].strip()
+        elif line and name:
+            told[name] = f"{told.get(name, '')} {line.strip()}".strip()
+    return told
+
 
 _DEFAULT_METHOD = "auto"
 
@@ -49,7 +208,6 @@ def fit(
     Example: [bold]recal fit held-out.npz --method stack --max-views 1 --out calibration.recal[/bold]
     """
     from recal import profile, save
-    from recal.cli.methods import given, make
 
     calibrator = make(method, given(options), seed)
     found = open_views(views, labels, classes)
@@ -75,7 +233,6 @@ def fit(
 def build(argv: Sequence[str]) -> Callable[..., None]:
     """Return `fit` with the options of the method that was typed, read from its signature."""
     from recal.calibrators import short_names
-    from recal.cli.methods import option_parameters
 
     if argv and not argv[0].startswith("-"):  # a wrong file is refused before a method is loaded
         check_kind(as_place(argv[0]), "views")

@@ -42,7 +42,7 @@ def watch(
     Example: [bold]recal watch profile.recal today.npz[/bold]
     """
     from recal import save
-    from recal.cli.sources import open_views, profile_in
+    from recal.cli.files import open_views, profile_in
     from recal.decisions import StreamWatch
     from recal.decisions import watch as compare
     from recal.decisions.rule import check_share

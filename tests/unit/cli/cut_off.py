@@ -26,7 +26,7 @@ PRELOADED = (
     "onnx",
     "matplotlib.figure",
     "matplotlib.backends.backend_svg",
-    "recal.cli.collect",
+    "recal.cli.calibrate",
     "recal.cli.apply",
     "recal.cli.watch",
     "recal.collecting",

@@ -167,7 +167,7 @@ def test_doctor_tells_what_works(capsys):
 
 
 def test_doctor_names_what_is_missing_or_broken(monkeypatch, capsys):
-    from recal.runtime import doctor
+    from recal.cli import doctor
 
     assert doctor.check_package("no-such-package")["problem"] == "not installed"
     monkeypatch.setitem(sys.modules, "PIL", None)
@@ -184,7 +184,7 @@ def test_doctor_names_what_is_missing_or_broken(monkeypatch, capsys):
 def test_doctor_sees_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     import numba
 
-    from recal.runtime import doctor
+    from recal.cli import doctor
 
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "file" / "cache"))
     (tmp_path / "file").touch()

@@ -10,7 +10,7 @@ import pytest
 from recal import Plan, ReCal, Step, TemperatureScaling, Views, evaluate, load, read_views, save
 from recal.calibrators.names import find_method
 from recal.cli.app import run
-from recal.cli.methods import option_parameters, parse_value
+from recal.cli.fit import option_parameters, parse_value
 from recal.errors import InputError, SameRowsWarning
 from recal.files.probs import read_probs
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from recal import Plan, Views, save
-from recal.cli.app import COMMANDS, run
+from recal.cli.app import COMMANDS, command_function, run
 from recal.cli.destinations import OUTPUTS, SUFFIXES
 from recal.files.origin import MARK, made_by_recal
 from recal.files.prob_tables import read_prob_table, write_prob_file
@@ -129,10 +129,9 @@ def test_arrays_of_the_users_own_are_not_taken_for_recals(tmp_path):
 
 def test_every_output_of_every_command_has_a_rule_for_its_ending():
     import inspect
-    from importlib import import_module
 
     for command in COMMANDS:
-        function = getattr(import_module(f"recal.cli.{command}"), command)
+        function = command_function(command)
         for name in set(OUTPUTS) & set(inspect.signature(function).parameters):
             folders = {("calibrate", "out"), ("compare", "out"), ("demo", "out")}
             assert (command, name) in SUFFIXES or (command, name) in folders, f"recal {command} --{name}"

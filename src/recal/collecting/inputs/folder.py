@@ -6,11 +6,10 @@ import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from recal.collecting.fingerprint import digest_texts
 from recal.collecting.inputs.sources import IndexedSource, Stamp, form_of
@@ -18,11 +17,11 @@ from recal.collecting.models.base import Pixels
 from recal.errors import FileError, InputError, Remedy
 from recal.files.gate import admit
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 # Pillow would try every format that it knows on a file of any name; some of them start other programs (EPS).
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-
-
-_UNREADABLE = (OSError, UnidentifiedImageError, SyntaxError, ValueError, KeyError, Image.DecompressionBombError)
 
 
 def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Image:
@@ -32,11 +31,14 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
     grey become RGB, alpha is dropped, of several frames the first is read. Thirty-two-bit pixels are refused: nothing
     in the file says which value is white. With "gray16" sixteen bits stay as they are, and eight are spread over them.
     """
+    from PIL import Image, ImageOps  # loaded late: most runs read no image
+
+    unreadable = (OSError, SyntaxError, ValueError, KeyError, Image.DecompressionBombError)
     try:
         with Image.open(path, formats=FORMATS) as file:
             admit(path, 4 * file.width * file.height)  # from the header: nothing is decoded yet
             return _as_wanted(ImageOps.exif_transpose(file), file.format, pixels)
-    except _UNREADABLE as error:
+    except unreadable as error:
         raise FileError(
             f"The image {os.fspath(path)} cannot be read: {str(error).rstrip('.')}",
             remedy=Remedy(
@@ -47,6 +49,8 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
 
 
 def _as_wanted(image: Image.Image, kind: str | None, pixels: Pixels) -> Image.Image:
+    from PIL import Image
+
     mode = {"rgb": "RGB", "gray": "L", "rgba": "RGBA", "gray16": "L"}[pixels]
     # "I" means thirty-two bits, but Pillow opens sixteen-bit PGM files so, and before its version 11 PNG files, too.
     if image.mode.startswith("I;16") or (image.mode == "I" and kind in ("PNG", "PPM")):
@@ -233,6 +237,8 @@ class ImageFolder(FileFolder):
     def read_file(self, path: Path) -> NDArray[Any]:
         image = read_image(path, self.pixels)
         if self.resize is not None:
+            from PIL import Image
+
             size = self._resized(*image.size)
             admit(path, 4 * max(size[0], 1) * max(size[1], 1))  # a line of pixels has a very long longer side
             image = image.resize(size, Image.Resampling.BILINEAR)
