@@ -1,10 +1,10 @@
 """Make each mutation in a copy of the code and run the tests that must notice it; survivors are printed.
 
-python -m tests.mutants.run            # all of them, some minutes
-python -m tests.mutants.run search.py  # those whose file contains these words
+    python -m tests.mutants.run            # all of them, some minutes
+    python -m tests.mutants.run search.py  # those whose file contains these words
 
-Each runs in a process of its own that starts with the large packages already imported, and is stopped after five
-minutes: a change that lets a search run for ever is noticed, too.
+Each mutation runs in its own process, which starts with the large packages already imported and is stopped after five
+minutes; an endless loop counts as noticed. `tests.mutants.generate` makes mutations of all numbers of a file.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import hypothesis  # noqa: F401
@@ -46,8 +47,8 @@ def survives(mutation: Mutation, copy: Path) -> str | None:
     return None if ended in (int(pytest.ExitCode.TESTS_FAILED), None) else f"pytest ended with {ended}"
 
 
-def _tested(tests: str, copy: Path) -> int | None:
-    """How pytest ended on the changed code; None if it did not in time."""
+def run_in_child(tests: list[str], copy: Path, longest: float = LONGEST, plugins: Sequence[object] = ()) -> int | None:
+    """Run pytest on the changed code in a child process. Return its exit code, or None if it took too long."""
     child = os.fork()
     if not child:
         os.setsid()
@@ -55,11 +56,11 @@ def _tested(tests: str, copy: Path) -> int | None:
         os.dup2(silent, 1)
         os.dup2(silent, 2)
         os.chdir(ROOT)
-        os.environ["PYTHONPATH"] = str(copy)  # of commands that tests start
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(copy), str(ROOT)])  # for commands that tests start
         sys.path.insert(0, str(copy))
-        options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow"]
-        os._exit(int(pytest.main([*options, *(f"tests/{one}" for one in tests.split())])))
-    until = time.monotonic() + LONGEST
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow", *([] if plugins else ["-x"])]
+        os._exit(int(pytest.main([*options, *tests], plugins=list(plugins))))
+    until = time.monotonic() + longest
     while time.monotonic() < until:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -68,6 +69,10 @@ def _tested(tests: str, copy: Path) -> int | None:
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return None
+
+
+def _tested(tests: str, copy: Path) -> int | None:
+    return run_in_child([f"tests/{one}" for one in tests.split()], copy)
 
 
 def main(words: list[str]) -> int:

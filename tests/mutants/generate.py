@@ -1,0 +1,268 @@
+"""Change every number and comparison of the named files, one at a time, and print which changes the tests notice.
+
+    python -m tests.mutants.generate --paths src/recal/metrics/intervals.py src/recal/decisions/bounds.py
+    python -m tests.mutants.generate --paths src/recal/metrics --every 5        # a sample: every fifth change
+    python -m tests.mutants.generate --paths src/recal/plan.py --tests tests/unit/test_plan.py
+    python -m tests.mutants.generate --paths src/recal/metrics --list            # only show the changes
+
+Each change runs against those tests that execute the changed line, the fastest first. The mutation score is the share
+of changes that made a test fail. Survivors are listed with file and line: each needs a test, or does not matter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import compileall
+import json
+import os
+import py_compile
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.mutants.run import ROOT, run_in_child
+
+SOURCE = ROOT / "src" / "recal"
+# Tests of each package, if `--tests` does not name others.
+TESTS = {
+    "metrics": "tests/unit/metrics tests/statistics tests/parity/test_metrics_parity.py",
+    "comparison": "tests/unit/comparison tests/statistics",
+    "decisions": "tests/unit/decisions tests/statistics",
+    "workflow": "tests/unit/workflow",
+    "calibrators": "tests/unit/calibrators tests/statistics",
+    "engine": "tests/unit/engine",
+    "maps": "tests/unit/maps",
+}
+_OPPOSITE = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
+_SYMBOL = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+# Seeds; and numbers from or up to which constants only limit memory or rounding.
+_SEEDS = frozenset({"random_state", "seed"})
+_LARGE, _SMALL = 100_000, 1e-6
+# Keywords whose numbers choose an axis or the layout of a text, not a statistic.
+_LAYOUT = frozenset({"axis", "ndmin", "stacklevel", "indent", "width", "minlength"})
+
+
+class Change(NamedTuple):
+    """A changed piece of a file: `start` and `stop` are offsets in its text."""
+
+    file: Path
+    line: int
+    start: int
+    stop: int
+    new: str
+    lines: tuple[int, ...]  # executing one of them may show the change
+
+    def apply(self, text: str) -> str:
+        return text[: self.start] + self.new + text[self.stop :]
+
+    def describe(self, text: str) -> str:
+        line = text.splitlines()[self.line - 1].strip()
+        return f"{self.file.relative_to(ROOT)}:{self.line}: {text[self.start : self.stop]} -> {self.new} | {line[:80]}"
+
+
+def changes(path: Path) -> list[Change]:
+    """All changes of one file: numbers and comparisons outside annotations, indices, texts and layout arguments."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    begins = [0]
+    for line in text.splitlines(keepends=True):
+        begins.append(begins[-1] + len(line.encode()))
+    raw = text.encode()
+
+    def offset(line: int, column: int) -> int:
+        return len(raw[: begins[line - 1] + column].decode())
+
+    uses = _uses_of_constants(tree)
+    result = []
+    for node, owner in _relevant(tree):
+        assert isinstance(node, ast.expr)
+        lines = (node.lineno, *uses.get(owner, ()))
+        if isinstance(node, ast.Constant):
+            place = offset(node.lineno, node.col_offset), offset(node.end_lineno or 0, node.end_col_offset or 0)
+            result.append(Change(path, node.lineno, *place, _other_number(node.value), lines))
+        elif isinstance(node, ast.Compare) and type(node.ops[0]) in _OPPOSITE:
+            left, right = node.left, node.comparators[0]
+            start = offset(left.end_lineno or 0, left.end_col_offset or 0)
+            stop = offset(right.lineno, right.col_offset)
+            kind = type(node.ops[0])
+            between = text[start:stop].replace(_SYMBOL[kind], _OPPOSITE[kind], 1)
+            if between != text[start:stop]:
+                result.append(Change(path, node.lineno, start, stop, between, lines))
+    return sorted(result, key=lambda one: one.start)
+
+
+def _other_number(value: object) -> str:
+    if isinstance(value, int):
+        return str(value + 1 if value < 10 else 2 * value)
+    assert isinstance(value, float)
+    return repr(0.1 if value == 0 else 0.5 * value)
+
+
+def _relevant(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Yield numbers and comparisons with the module's constant, or the function's default, that they define."""
+
+    def walk(node: ast.AST, owner: str) -> Iterator[tuple[ast.AST, str]]:
+        for field, value in ast.iter_fields(node):
+            if field in ("annotation", "returns", "slice", "decorator_list") or isinstance(value, ast.arguments):
+                continue
+            if isinstance(node, ast.keyword) and node.arg in _LAYOUT:
+                continue
+            if isinstance(node, ast.JoinedStr | ast.Raise):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                if not isinstance(child, ast.AST):
+                    continue
+                if isinstance(child, ast.Constant):
+                    if _is_statistic(child.value):
+                        yield child, owner
+                    continue
+                if isinstance(child, ast.FunctionDef):
+                    yield from defaults(child)
+                if isinstance(child, ast.Compare):
+                    yield child, owner
+                yield from walk(child, owner)
+
+    def defaults(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str]]:
+        arguments = function.args
+        named = [*arguments.posonlyargs, *arguments.args][::-1], arguments.kwonlyargs
+        values = arguments.defaults[::-1], arguments.kw_defaults
+        for names, constants in zip(named, values):
+            for argument, value in zip(names, constants):
+                if isinstance(value, ast.Constant) and argument.arg not in _SEEDS and _is_statistic(value.value):
+                    yield value, f"{function.name}()"
+
+    yield from (pair for one in tree.body if isinstance(one, ast.FunctionDef) for pair in defaults(one))
+    for statement in tree.body:
+        names = [target for one in getattr(statement, "targets", []) for target in ast.walk(one)]
+        owner = next((one.id for one in names if isinstance(one, ast.Name)), "")
+        yield from walk(statement, owner if isinstance(statement, ast.Assign) else "")
+
+
+def _is_statistic(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value == 0 or _SMALL < abs(value) < _LARGE
+
+
+def _uses_of_constants(tree: ast.Module) -> dict[str, tuple[int, ...]]:
+    uses = defaultdict(list)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            uses[node.id].append(node.lineno)
+        if isinstance(node, ast.FunctionDef):  # a default matters wherever the function runs
+            uses[f"{node.name}()"] += [node.body[-1].lineno, *(one.lineno for one in node.body[1:])]
+    return {name: tuple(lines) for name, lines in uses.items()}
+
+
+class _Trace:
+    """A pytest plugin that records which lines of the files each test executes, and how long it takes."""
+
+    def __init__(self, files: set[str], out: Path) -> None:
+        self.files, self.out = files, out
+        self.lines: dict[str, dict[str, list[int]]] = {}
+        self.seconds: dict[str, float] = {}
+        self.failed: list[str] = []
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        seen: set[tuple[str, int]] = set()
+
+        def trace(frame: object, event: str, _: object) -> object:
+            name = frame.f_code.co_filename  # type: ignore[attr-defined]
+            if name not in self.files:
+                return None
+            seen.add((name, frame.f_lineno))  # type: ignore[attr-defined]
+            return trace
+
+        start = time.perf_counter()
+        sys.settrace(trace)  # type: ignore[arg-type]
+        yield
+        sys.settrace(None)
+        self.seconds[item.nodeid] = time.perf_counter() - start
+        by_file = defaultdict(list)
+        for name, line in seen:
+            by_file[name].append(line)
+        self.lines[item.nodeid] = dict(by_file)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        self.out.write_text(json.dumps({"lines": self.lines, "seconds": self.seconds, "failed": self.failed}))
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--paths", nargs="+", type=Path, required=True, help="files or folders within src/recal")
+    parser.add_argument("--tests", nargs="+", help="tests that should notice; by default those of the package")
+    parser.add_argument("--every", type=int, default=1, help="only every n-th change")
+    parser.add_argument("--seconds", type=float, default=60.0, help="longest time for one change")
+    parser.add_argument("--list", action="store_true", help="show the changes and run nothing")
+    options = parser.parse_args(arguments)
+    paths = [(ROOT / path).resolve() for path in options.paths]
+    files = sorted({file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))})
+    chosen = [change for file in files for change in changes(file)][:: options.every]
+    texts = {file: file.read_text(encoding="utf-8") for file in files}
+    if options.list:
+        print(*(one.describe(texts[one.file]) for one in chosen), sep="\n")
+        return 0
+    packages = dict.fromkeys(file.relative_to(SOURCE).parts[0] for file in files)
+    tests = options.tests or list(dict.fromkeys(" ".join(TESTS.get(one, "tests/unit") for one in packages).split()))
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(chosen, texts, tests, Path(folder), options.seconds)
+
+
+def _run(chosen: list[Change], texts: dict[Path, str], tests: list[str], copy: Path, longest: float) -> int:
+    shutil.copytree(SOURCE, copy / "recal", ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(copy / "recal", quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+    copies = {file: copy / "recal" / file.relative_to(SOURCE) for file in texts}
+    out = copy / "lines.json"
+    began = time.monotonic()
+    run_in_child(tests, copy, 1800.0, [_Trace({str(one) for one in copies.values()}, out)])
+    if not out.exists():
+        print("The tests could not be run on the unchanged code.")
+        return 1
+    trace = json.loads(out.read_text())
+    failed = set(trace["failed"])
+    if failed:
+        print(f"{len(failed)} tests fail on the unchanged code and are left out: {', '.join(sorted(failed)[:5])}")
+    nodes = [node for node in trace["lines"] if node not in failed]
+    nodes.sort(key=trace["seconds"].get)
+    print(f"{len(nodes)} tests traced in {time.monotonic() - began:.0f} s; {len(chosen)} changes.", flush=True)
+    total, noticed = Counter[str](), Counter[str]()
+    for number, one in enumerate(chosen, 1):
+        name = str(copies[one.file])
+        covering = [node for node in nodes if set(trace["lines"][node].get(name, ())) & set(one.lines)]
+        target, text = copies[one.file], texts[one.file]
+        caught = False
+        if covering:
+            target.write_text(one.apply(text), encoding="utf-8")
+            code = run_in_child(covering, copy, longest)
+            target.write_text(text, encoding="utf-8")
+            caught = code != int(pytest.ExitCode.OK)
+        group = str(one.file.relative_to(SOURCE).parent)
+        total[group] += 1
+        noticed[group] += caught
+        if not caught:
+            why = "" if covering else " (no test executes it)"
+            print(f"{number:4}/{len(chosen)} SURVIVED{why} {one.describe(text)}", flush=True)
+    for group in total:
+        print(
+            f"{group}: {noticed[group]} of {total[group]} noticed, mutation score {noticed[group] / total[group]:.0%}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
