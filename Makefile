@@ -116,7 +116,7 @@ mutants: $(FOR_TEST) ## small wrong changes to the code, each of which a quick t
 	$(BIN)/python -m tests.mutants.run
 
 bench: $(FOR_BENCH) ## speed, beside the peers and the physical limit: make bench VIEWS="real.npz ..."
-	$(BIN)/python -m benchmarks.run --out docs/benchmarks --disk $(if $(VIEWS),--views $(VIEWS))
+	$(BIN)/python -m benchmarks.run --out docs/results --disk $(if $(VIEWS),--views $(VIEWS))
 
 PROBLEMS := $(VENV)/arena
 DEBIAN ?= /

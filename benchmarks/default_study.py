@@ -1,13 +1,9 @@
-"""The default on many small problems and on networks: makes the figures of docs/results/default.md.
+"""The default beside temperature scaling and view stacking on networks: the first table of docs/results/images.md.
 
-    python -m benchmarks.default_study arena arena.npz --rows 0 50 100 200 500 --out study
-    python -m benchmarks.default_study networks resnet8.npz resnet32.npz ... --halves 10 --out study
-    python -m benchmarks.default_study page --out study > docs/results/default.md
+    python -m benchmarks.default_study resnet8.npz resnet32.npz ... --halves 10 --out study
 
-`--out` is a folder of JSON files, one for each number of rows and each network; runs can be resumed. Every method is
-fitted to the calibration part, or to so many rows of it at random, and judged on the test part: as it is ("free"), and
-with the model's own answers kept by the same guard ("kept"). Networks are cut into halves by the seeds of
-`benchmarks.stacking_halves`, the same for all methods.
+Each file of views is split into halves, one to fit and one to test, with the same seeds for all methods. `--out` is a
+folder with one JSON file per network; an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -20,57 +16,37 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arena.scores import MODES, Parts, Scores, read
+from benchmarks.arena.scores import MODES
 from benchmarks.stacking_halves import halves, passes, scores, without_lossless
 from recal import AutoCalibration, TemperatureScaling, ViewStacking, read_views
 from recal.calibrators import CalibrationEnsemble
 from recal.calibrators.base import Calibrator
+from recal.comparison.tables import markdown_table
 
+HEAD = ("network", "method", "halves", "NLL", "Brier", "AURC", "errors", "ECE, TS to method", "passes", "worst NLL")
 LOSSY = "-lossy"
 AUTO_HALVES = 3
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["arena", "networks", "page"])
-    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=Path("study"))
-    parser.add_argument("--rows", type=int, nargs="+", default=[0])
     parser.add_argument("--halves", type=int, default=10)
-    parser.add_argument("--size", type=int, default=10**9, help="at most so many rows of the fitting half")
+    parser.add_argument("--size", type=int, default=10**9, help="fit on at most this many rows")
     parser.add_argument("--lossy", action="store_true", help="leave out mirror and shift")
-    given = parser.parse_args()
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
-    given.out.mkdir(exist_ok=True)
-    if given.part == "page":
-        from benchmarks.default_page import page
-
-        print(page(given.out))
-        return
-    for path in given.files:
-        if given.part == "arena":
-            for rows in given.rows:
-                arena(path, rows, given.out)
-        else:
-            network(path, given.halves, given.size, given.lossy, given.out)
+    options.out.mkdir(exist_ok=True)
+    rows = [
+        [path.stem, *row]
+        for path in options.files
+        for row in table_rows(network(path, options.halves, options.size, options.lossy, options.out))
+    ]
+    print("\n".join(markdown_table(HEAD, rows)))
 
 
-def arena(path: Path, rows: int, out: Path) -> None:
-    kept = Scores(out / f"{path.stem}-{rows or 'all'}.json")
-    for name, parts in read(path):
-        if name not in kept.found:
-            kept.add(name, _some(parts, rows), {})
-
-
-def _some(parts: Parts, rows: int) -> Parts:
-    logits, labels, test, truth = parts
-    if not 0 < rows < len(labels):
-        return parts
-    chosen = np.random.default_rng(0).permutation(len(labels))[:rows]
-    return logits[chosen], labels[chosen], test, truth
-
-
-def network(path: Path, count: int, size: int, lossy: bool, out: Path) -> None:
+def network(path: Path, count: int, size: int, lossy: bool, out: Path) -> dict[str, Any]:
     views = read_views(path)
     views = without_lossless(views) if lossy else views
     few = f"-{size}" if size < len(views) // 2 else ""
@@ -94,6 +70,26 @@ def network(path: Path, count: int, size: int, lossy: bool, out: Path) -> None:
                 "says": getattr(method, "reason_", ""),
             }
         file.write_text(json.dumps(found, indent=1))
+    return found
+
+
+def table_rows(found: dict[str, Any]) -> list[list[str]]:
+    """Return one row per method: its changes against temperature scaling in per cent."""
+    rows = []
+    for name, results in found.items():
+        seeds = sorted(set(results) & set(found["ts"]), key=int)
+        if name == "ts" or not seeds:
+            continue
+        plain, own = (np.array([found[key][seed]["scores"] for seed in seeds]) for key in ("ts", name))
+        nll, brier, aurc, _, error = 100 * (own.mean(axis=0) / plain.mean(axis=0) - 1)
+        worst = 100 * (own[:, 0] / plain[:, 0] - 1).max()
+        cost = np.mean([results[seed]["passes"] for seed in seeds])
+        changes = [f"{value:+.2f}" for value in (nll, brier, aurc, error)]
+        rows.append([
+            name, str(len(seeds)), *changes, f"{plain[:, 3].mean():.4f} to {own[:, 3].mean():.4f}", f"{cost:.2f}",
+            f"{worst:+.2f}",
+        ])  # fmt: skip
+    return rows
 
 
 if __name__ == "__main__":

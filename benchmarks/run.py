@@ -1,6 +1,6 @@
 """Speed, beside other libraries and the physical limit: `make bench`.
 
-    python -m benchmarks.run --out docs/benchmarks [--small] [--disk] [--views VIEWS.npz ...] [--only PART ...]
+    python -m benchmarks.run --out docs/results [--small] [--disk] [--views VIEWS.npz ...] [--only PART ...]
 
 Each part is a module of this folder with `ratios(small)`, and `ratios(small, paths)` where it reads real logits; some
 yield one ratio after the other, so that what fails later does not take the first ones with it. Each part
@@ -86,7 +86,7 @@ def in_its_own_process(part: str, options: Sequence[str]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--small", action="store_true", help="a trial of everything on small sizes")
     parser.add_argument("--disk", action="store_true", help="add fits through a zarr folder (4 GB of disk)")
     parser.add_argument("--views", type=Path, nargs="*", default=[], help="views files: real logits")

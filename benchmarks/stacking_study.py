@@ -2,7 +2,7 @@
 
     python -m benchmarks.stacking_study PART --views VIEWS.npz ... --halves 10 --store study.json
     python -m benchmarks.stacking_study damage --views FOLDER ... --store study.json
-    python -m benchmarks.stacking_study write --store study.json --out docs/results/stacking.md
+    python -m benchmarks.stacking_study write --store study.json --out docs/results/images.md
 
 PART is methods, views, gate, size or kinds; each cuts a file into random halves, the same for all methods, fits on one
 and tests on the other. damage reads folders as `benchmarks.stacking_views` writes them: fitted on fit.npz, tested on

@@ -12,7 +12,7 @@ from recal.comparison.tables import markdown_table
 Rows = dict[str, Any]
 Store = dict[str, dict[str, Rows]]
 RELATIVE = ("nll", "brier", "aurc")
-HEADS = ["NLL", "Brier", "AURC", "ECE", "error", "coverage at 1 / 2 / 5 % error", "passes", "halves"]
+HEADS = ["NLL", "Brier", "AURC", "ECE", "errors", "automated at 1 / 2 / 5 % errors", "passes"]
 DAMAGED = (
     "ts",
     "recal",
@@ -43,7 +43,7 @@ def cells(row: Rows, base: Rows) -> list[str]:
     parts = [f"{np.mean(row[score]):.4f}" if row is base else signed(row, base, score) for score in RELATIVE]
     covered = " / ".join(f"{100 * np.mean(row[f'coverage at {risk}']):.1f}" for risk in ("0.01", "0.02", "0.05"))
     rest = [f"{np.mean(row['ece']):.4f}", f"{100 * np.mean(row['error_rate']):.2f} %", covered]
-    return [*parts, *rest, f"{np.mean(row['passes']):.2f}", str(len(row["nll"]))]
+    return [*parts, *rest, f"{np.mean(row['passes']):.2f}"]
 
 
 def rows_of(rows: Rows) -> dict[str, Rows]:
@@ -94,23 +94,12 @@ def _damage_cell(row: Rows, base: Rows) -> str:
 
 
 def write(store: Store, out: Path, figures: Path | None) -> None:
-    against = (
-        "Change against temperature scaling in per cent, paired, with 95 % intervals; the line `ts` has its values."
-    )
-    lines = [
-        "# Stacking: the tables",
-        "",
-        "Written by `benchmarks/stacking_study.py`; told in [stacking](../stacking.md).",
-        "",
-    ]
+    against = "Change against temperature scaling in per cent; the row `ts` has its values. ± is a 95 % interval."
+    lines = ["# Views of images: the tables", ""]
     lines += section("Methods", against, store, "methods")
-    lines += section("Number of views", f"Without a gate. {against}", store, "views")
-    lines += section("Gate", f"At most three views. {against}", store, "gate")
-    lines += section("Fitting samples", "Each size against temperature scaling on as many.", store, "size")
-    lines += section(
-        "One view of one kind", f"The best of its kind, taken without the rule of no harm. {against}", store, "kinds"
-    )
-    lines += section("Candidates", f"What to offer; the fit chooses. {against}", store, "pools")
+    lines += section("Number of views", "Without a gate.", store, "views")
+    lines += section("Gate", "At most three views.", store, "gate")
+    lines += section("Fitting samples", "Each size against temperature scaling on the same samples.", store, "size")
     lines += damage(store)
     out.write_text("\n".join(lines).rstrip() + "\n")
     if figures is not None:
@@ -160,4 +149,4 @@ def draw(store: Store, folder: Path) -> None:
         axis.set(xlabel=words, ylabel="NLL against temperature scaling, %")
         axis.legend(fontsize=6, frameon=False)
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / "stacking.svg", metadata={"Date": None})
+    figure.savefig(folder / "views.svg", metadata={"Date": None})

@@ -18,7 +18,7 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 # Types in docstrings are words for people, not names to be looked up.
 suppress_warnings = ["myst.header", "myst.xref_missing", "ref.python", "ref.ref", "ref.term"]
-exclude_patterns = ["_build", "benchmarks/notes.md"]
+exclude_patterns = ["_build"]
 
 autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say it in words

@@ -1,6 +1,6 @@
 """How each example ends: which method, whether views were worth it, and what can be automated at 1 and 5 % error.
 
-The rule is the same for every example and was written before their results were seen (docs/decisions/0020):
+The rule is the same for every example and was written before their results were seen:
 
 1. Half of the samples, drawn at random, is for fitting. Two thirds of it fit every method, and the third that is left
    chooses, by the lowest NLL, one method that needs no views and one that does. Both are then fitted on the whole half.

@@ -21,8 +21,7 @@ examples` from what the examples found; nothing in it is typed by hand.
 Half of the samples fits, the other half judges. One method that needs no views and one that does are chosen by the NLL
 of samples left out of the fitting half. Views are called worth it if the judging half shows that more can be automated
 with them, at 1 % or 5 % error, beyond chance (the 97.5 % interval of the paired difference). The guarantees hold with
-95 % confidence for whichever of the two is taken. The rule was set before any share was seen:
-[decision 0020](../decisions/0020-were-views-worth-it.md).
+95 % confidence for either choice. The rule was set before any share was seen.
 """
 
 

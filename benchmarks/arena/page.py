@@ -1,4 +1,4 @@
-"""The page of the arena: tables of every method, by classes and by mistakes, and a picture."""
+"""The page of the arena: every method, the default by number of mistakes, and a picture."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.arena.scores import JUDGED, Scores
-from benchmarks.arena.summary import BY_CLASSES, BY_MISTAKES, PANEL, Problem, summarise
+from benchmarks.arena.summary import BY_MISTAKES, PANEL, Problem, summarise
 from recal.comparison.tables import markdown_table
 
 PACKAGES = (
     "numpy", "scikit-learn", "probmetrics", "netcal", "mlxtend", "aeon", "river", "pydataset", "rdata",
 )  # fmt: skip
-HEAD = (
-    "method", "win % [95 %]", "NLL against TS, mean % [95 %]", "median", "worst", "> 1 % worse",
-    "against uncalibrated, mean %", "median", "worst", "CPU s per fit",
-)  # fmt: skip
-SHORT = ("ts", *JUDGED, "sms", "svs")
+HEAD = ("method", "win % [95 %]", "NLL against TS, mean % [95 %]", "median", "worst", "> 1 % worse", "CPU s per fit")
+SHORT = ("ts", "auto", "sms", "probmetrics logistic-mix")
 
 
 def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, folder: Path) -> Path:
@@ -32,27 +29,25 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, fol
     names = _names(entries)
     unseen = [p for p in everything["kept"] if not about[p.data]["known"]]
     lines = [
-        "# Arena: many small real problems",
+        "# Small real problems (arena)",
         "",
-        f"{len(entries)} calibration problems: {len(about)} real data sets, four scikit-learn classifiers on each. "
-        "Half of the rows train the classifier, a fifth calibrate it, the rest test it. "
-        "Made by `make arena`, which needs no download beyond the packages. Lower NLL is better.",
+        f"This study compares the methods on {len(entries)} calibration problems: {len(about)} public data sets with "
+        "four scikit-learn classifiers each. Half of the rows train the classifier, a fifth calibrate it, the rest "
+        "test it. `make arena` repeats the study; it downloads packages only.",
         "",
         *(
-            [f"These are {len(about)} of {built} data sets, drawn at random: the run was ended early.", ""]
+            [f"These are {len(about)} of {built} data sets, drawn at random, because the run was stopped early.", ""]
             * (len(about) < built)
         ),
         f"Python {platform.python_version()}, {_versions()}.",
         "",
-        "- **Win %**: the share of comparisons won, over all problems, against a fixed panel: the uncalibrated model "
-        f"and {len(PANEL) - 1} methods ({', '.join(PANEL[1:])}), without the method itself. A tie counts half.",
-        "- **Intervals** come from drawing data sets anew, because classifiers of one data set share its difficulties.",
-        "- **Answers kept**: predictions never change; the same guard is applied to every method. "
-        "**Answers free**: each method as it is.",
-        "- All methods read the same logarithms of probabilities, with a floor of 1e-12, forests' and neighbours' too.",
-        "- A probability of the true class below 1e-12 counts as 1e-12. Methods that give exact zeros pay for them.",
-        "- The rules of `ensemble` and `auto` were chosen on other problems. Some of these used the data sets that "
-        "have an asterisk below; the second table leaves them out.",
+        "- **Win %** is the share of comparisons won against a fixed panel: the uncalibrated model and "
+        f"{len(PANEL) - 1} methods ({', '.join(PANEL[1:])}). A tie counts half.",
+        "- **Intervals** resample data sets, because classifiers of one data set share its difficulties.",
+        "- **Answers kept**: the same guard keeps the predictions of every method. "
+        "**Answers free**: methods may change predictions.",
+        "- All methods read the same log-probabilities, with a floor of 1e-12.",
+        f"- The rules of `ensemble` and `auto` were chosen on other problems. {_unseen(unseen, everything['kept'])}",
         "",
         "![Win rates with intervals](arena.svg)",
         "",
@@ -60,16 +55,15 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, fol
         "",
         *_table(everything["kept"], names, entries),
         "",
-        *_unseen(unseen, names, entries, len(everything["kept"])),
         "## Answers free",
         "",
-        *_table(everything["free"], names, entries),
+        *_table(everything["free"], [name for name in names if name in (*JUDGED, *PANEL) or " " in name], entries)[:14],
         "",
         *_failures(entries),
     ]
-    short = [name for name in (*SHORT, "probmetrics logistic-mix") if name in names]
-    lines += _groups("classes", BY_CLASSES, everything["kept"], short)
-    lines += _groups("mistakes in the calibration set", BY_MISTAKES, everything["kept"], short)
+    lines += _groups(
+        "mistakes in the calibration set", BY_MISTAKES, everything["kept"], [n for n in SHORT if n in names]
+    )
     lines += ["## Data sets", "", *_data_sets(about), ""]
     draw(everything, names, folder / "arena.svg")
     path = folder / "arena.md"
@@ -77,12 +71,16 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, fol
     return path
 
 
-def _unseen(unseen: Sequence[Problem], names: Sequence[str], entries: dict[str, Any], of: int) -> list[str]:
-    """Return the table of the data sets that nothing was chosen on, unless it would repeat the one above."""
-    if not 0 < len(unseen) < of:
-        return []
-    title = f"## Answers kept, data sets without an asterisk ({len(unseen)} problems)"
-    return [title, "", *_table(unseen, names, entries), ""]
+def _unseen(unseen: Sequence[Problem], everything: Sequence[Problem]) -> str:
+    """Return the result on the data sets that no choice was made on."""
+    if not 0 < len(unseen) < len(everything):
+        return ""
+    line = summarise(unseen, "auto")
+    return (
+        "Some of those used the data sets with an asterisk below. "
+        f"Without these, {len(unseen)} problems remain: `auto` wins "
+        f"{_with(line.wins, line.wins_interval, '{:.1f}')} % and changes the NLL by {line.mean:+.1f} % on average."
+    )
 
 
 def _names(entries: dict[str, Any]) -> list[str]:
@@ -95,12 +93,11 @@ def _names(entries: dict[str, Any]) -> list[str]:
 def _table(problems: Sequence[Problem], names: Sequence[str], entries: dict[str, Any]) -> list[str]:
     rows = []
     for name in sorted(names, key=lambda name: -summarise(problems, name).wins):
-        line, raw = summarise(problems, name), summarise(problems, name, "none")
+        line = summarise(problems, name)
         seconds = np.mean([entries[problem.name]["seconds"][name] for problem in problems])
         rows.append([
             name, _with(line.wins, line.wins_interval, "{:.1f}"), _with(line.mean, line.mean_interval, "{:+.1f}"),
-            f"{line.median:+.1f}", f"{line.worst:+.1f}", f"{line.worse} of {len(problems)}",
-            f"{raw.mean:+.1f}", f"{raw.median:+.1f}", f"{raw.worst:+.1f}", f"{seconds:.2f}",
+            f"{line.median:+.1f}", f"{line.worst:+.1f}", f"{line.worse} of {len(problems)}", f"{seconds:.2f}",
         ])  # fmt: skip
     return list(markdown_table(HEAD, rows))
 
@@ -112,15 +109,12 @@ def _groups(
     for label, inside in groups.items():
         part = [problem for problem in problems if inside(problem)]
         for name in names if part else ():
-            line, raw = summarise(part, name), summarise(part, name, "none")
+            line = summarise(part, name)
             rows.append([
                 label, str(len(part)), name, f"{line.wins:.1f}", f"{line.mean:+.1f}", f"{line.median:+.1f}",
-                f"{line.worst:+.1f}", str(line.worse), f"{raw.mean:+.1f}", f"{raw.worst:+.1f}",
+                f"{line.worst:+.1f}", str(line.worse),
             ])  # fmt: skip
-    head = (
-        title, "problems", "method", "win %", "NLL against TS, mean %", "median", "worst", "> 1 % worse",
-        "against uncalibrated, mean %", "worst",
-    )  # fmt: skip
+    head = (title, "problems", "method", "win %", "NLL against TS, mean %", "median", "worst", "> 1 % worse")
     return [f"## By {title} (answers kept)", "", *markdown_table(head, rows), ""]
 
 
@@ -137,18 +131,12 @@ def _failures(entries: dict[str, Any]) -> list[str]:
 
 
 def _data_sets(about: dict[str, dict[str, Any]]) -> list[str]:
-    rows = [
-        [
-            name + (r"\*" if one["known"] else ""),
-            one["origin"],
-            str(one["classes"]),
-            str(one["cal"]),
-            str(one["test"]),
-            ", ".join(f"{model} {value:.3f}" for model, value in one["accuracy"].items()),
-        ]
-        for name, one in sorted(about.items())
-    ]
-    return list(markdown_table(("data", "from", "classes", "calibration rows", "test rows", "accuracy"), rows))
+    """Return one line per source, each data set with its number of classes."""
+    sources: dict[str, list[str]] = {}
+    for name, one in sorted(about.items()):
+        star = r"\*" if one["known"] else ""
+        sources.setdefault(one["origin"].rsplit(" ", 1)[0], []).append(f"{name}{star} ({one['classes']})")
+    return [f"- {source}: {', '.join(names)}" for source, names in sources.items()]
 
 
 def _versions() -> str:

@@ -1,7 +1,7 @@
-"""Write docs/licences.md: the licence of every package that recal installs, for the core and for each extra.
+"""Print the licence of every package that recal installs, for the core and for each extra.
 
-Run with the Python of an environment that holds `recal-calibration[all]`; nothing is downloaded. What a package says of
-itself is read from its metadata: its licence expression, or its classifiers, or the first line of its licence field.
+Run it in an environment with `recal-calibration[all]`; nothing is downloaded. The licence is read from the metadata of
+each package: its licence expression, its classifiers, or the first line of its licence field.
 
     python docs/make/licences.py
 """
@@ -9,24 +9,18 @@ itself is read from its metadata: its licence expression, or its classifiers, or
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from email.message import Message
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-PAGE = Path(__file__).parents[1] / "licences.md"
 PROJECT = "recal-calibration"
-HEAD = """# Licences of what recal installs
+HEAD = """# Licences of the packages that recal installs
 
-recal itself is under the Apache License 2.0. The tables list the licence that each package declares: first the
-packages that `pip install recal-calibration` installs, then those that each extra adds. `python
-docs/make/licences.py` writes this page from the versions installed on Linux. It lacks packages that only other
-systems need, and those that builds of torch with CUDA add. A wheel may contain other libraries with their own
-licences. For example, `soundfile` contains libsndfile (LGPL).
+recal itself is under the Apache License 2.0. The tables list the licence that each package declares on this system. A
+wheel may contain other libraries with their own licences. For example, `soundfile` contains libsndfile (LGPL).
 """
 
 
@@ -95,5 +89,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"{PAGE}: {len(closure(PROJECT, frozenset()))} packages in the core", file=sys.stderr)
+    print(page())

@@ -17,7 +17,8 @@ import recal
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(recal.__file__).parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-for name in ("tutorial.md", "walks.md"):  # their commands run, too: see test_tutorial.py and test_walks.py
+# The commands of these pages run, too: see test_tutorial.py and test_walks.py.
+for name in ("tutorial.md", "images.md", "texts.md", "tables.md", "sounds-and-series.md"):
     PAGES.remove(ROOT / "docs" / name)
 _FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

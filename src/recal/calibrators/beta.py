@@ -25,7 +25,7 @@ from recal.plan import Answers
 from recal.views import Views
 
 # As a member of the ensemble, which calls `_fit_near`, curves are moved together with so many classes only: with fewer
-# the mixture is no better for it, with more it takes too long (docs/decisions/0014-one-against-the-rest.md).
+# the mixture is no better for it, with more it takes too long.
 _MOVED_IN_ENSEMBLE = range(21, 257)
 
 
@@ -43,7 +43,7 @@ class BetaCalibration(Calibrator):
     penalty : float
         Fit to (N+ + s) / (N+ + 2s) and s / (N- + 2s) in place of 1 and 0. They keep the map moderate where a class
         has few samples, and finite where it has none. 1, or True, is Platt's choice, 0, or False, hard targets; a
-        tenth is better than both on most real sets (`docs/decisions/0014-one-against-the-rest.md`).
+        tenth is better than both on most real sets.
     joint : bool
         Whether the curves move together at the end. False is the publication's one class against the rest.
     answers : {"free", "kept"}

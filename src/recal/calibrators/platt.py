@@ -28,7 +28,7 @@ class PlattScaling(Calibrator):
     penalty : float
         Fit to (N+ + s) / (N+ + 2s) and s / (N- + 2s) in place of 1 and 0. They keep the curve moderate where a class
         has few samples, and finite where it has none. 1, or True, is Platt's choice, 0, or False, hard targets; a
-        tenth is better than both on most real sets (`docs/decisions/0014-one-against-the-rest.md`).
+        tenth is better than both on most real sets.
     answers : {"free", "kept"}
         "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 

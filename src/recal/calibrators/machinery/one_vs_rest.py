@@ -179,7 +179,7 @@ def fit_jointly(features: Sequence[np.ndarray], labels: Labels, coef: np.ndarray
     """Return coefficients near `coef`, none but the intercepts negative, whose normalised answers have the least NLL.
 
     Answers are the classes' sigmoids divided by their sum. A penalty holds each coefficient, times its feature's root
-    mean square, where it was: 0.001 K / n times the squared distance (docs/decisions/0014-one-against-the-rest.md).
+    mean square, where it was: 0.001 K / n times the squared distance.
     """
     count, n_classes = features[0].shape
     size = np.array([np.sqrt(np.square(feature).mean(axis=0)) for feature in features])
