@@ -7,6 +7,7 @@ four IDX files: python examples/fashion_mnist.py --data FOLDER. Needs torch; tak
 from __future__ import annotations
 
 import argparse
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ import torch
 
 from recal import ReCal, TemperatureScaling, collect, evaluate
 from recal.collecting import Normalize
-from recal.collecting.inputs.files import read_idx
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
@@ -25,6 +25,13 @@ def find(folder: Path, name: str) -> Path:
         if path.exists():
             return path
     raise SystemExit(f"There is no {name} in {folder}. Install dataset-fashion-mnist, or pass --data FOLDER.")
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Read an IDX file of bytes: two zeros, the type, the number of axes, their lengths, the values."""
+    content = (gzip.open if path.suffix == ".gz" else open)(path, "rb").read()
+    shape = np.frombuffer(content, ">u4", count=content[3], offset=4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(shape)
 
 
 def train(images: np.ndarray, labels: np.ndarray, preprocess: Normalize, epochs: int) -> torch.nn.Module:
@@ -53,17 +60,17 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     arguments = parser.parse_args()
 
-    images = np.asarray(read_idx(find(arguments.data, "train-images-idx3-ubyte")))[: arguments.train]
-    labels = np.asarray(read_idx(find(arguments.data, "train-labels-idx1-ubyte")))[: arguments.train].astype(np.int64)
+    images = read_idx(find(arguments.data, "train-images-idx3-ubyte"))[: arguments.train]
+    labels = read_idx(find(arguments.data, "train-labels-idx1-ubyte"))[: arguments.train].astype(np.int64)
     preprocess = Normalize(mean=0.286, std=0.353)
     network = train(images, labels, preprocess, arguments.epochs)
 
-    # The test images were never seen: one half calibrates, the other judges. Interrupt this and run it again: a store
-    # goes on where it was.
-    path = find(arguments.data, "t10k-images-idx3-ubyte")
-    views = collect(
-        network, path, "zoom:0.5-0.9:10+brightness:0.1-0.9:10", preprocess=preprocess, out=arguments.out, batch_size=500
-    )
+    # The test images were never seen: one half calibrates, the other judges. Interrupt this and run it again: the
+    # store resumes.
+    new = read_idx(find(arguments.data, "t10k-images-idx3-ubyte"))
+    truth = read_idx(find(arguments.data, "t10k-labels-idx1-ubyte")).astype(np.int64)
+    pool = "zoom:0.5-0.9:10+brightness:0.1-0.9:10"
+    views = collect(network, new, pool, labels=truth, preprocess=preprocess, out=arguments.out, batch_size=500)
     print(views)
     held_out, test = views[: len(views) // 2], views[len(views) // 2 :]
     for calibrator in (TemperatureScaling(), ReCal(start="temperature", max_iter=50, random_state=0)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import math
 import struct
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +18,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from recal.checks import Labels
-from recal.collecting.inputs.files import read_idx
 from recal.collecting.inputs.folder import ImageFolder
 from recal.errors import FileError
 
@@ -34,6 +35,24 @@ class Layout:
     found: Callable[[Path], bool]
     read: Callable[[Path, bool], Parts]
     n_classes: Callable[[Labels], int]
+
+
+# --- IDX, the format of MNIST and Fashion-MNIST ----------------------------------------------------------------------
+
+_IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def read_idx(path: Path) -> NDArray[Any]:
+    """Read an IDX file, which may be packed with gzip."""
+    content = path.read_bytes()
+    content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_DTYPES:
+        raise FileError(f"{path} does not begin as an IDX file (first bytes {content[:4].hex() or 'none'}).")
+    dtype, offset = np.dtype(_IDX_DTYPES[content[2]]), 4 + 4 * content[3]
+    shape = struct.unpack(f">{content[3]}I", content[4:offset])
+    if len(content) - offset != math.prod(shape) * dtype.itemsize:
+        raise FileError(f"{path} declares the shape {shape}, and {len(content) - offset} bytes follow.")
+    return np.frombuffer(content, dtype, offset=offset).reshape(shape).astype(dtype.newbyteorder("="))
 
 
 # --- CIFAR, official binary version: rows of label byte(s) and 3 x 32 x 32 pixel bytes -------------------------------

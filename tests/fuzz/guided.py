@@ -5,7 +5,7 @@
     python tests/fuzz/guided.py --minutes 20 --seed 1 --plain
 
 The first byte says which reader gets the rest: specs and pools, calibrators' files, .npz files, tables of
-probabilities, manifests and journals of stores, `.pt2` archives, ONNX files, IDX files, images, sounds, archives. What
+probabilities, manifests and journals of stores, ONNX files, images, sounds. What
 is packed is changed before it is packed. Whatever a reader raises beyond recal's own errors is a fault, and so is a
 peak of memory far above what was held before; each is printed once for each place in the code.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import gzip
 import importlib
 import io
 import json
@@ -25,12 +24,10 @@ import re
 import resource
 import struct
 import sys
-import tarfile
 import tempfile
 import time
 import traceback
 import warnings
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,7 +44,6 @@ def readers() -> dict[str, Callable[[bytes], object]]:
     from recal import Views, load, pool
     from recal.collecting.inputs.files import open_path
     from recal.collecting.models.onnx import check_external_data
-    from recal.collecting.models.pt2 import checked_archive
     from recal.collecting.sinks.journal import Journal
     from recal.files.prob_tables import read_prob_table
     from recal.files.probs import probs_of_file
@@ -82,8 +78,6 @@ def readers() -> dict[str, Callable[[bytes], object]]:
 
     return {
         "array": array,
-        "packed idx": lambda content: open_path(held("x-idx3-ubyte.gz", gzip.compress(content, 1))),
-        "tar": lambda content: open_path(held("x.tar.gz", gzip.compress(content, 1))),
         "parquet": lambda content: open_path(held("t.parquet", content)),
         "image": lambda content: in_folder("images/a.png", content, resize=8),
         "sound": lambda content: in_folder("sounds/a.wav", content, seconds=1.0),
@@ -95,11 +89,8 @@ def readers() -> dict[str, Callable[[bytes], object]]:
         "table": lambda content: read_prob_table(held("t.csv", content)),
         "journal": journal,
         "folder": folder,
-        "pt2": lambda content: checked_archive(held("m.pt2", content)),
         "onnx": lambda content: check_external_data(held("m.onnx", content)),
-        "idx": lambda content: open_path(held("x-idx3-ubyte", content)),
         "inputs": lambda content: open_path(held("i.npz", content)),
-        "cifar": lambda content: open_path(held("c.bin", content)),
     }
 
 
@@ -117,24 +108,10 @@ def honest() -> dict[str, list[bytes]]:
     np.savez(FOLDER / "i.npz", inputs=np.zeros((2, 3), np.uint8), labels=np.arange(2))
     plan = save(Plan((Step("zoom:0.5", (1.0, 0.9, 0.8, 1.0)),)), FOLDER / "plan.recal").read_bytes()
     fitted = save(TemperatureScaling().fit([[3.0, 0], [0, 3.0], [3.0, 0]], [0, 1, 1]), FOLDER / "ts.recal").read_bytes()
-    with zipfile.ZipFile(FOLDER / "m.pt2", "w") as archive:
-        config = {"config": {"w": {"path_name": "weight_0", "use_pickle": False, "tensor_meta": None}}}
-        archive.writestr("m/data/weights/model_weights_config.json", json.dumps(config))
-        archive.writestr("m/data/weights/weight_0", bytes(8))
-        archive.writestr("m/data/constants/model_constants_config.json", '{"config": {}}')
-        graph = {"nodes": [{"target": "torch.ops.aten.add.Tensor", "metadata": {}}]}
-        size = {"as_expr": {"expr_str": "2*Symbol('s3', integer=True) + s1"}}
-        program = {"graph_module": {"graph": graph, "module_call_graph": [], "sizes": [size]}}
-        archive.writestr("m/models/model.json", json.dumps(program))
     import pyarrow
     import pyarrow.parquet
     from PIL import Image
 
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        info = tarfile.TarInfo("cifar/test_batch.bin")
-        info.size = 3073
-        tar.addfile(info, io.BytesIO(bytes(3073)))
     columns = {"a": [0.25] * 50, "b": [0.75] * 50, "label": ["a"] * 50}
     pyarrow.parquet.write_table(pyarrow.table(columns), FOLDER / "seed.parquet")
     pictures = []
@@ -144,8 +121,6 @@ def honest() -> dict[str, list[bytes]]:
     sound = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 52, b"WAVE", b"fmt ", 16, 1, 1, 8000, 16000, 2, 16, b"data", 16)
     return {
         "array": [(FOLDER / "seed.zarr" / "logits" / "zarr.json").read_bytes()],
-        "packed idx": [b"\0\0\x08\x03" + struct.pack(">3I", 2, 3, 3) + bytes(18)],
-        "tar": [archive.getvalue()],
         "parquet": [(FOLDER / "seed.parquet").read_bytes()],
         "image": pictures,
         "sound": [sound + bytes(16)],
@@ -157,11 +132,8 @@ def honest() -> dict[str, list[bytes]]:
         "table": [b"a,b,label\n0.25,0.75,b\n0.5,0.5,a\n", b"prediction,confidence,p_0,p_1\n1,0.75,0.25,0.75\n"],
         "journal": [b'{"chunk": 0, "rows": 4, "inputs": null, "logits": "a", "transformed": "b", "labels": null}\n'],
         "folder": [(FOLDER / "seed.zarr" / "zarr.json").read_bytes() + b'\0{"kind": "recal collect", "version": 1}'],
-        "pt2": [(FOLDER / "m.pt2").read_bytes()],
         "onnx": [b"\x08\x0a\x3a\x1a\x2a\x18\x6a\x14\x0a\x08location\x12\x08/etc/abc\x70\x01"],
-        "idx": [b"\0\0\x08\x03" + (1).to_bytes(4, "big") * 3 + b"\x07"],
         "inputs": [(FOLDER / "i.npz").read_bytes()],
-        "cifar": [bytes(3073)],
     }
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from recal.cli.files import check_kind
-from recal.cli.options import Outputs, PreprocessOptions, outputs_for, without_none
+from recal.cli.options import Outputs, PreprocessOptions, Trust, outputs_for, without_none
 from recal.cli.printing import AsJson, print_json, say, typed, working
 
 
@@ -28,6 +28,7 @@ def export(
         typer.Option("--dtype", help="The dtype of the inputs, such as uint8. By default the model's own, or float32."),
     ] = None,
     outputs: Outputs = None,
+    trust: Trust = None,
     accept: Annotated[
         float | None, typer.Option("--accept", help="Add an output `accept`: confidence at or above this threshold.")
     ] = None,
@@ -62,7 +63,7 @@ def export(
             n_classes = classes if classes is not None else len(getattr(source, "classes_", ()))
             export_replay(source, out, n_classes=classes)
         else:
-            opened = _opened(model)
+            opened = _opened(model, trust)
             stored = getattr(source, "preprocessing_", None)
             prepared = between.preprocessing(stored)
             example = _example(opened, shape, dtype, stored)
@@ -112,7 +113,7 @@ def _described(head: Any, with_model: bool) -> str:
     return f"{shape}, {views} views; each answer costs {1 + views} forward pass{'es' if views else ''}"
 
 
-def _opened(model: Path) -> Any:
+def _opened(model: Path, trust: str | None) -> Any:
     from recal.cli.files import missing
     from recal.errors import FileError, InputError
 
@@ -122,9 +123,10 @@ def _opened(model: Path) -> Any:
         raise FileError(missing(model))
     if model.suffix.lower() == ".onnx":
         return model
-    from recal.collecting.models.torch import read_program
+    from recal.collecting.models.base import as_model, import_model
 
-    return read_program(model).module()
+    adapter: Any = as_model(import_model(str(model), trusted=(trust or "").split(",")))
+    return adapter.module
 
 
 def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> Any:

@@ -177,7 +177,7 @@ LabelColumn = Annotated[
     str, typer.Option("--label-column", help="The column of a .csv or .parquet file that holds the labels.")
 ]
 LabelsFile = Annotated[
-    Path | None, typer.Option("--labels", help="Labels, if the file has none: .npy, IDX, or .txt with one per line.")
+    Path | None, typer.Option("--labels", help="Labels, if the file has none: .npy, or .txt with one per line.")
 ]
 
 

@@ -187,7 +187,7 @@ def fit(
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
     labels: Annotated[
         Path | None,
-        typer.Option("--labels", help="Labels, if the views have none: .npy, IDX, or .txt with one per line."),
+        typer.Option("--labels", help="Labels, if the views have none: .npy, or .txt with one per line."),
     ] = None,
     classes: Annotated[
         str | None, typer.Option("--classes", help="The names of the columns in order, if labels are names.")

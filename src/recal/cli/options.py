@@ -40,6 +40,17 @@ Outputs = Annotated[
 ]
 
 
+Trust = Annotated[
+    str | None,
+    typer.Option(
+        "--trust",
+        help="What may be opened though it can run code: pt2 for a .pt2 file, or the types of a .skops file that "
+        "skops does not trust by default; separated by commas.",
+        rich_help_panel=_MODEL,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class PreprocessOptions:
     """What happens to inputs between the transformations and the model."""
@@ -147,14 +158,7 @@ class ModelOptions(PreprocessOptions):
             rich_help_panel=_MODEL,
         ),
     ] = None
-    trust: Annotated[
-        str | None,
-        typer.Option(
-            "--trust",
-            help="Types in a .skops file that skops does not trust by default, such as trees; separated by commas.",
-            rich_help_panel=_MODEL,
-        ),
-    ] = None
+    trust: Trust = None
     device: Annotated[
         str | None, typer.Option("--device", help="The device of a torch model, such as cuda.", rich_help_panel=_MODEL)
     ] = None
@@ -244,7 +248,7 @@ class ModelOptions(PreprocessOptions):
 
         assert self.model is not None
         trusted = () if self.trust is None else self.trust.split(",")
-        model = import_model(self.model, weights=self.weights, trusted=trusted)
+        model = import_model(self.model, weights=self.weights, trusted=trusted, device=self.device)
         try:
             adapter = as_model(model, **without_none(outputs=outputs_for(self.outputs, stored), device=self.device))
         except InputError as error:

@@ -123,7 +123,7 @@ def collect(
     **files
         For inputs given as a path: `read` ("images", "texts", "sounds" or "bytes") and `on_error` ("stop" or "skip")
         of a folder, `resize`, `crop` and `pixels` ("rgb", "gray", "rgba" or "gray16") of images, `seconds` of sounds,
-        `label_column` and `text_column` of a table, `part` ("train" or "test") of a CIFAR archive.
+        `label_column` and `text_column` of a table.
 
     Returns
     -------

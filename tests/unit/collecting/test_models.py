@@ -269,7 +269,8 @@ def exported(tmp_path_factory):
 def test_exported_files_agree_with_the_module(exported, images, file, dynamic):
     module, folders = exported
     expected = collect(module, images, "zoom:0.5", preprocess=Normalize())
-    for model in (folders[dynamic] / file, str(folders[dynamic] / file)):
+    path = folders[dynamic] / file
+    for model in [torch.export.load(path)] if file == "net.pt2" else [path, str(path)]:
         views = collect(model, images, "zoom:0.5", preprocess=Normalize(), batch_size=7)
         np.testing.assert_allclose(views.logits, expected.logits, atol=1e-5)
         np.testing.assert_allclose(views.transformed("zoom:0.5"), expected.transformed("zoom:0.5"), atol=1e-5)
@@ -320,7 +321,7 @@ def test_pickles_are_refused_unopened(tmp_path, name):
     ("name", "content", "message"),
     [
         ("net.onnx", b"rubbish", "cannot be read as an ONNX model"),
-        ("net.pt2", b"rubbish", "cannot be read as a torch.export file"),
+        ("net.pt2", b"rubbish", "can run code"),
         ("net.txt", b"", "ends in .onnx, .pt2"),
         ("missing.onnx", None, "There is no model file"),
     ],
@@ -434,7 +435,7 @@ def test_an_unknown_kind_of_outputs_is_refused(images, model):
 
 @pytest.mark.parametrize(
     ("package", "module", "path", "extra"),
-    [("onnxruntime", "onnx", "net.onnx", "onnx"), ("torch", "torch", "net.pt2", "torch")],
+    [("onnxruntime", "onnx", "net.onnx", "onnx")],
 )
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, package, module, path, extra):
     (tmp_path / path).touch()

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import struct
-import tarfile
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +10,6 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from recal import collect
 from recal.collecting import as_source
-from recal.collecting.inputs.files import read_idx
 from recal.errors import FileError, InputError, RecalError
 
 
@@ -226,7 +220,6 @@ def test_a_folder_without_images_is_refused(tmp_path):
         ({"resize": 0}, "`resize` must be a positive"),
         ({"crop": (1, 2, 3)}, "`crop` must be"),
         ({"on_error": "hope"}, "'stop' or 'skip', got 'hope'"),
-        ({"part": "test"}, "`part` applies to CIFAR"),
     ],
 )
 def test_bad_options_of_a_folder_are_refused(folder, options, message):
@@ -243,26 +236,6 @@ def test_only_what_is_needed_is_read(images, labels):
 
 
 # --- files
-
-
-def idx(array, code=0x08):
-    return bytes([0, 0, code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_idx_files_find_their_labels(tmp_path, images, labels, model, suffix):
-    pack = gzip.compress if suffix else bytes
-    (tmp_path / f"t10k-images-idx3-ubyte{suffix}").write_bytes(pack(idx(images)))
-    (tmp_path / f"t10k-labels-idx1-ubyte{suffix}").write_bytes(pack(idx(labels.astype(np.uint8))))
-    views = collect(model, tmp_path / f"t10k-images-idx3-ubyte{suffix}", None)
-    np.testing.assert_array_equal(views.logits, collect(model, images, None).logits)
-    np.testing.assert_array_equal(views.labels, labels)
-
-
-def test_idx_of_wider_numbers_are_big_endian(tmp_path):
-    values = np.array([1, -2, 70000], dtype=">i4")
-    (tmp_path / "x-idx1-int").write_bytes(idx(values, 0x0C))
-    assert read_idx(tmp_path / "x-idx1-int").tolist() == [1, -2, 70000]
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "named.npz"])
@@ -287,41 +260,6 @@ def test_labels_may_be_a_file(tmp_path, images, labels, model):
         collect(model, images, None, labels=tmp_path / "y.npy")
 
 
-def cifar(n, n_labels, seed=0):
-    table = np.random.default_rng(seed).integers(0, 256, (n, n_labels + 3072), dtype=np.uint8)
-    table[:, :n_labels] = np.arange(n)[:, None] % 3 + np.arange(n_labels) * 5
-    return table
-
-
-@pytest.mark.parametrize("n_labels", [1, 2])
-def test_binary_cifar(tmp_path, n_labels):
-    table = cifar(5, n_labels)
-    (tmp_path / "test.bin").write_bytes(table.tobytes())
-    source = as_source(tmp_path / "test.bin")
-    assert source.labels.tolist() == table[:, n_labels - 1].tolist()
-    np.testing.assert_array_equal(gather(source), table[:, n_labels:].reshape(5, 3, 32, 32))
-
-
-@pytest.mark.parametrize(("part", "rows"), [(None, [3]), ("test", [3]), ("train", [1, 2])])
-def test_cifar_archive(tmp_path, part, rows):
-    tables = {1: cifar(4, 1, 1), 2: cifar(5, 1, 2), 3: cifar(6, 1, 3)}
-    with tarfile.open(tmp_path / "cifar.tar.gz", "w:gz") as archive:
-        for key, name in ((2, "data_batch_2.bin"), (1, "data_batch_1.bin"), (3, "test_batch.bin")):
-            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
-            info.size = tables[key].nbytes
-            archive.addfile(info, io.BytesIO(tables[key].tobytes()))
-    source = as_source(tmp_path / "cifar.tar.gz", part=part)
-    expected = np.concatenate([tables[key] for key in rows])
-    np.testing.assert_array_equal(gather(source), expected[:, 1:].reshape(-1, 3, 32, 32))
-    assert source.labels.tolist() == expected[:, 0].tolist()
-
-
-def archive_of(path, names):
-    with tarfile.open(path, "w:gz") as archive:
-        for name in names:
-            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
-
-
 @pytest.mark.parametrize(
     ("name", "make", "message"),
     [
@@ -330,13 +268,6 @@ def archive_of(path, names):
         ("x.npz", lambda p: p.write_bytes(b"rubbish"), r"x\.npz cannot be read"),
         ("o.npy", lambda p: np.save(p, np.array([{}]), allow_pickle=True), r"o\.npy cannot be read.*Python objects"),
         ("two.npz", lambda p: np.savez(p, a=[1], b=[2]), "holds a, b; call the inputs `inputs`"),
-        ("x-idx3-ubyte", lambda p: p.write_bytes(b"rubbish"), "does not begin as an IDX file"),
-        ("x-idx3-ubyte", lambda p: p.write_bytes(idx(np.zeros((2, 3, 3), np.uint8))[:-1]), "18 bytes; 17 follow"),
-        ("x-idx3-ubyte.gz", lambda p: p.write_bytes(b"rubbish"), r"idx3-ubyte\.gz cannot be read"),
-        ("x.bin", lambda p: p.write_bytes(bytes(3000)), "3000 bytes are not rows of 3073 or 3074"),
-        ("x.tar.gz", lambda p: p.write_bytes(b"rubbish"), r"x\.tar\.gz cannot be read"),
-        ("c.tar.gz", lambda p: archive_of(p, ["cifar/data_batch_1"]), "holds pickles; take the binary version"),
-        ("c.tar.gz", lambda p: archive_of(p, ["other"]), "holds no test images"),
         ("x.csv", lambda p: p.write_text("1,2"), r"A table must hold at least one row"),
     ],
 )
@@ -344,12 +275,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path, name, make, message):
     make(tmp_path / name)
     with pytest.raises(RecalError, match=message):
         as_source(tmp_path / name)
-
-
-def test_an_unknown_part_is_refused(tmp_path):
-    archive_of(tmp_path / "c.tar.gz", ["test_batch.bin"])
-    with pytest.raises(InputError, match="'train' or 'test', got 'all'"):
-        as_source(tmp_path / "c.tar.gz", part="all")
 
 
 def test_labels_in_a_file_are_one_per_sample(tmp_path):

@@ -184,7 +184,7 @@ def test_the_command_line_writes_all_three_kinds(tmp_path: Path, capsys: pytest.
     torch.export.save(program, tmp_path / "net.pt2")
     out = tmp_path / "torch.onnx"
     arguments = ["--shape", "3,12,12", "--out", str(out)]
-    assert run(["export", str(calibration), "--model", str(tmp_path / "net.pt2"), *arguments]) == 0
+    assert run(["export", str(calibration), "--model", str(tmp_path / "net.pt2"), "--trust", "pt2", *arguments]) == 0
     batch = torch.rand(5, 3, 12, 12)
     with torch.no_grad():
         module = CalibratedModule(network(), plan)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import lzma
 import struct
 import subprocess
 import sys
-import tarfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -56,32 +54,6 @@ def one_long_text(folder):
 def zeros(megabytes):
     """Packed zeros: the members of a gzip file follow each other."""
     return gzip.compress(bytes(10**7), 9) * (megabytes // 10)
-
-
-def packed_idx(folder):
-    head = gzip.compress(b"\0\0\x08\x03" + struct.pack(">3I", 500, 1_000, 1_000))
-    (folder / "x-idx3-ubyte.gz").write_bytes(head + zeros(500))
-    return "x-idx3-ubyte.gz"
-
-
-def packed_tar(folder):
-    info = tarfile.TarInfo("cifar/test_batch.bin")
-    info.size = 500 * 10**6
-    (folder / "x.tar.gz").write_bytes(gzip.compress(info.tobuf()) + zeros(500) + gzip.compress(bytes(10_240)))
-    return "x.tar.gz"
-
-
-def xz_tar(folder):
-    (folder / "x.tar.gz").write_bytes(lzma.compress(bytes(10**6)))
-    return "x.tar.gz"
-
-
-def endless_tar_header(folder):
-    """A name of half a gigabyte, as GNU tar writes long names."""
-    info = tarfile.TarInfo("././@LongLink")
-    info.size, info.type = 500 * 10**6, tarfile.GNUTYPE_LONGNAME
-    (folder / "x.tar.gz").write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT)) + zeros(500))
-    return "x.tar.gz"
 
 
 def empty_zarr(folder, rows=4 * 10**8, step=10**6):
@@ -145,10 +117,6 @@ HOSTILE = {
     "calibration": (padded_text, "import recal\nrecal.load({!r})"),
     "parquet-probs": (constant_rows, "from recal.files.prob_tables import read_prob_table\nread_prob_table({!r})"),
     "parquet-inputs": (constant_rows, OPEN + "open_path(Path({!r}))"),
-    "idx": (packed_idx, OPEN + "open_path(Path({!r}))"),
-    "tar": (packed_tar, OPEN + "open_path(Path({!r}))"),
-    "tar-xz": (xz_tar, OPEN + "open_path(Path({!r}))"),
-    "tar-header": (endless_tar_header, OPEN + "open_path(Path({!r}))"),
     "zarr": (empty_zarr, "import recal\nrecal.read_views({!r}).logits.sum()"),
     "zarr-many-chunks": (
         lambda folder: empty_zarr(folder, 10**6, 2),
@@ -209,16 +177,15 @@ def test_a_text_in_every_row_is_held_once(tmp_path):
 
 
 def test_the_limit_is_raised_by_name(monkeypatch, tmp_path):
-    from recal.collecting.inputs.files import read_idx
+    from recal.collecting.inputs.files import open_path
 
-    with gzip.open(tmp_path / "x-idx3-ubyte.gz", "wb", compresslevel=1) as file:
-        file.write(b"\0\0\x08\x03" + struct.pack(">3I", 30, 1_000, 1_000) + bytes(3 * 10**7))
+    np.savez_compressed(tmp_path / "x.npz", inputs=np.zeros((30, 1_000, 1_000), np.uint8))
     monkeypatch.setattr("recal.files.gate._SMALL", 10**7)
     monkeypatch.setattr("recal.files.gate._RATIO", 2)
-    with pytest.raises(Exception, match=f"set {LIMIT}=30000000"):
-        read_idx(tmp_path / "x-idx3-ubyte.gz")
-    monkeypatch.setenv(LIMIT, "30000000")
-    assert read_idx(Path(tmp_path / "x-idx3-ubyte.gz")).shape == (30, 1_000, 1_000)
+    with pytest.raises(Exception, match=f"set {LIMIT}=") as refusal:
+        open_path(tmp_path / "x.npz")
+    monkeypatch.setenv(LIMIT, str(refusal.value).split(f"{LIMIT}=")[1].split()[0].rstrip("."))
+    assert open_path(tmp_path / "x.npz").n_samples == 30
 
 
 @pytest.mark.parametrize(("text", "bytes_"), [("16GB", 16 * 10**9), ("1.5 g", 15 * 10**8), ("300", 300)])

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import re
-import struct
-import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +14,7 @@ from recal.collecting.inputs.sources import ArraySource, Source
 from recal.collecting.inputs.tables import SUFFIXES as TABLES
 from recal.collecting.inputs.tables import open_table
 from recal.errors import FileError, InputError, MissingExtraError, RecalError, Remedy
-from recal.files.gate import admit, open_packed
+from recal.files.gate import admit
 from recal.files.npz import refuse_bombs
 
 ReadAs = Literal["images", "texts", "sounds", "bytes"]
@@ -164,18 +160,13 @@ def _most(path: Path) -> str:
     return chosen
 
 
-Part = Literal["train", "test"]
-
 _INPUTS = ("inputs", "images", "x", "X", "data")
 _LABELS = ("labels", "y", "targets")
-_IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_PIXELS = 3 * 32 * 32
 
 
 def open_path(
     path: Path,
     *,
-    part: Part | None = None,
     read: ReadAs | None = None,
     label_column: str | None = None,
     text_column: str | None = None,
@@ -185,8 +176,6 @@ def open_path(
 
     Parameters
     ----------
-    part : {"train", "test"}, optional
-        Which images of a CIFAR archive; "test" where not said.
     read : {"images", "texts", "sounds", "bytes"}, optional
         What the files of a folder are; by their names where not said.
     label_column, text_column : str, optional
@@ -201,7 +190,6 @@ def open_path(
     for column, value in (("label_column", label_column), ("text_column", text_column)):
         _refuse(column, value if not is_table else None, "tables (.csv, .tsv, .parquet)")
     if path.is_dir():
-        _refuse("part", part, "CIFAR archives")
         return open_folder(path, read, **options)
     for name, value in {"read": read, **options}.items():
         _refuse(name, value, "folders")
@@ -209,27 +197,19 @@ def open_path(
     if is_table:
         return open_table(path, label_column=label_column, text_column=text_column)
     try:
-        if name.endswith((".tar.gz", ".tgz", ".tar")):
-            return ArraySource(*_read_cifar_archive(path, part or "test"))
-        _refuse("part", part, "CIFAR archives")
-        if name.endswith(".bin"):
-            return ArraySource(*_split_cifar(path.read_bytes(), path))
         if name.endswith(".npz"):
             return ArraySource(*_read_npz(path))
         if name.endswith(".npy"):
             return _mapped(ArraySource(np.load(path, mmap_mode="r", allow_pickle=False)), path)
         if name.endswith(".txt"):
             return ArraySource(_read_lines(path))
-        if re.search(r"idx\d", name):
-            return _mapped(ArraySource(read_idx(path), _idx_labels(path)), path)
     except RecalError:
         raise
     except Exception as error:  # zipfile, zlib, tarfile, struct and numpy each break in ways of their own
         raise FileError(f"{path} cannot be read: {_reason(error)}.") from error
     raise InputError(
-        f"{path.name}: inputs are read from .npz, .npy, IDX (a name with idx3-ubyte, maybe .gz), binary CIFAR archives "
-        "(.bin, .tar.gz), tables (.csv, .tsv, .parquet), texts (.txt, one per line), or a folder of images, sounds or "
-        "texts."
+        f"{path.name}: inputs are read from .npz, .npy, tables (.csv, .tsv, .parquet), texts (.txt, one per line), or "
+        "a folder of images, sounds or texts."
     )
 
 
@@ -252,20 +232,18 @@ def _refuse(name: str, value: Any, where: str) -> None:
 
 
 def read_labels(path: Path) -> NDArray[Any]:
-    """Read labels from a .npy or IDX file, or from text with one label per line."""
+    """Read labels from a .npy file, or from text with one label per line."""
     try:
         if path.suffix in (".txt", ".csv"):
             return _read_label_lines(path)
         if path.suffix == ".npy":
             return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: its size must be the file's
-        if not re.search(r"idx\d", path.name.lower()) and path.suffix not in ("", ".gz"):
-            raise InputError(f"Labels are read from .npy, IDX, or .txt with one per line, got {path}.")
-        return np.asarray(read_idx(path))
+        raise InputError(f"Labels are read from .npy, or from .txt with one per line, got {path}.")
     except RecalError:
         raise
     except Exception as error:
         raise FileError(
-            f"{path} cannot be read as labels (.npy, IDX, or .txt with one per line): {_reason(error)}."
+            f"{path} cannot be read as labels (.npy, or .txt with one per line): {_reason(error)}."
         ) from error
 
 
@@ -304,64 +282,3 @@ def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
                 f"{path} holds {', '.join(names) or 'nothing'}; call the inputs `inputs`, the labels `labels`.{views}"
             )
         return file[chosen], None if label is None else file[label]
-
-
-def read_idx(path: Path) -> NDArray[Any]:
-    """Read an IDX file; one that is not compressed is mapped, not loaded."""
-    opened, file = open_packed(path)
-    with opened:
-        head = file.read(4)
-        if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_DTYPES:
-            raise ValueError(f"it does not begin as an IDX file (first bytes {head.hex() or 'none'})")
-        dtype = np.dtype(_IDX_DTYPES[head[2]])
-        shape = struct.unpack(f">{head[3]}I", file.read(4 * head[3]))
-        expected = math.prod(shape) * dtype.itemsize
-        offset = 4 + 4 * head[3]
-        if file.packed:
-            admit(path, expected)
-        size = len(values := file.read(expected + 1)) if file.packed else path.stat().st_size - offset
-        if size != expected:
-            raise ValueError(
-                f"its header declares {shape} values, {expected} bytes; {'more' if size > expected else size} follow"
-            )
-    if file.packed:
-        return np.frombuffer(values, dtype=dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
-    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
-
-
-def _idx_labels(path: Path) -> NDArray[Any] | None:
-    """`t10k-images-idx3-ubyte.gz` has its labels beside it, in `t10k-labels-idx1-ubyte.gz`."""
-    name = re.sub(r"idx\d", "idx1", path.name.replace("images", "labels"))
-    for beside in (name, name.removesuffix(".gz"), name + ".gz"):
-        if name != path.name and path.with_name(beside).exists():
-            return np.asarray(read_idx(path.with_name(beside)))
-    return None
-
-
-def _read_cifar_archive(path: Path, part: Part) -> tuple[NDArray[Any], NDArray[Any]]:
-    if part not in ("train", "test"):
-        raise InputError("must be 'train' or 'test'", argument="part", came=f"got {part!r}")
-    wanted = re.compile(r"(^|/)(test_batch|test)\.bin$" if part == "test" else r"(^|/)(data_batch_\d+|train)\.bin$")
-    opened, metered = open_packed(path)
-    names, found = [], {}
-    with opened, tarfile.open(fileobj=cast(Any, metered), mode="r|") as archive:
-        for member in archive:  # one after the other: nothing is unpacked twice, and nothing to the disk
-            names.append(member.name)
-            if wanted.search(member.name) and member.isfile() and (file := archive.extractfile(member)) is not None:
-                found[member.name] = _split_cifar(file.read(), path)
-    if not found:
-        if any("_batch" in name or name.endswith("/meta") for name in names):
-            raise InputError(f"{path.name} holds pickles; take the binary version of CIFAR (…-binary.tar.gz).")
-        raise InputError(f"{path.name} holds no {part} images of CIFAR's binary version (.bin files).")
-    parts = [found[name] for name in sorted(found)]
-    return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
-
-
-def _split_cifar(data: bytes, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Rows of one label (CIFAR-10) or coarse and fine label (CIFAR-100), then 3 x 32 x 32 bytes."""
-    for n_labels in (1, 2):
-        rows, rest = divmod(len(data), n_labels + _PIXELS)
-        if rows and not rest:
-            table = np.frombuffer(data, dtype=np.uint8).reshape(rows, -1)
-            return table[:, n_labels:].reshape(rows, 3, 32, 32), table[:, n_labels - 1].astype(np.int64)
-    raise InputError(f"{path.name} is not a binary CIFAR file: its {len(data)} bytes are not rows of 3073 or 3074.")

@@ -18,7 +18,7 @@ from recal.collecting.models.base import _comes_from
 from recal.errors import InputError
 
 # What a file or folder may be told; each reader takes its own of these.
-FILE_OPTIONS = ("resize", "crop", "on_error", "part", "pixels", "read", "seconds", "label_column", "text_column")
+FILE_OPTIONS = ("resize", "crop", "on_error", "pixels", "read", "seconds", "label_column", "text_column")
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,10 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
 
         parts = (getattr(model, name, None) for name in ("image_processor", "feature_extractor", "tokenizer"))
         return HuggingFaceModel(model.model, next((part for part in parts if part is not None), None), device=device)
+    if type(model).__name__ == "ExportedProgram" and _comes_from(model, "torch.export"):
+        from recal.collecting.models.torch import ExportedModel
+
+        return ExportedModel(model, device=device)
     if _comes_from(model, "torch.nn"):
         from recal.collecting.models.torch import TorchModel
 
@@ -151,9 +155,13 @@ def _open_model(path: Path, device: Any) -> Model:
 
         return OnnxModel(path)
     if path.suffix.lower() == ".pt2":
-        from recal.collecting.models.torch import ExportedModel
-
-        return ExportedModel(path, device=device)
+        raise InputError(
+            f"Opening {path} can run code, because a .pt2 file may hold pickles.",
+            remedy=Remedy(
+                f"If you trust it, pass torch.export.load({str(path)!r})",
+                typed="If you trust it, add: --trust pt2",
+            ),
+        )
     if path.suffix.lower() == ".skops":
         return as_model(read_skops(path))
     if path.is_dir() and (path / "config.json").exists():
@@ -166,7 +174,7 @@ def _open_model(path: Path, device: Any) -> Model:
     )
 
 
-def import_model(spec: str, *, weights: Path | None = None, trusted: Sequence[str] = ()) -> Any:
+def import_model(spec: str, *, weights: Path | None = None, trusted: Sequence[str] = (), device: Any = None) -> Any:
     """Return the model at a path, or what `package.module:name` names in Python.
 
     Parameters
@@ -174,12 +182,17 @@ def import_model(spec: str, *, weights: Path | None = None, trusted: Sequence[st
     weights : path, optional
         A .safetensors file for the torch module that `spec` names, or that the function it names returns.
     trusted : sequence of str
-        Types beyond scikit-learn's and numpy's that a .skops file may hold, by their full names.
+        Types beyond scikit-learn's and numpy's that a .skops file may hold, by their full names; "pt2" to open a
+        .pt2 file, which may run code.
     """
     module, separator, _ = spec.partition(":")
     if not separator or Path(spec).exists() or not all(part.isidentifier() for part in module.split(".")):
         if weights is not None:
             raise InputError(f"--weights go with --model module:function, which builds the network; got {spec}.")
+        if spec.lower().endswith(".pt2") and "pt2" in trusted:
+            from recal.collecting.models.torch import ExportedModel
+
+            return ExportedModel(Path(spec), device=device)
         return read_skops(Path(spec), trusted) if spec.lower().endswith(".skops") else Path(spec)
     found = import_object(spec)
     if weights is None:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest_file, digest_texts
 from recal.collecting.models.base import Model, Pixels, as_numpy, pixels_of, with_channel
-from recal.collecting.models.pt2 import checked_archive
 from recal.errors import FileError, InputError, MissingExtraError
 
 try:
@@ -37,15 +36,7 @@ class TorchModel(Model):
         self.asked = device  # looked up where the model runs: another machine may have it
 
     def fingerprint(self) -> str:
-        state = self.module.state_dict()
-        texts = [repr(self.module)]
-        for key in sorted(state):
-            value = state[key]
-            texts.append(key)
-            if isinstance(value, torch.Tensor):
-                whole = value.detach().cpu().contiguous()
-                texts.append(f"{whole.dtype}{tuple(whole.shape)}{_digest_tensor(whole)}")
-        return digest_texts(texts)
+        return _digest_module(self.module)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -76,15 +67,15 @@ class TorchModel(Model):
 
 
 class ExportedModel(Model):
-    """A program written by `torch.export.save`, whose file holds a graph and weights and no Python code."""
+    """A program of `torch.export`: the program itself, or the path of a file that the caller trusts."""
 
-    def __init__(self, path: Path, *, device: Any = None) -> None:
-        self.path, self.asked = Path(path), device
-        self.name = self.path.name
+    def __init__(self, program: Path | torch.export.ExportedProgram, *, device: Any = None) -> None:
+        self.origin, self.asked = program, device
+        self.name = program.name if isinstance(program, Path) else type(program).__name__
         self._open()
 
     def _open(self) -> None:
-        program = read_program(self.path)
+        program = read_program(self.origin) if isinstance(self.origin, Path) else self.origin
         self.module: Any = program.module()
         self.device, self.dtype = _home(self.module)
         names = set(program.graph_signature.user_inputs)
@@ -102,14 +93,14 @@ class ExportedModel(Model):
         return pixels_of(self.shape)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "asked": self.asked, "name": self.name}
+        return {"origin": self.origin, "asked": self.asked, "name": self.name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
 
     def fingerprint(self) -> str:
-        return digest_file(self.path)
+        return digest_file(self.origin) if isinstance(self.origin, Path) else _digest_module(self.module)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -183,13 +174,12 @@ def as_device(device: Any) -> torch.device:
 
 
 def read_program(path: Path) -> torch.export.ExportedProgram:
-    """Read what `torch.export.save` wrote: the tensors and the graph, and nothing that could run."""
-    archive = checked_archive(path)
+    """Open a file of `torch.export.save`. It may hold pickles, so only files that the user trusts come here."""
     logger = logging.getLogger("torch.export")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # it would print its own errors, which are told below
+    logger.setLevel(logging.ERROR)  # torch would print its own errors, which are reported below
     try:
-        return torch.export.load(archive)
+        return torch.export.load(path)
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise FileError(f"{path} cannot be read as a torch.export file: {first}.") from error
@@ -227,6 +217,16 @@ def _home(module: torch.nn.Module) -> tuple[torch.device, torch.dtype | None]:
     weights = [*module.parameters(), *module.buffers()]
     floats = [weight.dtype for weight in weights if weight.is_floating_point()]
     return (weights[0].device if weights else torch.device("cpu")), (floats[0] if floats else None)
+
+
+def _digest_module(module: torch.nn.Module) -> str:
+    state, texts = module.state_dict(), [repr(module)]
+    for key in sorted(state):
+        texts.append(key)
+        if isinstance(state[key], torch.Tensor):
+            tensor = state[key].detach().cpu().contiguous()
+            texts.append(f"{tensor.dtype}{tuple(tensor.shape)}{_digest_tensor(tensor)}")
+    return digest_texts(texts)
 
 
 def _digest_tensor(tensor: torch.Tensor) -> str:
