@@ -58,7 +58,7 @@ endef
 venv: $(FOR_TEST) ## set up .venv with all that the tests need
 
 demo: $(FOR_DEMO) ## the main job, end to end, on real images
-	$(BIN)/recal demo --out demo-output
+	$(BIN)/recal demo --out demo-output --force
 
 DATA ?= data
 DATASET ?= cifar10

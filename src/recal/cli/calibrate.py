@@ -123,7 +123,7 @@ def _with_risk(risk: float | None) -> str | None:
     words = command_words()
     place = next((i for i, word in enumerate(words) if word == "--risk" or word.startswith("--risk=")), None)
     others = words if place is None else words[:place] + words[place + (1 if "=" in words[place] else 2) :]
-    return typed("recal", *others, "--risk", f"{risk:g}")
+    return typed("recal", *others, "--risk", f"{risk:g}", *(() if "--force" in others else ("--force",)))
 
 
 def collect(

@@ -1,7 +1,8 @@
-"""The one rule for what commands write: never over what they read, nor over what recal did not make.
+"""The rules for outputs, shared by all commands: no input is overwritten, and an existing file needs --force.
 
-`guarded` wraps every command. Its outputs are the options in `OUTPUTS`; whatever else it was given and is there on disk
-is an input. It adds the option --force, which replaces a file of unknown origin, but never an input.
+`guarded` wraps every command. The options in `OUTPUTS` name its outputs; every other argument that exists on disk is an
+input. An existing folder is left to the code that writes into it: a store or a folder of parts is resumed, and a folder
+with other contents is refused.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import typer
 from recal.cli.printing import be_quiet
 from recal.errors import InputError
 from recal.files.places import as_place, is_remote, is_url
+from recal.workflow.folder import is_unfinished
 
-# The options that name what is written, and by command the endings that the name may have; none for a folder.
+# The options that name an output, and the endings that each may have. A folder has none.
 OUTPUTS = {"out": "--out", "report": "--report", "chart": "--chart", "save_to": "--save"}
 SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("fit", "out"): (".recal", ""),
@@ -34,7 +36,7 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
 }
 # Commands whose --out is a folder for several files.
 FOLDERS = ("calibrate", "compare", "demo")
-# The names that they write there.
+# The files that they write into it.
 NAMES = {
     "calibrate": ("calibration.recal", "report.html", "summary.json"),
     "compare": ("comparison.md", "comparison.tex", "comparison.csv", "comparison.json", "report.html"),
@@ -48,12 +50,14 @@ NAMES = {
         "new.npz",
     ),
 }
+# The profile that `export` writes beside the ONNX file.
+PROFILE = ".profile.recal"
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress; without a terminal none is shown anyway.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that recal did not write.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 
 
 def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with its outputs checked before it begins, and with --quiet."""
+    """Return the command with --force and --quiet; its outputs are checked before it starts."""
     signature = inspect.signature(function, eval_str=True)
     writes = bool(set(OUTPUTS) & set(signature.parameters))
 
@@ -65,7 +69,7 @@ def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
             check_outputs(command, values, force=force)
         function(**values)
 
-    # `**options` is where a command takes what it builds its options from later; it is none itself.
+    # `**options` stands for options that a command builds later; it is not an option itself.
     named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in named]
     for name, annotation in (("force", Force), ("quiet", Quiet)):
@@ -78,14 +82,14 @@ def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _place(value: Any) -> Any:
-    """Return a path that was typed as a URL as what it names; everything else as it is."""
+    """Return a URL as the path of its object store, and every other value unchanged."""
     if not isinstance(value, Path) or not is_url(value):
         return value
     return as_place(value)
 
 
 def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
-    """Refuse an output that is an input, that has an unusual ending, or that would replace what recal did not make."""
+    """Refuse an output that is also an input, has the wrong ending, cannot be written, or exists (without --force)."""
     inputs = [path for name, value in values.items() if name not in OUTPUTS for path in _paths(value)]
     for name, option in OUTPUTS.items():
         target = values.get(name)
@@ -104,11 +108,26 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
             _check_apart(target, source, option)
         in_parts = command == "apply" and not target.suffix  # tables by batch
         _check_place(target, option, folder=command in FOLDERS or in_parts or target.suffix == ".zarr")
-        for path in (target, *(target / inner for inner in NAMES.get(command, ()))):
-            _check_origin(path, values.get("again", False), force)
+        if not force and not values.get("again"):
+            for path in _files(command, target):
+                refuse_existing(path)
 
 
-# What can be written to a URL: views block by block, and answers part by part.
+def _files(command: str, target: Path) -> list[Path]:
+    """Return the files that a command writes for one output; none for a folder that it would resume."""
+    if command == "calibrate" and is_unfinished(target):
+        return []
+    beside = [target.with_suffix(PROFILE)] if command == "export" else []
+    return [target, *beside, *(target / name for name in NAMES.get(command, ()))]
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuse to overwrite a file."""
+    if path.is_file():
+        raise InputError(f"{path} already exists. Use --force to overwrite it.")
+
+
+# Outputs that can be a URL: views written block by block, and answers written part by part.
 _URLS = {("collect", ".zarr"), ("apply", "")}
 
 
@@ -123,21 +142,21 @@ def _check_url(command: str, target: Path, option: str, inputs: list[Any]) -> No
 
 
 def _paths(value: Any) -> list[Path]:
-    """What is there on disk of a value: a path, its text, or several."""
+    """Return the paths in a value that exist on disk; the value may be a path, its text, or several of them."""
     if isinstance(value, list | tuple):
         return [path for item in value for path in _paths(item)]
     if not isinstance(value, str | os.PathLike) or not str(value):
         return []
-    # `resnet152=FILE` names a file, too.
-    found = [Path(text) for text in (str(value), str(value).partition("=")[2]) if text]
+    # `resnet152=FILE` also names a file.
+    candidates = [Path(text) for text in (str(value), str(value).partition("=")[2]) if text]
     try:
-        return [path for path in found if path.exists()]
-    except (OSError, ValueError):  # a text that is too long, or no name at all
+        return [path for path in candidates if path.exists()]
+    except (OSError, ValueError):  # too long for a path, or not a path at all
         return []
 
 
 def _check_apart(target: Path, source: Path, option: str) -> None:
-    """Refuse where an output is an input by any name, lies in a store that is read, or would replace its folder."""
+    """Refuse an output that is an input (also through a link), lies inside an input store, or contains an input."""
     here, there = Path(os.path.realpath(target)), Path(os.path.realpath(source))
     same = here == there or (target.exists() and os.path.samefile(target, source))
     inside = there in here.parents and there.is_dir() and (there / "zarr.json").exists()
@@ -150,28 +169,13 @@ def _check_apart(target: Path, source: Path, option: str) -> None:
 
 
 def _check_place(target: Path, option: str, *, folder: bool) -> None:
-    """Refuse, before the work begins, a place where nothing can be written."""
+    """Refuse a place that cannot be written, before the work starts."""
     if folder and target.is_file():
-        raise InputError(
-            f"{option} {target} is a file, and a folder is needed for what is written; choose another name."
-        )
+        raise InputError(f"{option} {target} is a file, and this command writes a folder. Choose another name.")
     if not folder and target.is_dir():
-        raise InputError(f"{option} {target} is a folder; name a file, such as {target / 'name'}{target.suffix}.")
+        raise InputError(f"{option} {target} is a folder. Name a file, such as {target / 'name'}{target.suffix}.")
     above = next(parent for parent in Path(os.path.abspath(target)).parents if parent.exists())
     if not above.is_dir():
         raise InputError(f"{option} {target} cannot be written: {above} is a file, not a folder.")
     if not os.access(above, os.W_OK | os.X_OK):
         raise InputError(f"{option} {target} cannot be written: you may not write to the folder {above}.")
-
-
-def _check_origin(target: Path, again: bool, force: bool) -> None:
-    from recal.files.origin import made_by_recal
-
-    if force or again or not target.exists():
-        return
-    if target.is_dir() and (not target.suffix or not any(target.iterdir())):
-        return  # a folder for several files, each with its own name
-    if not made_by_recal(target):
-        # Nothing in a table of text can tell who wrote it.
-        unknown = "" if target.suffix.lower() == ".csv" else " and was not written by recal"
-        raise InputError(f"{target} already exists{unknown}. Use --force to overwrite it.")

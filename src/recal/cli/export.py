@@ -86,17 +86,12 @@ def export(
 
 
 def _keep_profile(source: Any, out: Path) -> Path | None:
-    """Write the profile of the fit beside the file, so that whoever serves it can watch its logits and follow them."""
+    """Write the profile of the fit beside the file; a service needs it to watch and follow its logits."""
     from recal import save
-    from recal.errors import InputError
-    from recal.files.origin import made_by_recal
+    from recal.cli.destinations import PROFILE
 
-    profile, beside = getattr(source, "profile_", None), out.with_suffix(".profile.recal")
-    if profile is None:
-        return None
-    if beside.exists() and not made_by_recal(beside):
-        raise InputError(f"{beside} already exists and was not written by recal. Rename it, or choose another --out.")
-    return save(profile, beside)
+    profile = getattr(source, "profile_", None)
+    return None if profile is None else save(profile, out.with_suffix(PROFILE))
 
 
 def _described(head: Any, with_model: bool) -> str:

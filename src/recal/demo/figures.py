@@ -15,7 +15,6 @@ from recal.decisions import Decision
 from recal.engine.grouping import Group, group
 from recal.errors import MissingExtraError
 from recal.files.atomic import replacing
-from recal.files.origin import MARK
 from recal.metrics import Evaluation
 from recal.metrics.calibration_error import table_of
 from recal.metrics.rows import equal_width_edges
@@ -49,7 +48,7 @@ def _plots() -> Any:
 
 def _save(figure: Any, path: Path) -> Path:
     drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=120, metadata={"Software": "recal", "Source": MARK})
+    figure.savefig(drawn, format="png", dpi=120, metadata={"Software": "recal"})
     with replacing(path) as file:
         file.write(drawn.getvalue())
     return path

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from recal.errors import MissingExtraError
-from recal.files.origin import MARK
 
 try:
     import onnx
@@ -207,5 +206,4 @@ def model_of(
     built = graph.as_graph("recal", inputs, outputs)
     model = helper.make_model(built, opset_imports=imports, ir_version=ir_version)
     model.producer_name = "recal"
-    model.metadata_props.add(key="made_by", value=MARK)  # by which its origin is known
     return model

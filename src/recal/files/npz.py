@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from recal.errors import FileError
 from recal.files.atomic import replacing
 from recal.files.gate import admit
-from recal.files.origin import MARK
 
 npy: Any = numpy_format  # numpy publishes it without types
 
@@ -34,7 +33,6 @@ class Parts:
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any] | Parts]) -> None:
     """Write arrays as `numpy.load` reads them, whole or not at all. Equal arrays give equal bytes."""
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        archive.comment = MARK.encode()  # by which its origin is known
         for name, array in arrays.items():
             parts = Parts(array.shape, array.dtype, [array]) if isinstance(array, np.ndarray) else array
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:

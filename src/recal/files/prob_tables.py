@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from recal.checks import Labels, check_confidences, check_labels, check_probs
 from recal.errors import FileError, InputError, Remedy
 from recal.files.atomic import replacing
-from recal.files.origin import PARQUET_KEY, parquet_mark
 from recal.files.parquet import column_values, pyarrow_for, read_parquet
 from recal.files.probs import Probabilities, write_probs
 
@@ -86,10 +85,9 @@ def write_prob_file(
     for place, name in enumerate(names.tolist()):
         columns[f"{_PREFIX}{name}"] = np.ascontiguousarray(probs[:, place])
     table = arrow.table(columns)
-    marks = {PARQUET_KEY: parquet_mark(table.column_names, table.num_rows)} | (
-        {_FITTED: str(fitted_rows).encode()} if fitted_rows else {}
-    )
-    table = table.replace_schema_metadata(marks | ({} if origin is None else {_ORIGIN: json.dumps(origin).encode()}))
+    metadata = {_FITTED: str(fitted_rows).encode()} if fitted_rows else {}
+    metadata |= {} if origin is None else {_ORIGIN: json.dumps(origin).encode()}
+    table = table.replace_schema_metadata(metadata)
     # A dictionary of probabilities holds nearly as many as there are rows: a sixth more bytes, and twice the time.
     repeating = [name for name in columns if name != _ANSWER[1] and not name.startswith(_PREFIX)]
     with replacing(path) as file:

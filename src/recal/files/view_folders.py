@@ -20,7 +20,7 @@ from recal.files.atomic import exchange, partial_name, sync_folder
 from recal.files.checksums import Checksums, Pinned, checksum, describe, read_checksums
 from recal.files.gate import admit_folder, declared
 from recal.files.locks import FolderLock
-from recal.files.origin import JOURNAL, made_by_recal
+from recal.files.origin import JOURNAL, is_store
 from recal.files.places import is_remote, remove_tree
 from recal.files.plain_chunks import check_regular, plain_chunks
 from recal.files.views import check_layout, row_parts, specs, transformed_dtype
@@ -46,7 +46,7 @@ def write_folder(views: Views, target: Path) -> None:
     lock = None
     try:
         if target.exists() and not _may_be_replaced(target):
-            raise FileExistsError(17, "it holds files that recal did not write")
+            raise FileExistsError(17, "it contains files that recal did not write")
         lock = FolderLock(target) if target.is_dir() else None
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(views, partial)
@@ -63,7 +63,7 @@ def _write_objects(views: Views, target: Path) -> None:
     """Write to an object store, where nothing can be moved: the description, which makes views of the rest, last."""
     try:
         if target.exists() and not _may_be_replaced(target):
-            raise FileExistsError(17, "it holds files that recal did not write")
+            raise FileExistsError(17, "it contains files that recal did not write")
         remove_tree(target / "zarr.json")
         remove_tree(target)
         _write(views, target)
@@ -72,7 +72,7 @@ def _write_objects(views: Views, target: Path) -> None:
 
 
 def _may_be_replaced(path: Path) -> bool:
-    return path.is_dir() and (made_by_recal(path) or not any(path.iterdir()))
+    return path.is_dir() and (is_store(path) or not any(path.iterdir()))
 
 
 def _move(partial: Path, target: Path) -> None:

@@ -13,6 +13,12 @@ CROSS_FIT = "cross-fit"  # the folder of these stores for a run that fits and de
 NAMES = (CALIBRATION, PAGE, SUMMARY)
 
 
+def is_unfinished(path: Path) -> bool:
+    """Whether a run of `recal calibrate` was interrupted in this folder; it writes the calibration last."""
+    stores = (path / FIT).exists() or (path / CROSS_FIT).exists()
+    return stores and not (path / CALIBRATION).exists()
+
+
 def file_or_in(path: Path) -> Path:
     """Return the calibration in a folder of `recal calibrate`; any other path as it is."""
     inner = path / CALIBRATION
@@ -25,12 +31,11 @@ def calibration_in(path: Path) -> Path:
         return path
     found = path / CALIBRATION
     if not found.is_file():
-        unfinished = (path / FIT).exists() or (path / CROSS_FIT).exists()
         raise FileError(
             f"{path} holds no {CALIBRATION}. "
             + (
                 "Its run was interrupted: run the same recal calibrate command again to resume it."
-                if unfinished
+                if is_unfinished(path)
                 else "Make it with: recal calibrate --model MODEL --data LABELLED --out FOLDER"
             )
         )

@@ -10,7 +10,6 @@ from typing import Any
 from recal.calibrators.base import Calibrator
 from recal.decisions import Decision
 from recal.decisions.curves import Gain
-from recal.files.origin import MARK
 from recal.metrics import Evaluation
 
 
@@ -54,7 +53,6 @@ class Calibrated:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            "made_by": MARK,
             "reason": getattr(self.calibrator, "reason_", ""),
             "method": getattr(self.calibrator, "choice_", self.calibrator.short_name),
             "parts": dict(zip(("fit", "decide", "judge"), self.sizes)),

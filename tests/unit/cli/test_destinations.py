@@ -1,17 +1,15 @@
-"""What commands write: never over an input, never over what recal did not make, and readable by the others."""
+"""Outputs of commands: no input is overwritten, an existing file needs --force, and other commands can read them."""
 
 from __future__ import annotations
 
 import os
-import zipfile
 
 import numpy as np
 import pytest
 
-from recal import Plan, Views, save
+from recal import Views
 from recal.cli.app import COMMANDS, command_function, run
 from recal.cli.destinations import OUTPUTS, SUFFIXES
-from recal.files.origin import MARK, made_by_recal
 from recal.files.prob_tables import read_prob_table, write_prob_file
 from recal.files.probs import probs_of_file
 
@@ -87,14 +85,6 @@ def test_an_unusual_ending_is_refused(place, command, name, capsys):
     assert not (place / name).exists()
 
 
-def test_a_table_of_answers_cannot_be_known_again_and_the_message_does_not_claim_to(place, capsys):
-    command = ["apply", "c.recal", "v.npz", "--out", "again.csv"]
-    assert run(command) == 0
-    assert run(command) == 2
-    assert "already exists. Use --force" in capsys.readouterr().err
-    assert run([*command, "--force"]) == 0
-
-
 WRITES = {
     "c2.recal": ["fit", "v.npz", "--method", "ts", "--out"],
     "p2.npz": ["apply", "c.recal", "v.npz", "--out"],
@@ -107,24 +97,42 @@ WRITES = {
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_what_recal_did_not_make_is_replaced_only_by_force_and_its_own_files_freely(place, name, capsys):
+def test_an_existing_file_is_overwritten_only_with_force(place, name, capsys):
     command = [*WRITES[name], name]
-    (place / name).write_bytes(b"years of work")
-    assert run(command) == 2
-    assert "was not written by recal. Use --force" in capsys.readouterr().err
-    assert (place / name).read_bytes() == b"years of work"
-    assert run([*command, "--force"]) == 0
-    assert made_by_recal(place / name)
     assert run(command) == 0
+    for content in ((place / name).read_bytes(), b"years of work"):  # recal's own file, and the user's
+        (place / name).write_bytes(content)
+        assert run(command) == 2
+        assert f"{name} already exists. Use --force to overwrite it." in capsys.readouterr().err
+        assert (place / name).read_bytes() == content
+    assert run([*command, "--force"]) == 0
+    assert (place / name).read_bytes() != b"years of work"
 
 
-def test_arrays_of_the_users_own_are_not_taken_for_recals(tmp_path):
-    np.savez(tmp_path / "mine.npz", logits=np.zeros((3, 2)))
-    assert not made_by_recal(tmp_path / "mine.npz")
-    (tmp_path / "mine.zarr").mkdir()
-    assert not made_by_recal(tmp_path / "mine.zarr")
-    save(Plan(), tmp_path / "plan.recal")
-    assert made_by_recal(tmp_path / "plan.recal")
+def test_the_profile_beside_an_exported_file_is_not_overwritten_unasked(place, capsys):
+    (place / "e3.profile.recal").write_bytes(b"years of work")
+    command = ["export", "c.recal", "--classes", "3", "--out", "e3.onnx"]
+    assert run(command) == 2
+    assert "e3.profile.recal already exists. Use --force" in capsys.readouterr().err
+    assert not (place / "e3.onnx").exists()
+    assert run([*command, "--force"]) == 0
+
+
+def test_a_folder_of_calibrate_is_resumed_until_its_calibration_is_there(tmp_path):
+    from recal.cli.destinations import check_outputs
+    from recal.errors import InputError
+
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "report.html").write_text("page")
+    with pytest.raises(InputError, match=r"report\.html already exists"):
+        check_outputs("calibrate", {"out": folder}, force=False)
+    (folder / "fit.zarr").mkdir()
+    check_outputs("calibrate", {"out": folder}, force=False)
+    (folder / "calibration.recal").write_bytes(b"done")
+    with pytest.raises(InputError, match=r"calibration\.recal already exists"):
+        check_outputs("calibrate", {"out": folder}, force=False)
+    check_outputs("calibrate", {"out": folder}, force=True)
 
 
 def test_every_output_of_every_command_has_a_rule_for_its_ending():
@@ -187,20 +195,14 @@ def test_a_table_comes_back_as_an_npz_file_does(tmp_path, classes, labels):
         assert list(map(str, table.classes)) == list(map(str, file.classes))
 
 
-def test_an_npz_file_says_who_made_it_and_numpy_reads_it(place):
-    with zipfile.ZipFile(place / "p.npz") as archive:
-        assert archive.comment == MARK.encode()
-    with np.load(place / "p.npz") as held:
-        assert held["probs"].shape == (60, 3)
-
-
-def test_a_folder_of_results_replaces_its_own_files_alone(place, capsys):
+def test_each_file_in_a_folder_of_results_is_protected(place, capsys):
     from recal.cli.destinations import NAMES
 
     compare = ["compare", "v.npz", "--methods", "ts", "--splits", "2", "--out", "results"]
     assert run(compare) == 0
     assert {path.name for path in (place / "results").iterdir()} == set(NAMES["compare"])
-    assert run(compare) == 0, capsys.readouterr().err
+    assert run(compare) == 2
+    assert run([*compare, "--force"]) == 0, capsys.readouterr().err
     for name in NAMES["compare"]:
         mine = place / "mine" / name
         mine.parent.mkdir(exist_ok=True)

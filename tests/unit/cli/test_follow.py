@@ -48,7 +48,7 @@ def answer(capsys, *arguments) -> dict:
 
 def apply(capsys, files, name: str, *options: str) -> tuple[dict, np.ndarray]:
     out = files / f"{name}-{len(options)}.npz"
-    said = answer(capsys, "apply", files / "ready.recal", files / f"{name}.npz", "--out", out, *options)
+    said = answer(capsys, "apply", files / "ready.recal", files / f"{name}.npz", "--force", "--out", out, *options)
     return said, read_probs(out).probs
 
 
@@ -79,7 +79,7 @@ def test_a_rule_accepts_nothing_of_inputs_unlike_all_of_the_fit(files, capsys):
 
 
 def test_the_command_says_what_it_did(files, capsys):
-    command = ["apply", str(files / "ready.recal"), "--follow", "--out", str(files / "said.npz")]
+    command = ["apply", str(files / "ready.recal"), "--follow", "--force", "--out", str(files / "said.npz")]
     assert run([*command, str(files / "faded.npz")]) == 0
     assert "The temperature is multiplied by" in capsys.readouterr().out
     assert run([*command, str(files / "strange.npz")]) == 0

@@ -63,7 +63,7 @@ def test_a_risk_that_cannot_be_shown_is_followed_by_one_that_can(texts, capsys):
     command = ["calibrate", "--model", "topics.skops", "--data", "labelled.csv", "--out", "made", "--pool", "none"]
     assert run([*command, "--risk", "0.0001"]) == 0
     assert "No answers can be automated with at most 0.01 % errors" in capsys.readouterr().out
-    assert run([*command, "--risk=0.0001"]) == 0  # the same job again: what was collected is used, and replaced
+    assert run([*command, "--risk=0.0001", "--force"]) == 0  # the same job again reuses the collected views
     following(capsys)
     assert "of the answers can be automated" in capsys.readouterr().out
 
@@ -80,8 +80,9 @@ def test_the_commands_one_by_one(tmp_path, monkeypatch, capsys):
     assert run(["groups", "fit.npz"]) == 0
     following(capsys)
     assert run(["compare", "fit.npz", "--methods", "ts,vs", "--splits", "2"]) == 0
+    (tmp_path / "calibration.recal").unlink()
     following(capsys)
-    assert run(["fit", "fit.npz", "--method", "ts", "--out", "calibration.recal"]) == 0
+    assert run(["fit", "fit.npz", "--method", "ts", "--out", "calibration.recal", "--force"]) == 0
     following(capsys, NEW_VIEWS="new.npz")
     following(capsys)  # evaluate
     following(capsys)  # decide

@@ -122,7 +122,7 @@ def test_report_by_a_column_with_the_inputs(files, capsys):
     lines = "".join(f"{'left' if row % 2 else 'right'}\n" for row in range(size))
     (files / "rows.csv").write_text("camera\n" + lines)
     np.save(files / "images.npy", np.zeros((size, 5, 5), np.uint8))
-    asked = ["report", "fit.npz", "test.npz", "--methods", "ts", "--slice", "camera"]
+    asked = ["report", "fit.npz", "test.npz", "--methods", "ts", "--force", "--slice", "camera"]
     assert run([*asked, "--rows", "rows.csv", "--inputs", "images.npy"]) == 0
     page = (files / "report.html").read_text()
     assert "By camera, worst first" in page

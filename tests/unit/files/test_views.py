@@ -166,6 +166,15 @@ def test_what_is_no_zarr_folder_is_never_replaced(tmp_path):
         make().write(tmp_path / "v.npz")
 
 
+def test_a_folder_of_zarr_that_is_not_views_is_not_replaced(tmp_path):
+    folder = tmp_path / "mine.zarr"
+    folder.mkdir()
+    (folder / "zarr.json").write_text(json.dumps({"attributes": {"recal": "notes", "of": "recal"}}))
+    with pytest.raises(FileError, match="did not write"):
+        make().write(folder)
+    assert "notes" in (folder / "zarr.json").read_text()
+
+
 def test_a_full_disk_leaves_the_old_views(target, monkeypatch):
     make(count=1).write(target)
 

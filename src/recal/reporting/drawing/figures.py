@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 from recal.comparison import Comparison, recommend
 from recal.errors import InputError, MissingExtraError
 from recal.files.atomic import replacing
-from recal.files.origin import MARK
 from recal.plan import plan_of
 from recal.reporting.data import figures as data
 from recal.reporting.data.dots import Dots, dots
@@ -286,10 +285,10 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> Path:
 
     target = Path(path)
     kind = target.suffix.lower().lstrip(".")
-    metadata: dict[str, dict[str, str | None]] = {  # the origin, by which a file may be replaced, and no date
-        "png": {"Software": "recal", "Source": MARK},
-        "svg": {"Creator": "recal", "Identifier": MARK, "Date": None},
-        "pdf": {"Creator": "recal", "Keywords": MARK, "CreationDate": None},
+    metadata: dict[str, dict[str, str | None]] = {
+        "png": {"Software": "recal"},
+        "svg": {"Creator": "recal", "Date": None},
+        "pdf": {"Creator": "recal", "CreationDate": None},
     }
     if kind not in metadata:
         raise InputError(f"Figures are written to a name ending in .png, .svg or .pdf, got {target.name!r}.")
