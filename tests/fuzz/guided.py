@@ -5,7 +5,7 @@
     python tests/fuzz/guided.py --minutes 20 --seed 1 --plain
 
 The first byte says which reader gets the rest: specs and pools, calibrators' files, .npz files, tables of
-probabilities, manifests and journals of stores, ONNX files, images, sounds. What
+probabilities, ledgers of stores, ONNX files, images, sounds. What
 is packed is changed before it is packed. Whatever a reader raises beyond recal's own errors is a fault, and so is a
 peak of memory far above what was held before; each is printed once for each place in the code.
 """
@@ -29,6 +29,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def readers() -> dict[str, Callable[[bytes], object]]:
     from recal import Views, load, pool
     from recal.collecting.inputs.files import open_path
     from recal.collecting.models.onnx import check_external_data
-    from recal.collecting.sinks.journal import Journal
+    from recal.files.ledger import read_ledger
     from recal.files.prob_tables import read_prob_table
     from recal.files.probs import probs_of_file
     from recal.files.views import read_views
@@ -55,12 +56,13 @@ def readers() -> dict[str, Callable[[bytes], object]]:
         (FOLDER / name).write_bytes(content)
         return FOLDER / name
 
-    def journal(content: bytes) -> None:
-        Journal(held("journal.jsonl", content)).close()
+    def ledger(content: bytes) -> None:
+        with suppress(ValueError):
+            read_ledger(held("ledger.txt", content).parent)
 
     def folder(content: bytes) -> None:
         head, _, tail = content.partition(b"\0")
-        held("v.zarr/manifest.json", tail)
+        held("v.zarr/ledger.txt", tail)
         read_views(held("v.zarr/zarr.json", head).parent)
 
     def array(content: bytes) -> None:
@@ -87,7 +89,7 @@ def readers() -> dict[str, Callable[[bytes], object]]:
         "views": lambda content: read_views(held("v.npz", content)),
         "probs": lambda content: probs_of_file(held("p.npz", content)),
         "table": lambda content: read_prob_table(held("t.csv", content)),
-        "journal": journal,
+        "ledger": ledger,
         "folder": folder,
         "onnx": lambda content: check_external_data(held("m.onnx", content)),
         "inputs": lambda content: open_path(held("i.npz", content)),
@@ -130,8 +132,12 @@ def honest() -> dict[str, list[bytes]]:
         "views": [(FOLDER / "v.npz").read_bytes()],
         "probs": [(FOLDER / "p.npz").read_bytes()],
         "table": [b"a,b,label\n0.25,0.75,b\n0.5,0.5,a\n", b"prediction,confidence,p_0,p_1\n1,0.75,0.25,0.75\n"],
-        "journal": [b'{"chunk": 0, "rows": 4, "inputs": null, "logits": "a", "transformed": "b", "labels": null}\n'],
-        "folder": [(FOLDER / "seed.zarr" / "zarr.json").read_bytes() + b'\0{"kind": "recal collect", "version": 1}'],
+        "ledger": [(FOLDER / "seed.zarr" / "ledger.txt").read_bytes()],
+        "folder": [
+            (FOLDER / "seed.zarr" / "zarr.json").read_bytes()
+            + b"\0"
+            + (FOLDER / "seed.zarr" / "ledger.txt").read_bytes()
+        ],
         "onnx": [b"\x08\x0a\x3a\x1a\x2a\x18\x6a\x14\x0a\x08location\x12\x08/etc/abc\x70\x01"],
         "inputs": [(FOLDER / "i.npz").read_bytes()],
     }

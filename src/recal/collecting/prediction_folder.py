@@ -16,8 +16,8 @@ from recal.collecting.inputs.sources import Source
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import choose_engine, open_source
 from recal.collecting.predictions import BlockCalibrator, class_names, job_of
+from recal.collecting.sinks.changes import InputStamps
 from recal.collecting.sinks.memory import Sink
-from recal.collecting.sinks.unchanged import Inputs
 from recal.collecting.workers import as_indexed
 from recal.errors import InputError, RecalError
 from recal.files.places import as_place, exists, is_remote
@@ -125,12 +125,12 @@ def _of(job: Job) -> list[Any]:
     return [job.model.fingerprint(), names, job.outputs, None if job.preprocess is None else digest(job.preprocess)]
 
 
-def _done(folder: Path, indices: Sequence[int], made_by: str, inputs: Inputs) -> frozenset[int]:
+def _done(folder: Path, indices: Sequence[int], made_by: str, stamps: InputStamps) -> frozenset[int]:
     """Return the parts that are there; refuse those of another calibrator, model or inputs, which are not mixed."""
     records = {index: read_origin(folder / part_name(index)) for index in indices}
     other = next((index for index, record in records.items() if record is None or record.get("job") != made_by), None)
     if other is None:
-        other = inputs.changed({index: record for index, record in records.items() if record is not None})
+        other = stamps.first_change({index: record for index, record in records.items() if record is not None})
     if other is not None:
         raise InputError(
             f"{folder / part_name(other)} was made with another calibrator, model or other inputs. Parts of two jobs "
@@ -181,10 +181,10 @@ def apply_distributed(
     made_by = digest(
         [calibrator.get_params(deep=False), calibrator.state(), _of(job), source.fingerprint(), batch_size]
     )
-    inputs = Inputs(source, batch_size, folder)
-    done = _done(folder, [index for index in every if part_name(index) in there], made_by, inputs)
+    stamps = InputStamps(source, batch_size, folder)
+    done = _done(folder, [index for index in every if part_name(index) in there], made_by, stamps)
     missing = sum(min(batch_size, source.n_samples - index * batch_size) for index in every if index not in done)
-    writer = PartWriter(BlockCalibrator(calibrator, job.transforms), folder, made_by, inputs.stamps())
+    writer = PartWriter(BlockCalibrator(calibrator, job.transforms), folder, made_by, stamps.as_dict())
     sink = PartsSink(job, source, writer, done)
     choose_engine(engine)(job, source, batch_size, sink, progress)
     if sink.written != missing:

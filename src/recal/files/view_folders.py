@@ -17,10 +17,10 @@ from recal.checks import check_classes, check_labels, check_matrix
 from recal.engine.kernels.mapped import PIECE_VALUES, map_rows
 from recal.errors import FileError, InputError
 from recal.files.atomic import exchange, partial_name, sync_folder
-from recal.files.checksums import Checksums, Pinned, checksum, describe, read_checksums
 from recal.files.gate import admit_folder, declared
-from recal.files.locks import FolderLock
-from recal.files.origin import JOURNAL, is_store
+from recal.files.ledger import NAME as LEDGER
+from recal.files.ledger import VERSION as LEDGER_VERSION
+from recal.files.ledger import WRITTEN, FolderLock, Ledger, Snapshot, checksum, describe, is_store, read_ledger
 from recal.files.places import is_remote, remove_tree
 from recal.files.plain_chunks import check_regular, plain_chunks
 from recal.files.views import check_layout, row_parts, specs, transformed_dtype
@@ -72,7 +72,7 @@ def _write_objects(views: Views, target: Path) -> None:
 
 
 def _may_be_replaced(path: Path) -> bool:
-    return path.is_dir() and (is_store(path) or not any(path.iterdir()))
+    return path.is_dir() and is_store(path)
 
 
 def _move(partial: Path, target: Path) -> None:
@@ -100,35 +100,35 @@ def _write(views: Views, path: Path) -> None:
     root = zarr.open_group(str(path), mode="w", zarr_format=3)
     listed, classes = specs(views).tolist(), None if views.classes is None else views.classes.tolist()
     between = None if views.preprocessing is None else views.preprocessing.as_json()
-    sums = Checksums(rows, describe(listed, classes, (len(listed), n, k), between))
-    # A part that got lost reads as NaN, which is refused, and not as zeros.
-    lost = float("nan")
-    # Logits hardly get smaller by packing, and are read many times.
-    options: Any = {"fill_value": lost, "compressors": None}
-    dtype = views[:1].logits.dtype
-    logits = root.create_array("logits", shape=(n, k), chunks=(rows, k), dtype=dtype, **options)
-    for part in slices:
-        values = views[part].logits.astype(dtype, copy=False)
-        logits[part] = values
-        sums.logits.append(checksum(values))
-    if views.labels is not None:
-        labels = views.labels.astype(np.int64)
-        root.create_array("labels", data=labels, chunks=(n,), fill_value=-1)
-        sums.labels = checksum(labels)
-    if classes is not None:
-        root.attrs["classes"] = classes
+    # A lost chunk reads as NaN, which is refused. Compression saves little on logits.
+    options: Any = {"fill_value": float("nan"), "compressors": None}
+    arrays = [root.create_array("logits", shape=(n, k), chunks=(rows, k), dtype=views[:1].logits.dtype, **options)]
     if views.transforms:
         shape, chunks = (len(views.transforms), n, k), (1, rows, k)
         dtype = transformed_dtype(views)
-        stack = root.create_array("transformed", shape=shape, chunks=chunks, dtype=dtype, **options)
-        for index, transform in enumerate(views.transforms):
-            sums.transformed.append([])
-            for part in slices:
-                values = views[part].transformed(transform).astype(dtype, copy=False)
-                stack[index, part] = values
-                sums.transformed[-1].append(checksum(values))
-    sums.write(path)
-    root.attrs["recal"] = header(listed, sums.generation, between)
+        arrays.append(root.create_array("transformed", shape=shape, chunks=chunks, dtype=dtype, **options))
+    ledger = Ledger(path, {"kind": WRITTEN, "version": LEDGER_VERSION, "batch_size": rows})
+    for index, part in enumerate(slices):
+        block = views[part]
+        values = block.logits.astype(arrays[0].dtype, copy=False)
+        arrays[0][part] = values
+        sums = [checksum(values)]
+        for layer, transform in enumerate(views.transforms):
+            values = block.transformed(transform).astype(arrays[1].dtype, copy=False)
+            arrays[1][layer, part] = values
+            sums.append(checksum(values))
+        ledger.blocks[index] = {"block": index, "rows": len(values), "sums": sums}
+    labels = None if views.labels is None else views.labels.astype(np.int64)
+    if labels is not None:
+        root.create_array("labels", data=labels, chunks=(n,), fill_value=-1)
+    if classes is not None:
+        root.attrs["classes"] = classes
+    ledger.end = {
+        "description": describe(listed, classes, (len(listed), n, k), between),
+        "labels": None if labels is None else checksum(labels),
+    }
+    ledger.write()
+    root.attrs["recal"] = header(listed, ledger.generation(ledger.end), between)
 
 
 def header(listed: list[str], generation: str, preprocessing: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -141,7 +141,8 @@ def open_folder(path: Path, *, verify: bool = True) -> Views:
     """Open views without reading their logits; blocks are compared with their checksums when they are first read."""
     import zarr
 
-    if (path / JOURNAL).exists():
+    ledger, problem = _read_ledger(path)
+    if ledger is not None and ledger.end is None:
         raise FileError(
             f"{path} is unfinished: collect was interrupted. Run the same collect again with resume=True "
             "(the default), to resume where it stopped."
@@ -166,14 +167,15 @@ def open_folder(path: Path, *, verify: bool = True) -> Views:
         shape = (len(listed), *logits.shape)
         held = described.get("preprocessing")
         between = None if held is None else Preprocessing.from_json(held)
-        pinned = _pin(path, described.get("generation"), describe(listed.tolist(), names, shape, held), verify)
-        labels = _read_labels(path, arrays, logits.shape, pinned)
-        layers = {as_transform(spec): _Rows(pinned, stack, index) for index, spec in enumerate(listed.tolist())}
+        digest = describe(listed.tolist(), names, shape, held)
+        snapshot = _snapshot(path, described.get("generation"), digest, ledger, problem, verify)
+        labels = _read_labels(path, arrays, logits.shape, snapshot)
+        layers = {as_transform(spec): _Rows(snapshot, stack, index) for index, spec in enumerate(listed.tolist())}
     except InputError as error:
         raise error.at(path) from None
     if len(layers) != len(listed):
         raise FileError(f"{path}: `transforms` names a transformation twice.")
-    return Views.unchecked(_Rows(pinned, logits), layers, labels, classes, between)
+    return Views.unchecked(_Rows(snapshot, logits), layers, labels, classes, between)
 
 
 def _admit(path: Path, arrays: dict[str, Any]) -> None:
@@ -186,17 +188,31 @@ def _admit(path: Path, arrays: dict[str, Any]) -> None:
     admit_folder(path, max([declared(sizes), *(declared([chunk]) for chunk in chunks)]), sum(files))
 
 
-def _pin(path: Path, generation: Any, described: str, verify: bool) -> Pinned:
-    """Return the folder as it is now; folders of older versions have no checksums."""
+def _read_ledger(path: Path) -> tuple[Ledger | None, str]:
+    """Return the ledger, or None and the reason why there is none."""
+    try:
+        return read_ledger(path), ""
+    except (OSError, ValueError) as error:
+        return None, str(error)
+
+
+def _snapshot(
+    path: Path, generation: Any, description: str, ledger: Ledger | None, problem: str, verify: bool
+) -> Snapshot:
+    """Return the folder as it is now. A zarr folder that was not written by recal has no checksums."""
     if not isinstance(generation, str) or not verify:
-        return Pinned(path, str(generation), None)
-    sums = read_checksums(path)
-    if sums.generation != generation or sums.described != described:
+        return Snapshot(path, str(generation), None)
+    if ledger is None or ledger.end is None:
+        raise FileError(
+            f"{path} is damaged: its {LEDGER} cannot be used ({problem}). Collect again to repair it, or open it with "
+            "verify=False."
+        )
+    if ledger.generation(ledger.end) != generation or ledger.end.get("description") != description:
         raise FileError(
             f"{path} is damaged: what it says about its views is not what was written with them. Collect again to "
             "repair it, or open it with verify=False."
         )
-    return Pinned(path, generation, sums)
+    return Snapshot(path, generation, ledger)
 
 
 def _codecs(metadata: Any, inside: str = "") -> Iterator[str]:
@@ -233,17 +249,18 @@ def _check_array(path: Path, arrays: dict[str, Any], name: str, ndim: int) -> An
     return array
 
 
-def _read_labels(path: Path, arrays: dict[str, Any], shape: tuple[int, ...], pinned: Pinned) -> NDArray[np.intp] | None:
-    known = None if pinned.checksums is None else pinned.checksums.labels
+def _read_labels(
+    path: Path, arrays: dict[str, Any], shape: tuple[int, ...], snapshot: Snapshot
+) -> NDArray[np.intp] | None:
     if "labels" not in arrays:
-        if known is not None:
+        if snapshot.labels is not None:
             raise FileError(f"{path} is damaged: its labels are missing.")
         return None
     stored = arrays["labels"]
     if stored.shape != shape[:1] or np.dtype(stored.dtype).kind not in "iu":
         raise FileError(f"{path}: `labels` must be {shape[0]} integers, got {stored.dtype}, shape {stored.shape}.")
-    labels = _Rows(pinned, stored, compared=False)[:]
-    if known is not None and checksum(labels.astype(np.int64)) != known:
+    labels = _Rows(snapshot, stored, compared=False)[:]
+    if snapshot.labels is not None and checksum(labels.astype(np.int64)) != snapshot.labels:
         raise FileError(f"{path} is damaged: its labels are not what was written. Collect again to repair it.")
     return check_labels(labels, shape[0], shape[1])
 
@@ -251,17 +268,19 @@ def _read_labels(path: Path, arrays: dict[str, Any], shape: tuple[int, ...], pin
 class _Rows:
     """A stored array, or one layer of a stored stack, that reads the rows asked for and no others."""
 
-    def __init__(self, pinned: Pinned, stored: Any, layer: int | None = None, *, compared: bool = True) -> None:
-        self._pinned, self._stored, self._layer = pinned, stored, layer
-        self._path = pinned.folder
-        self._sums = pinned.checksums if compared else None
+    def __init__(self, snapshot: Snapshot, stored: Any, layer: int | None = None, *, compared: bool = True) -> None:
+        self._snapshot, self._stored, self._layer = snapshot, stored, layer
+        self._path = snapshot.folder
+        # The rows of a block that has a checksum, and the place of its checksum.
+        self._block_rows = snapshot.rows if compared and snapshot.sums is not None else 0
+        self._sum = 0 if layer is None else layer + 1
         self.shape: tuple[int, ...] = stored.shape if layer is None else stored.shape[1:]
         self._step = stored.chunks[0 if layer is None else 1]
         self._plain = plain_chunks(stored, layer) if len(self.shape) == 2 else None
         self._scratch: NDArray[Any] | None = None
 
     def __getitem__(self, rows: slice | NDArray[np.intp]) -> NDArray[Any]:
-        self._pinned.check_unchanged()
+        self._snapshot.check_unchanged()
         try:
             if not isinstance(rows, slice):
                 self._compare_blocks(rows)
@@ -277,7 +296,7 @@ class _Rows:
         except MemoryError as error:
             raise FileError(f"{self._path} does not fit in memory; select fewer rows at a time.") from error
         except Exception as error:
-            self._pinned.check_unchanged()  # perhaps it was removed just now
+            self._snapshot.check_unchanged()  # perhaps it was removed just now
             raise FileError(f"{self._path} is damaged: {error}.") from error
 
     @property
@@ -305,25 +324,25 @@ class _Rows:
 
     def _compared(self, rows: slice, run: range) -> NDArray[Any]:
         """Read a run of rows; a block that lies in it whole is compared as it is read, and no block is read twice."""
-        if self._sums is None or run.step != 1 or not run:
+        if not self._block_rows or run.step != 1 or not run:
             self._compare_blocks(np.arange(run.start, run.stop, run.step))
             return self._slice(rows)
-        size, values = self._sums.rows, self._slice(rows)
-        for block in self._pinned.unchecked(self._layer, run[0] // size, run[-1] // size):
+        size, values = self._block_rows, self._slice(rows)
+        for block in self._snapshot.unchecked(self._sum, run[0] // size, run[-1] // size):
             first, last = block * size, min((block + 1) * size, self.shape[0])
             whole = run[0] <= first and last - 1 <= run[-1]
             part = values[first - run[0] : last - run[0]] if whole else self._slice(slice(first, last))
-            self._pinned.compare(self._layer, block, part)
+            self._snapshot.compare(self._sum, block, part)
         return values
 
     def _compare_blocks(self, rows: NDArray[np.intp]) -> None:
-        if self._sums is None or not len(rows):
+        if not self._block_rows or not len(rows):
             return
-        size = self._sums.rows
+        size = self._block_rows
         asked = np.unique(rows // size).tolist()
-        for block in set(self._pinned.unchecked(self._layer, asked[0], asked[-1])) & set(asked):
+        for block in set(self._snapshot.unchecked(self._sum, asked[0], asked[-1])) & set(asked):
             values = self._slice(slice(block * size, min((block + 1) * size, self.shape[0])))
-            self._pinned.compare(self._layer, block, values)
+            self._snapshot.compare(self._sum, block, values)
 
     def _slice(self, rows: slice) -> NDArray[Any]:
         if self._plain:

@@ -25,8 +25,8 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("left", [["journal.jsonl"], ["journal.jsonl", ".manifest.json.7-0a.part"], [".x.part"]])
-def test_a_store_stopped_before_its_manifest_is_gone_on_with(place, left, capsys):
+@pytest.mark.parametrize("left", [[], [".ledger.txt.7-0a.part"], [".x.part"]])
+def test_a_store_stopped_before_its_ledger_is_resumed(place, left, capsys):
     (place / "v.zarr").mkdir()
     for name in left:
         (place / "v.zarr" / name).touch()
@@ -34,12 +34,12 @@ def test_a_store_stopped_before_its_manifest_is_gone_on_with(place, left, capsys
     assert run(command) == 0, capsys.readouterr().err
 
 
-def test_a_journal_of_somebody_else_is_left_alone(place, capsys):
+def test_a_ledger_of_somebody_else_is_left_alone(place, capsys):
     (place / "v.zarr").mkdir()
-    (place / "v.zarr" / "journal.jsonl").write_text('{"day": 1, "what": "my diary"}\n')
+    (place / "v.zarr" / "ledger.txt").write_text('{"day": 1, "what": "my diary"}\n')
     for more in ([], ["--force"], ["--again"]):
         assert run(["collect", "--model", "asking:model", "--data", "x.npy", "--out", "v.zarr", *more]) == 2
-    assert "diary" in (place / "v.zarr" / "journal.jsonl").read_text()
+    assert "diary" in (place / "v.zarr" / "ledger.txt").read_text()
 
 
 @pytest.fixture

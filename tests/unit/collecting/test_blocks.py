@@ -1,4 +1,4 @@
-"""A worker writes into a store only while the run that sent it holds the store, and only its journal makes it count."""
+"""A worker writes into a store only while the run that sent it holds the store, and only its ledger makes it count."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from recal import collect, read_views
 from recal.collecting import as_model, as_source
 from recal.collecting.job import Block, Job
-from recal.collecting.sinks.blocks import Written
-from recal.collecting.sinks.store import StoreSink
+from recal.collecting.sinks.store import StoreSink, WrittenBlock
 from recal.errors import FileError, InputError
 
 INPUTS = np.random.default_rng(0).normal(size=(12, 3))
@@ -42,7 +41,7 @@ def test_what_workers_write_and_the_driver_lists_is_a_store(tmp_path):
     sink, made, writer = begun(tmp_path / "v.zarr")
     for block in made[1:]:
         answer = writer(block)
-        assert isinstance(answer, Written)
+        assert isinstance(answer, WrittenBlock)
         assert len(answer) == len(block)
         sink.take(answer)
     views = sink.finish()

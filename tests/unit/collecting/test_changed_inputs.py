@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from recal import collect, read_views
 from recal.collecting.inputs.folder import ImageFolder
-from recal.collecting.sinks import unchanged
+from recal.collecting.sinks import changes
 from recal.errors import InputError
 
 
@@ -129,7 +129,7 @@ def test_files_that_nobody_touched_are_not_read_again(tmp_path, monkeypatch):
     collect(model, tmp_path / "data", None, **store)
     assert len(set(read)) == 12, "files as young as these are read: their times may hide a change"
     read.clear()
-    monkeypatch.setattr(unchanged, "_YOUNG", -(10**12))
+    monkeypatch.setattr(changes, "_YOUNG", -(10**12))
     collect(model, tmp_path / "data", None, **store)
     assert set(read) == {f"{number:02}.bmp" for number in range(4)}, "the block that is computed again, and no other"
     os.utime(tmp_path / "data" / "09.bmp")
@@ -142,7 +142,7 @@ def test_a_store_without_its_stamps_is_read_again_and_still_good(tmp_path):
     images(tmp_path / "data", 1)
     store = {"out": tmp_path / "v.zarr", "batch_size": 4}
     collect(model, tmp_path / "data", None, **store)
-    (tmp_path / "v.zarr" / unchanged.NAME).write_text("{")
+    (tmp_path / "v.zarr" / changes.NAME).write_text("{")
     collect(model, tmp_path / "data", None, **store)
     assert read_views(tmp_path / "v.zarr").n_samples == 12
 

@@ -21,7 +21,7 @@ from recal.cli.app import run
 from recal.collecting import RayEngine, apply, apply_distributed
 from recal.collecting.sinks.store import StoreSink
 from recal.errors import InputError, RecalError
-from recal.files.locks import Word
+from recal.files.ledger import WriterToken, read_ledger
 from tests.unit.collecting.object_store import s3_server
 
 ENGINE = RayEngine(workers=2)
@@ -112,13 +112,13 @@ def test_workers_write_to_an_object_store(images, kept):
 
 
 def test_workers_that_do_not_reach_the_store_send_their_blocks(tmp_path, images, kept, monkeypatch):
-    made = Word.__init__
+    made = WriterToken.__init__
 
     def elsewhere(token, folder, name):
         made(token, folder, name)
         token.path = tmp_path / "of another machine"
 
-    monkeypatch.setattr(Word, "__init__", elsewhere)
+    monkeypatch.setattr(WriterToken, "__init__", elsewhere)
     job(images, out=tmp_path / "ray.zarr", engine=ENGINE)
     assert not kept["take"]
     job(images, out=tmp_path / "local.zarr")
@@ -261,13 +261,12 @@ def test_a_killed_driver_costs_the_blocks_without_a_line(tmp_path, images, kept)
     out, address = tmp_path / "v.zarr", ray.get_runtime_context().gcs_address
     command = [sys.executable, "-c", DRIVER, str(out), str(tmp_path)]
     with subprocess.Popen(command, env={**os.environ, "RAY_ADDRESS": address, "RAY_AUTH_MODE": "token"}) as driver:
-        journal = out / "journal.jsonl"
-        while driver.poll() is None and not (journal.exists() and len(journal.read_text().splitlines()) >= 3):
+        while driver.poll() is None and not ((out / "ledger.txt").exists() and len(read_ledger(out).blocks) >= 3):
             time.sleep(0.05)
         assert driver.poll() is None, "it waits for a word that does not come"
         driver.kill()
     stray = next(out.glob(".writers-*"))
-    lines = len(journal.read_text().splitlines())
+    lines = len(read_ledger(out).blocks)
     (tmp_path / "go on").touch()  # a worker that was left behind may write now
     job(images, out=out, batch_size=4)
     assert not stray.exists()

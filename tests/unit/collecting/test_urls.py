@@ -14,6 +14,7 @@ from recal.collecting import apply_distributed
 from recal.collecting.models.base import CallableModel
 from recal.errors import FileError, InputError, MissingExtraError
 from recal.files import places
+from recal.files.ledger import read_ledger
 from recal.files.places import as_place, is_remote
 from tests.unit.collecting.object_store import s3_server
 
@@ -84,11 +85,10 @@ def test_an_interrupted_collect_is_refused_by_readers_and_resumed(folder, images
         job(images, target, model=stops_after(3))
     with pytest.raises(FileError, match="unfinished"):
         read_views(str(target))
-    records = [place for place in (target / "journal.jsonl").iterdir() if place.suffix == ".json"]
-    assert len(records) == 3
+    assert len(list((target / "ledger").iterdir())) == len(read_ledger(target).blocks) == 3
     views = job(images, target)
     np.testing.assert_array_equal(views.logits, model(images))
-    assert not (target / "journal.jsonl").exists()
+    assert not (target / "ledger").exists()
 
 
 def test_another_run_takes_the_store_over_and_the_first_one_stops(folder, images):
@@ -101,7 +101,7 @@ def test_another_run_takes_the_store_over_and_the_first_one_stops(folder, images
         return model(batch)
 
     done: list[bool] = []
-    with pytest.raises(FileError, match="Another collect has begun to write"):
+    with pytest.raises(FileError, match="Another collect has started to write"):
         job(images, target, model=overtaken)
     assert read_views(target).n_samples == 60
 

@@ -13,6 +13,7 @@ import pytest
 
 from recal import Views, collect, read_views
 from recal.errors import FileError
+from recal.files.ledger import COLLECTED, WRITTEN, read_ledger
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(20, 3)).astype(np.float32)
@@ -105,10 +106,10 @@ def test_names_that_were_changed_are_told(store):
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"[" * 100_000, b'{"rows": 0}'])
 def test_a_list_of_checksums_that_was_damaged_or_lost_is_told(store, content):
-    (store / "checksums.json").write_bytes(content)
-    with pytest.raises(FileError, match=r"its checksums\.json cannot be used.*verify=False"):
+    (store / "ledger.txt").write_bytes(content)
+    with pytest.raises(FileError, match=r"its ledger\.txt cannot be used.*verify=False"):
         read_views(store)
-    (store / "checksums.json").unlink()
+    (store / "ledger.txt").unlink()
     with pytest.raises(FileError, match="it is missing"):
         read_views(store)
     assert len(everything(store, verify=False)[0]) == 20
@@ -116,9 +117,9 @@ def test_a_list_of_checksums_that_was_damaged_or_lost_is_told(store, content):
 
 def test_only_blocks_that_are_read_are_compared_and_each_once(store, monkeypatch):
     compared = []
-    monkeypatch.setattr("recal.files.checksums.checksum", lambda values: compared.append(len(values)) or -1)
+    monkeypatch.setattr("recal.files.ledger.checksum", lambda values: compared.append(len(values)) or -1)
     views = read_views(store)
-    views._logits._pinned.checksums.logits[:] = [-1] * 5
+    views._logits._snapshot.sums[0][:] = [-1] * 5
     compared.clear()
     for rows in ([5, 6], slice(4, 8), 7, slice(5, 6), slice(7, 4, -1)):
         _ = views[rows].logits
@@ -137,7 +138,7 @@ def test_a_part_of_a_damaged_block_is_not_read_either(store):
 
 
 def test_without_verification_nothing_is_compared(store, monkeypatch):
-    monkeypatch.setattr("recal.files.checksums.checksum", lambda values: pytest.fail("compared"))
+    monkeypatch.setattr("recal.files.ledger.checksum", lambda values: pytest.fail("compared"))
     everything(store, verify=False)
 
 
@@ -145,7 +146,7 @@ def test_without_verification_nothing_is_compared(store, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", [flip, cut, remove])
-@pytest.mark.parametrize("place", ["logits/c/1/0", "transformed/c/0/2/0", "labels/c/0", "checksums.json", "zarr.json"])
+@pytest.mark.parametrize("place", ["logits/c/1/0", "transformed/c/0/2/0", "labels/c/0", "zarr.json"])
 def test_collecting_again_mends_what_was_damaged(tmp_path, damage, place):
     path = tmp_path / "v.zarr"
     calls = []
@@ -167,6 +168,30 @@ def test_collecting_again_mends_what_was_damaged(tmp_path, damage, place):
         assert len(calls) == 2 * 3, "the damaged block, and the one by which the model is known"
 
 
+@pytest.mark.parametrize("line", [1, 3, -1])
+def test_a_damaged_line_of_the_ledger_costs_its_block_alone(tmp_path, line):
+    path, calls = tmp_path / "v.zarr", []
+
+    def three_logits(batch):
+        calls.append(len(batch))
+        return np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)[:, :3] / 20
+
+    def run():
+        calls.clear()
+        return collect(three_logits, IMAGES, POOL, labels=np.arange(20) % 3, batch_size=4, out=path)
+
+    run()
+    whole = (path / "ledger.txt").read_bytes()
+    lines = whole.splitlines(keepends=True)
+    lines[line] = lines[line].replace(b'"', b"'", 1)
+    (path / "ledger.txt").write_bytes(b"".join(lines))
+    with pytest.raises(FileError, match="unfinished" if line == -1 else "not what was written"):
+        read_views(path)
+    run()
+    assert len(calls) == (3 if line == -1 else 2 * 3), "the block without a line, and the one that is compared"
+    assert (path / "ledger.txt").read_bytes() == whole
+
+
 # --- written again while it is open
 
 
@@ -180,7 +205,7 @@ def test_open_views_refuse_to_go_on_when_the_folder_was_written_again(store, aga
     elif again == "removed":
         for file in sorted(store.rglob("*"), reverse=True):
             file.unlink() if file.is_file() else file.rmdir()
-    elif (store / "manifest.json").exists():
+    elif read_ledger(store).header["kind"] == COLLECTED:
         collect(three_logits, IMAGES, "zoom:0.1-0.4:2", batch_size=4, out=store, resume=False)
     else:
         return
@@ -192,7 +217,7 @@ def test_open_views_refuse_to_go_on_when_the_folder_was_written_again(store, aga
 
 def test_views_stay_open_when_the_same_was_written(store):
     views = read_views(store)
-    read_views(store)[:].write(store) if not (store / "manifest.json").exists() else None
+    read_views(store)[:].write(store) if read_ledger(store).header["kind"] == WRITTEN else None
     assert len(views.logits) == 20
 
 
@@ -249,7 +274,7 @@ def test_a_store_that_was_removed_under_way_is_told(tmp_path):
         collect(model, IMAGES, POOL, batch_size=4, out=path)
 
 
-@pytest.mark.parametrize("place", ["logits/c/1/0", "transformed/c/0/1/0", "checksums.json"])
+@pytest.mark.parametrize("place", ["logits/c/1/0", "transformed/c/0/1/0", "ledger.txt"])
 def test_a_pipe_in_place_of_a_file_is_refused_at_once(store, place):
     if not (store / place).exists():
         place = "transformed/c/0/1/0"
@@ -257,7 +282,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(store, place):
     os.mkfifo(store / place)
     with pytest.raises(FileError, match="damaged"):
         everything(store)
-    if place != "checksums.json":
+    if place != "ledger.txt":
         with pytest.raises(FileError, match="is not a regular file"):
             everything(store, verify=False)
 

@@ -1,47 +1,43 @@
-"""The store: views written batch by batch into a zarr folder, so that an interrupted collect goes on where it was.
+"""The store: views written block by block into a zarr folder, so that an interrupted collect can be resumed.
 
-    name.zarr/logits, labels, transformed   what `read_views` reads
-    name.zarr/manifest.json                 which model, pool and data; at the end also a digest of every block
-    name.zarr/checksums.json                what `read_views` compares the blocks with
-    name.zarr/.stamps.json                  when the input files were touched last, so that they need not be read again
-    name.zarr/journal.jsonl                 one line per finished block; there only while the store is unfinished
+    name.zarr/logits, labels, transformed   the arrays that `read_views` reads
+    name.zarr/ledger.txt                    the job, and one line per finished block (`recal.files.ledger`)
+    name.zarr/.stamps.json                  times of the input files, so that unchanged files are not read again
 
-A block's arrays are written first and its line afterwards. Whatever is not vouched for by a line with the right
-checksums is computed again, so a kill, a full disk or a power cut costs the blocks under way and nothing else.
-Nothing in a store but the stamps depends on time, place or engine: two runs of one job give the same bytes.
+A block's arrays are written first and its line afterwards. A block without a valid line, or with other checksums, is
+computed again, so a kill, a full disk or a power cut costs the blocks in progress and nothing else. Only the stamps
+depend on time, place or engine: two runs of one job give the same bytes.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from recal.collecting.fingerprint import digest, digest_array
+from recal.collecting.fingerprint import digest
 from recal.collecting.inputs.sources import Batch, Source
 from recal.collecting.job import Block, Job
-from recal.collecting.sinks.blocks import BlockWriter, StoreArrays, Written, cannot_write, describe_block
-from recal.collecting.sinks.journal import open_journal
-from recal.collecting.sinks.memory import ViewsSink
-from recal.collecting.sinks.resuming import differ_by_rounding, version_of
-from recal.collecting.sinks.unchanged import Inputs, same_inputs
+from recal.collecting.sinks.changes import InputStamps, differ_by_rounding, same_inputs
+from recal.collecting.sinks.memory import First, ViewsSink, check_block
 from recal.errors import FileError, InputError, Remedy
-from recal.files.atomic import replacing
-from recal.files.checksums import Checksums, checksum, describe
-from recal.files.locks import WORD, Lock, Word, lock_folder
-from recal.files.origin import JOURNAL, is_beginning, is_empty_journal
+from recal.files import ledger as ledgers
+from recal.files.ledger import Ledger, Lock, WriterToken, block_record, checksum, describe, read_ledger
 from recal.files.places import exists, is_remote, remove_inside
+from recal.files.plain_chunks import check_regular
 from recal.files.view_folders import header
 from recal.files.views import read_views
 from recal.views import Views
 
 _PACKAGES = ("recal-calibration", "numpy", "zarr", "scikit-learn", "torch", "onnxruntime")
-# What must be the same to go on, and how a message calls it.
+# The parts of a job that must be equal to resume it, and their names in messages.
 _JOB = {
     "model": "another model",
     "pool": "another pool of transformations",
@@ -57,8 +53,123 @@ _REMEDY = Remedy(
 )
 
 
+class StoreArrays:
+    """The zarr arrays of a store. A copy that is sent to another process opens them there."""
+
+    def __init__(self, target: Path, batch_size: int) -> None:
+        self.target, self.batch_size = target, batch_size
+        self._arrays: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"target": self.target.absolute(), "batch_size": self.batch_size, "_arrays": {}}
+
+    def __bool__(self) -> bool:
+        return bool(self._arrays)
+
+    @property
+    def first(self) -> First:
+        """The number of classes and the dtype of all blocks."""
+        return int(self._arrays["logits"].shape[1]), np.dtype(self._arrays["logits"].dtype)
+
+    def create(self, block: Block, description: dict[str, Any], n_samples: int | None) -> None:
+        """Create arrays for blocks like this one."""
+        import zarr
+
+        (m, _, k), b, n = block.transformed.shape, self.batch_size, n_samples or 0
+        root = zarr.open_group(str(self.target), mode="a", zarr_format=3)
+        root.attrs["recal"] = description
+        # Compression saves little on logits, and took nearly half of the time of writing a store.
+        options: dict[str, Any] = {"compressors": None, "fill_value": float("nan"), "overwrite": True}
+        options["dtype"] = block.logits.dtype
+        self._arrays["logits"] = root.create_array("logits", shape=(n, k), chunks=(b, k), **options)
+        if m:  # all views of a batch are in one file, and each can be read alone
+            self._arrays["transformed"] = root.create_array(
+                "transformed", shape=(m, n, k), shards=(m, b, k), chunks=(1, b, k), **options
+            )
+
+    def open(self) -> None:
+        import zarr
+
+        root: Any = zarr.open_group(str(self.target), mode="r+")
+        self._arrays = {name: root[name] for name in ("logits", "transformed") if name in root}
+
+    def grow(self, block: Block) -> None:
+        """Make room for a block, for a source of unknown length."""
+        end = block.index * self.batch_size + len(block)
+        for array in self._arrays.values():
+            shape = list(array.shape)
+            if shape[-2] < end:
+                shape[-2] = end
+                array.resize(tuple(shape))
+
+    def write(self, block: Block) -> None:
+        if not self._arrays:
+            self.open()
+        # Remove what a killed or damaged write left: zarr would read it before it writes.
+        for name in (f"logits/c/{block.index}/0", f"transformed/c/0/{block.index}/0"):
+            (self.target / name).unlink(missing_ok=True)
+        rows = slice(block.index * self.batch_size, block.index * self.batch_size + len(block))
+        self._arrays["logits"][rows] = block.logits
+        if len(block.transformed):
+            self._arrays["transformed"][:, rows] = block.transformed
+
+    def read(self, index: int, n_rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the logits and the views of a block."""
+        if not self._arrays:
+            self.open()
+        rows = range(index * self.batch_size, index * self.batch_size + n_rows)
+        for name, array in self._arrays.items():
+            check_regular(array, None if name == "logits" else 0, rows)
+        part = slice(rows.start, rows.stop)
+        logits = np.asarray(self._arrays["logits"][part])
+        if "transformed" not in self._arrays:
+            return logits, np.empty((0, *logits.shape), dtype=logits.dtype)
+        return logits, np.asarray(self._arrays["transformed"][:, part])
+
+
+def _record(block: Block, with_labels: bool) -> dict[str, Any]:
+    labels = block.labels.tolist() if with_labels and block.labels is not None else None
+    return block_record(block.logits, block.transformed, inputs=block.inputs, labels=labels)
+
+
+@dataclass(frozen=True)
+class WrittenBlock:
+    """A block whose arrays are in the store, and its record for the ledger."""
+
+    index: int
+    record: dict[str, Any]
+
+    def __len__(self) -> int:
+        return int(self.record["rows"])
+
+
+class BlockWriter:
+    """Lets a worker that can reach the store write its blocks there; otherwise they go back to the driver."""
+
+    def __init__(self, arrays: StoreArrays, token: WriterToken, with_labels: bool, model: str) -> None:
+        self.arrays, self.token, self.with_labels, self.model = arrays, token, with_labels, model
+        self.first = arrays.first
+
+    def __call__(self, block: Block) -> Block | WrittenBlock:
+        if not self.token.is_valid():
+            return block
+        check_block(block, self.first, self.model)
+        try:
+            self.arrays.write(block)
+        except OSError as error:
+            raise _cannot_write(self.arrays.target, error) from error
+        return WrittenBlock(block.index, _record(block, self.with_labels))
+
+
+def _cannot_write(target: Path, error: OSError) -> FileError:
+    return FileError(
+        f"Cannot write {target}: {error.strerror or error}. Finished blocks are kept: "
+        "free some space (or fix the cause) and run the same command again to resume."
+    )
+
+
 class StoreSink(ViewsSink):
-    """Writes blocks into a zarr folder, and continues one that was left unfinished."""
+    """Writes blocks into a zarr folder, and resumes one that is unfinished."""
 
     wants_digests: ClassVar[bool] = True
 
@@ -74,20 +185,19 @@ class StoreSink(ViewsSink):
     ) -> None:
         super().__init__(job, source, classes)
         self.target, self.batch_size, self.resume = target, batch_size, resume
-        self._manifest = self._describe()
-        self._between = None if job.preprocessing is None else job.preprocessing.as_json()
+        self._ledger = Ledger(target, self._header())
+        self._preprocessing = None if job.preprocessing is None else job.preprocessing.as_json()
         self._arrays = StoreArrays(target, batch_size)
-        self._token: Word | None = None
+        self._token: WriterToken | None = None
         self._probe: int | None = None
         self._lock: Lock | None = None
 
-    def _describe(self) -> dict[str, Any]:
-        given, record = self.source.labels, self.job.preprocessing
+    def _header(self) -> dict[str, Any]:
+        labels, record = self.source.labels, self.job.preprocessing
         return {
-            "kind": "recal collect",
-            "version": 1,
-            "complete": False,
-            # Of the record where it is known: a digest of all weights takes seconds for a large model.
+            "kind": ledgers.COLLECTED,
+            "version": ledgers.VERSION,
+            # The record may have the digest already; computing it takes seconds for a large model.
             "model": (record and record.model) or self.job.model.fingerprint(),
             "model_name": self.job.model.name,
             "pool": [str(transform) for transform in self.job.transforms],
@@ -95,8 +205,8 @@ class StoreSink(ViewsSink):
             "batch_size": self.batch_size,
             "outputs": self.job.outputs,
             "preprocess": None if self.job.preprocess is None else digest(self.job.preprocess),
-            "labels": None if given is None else digest([np.asarray(given), self.source.classes, self.asked_classes]),
-            "versions": {name: version_of(name) for name in _PACKAGES},
+            "labels": None if labels is None else digest([np.asarray(labels), self.source.classes, self.asked_classes]),
+            "versions": {name: _version_of(name) for name in _PACKAGES},
         }
 
     # --- opening
@@ -104,260 +214,224 @@ class StoreSink(ViewsSink):
     def __enter__(self) -> Self:
         try:
             self._open()
-        except BaseException as error:  # __exit__ does not follow
+        except BaseException as error:  # __exit__ is not called
             if self._lock is not None:
                 self._lock.close()
             if isinstance(error, OSError):
-                raise cannot_write(self.target, error) from error
+                raise _cannot_write(self.target, error) from error
             raise
         return self
 
     def _open(self) -> None:
-        self._complete = False
         if exists(self.target):
-            self._read_manifest()  # what collect did not make is refused before anything is touched
+            self._read_ledger()  # refuse a folder of somebody else before anything is touched
         if not is_remote(self.target):
             self.target.mkdir(parents=True, exist_ok=True)
-        # From here on nobody else writes; whoever did so before has left what it wrote.
-        self._lock = lock_folder(self.target)
-        found = self._read_manifest()
-        if not self.resume:
-            # The folder stays: its lock is what keeps others out. The manifest says whose it is, if this is stopped.
-            remove_inside(self.target, WORD, "manifest.json")
-        elif found["complete"] or self._has_blocks():
-            self._compare(found)
-            self._complete = found["complete"]
-        self._journal = open_journal(self.target / JOURNAL, finished=self._complete)
-        if self._complete:
-            self._reopen(found)
-        if not self._complete:
-            self._begin()
-        inputs = Inputs(self.source, self.batch_size, self.target)
-        if (changed := inputs.changed(self._journal.records)) is not None:
+        self._lock = ledgers.lock_folder(self.target)  # from here on nobody else writes
+        ledger = self._read_ledger()
+        if self.resume and ledger is not None and ledger.blocks:
+            self._compare(ledger.header)
+            self._ledger = ledger
+            self._drop_damaged_blocks()
+        if not self._ledger.blocks:
+            self._start()
+        stamps = InputStamps(self.source, self.batch_size, self.target)
+        if (changed := stamps.first_change(self._ledger.blocks)) is not None:
             raise self._other_inputs(changed)
-        inputs.remember()
-        self.done = frozenset(self._journal.records)
+        stamps.write()
+        self.done = frozenset(self._ledger.blocks)
         if self.done:
-            # One block is computed again: only what comes out tells a changed preprocess or function.
-            self._probe = min(self.done)
+            # Compute one block again: only its logits show a changed function or preprocess.
+            self._first, self._probe = self._arrays.first, min(self.done)
             self.done -= {self._probe}
 
-    @property
-    def _held(self) -> Lock:
-        assert self._lock is not None, "a store is written between its __enter__ and its __exit__"
-        return self._lock
-
-    def _reopen(self, found: dict[str, Any]) -> None:
-        """Take over a finished store; where a block is not what was written, the store is unfinished again."""
-        records = dict(enumerate(found["chunks"]))
+    def _read_ledger(self) -> Ledger | None:
+        """Return the ledger of an existing store; None for a folder without contents. Refuse any other folder."""
+        if self.target.is_dir() and ledgers.is_beginning(self.target):
+            return None
         try:
-            views = read_views(self.target)
-            damaged = [index for index, record in records.items() if not self._is_fine(views, index, record)]
-        except (FileError, InputError):  # its description or its labels
-            damaged = [index for index, record in records.items() if not self._is_intact(index, record)]
-            self._complete = False
-        if damaged:
-            self._complete = False
-        if self._complete:
-            self._journal.records = records
-            return
-        self._journal = open_journal(self.target / JOURNAL)
-        for index in sorted(set(records) - set(damaged)):
-            self._journal.add(index, records[index])
-        self._write_manifest()
-
-    def _is_fine(self, views: Views, index: int, record: dict[str, Any]) -> bool:
-        """Whether a block has its checksums; it is compared as it is read."""
-        start = index * self.batch_size
-        try:
-            rows = views[start : start + record["rows"]]
-            for layer in (views._logits, *views._transformed.values()):
-                layer[start : start + record["rows"]]
-        except (FileError, InputError):
-            return False
-        return rows.n_samples == record["rows"]
-
-    def _has_blocks(self) -> bool:
-        """Whether an unfinished store holds anything that a beginning with another job would lose."""
-        journal = self.target / JOURNAL
-        return journal.exists() and not is_empty_journal(journal)
-
-    def _begin(self) -> None:
-        """Keep what is vouched for, and clear away the rest."""
-        if not is_remote(self.target):  # where nothing is ever partial
-            for pattern in ("*.partial", "*.part"):  # zarr's, and a manifest's
-                for partial in self.target.rglob(pattern):
-                    partial.unlink()
-        if self._journal.records:
-            self._open_arrays()
-            broken = [index for index, record in self._journal.records.items() if not self._is_intact(index, record)]
-            self._journal.forget(broken)
-        if not self._journal.records:
-            remove_inside(self.target, JOURNAL, "manifest.json", WORD)
-            self._arrays.forget()
-            self._write_manifest()
-
-    def _read_manifest(self) -> dict[str, Any]:
-        """Return the manifest of what stands at the target; a folder that collect did not make is never touched."""
-        path = self.target / "manifest.json"
-        if self.target.is_dir() and not path.exists() and is_beginning(self.target):
-            return {**self._manifest, "complete": False}  # killed before its first file was whole
-        try:
-            if not path.is_file():
-                raise ValueError("it is missing")
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            if found["kind"] != "recal collect" or found["version"] != 1:
-                raise ValueError(f"kind {found['kind']!r}, version {found['version']!r}")
-            if found["complete"] and not isinstance(found["chunks"], list):
-                raise ValueError("it lists no chunks")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            ledger = read_ledger(self.target)
+            if ledger.header["kind"] != ledgers.COLLECTED:
+                raise ValueError(f"its kind is {ledger.header['kind']!r}")
+        except (OSError, ValueError) as error:
             raise FileError(
-                f"{self.target} already exists and was not written by collect (no readable manifest.json: {error}); "
+                f"{self.target} already exists and was not written by collect (no usable {ledgers.NAME}: {error}); "
                 "it was not changed. Choose another name."
             ) from error
-        return found
+        return ledger
 
-    def _compare(self, found: dict[str, Any]) -> None:
-        different = [words for key, words in _JOB.items() if found.get(key) != self._manifest[key]]
+    def _compare(self, stored: dict[str, Any]) -> None:
+        different = [words for key, words in _JOB.items() if stored.get(key) != self._ledger.header[key]]
         if different:
             raise InputError(
                 f"{self.target} was made with {' and '.join(different)}; views of two jobs are not mixed",
                 remedy=_REMEDY,
             )
-        self._manifest["versions"] = found.get("versions")  # of the run that began it
+
+    def _drop_damaged_blocks(self) -> None:
+        """Keep the blocks that match their checksums. A store with a damaged block or description is unfinished."""
+        blocks = self._ledger.blocks
+        damaged = [index for index, record in blocks.items() if not self._is_intact(index, record)]
+        if self._ledger.end is not None and not damaged:
+            try:
+                read_views(self.target)  # checks labels and description
+                return
+            except (FileError, InputError):
+                pass
+        self._ledger.end = None
+        for index in damaged:
+            del blocks[index]
+        if blocks:
+            self._remove_partial_files()
+            self._ledger.write()
+
+    def _is_intact(self, index: int, record: dict[str, Any]) -> bool:
+        try:
+            logits, transformed = self._arrays.read(index, record["rows"])
+        except Exception:  # a damaged chunk or description
+            return False
+        return block_record(logits, transformed)["sums"] == record["sums"]
+
+    def _start(self) -> None:
+        """Begin with an empty store. The folder stays, since its handle is the lock; the new ledger comes first."""
+        self._ledger = Ledger(self.target, self._header())
+        self._ledger.start()
+        remove_inside(self.target, ledgers.NAME, ledgers.TOKEN)
+        self._arrays = StoreArrays(self.target, self.batch_size)
+
+    def _remove_partial_files(self) -> None:
+        if not is_remote(self.target):  # an object store has none
+            for pattern in ("*.partial", "*.part"):  # of zarr, and of recal
+                for path in self.target.rglob(pattern):
+                    path.unlink()
+
+    @property
+    def _is_complete(self) -> bool:
+        return self._ledger.end is not None
+
+    @property
+    def _open_lock(self) -> Lock:
+        assert self._lock is not None, "a store is written between its __enter__ and its __exit__"
+        return self._lock
 
     # --- blocks
 
     def put(self, block: Block) -> None:
         self._check(block)
-        record = describe_block(block, self.source.labels is None)
+        record = _record(block, self.source.labels is None)
         if block.index == self._probe:
             self._compare_block(block, record)
             self._probe = None
             return
-        if self._complete:
-            raise self._other_inputs(block.index)  # there are more than when it was finished
+        if self._is_complete:
+            raise self._other_inputs(block.index)  # more batches than the finished store has
         try:
-            self._held.check()
+            self._open_lock.check()
             if not self._arrays:
-                described = header(self._manifest["pool"], "", self._between)
-                self._arrays.create(block, described, self.source.n_samples)
+                description = header(self._ledger.header["pool"], "", self._preprocessing)
+                self._arrays.create(block, description, self.source.n_samples)
             self._arrays.grow(block)
             self._arrays.write(block)
-            self._vouch(block.index, record)
+            self._add(block.index, record)
         except OSError as error:
-            raise cannot_write(self.target, error) from error
+            raise _cannot_write(self.target, error) from error
 
     def finisher(self) -> BlockWriter | None:
-        # What the arrays are is known from the first block on; and the one that is compared must come here.
-        if self._complete or self._probe is not None or not self._arrays:
+        # The first block tells what the arrays are, and the block that is compared must come here.
+        if self._is_complete or self._probe is not None or not self._arrays:
             return None
-        if self._token is None:  # where the lock itself is a word, workers look for that one
-            own = f".writers-{secrets.token_hex(8)}.part"
-            self._token = self._held if isinstance(self._held, Word) else Word(self.target, own)
+        if self._token is None:  # a lock that is a token serves for the workers, too
+            name = f".writers-{secrets.token_hex(8)}.part"
+            lock = self._open_lock
+            self._token = lock if isinstance(lock, WriterToken) else WriterToken(self.target, name)
         return BlockWriter(self._arrays, self._token, self.source.labels is None, self.job.model.name)
 
-    def take(self, finished: Written) -> None:
+    def take(self, finished: WrittenBlock) -> None:
         try:
-            self._vouch(finished.index, finished.record)
+            self._add(finished.index, finished.record)
         except OSError as error:
-            raise cannot_write(self.target, error) from error
+            raise _cannot_write(self.target, error) from error
 
-    def _vouch(self, index: int, record: dict[str, Any]) -> None:
-        """Write the line that makes a block count."""
-        self._held.check()
-        self._journal.add(index, record)
+    def _add(self, index: int, record: dict[str, Any]) -> None:
+        self._open_lock.check()
+        self._ledger.add(index, record)
 
     def meet_again(self, batch: Batch) -> None:
-        if not same_inputs(batch, self._journal.records[batch.index]):
+        if not same_inputs(batch, self._ledger.blocks[batch.index]):
             raise self._other_inputs(batch.index)
 
     def _compare_block(self, block: Block, record: dict[str, Any]) -> None:
-        recorded = self._journal.records[block.index]
-        if record["inputs"] != recorded["inputs"] and None not in (record["inputs"], recorded["inputs"]):
+        stored = self._ledger.blocks[block.index]
+        if record["inputs"] != stored["inputs"] and None not in (record["inputs"], stored["inputs"]):
             raise self._other_inputs(block.index)
-        if record["logits"] == recorded["logits"] and record["transformed"] == recorded["transformed"]:
+        if record["sums"] == stored["sums"]:
             return
-        stored = self._arrays.read(block.index, recorded["rows"])
-        pairs = zip(stored, (block.logits, block.transformed))
-        # Another machine may round the last bits otherwise; another model gives other answers.
+        pairs = zip(self._arrays.read(block.index, stored["rows"]), (block.logits, block.transformed))
+        # Another machine may round differently; another model differs by more.
         if not all(old.shape == new.shape and differ_by_rounding(old, new) for old, new in pairs):
             raise InputError(
                 f"{self.target} was made with another model or another preprocess: computed again, its block "
-                f"{block.index} differs. {_REMEDY}"
+                f"{block.index} differs",
+                remedy=_REMEDY,
             )
 
     def _other_inputs(self, index: int) -> InputError:
         return InputError(
             f"{self.target} was made with other inputs: batch {index} differs from the one recorded. A loader must "
-            f"give the same order each time (shuffle=False). {_REMEDY}"
+            "give the same order each time (shuffle=False)",
+            remedy=_REMEDY,
         )
-
-    def _open_arrays(self) -> None:
-        self._arrays.open()
-        self._first = self._arrays.first
-
-    def _is_intact(self, index: int, record: dict[str, Any]) -> bool:
-        if not isinstance(record.get("sums"), list):  # of an older version
-            return False
-        try:
-            logits, transformed = self._arrays.read(index, record["rows"])
-        except Exception:  # a damaged chunk; it is computed again
-            return False
-        return digest_array(logits) == record["logits"] and digest_array(transformed) == record["transformed"]
 
     # --- the end
 
     def finish(self) -> Views:
-        if not self._complete:
+        if not self._is_complete:
             try:
-                self._seal()
+                self._finish()
             except OSError as error:
-                raise cannot_write(self.target, error) from error
+                raise _cannot_write(self.target, error) from error
         return read_views(self.target)
 
-    def _seal(self) -> None:
+    def _finish(self) -> None:
         import zarr
 
-        records = self._journal.records
-        missing = set(range(max(records, default=-1) + 1)) - set(records)
-        n_samples = sum(record["rows"] for record in records.values())
+        blocks = self._ledger.blocks
+        missing = set(range(max(blocks, default=-1) + 1)) - set(blocks)
+        n_samples = sum(record["rows"] for record in blocks.values())
         if missing or (self.source.n_samples is not None and n_samples != self.source.n_samples):
             raise InputError(f"{self.target}: {self.source.n_samples} samples were expected and {n_samples} arrived.")
         if self.source.labels is None:
-            self._labels = {i: np.array(r["labels"]) for i, r in records.items() if r["labels"] is not None}
-        labels, columns = self.labels(n_samples, self._arrays.first[0])
-        root: Any = zarr.open_group(str(self.target), mode="a")
-        pool, n_classes = self._manifest["pool"], self._arrays.first[0]
+            self._labels = {i: np.array(r["labels"]) for i, r in blocks.items() if r["labels"] is not None}
+        n_classes, pool = self._arrays.first[0], self._ledger.header["pool"]
+        labels, columns = self.labels(n_samples, n_classes)
         names = None if columns is None else columns.tolist()
-        sums = Checksums(self.batch_size, describe(pool, names, (len(pool), n_samples, n_classes), self._between))
-        each = [records[index]["sums"] for index in sorted(records)]
-        sums.logits, sums.transformed = [own[0] for own in each], [list(layer) for layer in zip(*each)][1:]
-        if labels is not None:
-            stored = labels.astype(np.int64)
+        root: Any = zarr.open_group(str(self.target), mode="a")
+        stored = None if labels is None else labels.astype(np.int64)
+        if stored is not None:
             root.create_array("labels", data=stored, chunks=(n_samples,), fill_value=-1, overwrite=True)
-            sums.labels = checksum(stored)
         if names is not None:
             root.attrs["classes"] = names
-        sums.write(self.target)
-        root.attrs["recal"] = header(pool, sums.generation, self._between)
-        kept = ("rows", "inputs", "logits", "transformed", "sums", "labels")
-        chunks = [{key: records[index][key] for key in kept} for index in sorted(records)]
-        self._manifest |= {"complete": True, "chunks": chunks}
+        end = {
+            "description": describe(pool, names, (len(pool), n_samples, n_classes), self._preprocessing),
+            "labels": None if stored is None else checksum(stored),
+        }
+        root.attrs["recal"] = header(pool, self._ledger.generation(end), self._preprocessing)
         if self._token is not None and self._token is not self._lock:
             self._token.close()
-        self._held.check()
-        self._write_manifest()
-        self._journal.remove()
-
-    def _write_manifest(self) -> None:
-        with replacing(self.target / "manifest.json") as file:
-            file.write(json.dumps(self._manifest, indent=1).encode())
+        self._open_lock.check()
+        self._ledger.end = end
+        self._ledger.write()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._token is not None:
             self._token.close()
-        self._journal.close()
-        self._held.close()
+        self._open_lock.close()
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

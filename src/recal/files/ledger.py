@@ -1,0 +1,314 @@
+"""The ledger of a store of views: its job, a checksum for every block of rows, and a lock for its one writer.
+
+    name.zarr/ledger.txt    each line is a CRC-32 of its text and a JSON record:
+        header              kind, version, batch_size and, for a store of `collect`, the identity of the job
+        block               its number and rows, a CRC-32 of the logits and of each view, a digest of its inputs
+        end                 a digest of the description and a CRC-32 of the labels; only in a finished store
+
+`collect` writes a block's arrays first and appends its line afterwards. A line that was cut off or changed does not
+match its CRC and is ignored, so its block is computed again. Finishing replaces the file by one with sorted lines and
+the end. In an object store, where files cannot be appended to, lines are objects below ``ledger/`` until then.
+
+Readers compare a block with its checksums when they first read it. CRC-32 detects accidents, not forgery.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.errors import FileError
+from recal.files.atomic import replacing
+from recal.files.places import is_remote, remove_tree, sign_of
+
+NAME = "ledger.txt"
+COLLECTED, WRITTEN = "recal collect", "recal views"
+VERSION = 1
+_OBJECTS = "ledger"
+_MAX_BYTES = 2**30
+# The file that holds the writer's token in an object store.
+TOKEN = ".writer.part"
+Record = dict[str, Any]
+
+
+def checksum(values: NDArray[Any]) -> int:
+    """Return the CRC-32 of an array's bytes in little-endian order."""
+    plain = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+    return zlib.crc32(plain.reshape(-1).view(np.uint8).data)
+
+
+def block_record(logits: NDArray[Any], transformed: Iterable[NDArray[Any]], **more: Any) -> Record:
+    """Return the record of a block: its rows, and a checksum for the logits and for each view."""
+    return {"rows": len(logits), "sums": [checksum(logits), *map(checksum, transformed)], **more}
+
+
+def describe(
+    specs: list[str], classes: list[Any] | None, shape: tuple[int, ...], preprocessing: Any | None = None
+) -> str:
+    """Return a digest of a store's description: names of views and classes, shape, preprocessing."""
+    return _digest([specs, classes, list(shape), preprocessing])
+
+
+def _digest(values: Any) -> str:
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+class Ledger:
+    """The ledger of one store.
+
+    Attributes
+    ----------
+    header : record
+    blocks : dict of int to record
+    end : record or None
+        None while the store is unfinished.
+    """
+
+    def __init__(
+        self, folder: Path, header: Record, blocks: dict[int, Record] | None = None, end: Record | None = None
+    ) -> None:
+        self.folder, self.header, self.blocks, self.end = folder, header, blocks or {}, end
+
+    @property
+    def sums(self) -> list[list[int]]:
+        """The checksums of the logits and of each view, one per block."""
+        return [list(layer) for layer in zip(*(self.blocks[index]["sums"] for index in sorted(self.blocks)))]
+
+    def generation(self, end: Record) -> str:
+        """Return a digest of all checksums; equal views have equal ones."""
+        return _digest([self.header["batch_size"], end, self.sums])
+
+    def start(self) -> None:
+        """Begin with the header alone. Objects of an earlier run go first: no block may appear under this header."""
+        if is_remote(self.folder):
+            remove_tree(self.folder / _OBJECTS)
+        self.write()
+
+    def add(self, index: int, record: Record) -> None:
+        """Append the line of a finished block."""
+        entry = {"block": index, **record}
+        if is_remote(self.folder):
+            (self.folder / _OBJECTS / f"{index}.txt").write_bytes(_line(entry))
+        else:
+            with (self.folder / NAME).open("ab") as file:
+                file.write(_line(entry))
+        self.blocks[index] = entry
+
+    def write(self) -> None:
+        """Replace the file by a new one with sorted lines."""
+        records = [self.header, *(self.blocks[index] for index in sorted(self.blocks))]
+        records += [] if self.end is None else [{"end": self.end}]
+        with replacing(self.folder / NAME) as file:
+            file.write(b"".join(map(_line, records)))
+        if is_remote(self.folder):
+            remove_tree(self.folder / _OBJECTS)
+
+
+def read_ledger(folder: Path) -> Ledger:
+    """Return a store's ledger. Raise ValueError or OSError if there is none, or if its header is damaged."""
+    path = folder / NAME
+    if not path.is_file():
+        raise ValueError("it is missing")
+    if path.stat().st_size > _MAX_BYTES:
+        raise ValueError("it is too large")
+    lines = path.read_bytes().splitlines()
+    header = _record(lines[0]) if lines else None
+    if header is None or not _is_header(header):
+        raise ValueError("its first line is damaged")
+    if is_remote(folder) and (folder / _OBJECTS).exists():
+        lines += [place.read_bytes() for place in (folder / _OBJECTS).iterdir()]
+    blocks: dict[int, Record] = {}
+    end = None
+    for record in filter(None, map(_record, lines[1:])):
+        if _is_block(record):
+            blocks[record["block"]] = record
+        elif isinstance(record.get("end"), dict):
+            end = record["end"]
+    return Ledger(folder, header, blocks, end)
+
+
+def _line(record: Record) -> bytes:
+    text = json.dumps(record).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _record(line: bytes) -> Record | None:
+    text = line[9:].rstrip(b"\n")
+    try:
+        record = json.loads(text) if int(line[:8], 16) == zlib.crc32(text) else None
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _is_header(record: Record) -> bool:
+    size = record.get("batch_size")
+    return record.get("kind") in (COLLECTED, WRITTEN) and record.get("version") == VERSION and _is_count(size)
+
+
+def _is_block(record: Record) -> bool:
+    sums = record.get("sums")
+    numbers = isinstance(sums, list) and bool(sums) and all(type(value) is int for value in sums)
+    return numbers and type(record.get("block")) is int and record["block"] >= 0 and _is_count(record.get("rows"))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def is_store(folder: Path) -> bool:
+    """Whether a folder contains views, finished or not; only such a folder may be replaced."""
+    try:
+        if is_beginning(folder) or read_ledger(folder):
+            return True
+    except (OSError, ValueError):
+        pass
+    try:
+        header = json.loads((folder / "zarr.json").read_bytes())["attributes"]["recal"]
+        return bool(header["kind"] == "views" and isinstance(header["transforms"], list))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def is_beginning(folder: Path) -> bool:
+    """Whether a folder is empty but for what `collect` leaves when it is stopped before its ledger is written."""
+    return folder.is_dir() and all(
+        path.name.startswith(".") and path.name.endswith(".part") for path in folder.iterdir()
+    )
+
+
+class Snapshot:
+    """A store as it was when it was opened: notices when it is written again, and checks each block once."""
+
+    def __init__(self, folder: Path, generation: str, ledger: Ledger | None) -> None:
+        self.folder, self.generation = folder, generation
+        self.rows = 0 if ledger is None else ledger.header["batch_size"]
+        self.sums = None if ledger is None else ledger.sums
+        self.labels = None if ledger is None or ledger.end is None else ledger.end.get("labels")
+        self._sign = self._current_sign()
+        self._checked: set[tuple[int, int]] = set()
+
+    def _current_sign(self) -> tuple[Any, ...] | None:
+        return sign_of(self.folder / "zarr.json")
+
+    def check_unchanged(self) -> None:
+        """Refuse to continue if the folder is not the one that was opened."""
+        sign = self._current_sign()
+        if sign == self._sign and sign is not None:
+            return
+        if sign is None or self._current_generation() != self.generation:
+            raise FileError(
+                f"{self.folder} was written again, or removed, since it was opened, so these views no longer belong to "
+                "it. Open it again with read_views."
+            )
+        self._sign = sign
+
+    def _current_generation(self) -> Any:
+        try:
+            return json.loads((self.folder / "zarr.json").read_bytes())["attributes"]["recal"]["generation"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def unchecked(self, layer: int, first: int, last: int) -> list[int]:
+        """Return the blocks from first to last that were not compared yet; layer 0 is the logits, 1 the first view."""
+        if self.sums is None:
+            return []
+        return [block for block in range(first, last + 1) if (layer, block) not in self._checked]
+
+    def compare(self, layer: int, block: int, values: NDArray[Any]) -> None:
+        """Compare the rows of one block with its checksum."""
+        assert self.sums is not None
+        sums = self.sums[layer] if layer < len(self.sums) else []
+        if block >= len(sums) or checksum(values) != sums[block]:
+            part = f"view {layer - 1}" if layer else "the logits"
+            raise FileError(
+                f"{self.folder} is damaged: rows {block * self.rows} and on of {part} are not what was written. "
+                "Collect again to repair it, or open it with verify=False."
+            )
+        self._checked.add((layer, block))
+
+
+class Lock(Protocol):
+    """Keeps a folder for one writer until it is closed."""
+
+    def check(self) -> None:
+        """Refuse to continue if another writer has taken the folder."""
+
+    def close(self) -> None: ...
+
+
+def lock_folder(folder: Path) -> Lock:
+    """Lock a folder and return its lock."""
+    return WriterToken(folder) if is_remote(folder) else FolderLock(folder)
+
+
+class WriterToken:
+    """A file in a folder with a random token.
+
+    It locks an object store, which has no locks of its own: the last run to start writes its token, and a run that
+    finds another token stops. It also lets workers write: one that can read the token can reach the folder, and the
+    token is gone once the run has ended or another one has taken over.
+    """
+
+    def __init__(self, folder: Path, name: str = TOKEN) -> None:
+        self.folder, self.token = folder, secrets.token_hex(8)
+        self.path = folder.absolute() / name  # a run that opens the folder removes files of such names
+        self.path.write_text(self.token, encoding="ascii")
+
+    def is_valid(self) -> bool:
+        try:
+            return self.path.read_text(encoding="ascii") == self.token
+        except (OSError, ValueError):
+            return False
+
+    def check(self) -> None:
+        if not self.is_valid():
+            raise FileError(f"Another collect has started to write {self.folder}; this one stops. Let it finish.")
+
+    def close(self) -> None:
+        if self.is_valid():
+            self.path.unlink(missing_ok=True)
+
+
+class FolderLock:
+    """Locks a local folder by its own handle: no file is left behind, and the lock ends with the process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._handle: int | None = None
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return
+        self._handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.close()
+            raise FileError(f"Another collect is writing {folder} now; wait for it, or choose another name.") from error
+        except OSError:  # some network file systems have no locks
+            return
+
+    def check(self) -> None:
+        """Refuse to continue if the folder was removed or replaced."""
+        try:
+            current = os.stat(self.folder)
+            same = self._handle is None or os.path.samestat(current, os.fstat(self._handle))
+        except OSError:
+            same = False
+        if not same:
+            raise FileError(f"{self.folder} was removed or replaced while it was written. Run the same command again.")
+
+    def close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
