@@ -19,8 +19,8 @@ from .decisions.sets import prediction_sets as prediction_sets
 from .decisions.watching.profile import profile as profile
 from .decisions.watching.shift import watch as watch
 from .comparison.run import compare as compare
-from .reporting.page.html import report as report
-from .reporting.drawing.figures import reliability_diagram as reliability_diagram
+from .reporting.page import report as report
+from .reporting.plots import reliability_diagram as reliability_diagram
 from .collecting.classifier import CalibratedClassifier as CalibratedClassifier
 from .export.torch_module import CalibratedModule as CalibratedModule
 from .export.export import export_onnx as export_onnx

@@ -123,8 +123,8 @@ def compare(
     from recal.comparison.tables import number, passes, seconds, signed
     from recal.errors import InputError
     from recal.metrics import LABELS
-    from recal.reporting.data.verdict import advice
-    from recal.reporting.files import write_results
+    from recal.reporting.page import write_results
+    from recal.reporting.verdict import advice
 
     if test is not None and test.n_classes != fit.n_classes:
         raise InputError(
@@ -202,7 +202,7 @@ def groups(
     source = open_views(views)
     from recal.errors import InputError
     from recal.plan import ConfidenceAt, Rule, Ties
-    from recal.reporting.data.groups import FEWEST_RANKED, GROUP_LABELS, group_study
+    from recal.reporting.groups import FEWEST_RANKED, GROUP_LABELS, group_study
 
     if not source.transforms:
         raise InputError(f"{views} holds no transformations, so there is nothing to group.")
@@ -210,11 +210,12 @@ def groups(
     with working("Grouping"):
         study = group_study(source, confidence_at=rule.confidence_at, ties=rule.ties, scaled=scaled, n_bins=bins)
     if chart is not None:
-        from recal.reporting.drawing.figures import rank_figure, save_figure
+        from recal.reporting.charts import group_ranks_chart
+        from recal.reporting.plots import figure_of, save_figure
 
         if source.labels is None:
             raise InputError(f"{views} holds no labels; without them groups have no error by which to rank them.")
-        save_figure(rank_figure(study), chart)
+        save_figure(figure_of([("", group_ranks_chart(study))]), chart)
     if as_json:
         print_json({"samples": source.n_samples, **study.to_dict()})
         return

@@ -72,7 +72,7 @@ def report(
     from recal.engine.same_rows import warn_of_fitted
     from recal.errors import InputError
     from recal.reporting import report as write_report
-    from recal.reporting.data.verdict import advice, shown_first, verdict
+    from recal.reporting.verdict import advice, shown_first, verdict
 
     with working("Writing the report"):
         if held == "views":

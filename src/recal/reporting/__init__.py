@@ -1,8 +1,8 @@
-"""What people look at: the numbers behind each figure, the figures, and the report."""
+"""What people look at: tables of numbers, figures as values, and the report as one HTML page."""
 
 from __future__ import annotations
 
-from recal.reporting.data.groups import GroupStudy, group_study
-from recal.reporting.page.html import report
+from recal.reporting.groups import GroupStudy, group_study
+from recal.reporting.page import report
 
 __all__ = ["GroupStudy", "group_study", "report"]

@@ -34,7 +34,7 @@ PRELOADED = (
     "recal.collecting.sinks.store",
     "recal.saving.saved",
     "recal.calibrators.temperature",
-    "recal.reporting.drawing.figures",
+    "recal.reporting.plots",
     "recal.export",
 )
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate")

@@ -83,7 +83,7 @@ def test_evaluate_prints_for_people_and_writes_a_page(files, capsys):
     shown = capsys.readouterr().out
     assert "95 % interval" in shown
     assert "Calibration test, p" in shown
-    assert "promised" in (files / "page.html").read_text()
+    assert "errors expected" in (files / "page.html").read_text()
 
 
 def test_evaluate_without_labels_is_refused(files, capsys):

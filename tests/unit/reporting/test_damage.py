@@ -7,7 +7,7 @@ import pytest
 
 from recal import Views, profile, report
 from recal.errors import InputError
-from recal.reporting.data.damage import damage_study
+from recal.reporting.damage import damage_study
 
 
 def logits(y: np.ndarray, strength: float, loud: float, seed: int) -> np.ndarray:
@@ -33,7 +33,7 @@ def test_the_study_tells_each_views_accuracy_and_temperature(kept):
     louder, fading = study.temperature[[5, 2]]
     assert louder / fading == pytest.approx(2.0, rel=0.15)
     assert [row[1] for row in study.rows() if row[0] == "hush"] == [3]
-    assert study.found == ()
+    assert study.notes == ()
 
 
 def test_accuracies_are_told_where_the_inputs_as_they_are_are_all_right():
@@ -46,10 +46,10 @@ def test_accuracies_are_told_where_the_inputs_as_they_are_are_all_right():
 
 def test_new_inputs_get_a_sentence_and_a_place(kept):
     study = damage_study(kept, logits(np.arange(300) % 4, 0.6, 2.0, 77))
-    assert study.found[0].startswith("300 new inputs: The temperature is multiplied by")
+    assert study.notes[0].startswith("300 new inputs: The temperature is multiplied by")
     assert study.place[1] > 1.5
     few = damage_study(kept, logits(np.arange(10) % 4, 0.6, 2.0, 77))
-    assert "10 inputs are too few" in few.found[0]
+    assert "10 inputs are too few" in few.notes[0]
     assert few.place is None
 
 

@@ -4,17 +4,10 @@ import numpy as np
 import pytest
 
 from recal.metrics.rows import RowScores
-from recal.reporting.data.figures import (
-    crowd,
-    group_flow,
-    histogram,
-    path_of,
-    progress,
-    reliability,
-    risk_coverage,
-)
-from recal.reporting.data.thresholds import THRESHOLDS, threshold_table
-from recal.reporting.drawing.svg import ticks
+from recal.reporting.chart import ticks
+from recal.reporting.curves import rank_bins, reliability, risk_coverage
+from recal.reporting.expected_errors import THRESHOLDS, threshold_table
+from recal.reporting.groups import group_flow, path_of, progress
 
 
 def rows_of(confidence, correct):
@@ -29,18 +22,18 @@ def rows():
     return rows_of(confidence, rng.random(400) < 0.9 * confidence)
 
 
-def test_thresholds_count_what_is_strictly_above(rows):
+def test_thresholds_count_what_reaches_them(rows):
     table = threshold_table(rows)
     for index, threshold in enumerate(THRESHOLDS):
-        above = rows.confidence > threshold
+        above = rows.confidence >= threshold
         assert table.accepted[index] == above.sum()
-        assert table.right[index] == rows.correct[above].sum()
-        assert table.promised_errors[index] == pytest.approx((1 - rows.confidence[above]).sum(), abs=1e-9)
+        assert table.correct[index] == rows.correct[above].sum()
+        assert table.expected[index] == pytest.approx((1 - rows.confidence[above]).sum(), abs=1e-9)
 
 
-def test_a_threshold_that_nothing_exceeds_has_no_accuracy():
+def test_a_threshold_that_nothing_reaches_has_no_accuracy():
     found = threshold_table(rows_of([0.5], [True])).at(0.9)
-    assert (found.share, found.made, found.promised) == (0.0, 0, pytest.approx(0.0))
+    assert (found.share, found.errors, found.expected) == (0.0, 0, pytest.approx(0.0))
     assert np.isnan(found.accuracy)
 
 
@@ -70,24 +63,16 @@ def test_risk_coverage_ends_at_the_error_rate(rows):
     assert risk[nearest] == pytest.approx(1 - rows.correct[above].mean(), abs=0.02)
 
 
-def test_histogram_shares_add_up(rows):
-    found = histogram(rows)
-    right, wrong = found.right, found.wrong
-    assert (found.confidence, found.accuracy) == (rows.confidence.mean(), rows.correct.mean())
-    assert right.sum() == pytest.approx(rows.correct.mean())
-    assert (right + wrong).sum() == pytest.approx(1)
-
-
 def test_ranks_hold_equally_many_answers_and_what_numpy_counts(rows):
-    data = crowd(rows, 8)
+    data = rank_bins(rows, 8)
     assert data.counts.sum() == 400
     assert data.counts.min() > 30
     assert data.right[-1] == pytest.approx(1)
-    for low, high, promised, made in zip(data.lowest[1:], data.highest[1:], data.promised[1:], data.made[1:]):
+    for low, high, promised, made in zip(data.lowest[1:], data.highest[1:], data.expected[1:], data.observed[1:]):
         inside = (rows.confidence > low) & (rows.confidence <= high)
         assert promised == pytest.approx(1 - rows.confidence[inside].mean())
         assert made == pytest.approx(1 - rows.correct[inside].mean())
-    assert (data.low <= data.promised + 1e-9).all()
+    assert (data.low <= data.expected + 1e-9).all()
 
 
 def test_progress_and_path_follow_the_fit(comparison):

@@ -1,4 +1,4 @@
-"""Figures are drawn from tested numbers; here they must draw them, and nothing else."""
+"""Each figure is described once and drawn by both renderers; here they must draw its numbers and nothing else."""
 
 import ast
 import builtins
@@ -8,38 +8,69 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from recal import reliability_diagram
 from recal.errors import MissingExtraError
-from recal.reporting.data.dots import dots
-from recal.reporting.data.figures import progress, reliability, risk_coverage
-from recal.reporting.data.slices import slices_of
-from recal.reporting.drawing import figures
+from recal.reporting import charts, plots
+from recal.reporting.chart import PALETTE, svg
+from recal.reporting.curves import method_values, reliability, risk_coverage
+from recal.reporting.expected_errors import slices_of
+from recal.reporting.groups import progress
 
 
 def test_every_figure_of_a_comparison_is_written(comparison, tmp_path):
-    names = {path.stem for path in figures.write_figures(comparison, tmp_path)}
-    assert names >= {"reliability", "confidences", "risk-coverage", "classes", "methods", "group-ranks"}
-    assert names >= {"recal-iterations", "recal-betas", "recal-groups"}
+    names = {path.stem for path in plots.write_figures(comparison, tmp_path)}
+    assert names >= {"reliability", "by-rank", "risk-coverage", "classes", "methods", "group-ranks"}
+    assert names >= {"recal-iterations", "recal-factors", "recal-groups"}
 
 
 def test_figures_of_probabilities_alone_are_written_the_same_twice(alone, tmp_path):
-    first, again = (figures.write_figures(alone, tmp_path / name, kind="svg") for name in "ab")
+    first, again = (plots.write_figures(alone, tmp_path / name, kind="svg") for name in "ab")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
     names = {path.stem for path in first}
-    assert names == {"reliability", "by-rank", "confidences", "risk-coverage", "classes"}
+    assert names == {"reliability", "by-rank", "risk-coverage", "classes"}
 
 
-def test_the_reliability_figure_shows_the_accuracies(comparison):
+def test_the_reliability_diagram_shows_the_accuracies(comparison):
     data = reliability(comparison.samples["recal"])
-    drawn = figures.reliability_figure({"recal": data}).axes[0]
-    dots = next(line for line in drawn.lines if line.get_marker() == "o")
-    assert np.allclose(dots.get_xydata(), np.column_stack([data.confidence, data.accuracy]))
+    ax = reliability_diagram(comparison.probabilities("recal"), comparison.test_labels)
+    drawn = [line.get_xydata() for line in ax.lines if len(line.get_xydata()) == 2][1:-1]
+    assert [points[0, 1] for points in drawn] == pytest.approx(data.accuracy)
+    assert [points[:, 0].mean() for points in drawn] == pytest.approx((data.low + data.high) / 2)
+
+
+def test_both_renderers_draw_the_same_points(comparison):
+    curves = {name: risk_coverage(comparison.samples[name]) for name in ("uncalibrated", "ts")}
+    chart = charts.risk_coverage_chart(curves)
+    lines = plots.figure_of([("", chart)]).axes[0].lines
+    assert [len(line.get_xdata()) for line in lines] == [len(curve.risk) for curve in curves.values()]
+    drawn = svg(chart)
+    assert drawn.count("<polyline") == 2
+    assert drawn == svg(charts.risk_coverage_chart(curves))
+
+
+def test_graded_answers_have_a_reliability_diagram(comparison):
+    rows = comparison.samples["ts"]
+    one = reliability_diagram(rows.confidence, rows.correct)
+    other = reliability_diagram(comparison.probabilities("ts"), comparison.test_labels)
+    assert all(np.allclose(a.get_xydata(), b.get_xydata()) for a, b in zip(one.lines, other.lines, strict=True))
+
+
+def test_a_chart_alone_brings_its_colours_for_light_and_dark(comparison):
+    chart = charts.reliability_chart(reliability(comparison.samples["ts"]), "after", "<ts>")
+    alone = svg(chart, alone=True)
+    assert "prefers-color-scheme: dark" in alone
+    assert all(colour in alone for pair in PALETTE.values() for colour in pair)
+    assert "<ts>" not in alone
+    assert "<style" not in svg(chart)
+    rules = alone[alone.index("<style>") : alone.index("</style>")].splitlines()
+    assert all(rule.startswith((".recal", "@media", "<style>.recal")) for rule in rules), "no rule may leak"
 
 
 def test_rejected_iterations_are_hollow(comparison):
-    found = progress(comparison.calibrators["recal"].history_)
-    found.accepted[:3] = False
-    hollow = [line for line in figures.iterations_figure(found).axes[0].lines if line.get_label() == "rejected"]
-    assert len(hollow[0].get_xdata()) == 3
+    data = progress(comparison.calibrators["recal"].history_)
+    data.accepted[:3] = False
+    hollow = [mark for mark in charts.iterations_chart(data).marks if mark.style == "dot hollow"]
+    assert len(hollow[0].x) == 3
 
 
 def test_without_matplotlib_the_extra_is_named(comparison, monkeypatch):
@@ -52,13 +83,14 @@ def test_without_matplotlib_the_extra_is_named(comparison, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
     with pytest.raises(MissingExtraError, match=r"recal-calibration\[report\]"):
-        figures.risk_coverage_figure({"recal": risk_coverage(comparison.samples["recal"])})
+        reliability_diagram(comparison.probabilities("recal"), comparison.test_labels)
 
 
 def test_numbers_below_an_axis_do_not_run_into_each_other(comparison):
     by_class = slices_of(comparison.samples["recal"], comparison.answers["recal"], "class")
-    metrics = [dots(comparison, metric) for metric in ("nll", "brier", "ece", "aurc")]
-    for figure in (figures.dot_figure(metrics), figures.slice_figure(by_class)):
+    metrics = [method_values(comparison, metric) for metric in ("nll", "brier", "ece", "aurc")]
+    panels = [("", charts.methods_chart(data)) for data in metrics]
+    for figure in (plots.figure_of(panels), plots.figure_of([("", charts.slice_chart({"after": by_class}))])):
         figure.draw_without_rendering()
         for ax in figure.axes:
             shown = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]
@@ -67,13 +99,17 @@ def test_numbers_below_an_axis_do_not_run_into_each_other(comparison):
             assert all(left.x1 < right.x0 for left, right in pairwise(inside))
 
 
-def test_both_ways_of_drawing_compute_nothing():
-    """The page's SVG and matplotlib's figures show the same objects of reporting.data; what they import tells."""
-    folder = Path(figures.__file__).parent
-    for path in folder.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+def test_drawing_computes_nothing_and_matplotlib_is_imported_once():
+    """Charts show objects of numbers; what they import tells."""
+    folder = Path(charts.__file__).parent
+    for name in ("chart.py", "charts.py"):
+        for node in ast.walk(ast.parse((folder / name).read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("recal."):
-                room = node.module.split(".")[1]
-                assert room in {"reporting", "comparison", "errors", "plan", "files"}, (
-                    f"{path.name} imports {node.module}"
-                )
+                assert node.module.split(".")[1] in {"reporting", "comparison"}, f"{name} imports {node.module}"
+    users = [path.name for path in folder.glob("*.py") if "matplotlib" in _imports(path)]
+    assert users == ["plots.py"]
+
+
+def _imports(path):
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    return {(node.module or "").split(".")[0] for node in nodes}

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from recal.comparison import compare_probs
-from recal.reporting.data.thresholds import THRESHOLDS
-from recal.reporting.data.verdict import verdict
-from recal.reporting.page.html import page, report
+from recal.decisions import decide
+from recal.reporting import sections
+from recal.reporting.page import page, report
+from recal.reporting.verdict import automation, verdict
 
 
 class Tags(HTMLParser):
@@ -71,8 +72,8 @@ def test_the_data_of_the_slider_are_counts(comparison):
     assert data["samples"] == 500
     for name, table in data["tables"].items():
         rows = comparison.samples[name]
-        index = THRESHOLDS.index(0.75)
-        above = rows.confidence > 0.75
+        index = data["thresholds"].index(0.75)
+        above = rows.confidence >= 0.75
         assert table["accepted"][index] == above.sum()
         assert table["right"][index] == rows.correct[above].sum()
 
@@ -92,8 +93,8 @@ def test_the_verdict_says_what_numpy_says(comparison):
     sentences = verdict(comparison, "recal").sentences
     for name in ("uncalibrated", "recal"):
         rows = comparison.samples[name]
-        above = rows.confidence > 0.9
-        assert f"{above.sum()} answers above 0.9 confidence" in sentences[1]
+        above = rows.confidence >= 0.9
+        assert f"{above.sum()} answers with at least 0.9 confidence" in sentences[1]
         assert f"{(~rows.correct[above]).sum()} made" in sentences[1]
     apart = (comparison.samples["recal"].nll - comparison.samples["uncalibrated"].nll).mean()
     assert f"NLL {apart:+.4f}".replace("-", "−") in sentences[0]
@@ -147,3 +148,71 @@ def test_fifty_thousand_samples_stay_under_five_megabytes(tmp_path, before):
     other = rng.dirichlet([0.2] * 10, 50_000) if before else None
     path = report(probs, tmp_path / "r.html", y=y, before=other, bootstrap=20)
     assert path.stat().st_size < 5_000_000
+
+
+def test_the_page_names_model_data_date_rows_and_accuracy(comparison):
+    about = {"Model": "<b>net</b>.onnx", "Data": "photos/", "Date": "2026-01-31"}
+    text = page(comparison, about=about, rows="checking inputs")
+    accuracy = 100 * comparison.samples["ts"].correct.mean()
+    for words in (
+        "&lt;b&gt;net&lt;/b&gt;.onnx",
+        "photos/",
+        "2026-01-31",
+        f"{accuracy:.1f}\u00a0% on 500 checking inputs",
+    ):
+        assert words in text
+    assert text.count("<small>500 checking inputs</small>") >= 6, "figures name their rows"
+
+
+def test_the_slider_opens_at_the_threshold_of_the_rule():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([0.2] * 3, 3000)
+    y = (probs.cumsum(1) > rng.random((3000, 1))).argmax(1)
+    rule = decide(probs[:1500], y[:1500], risk=0.05)
+    found = compare_probs({"given": probs[1500:]}, y[1500:], bootstrap=0)
+    text = page(found, risk=0.05, decisions={"given": rule})
+    accepted = int((probs[1500:].max(1) >= rule.threshold).sum())
+    assert f'for="threshold">{rule.threshold:.6g}</output>' in text
+    assert f'id="accepted-after">{accepted:,} of 1,500<' in text
+    assert f"{100 * accepted / 1500:.1f}\u00a0% of the answers can be automated" in text
+    index = data_of(text)["thresholds"].index(rule.threshold)
+    assert f'value="{index}"' in text
+
+
+def test_graded_answers_make_a_page(tmp_path):
+    rng = np.random.default_rng(0)
+    confidence = rng.beta(4, 1, 600)
+    correct = rng.random(600) < confidence**2
+    text = report(confidence, tmp_path / "r.html", y=correct, before=confidence**0.5, bootstrap=20).read_text()
+    parse(text)
+    assert f"{100 * correct.mean():.1f}\u00a0% on 600 samples" in text
+    assert 'id="classes"' not in text
+    assert 'id="sets"' not in text
+    assert 'id="reliability"' in text
+
+
+def test_a_group_in_which_the_rule_is_broken_is_named_in_a_warning():
+    rng = np.random.default_rng(0)
+    probs = np.tile([0.98, 0.02], (3000, 1))
+    group = np.array(["<day>", "night"])[(np.arange(3000) % 10 == 0).astype(int)]
+    y = (rng.random(3000) < np.where(group == "night", 0.15, 0.001)).astype(int)
+    text = page(compare_probs({"given": probs}, y, bootstrap=0), groups={"time": group}, risk=0.03)
+    assert "Warning: one rule for all answers clearly exceeds 3\u00a0% errors in 1 of 2 groups (night)" in text
+    assert "recal decide --group time" in text
+    assert "&lt;day&gt;" in text
+    assert "<day>" not in text
+
+
+def test_each_section_has_one_figure_one_table_and_two_sentences(comparison):
+    view = sections.Page(
+        comparison,
+        "ts",
+        "uncalibrated",
+        {},
+        {},
+        {name: automation(comparison, name, 0.1) for name in comparison.methods},
+    )
+    for section in sections.sections(view):
+        words = [section.note, *(block.finding for block in section.blocks.values())]
+        assert len(re.findall(r"[.:] [A-Z]|[.]$", words[0])) <= 3, words[0]
+        assert all(len(block.picture.panels) <= 2 for block in section.blocks.values() if block.picture)

@@ -1,6 +1,5 @@
-"""Parts of the answers, inputs to look at, and the number of labels: against numpy, and on what is known."""
+"""Parts of the answers, groups, and samples to look at, against numpy and on data of known calibration."""
 
-import dataclasses
 from html import escape
 
 import numpy as np
@@ -11,13 +10,11 @@ from recal.comparison import compare, compare_probs
 from recal.decisions import decide
 from recal.errors import InputError
 from recal.metrics.rows import RowScores
-from recal.reporting.data.automation import automation
-from recal.reporting.data.dots import dots
-from recal.reporting.data.examples import examples, view_doubt
-from recal.reporting.data.learning import LearningCurve, learning_curve
-from recal.reporting.data.slices import holm, slices_of
-from recal.reporting.page.html import page
-from recal.reporting.page.thumbnails import shown_input
+from recal.reporting.curves import method_values
+from recal.reporting.examples import examples, shown_input, view_doubt
+from recal.reporting.expected_errors import group_errors, holm, slices_of
+from recal.reporting.page import page
+from recal.reporting.verdict import automation
 
 
 def honest_rows(n, seed=0):
@@ -33,11 +30,11 @@ def test_parts_say_what_numpy_counts_and_come_worst_first():
     found = slices_of(rows, camera, "camera")
     assert found.names[0] == "b"
     assert found.off.tolist() == [True, False, False]
-    assert found.words == "1 of 3 are miscalibrated beyond chance (corrected for their number)."
+    assert found.words == "1 of 3 is miscalibrated beyond chance (corrected for their number)."
     for index, name in enumerate(found.names):
         inside = camera == name
         assert found.counts[index] == inside.sum()
-        assert found.made[index] == (~rows.correct[inside]).sum()
+        assert found.errors[index] == (~rows.correct[inside]).sum()
         assert found.gaps[index] == pytest.approx(rows.confidence[inside].mean() - rows.correct[inside].mean())
 
 
@@ -114,7 +111,7 @@ def test_one_bad_method_does_not_squash_the_others():
     named = {f"m{i}": 0.98 * probs + 0.005 * (1 + i / 10) for i in range(5)}
     named = {name: p / p.sum(1, keepdims=True) for name, p in named.items()}
     named["bad"] = np.roll(probs, 1, axis=1) * 0.99 + 0.0025
-    found = dots(compare_probs(named, y, bootstrap=100), "nll")
+    found = method_values(compare_probs(named, y, bootstrap=100), "nll")
     assert found.beyond == {"bad"}
     assert found.high < 2 * found.rows[0].value < found.rows[-1].value
 
@@ -122,30 +119,9 @@ def test_one_bad_method_does_not_squash_the_others():
 def test_a_method_without_any_finite_value_is_beyond_the_axis():
     probs = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]] * 20)
     hopeless = np.tile([1.0, 0.0], (60, 1))
-    found = dots(compare_probs({"a": probs, "b": probs, "bad": hopeless}, [0, 1, 0] * 20, bootstrap=20), "nll")
+    found = method_values(compare_probs({"a": probs, "b": probs, "bad": hopeless}, [0, 1, 0] * 20, bootstrap=20), "nll")
     assert found.beyond == {"bad"}
     assert np.isfinite([found.low, found.high]).all()
-
-
-def test_more_labels_bring_what_one_over_their_number_says():
-    sizes = np.array([100, 200, 400])
-    curve = LearningCurve("ts", sizes, 0.3 + 2 / sizes, sizes * 0.0, sizes * 0.0, 2.0, 0.04)
-    assert curve.at(1) == pytest.approx(0.305)
-    assert curve.at(2) == pytest.approx(0.3025)
-    assert "0.0025 of NLL from twice" not in curve.words  # less than a tenth of the interval's width
-    assert "four times 0.0200" in curve.words
-    assert "0.0025 of NLL from twice" in dataclasses.replace(curve, width=0.01).words
-
-
-def test_the_learning_curve_ends_at_the_fit_that_was_compared(comparison):
-    curve = learning_curve(comparison, "vs")
-    assert curve.sizes.tolist() == [75, 150, 300, 600]
-    assert curve.nll[-1] == pytest.approx(comparison.row("nll", "vs").value, abs=1e-6)
-    assert curve.slope >= 0
-
-
-def test_without_views_there_is_no_learning_curve(alone):
-    assert learning_curve(alone, "given") is None
 
 
 def test_what_can_be_automated_is_what_decide_says(comparison):
@@ -157,3 +133,32 @@ def test_what_can_be_automated_is_what_decide_says(comparison):
     accuracy = comparison.samples["uncalibrated"].correct.mean()
     assert found.set_coverage == min(share for share in (0.9, 0.95, 0.99, 0.999) if share > accuracy)
     assert found.sets.mean_size >= 1
+
+
+def test_groups_are_counted_and_tested_against_the_risk():
+    from scipy.stats import binomtest
+
+    rng = np.random.default_rng(0)
+    group = np.array(["a", "b", "c"])[rng.integers(0, 3, 900)]
+    correct = rng.random(900) > np.where(group == "b", 0.2, 0.02)
+    accepted = rng.random(900) < 0.7
+    found = group_errors(correct, accepted, group, 0.05)
+    assert found.names[0] == "b"
+    assert found.broken.tolist() == [True, False, False]
+    raw = []
+    for index, name in enumerate(found.names):
+        inside = accepted & (group == name)
+        errors = int((inside & ~correct).sum())
+        assert (found.accepted[index], found.errors[index]) == (inside.sum(), errors)
+        exact = binomtest(errors, int(inside.sum()), 0.05)
+        low, high = exact.proportion_ci(0.95)
+        assert (found.low[index], found.high[index]) == pytest.approx((low, high))
+        raw.append(binomtest(errors, int(inside.sum()), 0.05, "greater").pvalue)
+    assert found.p_values == pytest.approx(holm(np.array(raw)))
+    assert "No group clearly exceeds" in group_errors(correct, accepted, group, 0.4).words
+
+
+def test_a_group_without_accepted_answers_is_not_called_broken():
+    found = group_errors(np.zeros(40, bool), np.arange(40) < 20, np.arange(40) // 20, 0.01)
+    assert found.broken.tolist() == [True, False]
+    assert np.isnan(found.rates[1])

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from recal.comparison import compare_probs, judge, recommend
+from recal.decisions import decide
 from recal.metrics import CalibrationTest, ece
-from recal.reporting.data.automation import automation
-from recal.reporting.data.headline import headline
-from recal.reporting.data.thresholds import calibrated_range, threshold_table
-from recal.reporting.data.verdict import advice, shown_first, verdict
+from recal.reporting.expected_errors import calibrated_range, threshold_table
+from recal.reporting.verdict import advice, answer_change, automation, best_change, headline, shown_first, verdict
 
 
 def soft(logits):
@@ -41,8 +40,8 @@ def test_a_spoiled_model_is_called_worse_though_more_of_its_sure_answers_are_rig
     assert told.after.accuracy > told.before.accuracy  # which is all that the earlier page said
     assert told.outcome == "worse"
     assert told.sentences[0].startswith("Worse: after, the probabilities are worse than before")
-    assert told.after.kept == "underconfident"
-    assert told.before.kept == "as expected"
+    assert told.after.reading == "underconfident"
+    assert told.before.reading == "as expected"
     assert recommend(result).method == "before"
     assert advice(result, recommend(result)) == "Use the probabilities as they were."
 
@@ -51,12 +50,12 @@ def test_a_shy_model_made_boastful_is_shown_to_break_its_promise():
     logits, y = honest_logits(3000)
     result = found({"uncalibrated": soft(logits / 1.5), "ts": soft(logits * 1.5)}, y)
     told = verdict(result, "ts")
-    assert (told.before.kept, told.after.kept) == ("underconfident", "overconfident")
-    assert told.after.made > told.after.high
+    assert (told.before.reading, told.after.reading) == ("underconfident", "overconfident")
+    assert told.after.errors > told.after.high
     assert told.headline.startswith("Better, but still miscalibrated: with ts")
     assert "still miscalibrated" in advice(result, recommend(result))
     assert told.tests[1].rejected
-    promised, made = f"{told.after.promised:.0f} errors expected", f"{told.after.made} made: overconfident"
+    promised, made = f"{told.after.expected:.0f} errors expected", f"{told.after.errors} made: overconfident"
     assert promised in told.sentences[1]
     assert made in told.sentences[1]
 
@@ -108,7 +107,7 @@ def test_a_dear_method_is_recommended_where_it_is_really_better():
 def test_a_dishonest_model_is_not_left_as_it_is_for_want_of_samples():
     logits, y = honest_logits(150, seed=2)
     result = found({"uncalibrated": soft(1.5 * logits), "ts": soft(logits)}, y)
-    result.__dict__["honesty"] = {
+    result.__dict__["calibration_tests"] = {
         "uncalibrated": CalibrationTest(0.01, 9.0, 0.1, 150, 1000),
         "ts": CalibrationTest(0.6, 1.0, 0.0, 150, 1000),
     }
@@ -171,14 +170,14 @@ def test_the_range_without_doubts_or_with_certain_ones_is_a_point():
     assert [end.tolist() for end in calibrated_range([0.0, 5.0], [0.0, 0.0])] == [[0, 5], [0, 5]]
 
 
-def test_thresholds_count_strictly_above():
+def test_thresholds_count_what_reaches_them():
     logits, y = honest_logits(1000)
     rows = compare_probs({"a": soft(logits)}, y, bootstrap=0).samples["a"]
     level = float(rows.confidence[3])
     told = threshold_table(rows, [0.5, level]).at(level)
-    above = rows.confidence > level
-    assert (told.accepted, told.made) == (above.sum(), (~rows.correct[above]).sum())
-    assert told.promised == pytest.approx((1 - rows.confidence[above]).sum())
+    above = rows.confidence >= level
+    assert (told.accepted, told.errors) == (above.sum(), (~rows.correct[above]).sum())
+    assert told.expected == pytest.approx((1 - rows.confidence[above]).sum())
 
 
 def test_the_first_lines_say_what_to_use_and_what_it_brings():
@@ -200,3 +199,68 @@ def test_a_risk_that_cannot_be_shown_is_told_with_the_one_that_can():
     result = compare_probs({"given": np.tile([0.95, 0.05], (400, 1))}, y)
     (line,) = headline(result, recommend(result), {"given": automation(result, "given", 0.01)})
     assert "400 labelled samples cannot guarantee at most 1 % errors; 7" in line
+
+
+def falling(n=4000):
+    """A comparison in which calibration improves the probabilities and lowers the share that can be automated.
+
+    A third of the answers is always right, and the model knows which: it gives them 0.999. The calibration gives two
+    thirds of the answers one confidence, which is right on average and hides the difference.
+    """
+    rng = np.random.default_rng(0)
+    kind = rng.integers(0, 3, n)
+    right = rng.random(n) < np.array([1.0, 0.7, 0.5])[kind]
+    before = np.array([0.999, 0.99, 0.95])[kind]
+    after = np.array([0.85, 0.85, 0.51])[kind]
+    named = {name: np.column_stack([c, 1 - c]) for name, c in (("before", before), ("after", after))}
+    return compare_probs(named, (~right).astype(int), bootstrap=50)
+
+
+def test_calibrated_probabilities_that_automate_less_are_not_simply_recommended():
+    result = falling()
+    automated = {name: automation(result, name, 0.1) for name in result.methods}
+    assert automated["after"].share < automated["before"].share
+    choice = recommend(result)
+    assert choice.method == "after"
+    lines = headline(result, choice, automated)
+    assert lines[0].startswith("The calibrated probabilities have the better confidence, but fewer answers")
+    assert "Use the calibrated probabilities" not in " ".join(lines)
+    assert f"With the model's own confidence, {100 * automated['before'].share:.1f} % can be automated." in lines[-1]
+
+
+def test_a_rule_chosen_elsewhere_is_applied_to_the_rows_of_the_page():
+    logits, y = honest_logits(4000)
+    probs = soft(logits)
+    rule = decide(probs[:2000], y[:2000], risk=0.1)
+    result = compare_probs({"given": probs[2000:]}, y[2000:], bootstrap=20)
+    one = automation(result, "given", 0.1, decision=rule)
+    accepted = probs[2000:].max(1) >= rule.threshold
+    assert one.n_accepted == accepted.sum()
+    assert one.n_errors == (probs[2000:].argmax(1) != y[2000:])[accepted].sum()
+    assert one.decision is rule
+
+
+def test_the_gain_of_changed_answers_is_told_where_it_is_clear():
+    logits, y = honest_logits(1500)
+    biased = soft(logits + np.array([4.0, 0, 0, 0, 0]))
+    result = found(
+        {"uncalibrated": biased, "ts": biased**0.9 / (biased**0.9).sum(1, keepdims=True), "vs": soft(logits)}, y
+    )
+    change = best_change(result, "ts")
+    right = [(result.answers[name] == y).mean() for name in ("ts", "vs")]
+    assert (change.kept_accuracy, change.free_accuracy) == tuple(right)
+    assert change.changed == (result.answers["ts"] != result.answers["vs"]).sum()
+    told = " ".join(verdict(result, "ts").sentences)
+    assert f"vs changes {change.changed:,} of 1,500 answers and raises the accuracy" in told
+    assert best_change(result, "vs") is None
+    assert "--answers free" in answer_change(result.answers["ts"], result.answers["vs"], y).words
+
+
+def test_answers_changed_at_random_are_called_a_gain_in_at_most_five_per_cent():
+    rng = np.random.default_rng(0)
+    clear = 0
+    for _ in range(400):
+        y = rng.integers(0, 2, 200)
+        kept, free = ((y + (rng.random(200) < 0.3)) % 2 for _ in range(2))
+        clear += answer_change(kept, free, y).clear
+    assert clear <= 30  # binomial(400, 0.05) exceeds 30 in 1 % of trials

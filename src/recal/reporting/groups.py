@@ -1,21 +1,25 @@
-"""The group study: how samples react to each transformation, and how well the model is calibrated in each group."""
+"""The four groups of ReCal: their size and calibration under each transformation, and the iterations of a fit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.recal.loop import Iteration
 from recal.calibrators.temperature import TemperatureScaling
 from recal.engine.grouping import Group, group
+from recal.engine.replay import calibrated_probs
 from recal.errors import InputError
-from recal.metrics import bin_table
-from recal.plan import ConfidenceAt, Ties
+from recal.metrics import bin_table, evaluate
+from recal.plan import ConfidenceAt, Plan, Ties
 from recal.views import Views
+
+Vector = NDArray[np.float64]
 
 GROUP_LABELS = {
     Group.CHANGED_ROSE: "changed, rose",
@@ -24,37 +28,36 @@ GROUP_LABELS = {
     Group.KEPT_FELL: "kept, fell",
 }
 
-
-# The calibration error of fewer samples is mostly noise: with 10 bins even calibrated confidence is some 0.1 off.
+# The ECE of fewer samples is mostly noise: even with calibrated confidence it is about 0.1.
 FEWEST_RANKED = 20
 
 
 def places(errors: Sequence[float | None], sizes: Sequence[float | None]) -> dict[int, int]:
-    """Return the place, 0 for the smallest error to 3 for the largest, of each group that can be ranked.
+    """Return the rank of each group that can be ranked, from 0 for the smallest error to 3 for the largest.
 
-    Left out are groups without an error and those of fewer than 20 samples; a size that is None is taken for enough.
-    With three groups left the middle one is second, with two there is a smallest and a largest, and one alone has no
-    rank. Equal errors rank in the groups' order.
+    Groups without an error and groups of fewer than 20 samples have no rank; a size of None counts as large enough.
+    Of three groups the middle one ranks second, of two one is smallest and one largest, and a single group has no
+    rank. Groups with equal errors rank in their own order.
 
     Examples
     --------
-    >>> from recal.reporting.data.groups import places
+    >>> from recal.reporting.groups import places
     >>> places([0.3, 0.1, None, 0.2], [50, 60, 0, 70])
     {1: 0, 3: 1, 0: 3}
     """
-    known = {
+    ranked = {
         index: error
         for index, (error, size) in enumerate(zip(errors, sizes))
         if error is not None and not np.isnan(error) and (size is None or size >= FEWEST_RANKED)
     }
-    order = sorted(known, key=lambda index: known[index])
+    order = sorted(ranked, key=lambda index: ranked[index])
     if len(order) < 2:
         return {}
     return {index: 3 if index == order[-1] else place for place, index in enumerate(order)}
 
 
 def by_strength(spec: str) -> tuple[str, float, str]:
-    """Order transformations by kind, then by their number."""
+    """Return a sort key: transformations by kind, then by strength."""
     kind, _, strength = spec.partition(":")
     try:
         return kind, float(strength), spec
@@ -70,9 +73,9 @@ class GroupStudy:
     ----------
     transforms : specs, m of them
     sizes : (m, 4)
-    errors : (m, 4), the ECE of the original inputs that fall in the group; NaN in an empty group or without labels
-    confidence_at : which reading of the transformed copy's confidence was used
-    temperature : the temperature that the logits were divided by beforehand
+    errors : (m, 4), the ECE of the original inputs in the group; NaN for an empty group or without labels
+    confidence_at : at which class the confidence in the transformed copy was read
+    temperature : the temperature that all logits were divided by
     """
 
     transforms: tuple[str, ...]
@@ -83,10 +86,7 @@ class GroupStudy:
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """How often each group (rows) had the smallest, ..., largest error (columns) over the transformations.
-
-        Groups of fewer than 20 samples are not ranked; see `places`.
-        """
+        """How often each group (rows) had the smallest to the largest error (columns); see `places`."""
         counts = np.zeros((4, 4), np.int64)
         for errors, sizes in zip(self.errors.tolist(), self.sizes.tolist()):
             for index, place in places(errors, sizes).items():
@@ -100,16 +100,16 @@ class GroupStudy:
 
     @property
     def sized_labels(self) -> list[str]:
-        """The groups' names with their median sizes, for charts of the ranks."""
+        """The names of the groups with their median sizes."""
         return [f"{label} ({size:,})" for label, size in zip(GROUP_LABELS.values(), self.usual_sizes)]
 
     def lines(self) -> list[tuple[str, list[int], list[float]]]:
-        """Transformation, sizes and errors of the four groups, by kind and strength, for a table that people read."""
+        """Return transformation, sizes and errors of the four groups, sorted by kind and strength."""
         rows = zip(self.transforms, self.sizes.tolist(), self.errors.tolist())
         return sorted(rows, key=lambda row: by_strength(row[0]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: per transformation and group the size and the ECE, None where a group is empty."""
+        """Return plain values for JSON: size and ECE by transformation and group; None for an empty group."""
         names = [member.name.lower() for member in Group]
         errors = [[None if np.isnan(error) else float(error) for error in row] for row in self.errors]
         return {
@@ -130,21 +130,21 @@ def group_study(
     scaled: bool = False,
     n_bins: int = 15,
 ) -> GroupStudy:
-    """Group the samples by every transformation, and measure each group.
+    """Group the samples by each transformation, and measure the calibration of each group.
 
     Parameters
     ----------
     views : Views with transformations; with labels for the errors
     confidence_at, ties : see `recal.group`
     scaled : bool
-        Divide all logits by one temperature, fitted on these views, beforehand. The paper's group tables are made so,
-        with ``confidence_at="own"``.
+        First divide all logits by one temperature, fitted on these views. The paper's group tables do this, with
+        ``confidence_at="own"``.
     n_bins : int
 
     Examples
     --------
     >>> from recal import Views
-    >>> from recal.reporting.data.groups import group_study
+    >>> from recal.reporting.groups import group_study
     >>> views = Views([[2.0, 0.0], [2.0, 0.0]], {"zoom:0.5": [[3.0, 0.0], [0.0, 1.0]]}, labels=[0, 1])
     >>> group_study(views).sizes
     array([[0, 1, 1, 0]])
@@ -167,3 +167,56 @@ def group_study(
             if views.labels is not None and rows.any():
                 errors[index, member - 1] = bin_table(probs[rows], views.labels[rows], n_bins).ece()
     return GroupStudy(tuple(map(str, views.transforms)), sizes, errors, confidence_at, 1 / beta)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The iterations of a fit of ReCal, as columns."""
+
+    number: NDArray[np.int64]
+    transform: tuple[str, ...]
+    ece: Vector
+    accepted: NDArray[np.bool_]
+    betas: NDArray[np.float64]
+    shares: NDArray[np.float64]
+
+
+def progress(history: Sequence[Iteration]) -> Progress:
+    """Return the iterations as columns, with the factors as applied and group sizes as shares."""
+    sizes = np.array([record.sizes for record in history], dtype=np.float64).reshape(-1, 4)
+    return Progress(
+        np.arange(1, len(history) + 1),
+        tuple(str(record.transform) for record in history),
+        np.array([record.ece_after for record in history]),
+        np.array([record.accepted for record in history], dtype=np.bool_),
+        np.array([record.betas for record in history], dtype=np.float64).reshape(-1, 4),
+        sizes / np.maximum(sizes.sum(axis=1, keepdims=True), 1),
+    )
+
+
+def group_flow(data: Progress) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Return the transformations of a fit, by kind and strength, and the mean share of each group, (m, 4)."""
+    specs = sorted(set(data.transform), key=by_strength)
+    drawn = np.array(data.transform)
+    return tuple(specs), np.array([data.shares[drawn == spec].mean(axis=0) for spec in specs]).reshape(-1, 4)
+
+
+@dataclass(frozen=True)
+class PlanPath:
+    """Metrics on the test rows after the first steps of a plan, by the number of steps."""
+
+    steps: NDArray[np.int64]
+    ece: Vector
+    nll: Vector
+    brier: Vector
+
+
+def path_of(plan: Plan, views: Views, labels: NDArray[np.intp], n_bins: int = 15, points: int = 21) -> PlanPath:
+    """Apply longer and longer parts of a plan, `points` of them, to rows that it was not fitted on."""
+    lengths = np.unique(np.linspace(0, len(plan.steps), points).astype(np.int64))
+    evaluations = []
+    for length in lengths:
+        part = replace(plan, steps=plan.steps[:length], finish=plan.finish if length == len(plan.steps) else 1.0)
+        evaluations.append(evaluate(calibrated_probs(part, views), labels, n_bins=n_bins))
+    columns = [np.array([one[name] for one in evaluations]) for name in ("ece", "nll", "brier")]
+    return PlanPath(lengths, *columns)

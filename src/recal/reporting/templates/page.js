@@ -13,14 +13,14 @@
     byId("accepted-" + key).textContent = whole(accepted) + " of " + whole(data.samples);
     byId("accuracy-" + key).textContent = percent(right / accepted);
     byId("errors-" + key).textContent = whole(accepted - right);
-    byId("promised-" + key).textContent = whole(table.promised[index]);
+    byId("expected-" + key).textContent = whole(table.expected[index]);
     byId("range-" + key).textContent = whole(table.low[index]) + " to " + whole(table.high[index]) + " if calibrated";
   }
 
   function spoken(name, index) {
     const table = data.tables[name], accepted = table.accepted[index], right = table.right[index];
     return name + ": " + percent(accepted / data.samples) + " accepted, " + percent(right / accepted) + " right, " +
-      whole(accepted - right) + " errors, " + whole(table.promised[index]) + " expected";
+      whole(accepted - right) + " errors, " + whole(table.expected[index]) + " expected";
   }
 
   function place(key, name, index, redraw) {
@@ -43,9 +43,9 @@
 
   function update(redraw) {
     const index = +slider.value;
-    byId("threshold-value").textContent = String(data.thresholds[index]);
+    byId("threshold-value").textContent = data.labels[index];
     const pairs = data.before === null ? [["after", method]] : [["before", data.before], ["after", method]];
-    const words = ["more than " + data.thresholds[index] + " confidence"];
+    const words = ["at least " + data.labels[index] + " confidence"];
     for (const [key, name] of pairs) {
       write(key, name, index);
       place(key, name, index, redraw);

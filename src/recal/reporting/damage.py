@@ -1,4 +1,4 @@
-"""What a profile knows of damage: how temperature and accuracy move with each view, and what new inputs show."""
+"""How damage changes temperature and accuracy, as learned from views, and the state of new inputs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class DamageStudy:
-    """The views of a fit as damaged sets whose labels are known.
+    """The views of a fit, seen as damaged data sets with known labels.
 
     Attributes
     ----------
     kinds : the kind of each view
-    accuracy, temperature : of each view; the temperature that suits it over the fit's
-    usual : accuracy of the inputs as they are
-    damaging : the kinds that do damage
-    n_samples : labelled samples
-    found : sentences on new inputs, if there are any
-    place : accuracy and temperature that new inputs were found to have, where they are known
+    accuracy, temperature : of each view; its best temperature relative to that of the fit
+    usual : accuracy on the inputs as they are
+    damaging : the kinds that lower the accuracy
+    n_samples : number of labelled samples
+    notes : sentences on new inputs, if there are any
+    place : estimated accuracy and temperature of the new inputs; None where they cannot be estimated
     """
 
     kinds: tuple[str, ...]
@@ -36,7 +36,7 @@ class DamageStudy:
     usual: float
     damaging: tuple[str, ...]
     n_samples: int
-    found: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     place: tuple[float, float] | None = None
 
     @property
@@ -48,8 +48,8 @@ class DamageStudy:
         n = len(self.damaging)
         if not self.follows:
             return (
-                f"These views are of {n} damaging kind{'' if n == 1 else 's'} and {FEWEST_KINDS} are needed, so the "
-                "temperature stays on damaged inputs. Collect with --pool damage."
+                f"These views have {n} damaging kind{'' if n == 1 else 's'} and {FEWEST_KINDS} are needed, so the "
+                "temperature is not adapted to damage. Collect views with --pool damage."
             )
         worst = int(self.accuracy.argmin())
         return (
@@ -59,40 +59,40 @@ class DamageStudy:
         )
 
     def rows(self) -> list[tuple[str, int, tuple[float, float], tuple[float, float]]]:
-        """For each kind the number of views, and the range of accuracies and of temperatures; most damaging first."""
-        found = []
+        """Return kind, number of views, and ranges of accuracy and temperature; the most damaging kind first."""
+        rows = []
         for kind in dict.fromkeys(self.kinds):
             own = np.array([one == kind for one in self.kinds])
             accuracy, heat = self.accuracy[own], self.temperature[own]
             ranges = (float(accuracy.min()), float(accuracy.max())), (float(heat.min()), float(heat.max()))
-            found.append((kind, int(own.sum()), *ranges))
-        return sorted(found, key=lambda row: row[2])
+            rows.append((kind, int(own.sum()), *ranges))
+        return sorted(rows, key=lambda row: row[2])
 
 
 def damage_study(profile: Profile, logits: Floats | None = None) -> DamageStudy | None:
-    """Return what a profile knows of damage, and what it says of new inputs; None where it has no labelled views."""
-    known = profile.following
-    if known is None:
+    """Return what a profile knows about damage and about new inputs; None if it has no labelled views."""
+    learned = profile.following
+    if learned is None:
         return None
-    whole = np.flatnonzero([kind != "" and size == 0 for kind, size in zip(known.kinds, known.sizes)])
-    views = whole[: len(whole) // 2]  # the other half are their mixtures with inputs as they are
+    whole = np.flatnonzero([kind != "" and size == 0 for kind, size in zip(learned.kinds, learned.sizes)])
+    views = whole[: len(whole) // 2]  # the other half mixes these with inputs as they are
     if not len(views):
         return None
-    found: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     place = None
     if logits is not None:
         condition, mix = profile.condition(logits), class_mix(profile, logits)
-        found = (f"{len(logits):,} new inputs: {condition}",)
+        notes = (f"{len(logits):,} new inputs: {condition}",)
         if mix.changed:
-            found += (f"Another class mix alone explains them: {mix.moves()}.",)
+            notes += (f"A different class mix alone explains them: {mix.moves()}.",)
         place = (condition.accuracy, 1 / condition.ratio) if condition.known else None
     return DamageStudy(
-        kinds=tuple(known.kinds[view] for view in views),
-        accuracy=sigmoid(known.clean_log_odds + known.changes[views, 1]),
-        temperature=np.exp(-known.changes[views, 0]),
-        usual=known.accuracy,
-        damaging=known.damaging,
-        n_samples=known.n_samples,
-        found=found,
+        kinds=tuple(learned.kinds[view] for view in views),
+        accuracy=sigmoid(learned.clean_log_odds + learned.changes[views, 1]),
+        temperature=np.exp(-learned.changes[views, 0]),
+        usual=learned.accuracy,
+        damaging=learned.damaging,
+        n_samples=learned.n_samples,
+        notes=notes,
         place=place,
     )

@@ -1,1 +1,0 @@
-"""From results to numbers and sentences; nothing here draws."""

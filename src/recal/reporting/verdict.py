@@ -1,0 +1,402 @@
+"""The verdict on a method: which one to use, whether it is better, how much it automates, which answers it changes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.comparison import Comparison, Judgement, Recommendation, judge
+from recal.comparison.judgement import cost
+from recal.comparison.tables import number, passes_words, signed
+from recal.decisions import Decision, RiskCurve, SetReport, decide, evaluate_sets, prediction_sets, risk_curve
+from recal.errors import FewSamplesWarning
+from recal.metrics import CalibrationTest
+from recal.reporting.expected_errors import Acceptance, threshold_table
+
+# The confidence of every guarantee on the page.
+CONFIDENCE = 0.95
+_LEVELS = (0.9, 0.8, 0.7, 0.6, 0.5)
+# The verdict speaks about a level if at least this share of the answers reaches it.
+_ENOUGH = 0.05
+# Sets need a higher coverage than the accuracy, or they would be single answers: the first of these above it.
+_COVERAGES = (0.9, 0.95, 0.99, 0.999)
+_RISKS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2)
+# More rows than this would not change the sizes of prediction sets visibly.
+_MOST_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class Automation:
+    """How much one method automates on the rows of the page.
+
+    Attributes
+    ----------
+    decision : the rule; chosen on these rows, unless the caller brought one that was chosen on others
+    accepted, wrong : for each row of the page, whether the rule accepts the answer and whether it is wrong
+    curve : the share that can be accepted at each risk
+    set_coverage : requested coverage of the prediction sets: the first of 90, 95, 99, 99.9 % above the accuracy
+    sets : prediction sets made on a random half of the rows and measured on the other; None for fewer than 40 rows
+    """
+
+    method: str
+    decision: Decision
+    accepted: NDArray[np.bool_]
+    wrong: NDArray[np.bool_]
+    curve: RiskCurve
+    set_coverage: float
+    sets: SetReport | None
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.accepted)
+
+    @property
+    def n_accepted(self) -> int:
+        return int(self.accepted.sum())
+
+    @property
+    def n_errors(self) -> int:
+        return int((self.accepted & self.wrong).sum())
+
+    @property
+    def share(self) -> float:
+        return self.n_accepted / self.n_samples
+
+
+def automation(
+    comparison: Comparison, method: str, risk: float, *, decision: Decision | None = None, seed: int = 0
+) -> Automation:
+    """Apply a rule to the test rows, or search one there, and build prediction sets."""
+    rows, graded, labels = comparison.samples[method], comparison.graded, comparison.test_labels
+    # Graded answers are all class 0 and have label 0 where they are right; their confidence comes separately.
+    probs = np.tile([1.0, 0.0], (len(rows), 1)) if graded else comparison.probabilities(method)
+    # The model's own confidence is not calibrated, so it cannot say where the search should start.
+    confidences = rows.confidence if graded or method != comparison.methods[0] else None
+    chosen = decide(probs, labels, risk, CONFIDENCE, confidences=confidences) if decision is None else decision
+    accepted = chosen.accept(probs, rows.confidence)
+    curve = risk_curve(probs, labels, _RISKS, CONFIDENCE, confidences=confidences)
+    accuracy = float(comparison.samples[comparison.methods[0]].correct.mean())
+    coverage = next((share for share in _COVERAGES if share > accuracy), _COVERAGES[-1])
+    order = np.random.default_rng(seed).permutation(len(labels))[:_MOST_ROWS]
+    first, second = order[: len(order) // 2], order[len(order) // 2 :]
+    report = None
+    if len(first) >= 20 and not graded:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FewSamplesWarning)  # the page shows how large the sets are
+            sets = prediction_sets(probs[first], labels[first], coverage, at_least_one=True)
+        report = evaluate_sets(sets, probs[second], labels[second])
+    return Automation(method, chosen, accepted, ~rows.correct, curve, coverage, report)
+
+
+@dataclass(frozen=True)
+class AnswerChange:
+    """What changed answers would do to the accuracy on the same rows.
+
+    Attributes
+    ----------
+    changed : number of answers that differ
+    kept_accuracy, free_accuracy : with the model's own answers, and with the changed ones
+    p_value : of the exact one-sided sign test over the rows on which only one of the two is right
+    method : the method that changes them, where it is not the one shown
+    """
+
+    changed: int
+    n_samples: int
+    kept_accuracy: float
+    free_accuracy: float
+    p_value: float
+    method: str = ""
+
+    @property
+    def clear(self) -> bool:
+        """Whether the accuracy rises by more than chance explains."""
+        return self.free_accuracy > self.kept_accuracy and self.p_value < 0.05
+
+    @property
+    def words(self) -> str:
+        """One sentence with the gain and one with what to type."""
+        who = f"{self.method} changes" if self.method else "Letting the calibration change answers would change"
+        raises = "raises" if self.method else "raise"
+        typed = (
+            f"To use it: --methods {self.method}." if self.method else
+            'To allow it: --answers free, or in Python AutoCalibration(answers="free").'
+        )  # fmt: skip
+        return (
+            f"{who} {self.changed:,} of {self.n_samples:,} answers and {raises} the accuracy from "
+            f"{_percent(self.kept_accuracy)} to {_percent(self.free_accuracy)}. {typed}"
+        )
+
+
+def answer_change(
+    kept: NDArray[np.intp], free: NDArray[np.intp], labels: NDArray[np.intp], method: str = ""
+) -> AnswerChange:
+    """Compare the answers of the model with changed ones on the same labelled rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.reporting.verdict import answer_change
+    >>> y = np.array([0, 1] * 50)
+    >>> change = answer_change(np.zeros(100, int), np.where(np.arange(100) < 40, y, 0), y)
+    >>> change.changed, change.kept_accuracy, change.free_accuracy, change.clear
+    (20, 0.5, 0.7, True)
+    """
+    from scipy.stats import binom
+
+    lost = int(((kept == labels) & (free != labels)).sum())
+    won = int(((kept != labels) & (free == labels)).sum())
+    p_value = float(binom.sf(won - 1, won + lost, 0.5)) if won + lost else 1.0
+    accuracies = [float((answers == labels).mean()) for answers in (kept, free)]
+    return AnswerChange(int((kept != free).sum()), len(labels), accuracies[0], accuracies[1], p_value, method)
+
+
+def best_change(comparison: Comparison, method: str) -> AnswerChange | None:
+    """Return what the best method that changes answers would gain over one that keeps them; None if nothing clear.
+
+    The method with the lowest NLL is looked at, so that no search over methods has to be corrected for.
+    """
+    places = {name: index for index, name in enumerate(comparison.methods)}
+    if not comparison.keeps_accuracy[places[method]]:
+        return None
+    free = [name for name in comparison.methods if not comparison.keeps_accuracy[places[name]]]
+    if not free:
+        return None
+    best = min(free, key=lambda name: float(comparison.values["nll"][:, places[name]].mean()))
+    change = answer_change(comparison.answers[method], comparison.answers[best], comparison.test_labels, best)
+    return change if change.clear else None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Everything that the verdict says about a method, as values; `sentences` says it in words.
+
+    Attributes
+    ----------
+    judgement : by proper scores, against the model before; None if there is nothing to compare with
+    before, after : answers that reach a confidence: errors expected and observed, and the range of a calibrated model
+    tests : the calibration tests over all answers, before and after
+    changed : how many answers differ from those before
+    ece_high : the largest ECE that agrees with the samples; NaN if no interval was computed
+    change : what changed answers would gain, where they are kept and the gain is clear
+    """
+
+    method: str
+    judgement: Judgement | None
+    before: Acceptance | None
+    after: Acceptance
+    tests: tuple[CalibrationTest, ...]
+    changed: int
+    error_rates: tuple[float, ...]
+    ece_high: float
+    remark: str
+    change: AnswerChange | None = None
+
+    @property
+    def outcome(self) -> str:
+        return "" if self.judgement is None else self.judgement.outcome
+
+    @property
+    def headline(self) -> str:
+        """The first sentence: better, worse, or no significant difference."""
+        if self.judgement is None:
+            return _expected(self.after, "")
+        nll = self.judgement.difference("nll")
+        low, high = nll.interval(self.judgement.level)
+        numbers = f"NLL {signed(nll.value)} [{signed(low)}, {signed(high)}]"
+        brier = self.judgement.difference("brier")
+        low, high = brier.interval(self.judgement.level)
+        numbers += f", Brier / K {signed(brier.value, 5)} [{signed(low, 5)}, {signed(high, 5)}]"
+        name, n = _after(self.method), self.after.n_samples
+        # A better method may still be miscalibrated, even in the other direction.
+        better = "Better, but still miscalibrated" if self.tests[-1].rejected else "Better"
+        return {
+            "better": f"{better}: {name}, the probabilities are better than before ({numbers}; lower is better).",
+            "worse": f"Worse: {name}, the probabilities are worse than before ({numbers}; lower is better).",
+            "mixed": f"Undecided: {name}, one proper score is better and the other worse than before ({numbers}).",
+            "no difference": (
+                f"No significant difference on these {n:,} samples: {name}, the probabilities are neither better nor "
+                f"worse than before ({numbers})."
+            ),
+        }[self.judgement.outcome]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """In the order in which people read them."""
+        if self.judgement is None:
+            sentences = [self.headline, _test(self.tests[0], self.ece_high), self.remark]
+            return tuple(sentence for sentence in sentences if sentence)
+        assert self.before is not None
+        sentences = [
+            self.headline,
+            f"{_expected(self.before, 'Before: ')} {_expected(self.after, _after(self.method).capitalize() + ': ')}",
+            f"Calibration test (all predictions): before {self.tests[0].shown}, {_after(self.method)} "
+            f"{_test(self.tests[1], self.ece_high)}",
+            self._answers(),
+            "" if self.change is None else self.change.words,
+            self.remark,
+        ]
+        return tuple(sentence for sentence in sentences if sentence)
+
+    def _answers(self) -> str:
+        if self.changed == 0:
+            return "Every answer is the same as before."
+        old, new = self.error_rates
+        return (
+            f"It changed {self.changed:,} of {self.after.n_samples:,} answers: the error rate went from "
+            f"{_percent(old)} to {_percent(new)}."
+        )
+
+
+def verdict(comparison: Comparison, method: str, change: AnswerChange | None = None) -> Verdict:
+    """Judge a method against the model before it, by expected and observed errors and by proper scores.
+
+    `change` is what the caller knows about changed answers; otherwise the other methods of the comparison tell.
+    """
+    first = comparison.methods[0]
+    names = [method] if method == first else [first, method]
+    tables = [threshold_table(comparison.samples[name]) for name in names]
+    # The first level that enough answers reach, before and after: not the one at which the method looks best.
+    level = next((v for v in _LEVELS if all(table.at(v).share >= _ENOUGH for table in tables)), 0.0)
+    tests = tuple(comparison.calibration_tests[name] for name in names)
+    interval = comparison.row("ece", method).interval
+    remark = "" if comparison.setup.splits > 1 else tests[-1].beside(interval)
+    answers = [comparison.answers[name] for name in names]
+    return Verdict(
+        method,
+        None if method == first else judge(comparison, method, first),
+        None if method == first else tables[0].at(level),
+        tables[-1].at(level),
+        tests,
+        int((answers[0] != answers[-1]).sum()),
+        tuple(1 - float(comparison.samples[name].correct.mean()) for name in names),
+        float(interval[1]),
+        remark,
+        best_change(comparison, method) if change is None else change if change.clear else None,
+    )
+
+
+def advice(comparison: Comparison, choice: Recommendation) -> str:
+    """Say which method to use, and why, in one sentence."""
+    others = [name for name in choice.contenders if name != choice.method]
+    many = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
+    first = comparison.methods[0]
+    if not comparison.setup.n_fit:  # probabilities of any origin, whose cost is unknown
+        if len(comparison.methods) == 2 and others:
+            return "These samples do not show which of the two to use."
+        return use(choice.method)
+    if choice.method == first:
+        why = f"no method is significantly better, {many} among them" if others else "every method is worse"
+        return f"Leave the model as it is: {why}, and its own confidence passes the calibration test."
+    start = f"Use {choice.method}, {passes_words(choice.passes)} per answer: "
+    if comparison.calibration_tests[choice.method].rejected:
+        many += ". It is still miscalibrated: see the expected errors below"
+    if not others:
+        return start + f"every other method is significantly worse{many}."
+    return start + f"the best of the cheapest that no other method beats significantly; the others are {many}."
+
+
+def use(method: str) -> str:
+    return f"Use {_subject(method)}."
+
+
+def _subject(method: str) -> str:
+    """Probabilities of any origin are named "before" and "after"."""
+    names = {"before": "the probabilities as they were", "after": "the calibrated probabilities"}
+    names |= {"default": "the default of recal"}
+    return names.get(method, method)
+
+
+def shown_first(comparison: Comparison, choice: Recommendation) -> str:
+    """Return the method that the page opens with: the recommended one, or the cheapest contender if that is none."""
+    first = comparison.methods[0]
+    if choice.method != first or len(comparison.methods) == 1:
+        return choice.method
+    others = [name for name in choice.contenders if name != first] or [n for n in comparison.methods if n != first]
+    return min(others, key=lambda name: cost(comparison, name))
+
+
+def headline(comparison: Comparison, choice: Recommendation, automated: Mapping[str, Automation]) -> tuple[str, ...]:
+    """Return the lines that a reader in a hurry needs: which method, what it costs, how much it automates."""
+    first, method = comparison.methods[0], choice.method
+    after, before = automated[method], automated[first] if method != first else None
+    lines = []
+    if len(comparison.methods) > 1:
+        lines.append("Leave the model as it is." if before is None else _use_or_not(method, before, after))
+    if comparison.passes_known:
+        lines.append(f"It costs {passes_words(choice.passes)} per answer.")
+    return (*lines, _automated(after, before))
+
+
+def automates_less(before: Automation, after: Automation) -> bool:
+    """Whether the share that can be automated falls visibly, in the digits that the page shows."""
+    return round(after.share, 3) < round(before.share, 3)
+
+
+def _use_or_not(method: str, before: Automation, after: Automation) -> str:
+    """Recommend a method, unless it would automate visibly less than the model's own confidence."""
+    if not automates_less(before, after):
+        return use(method)
+    name = _subject(method)
+    verb = "have" if name.endswith("probabilities") else "gives"
+    return (
+        f"{name[0].upper()}{name[1:]} {verb} the better confidence, but fewer answers can be automated: for that, the "
+        "model's own confidence does more."
+    )
+
+
+def _automated(after: Automation, before: Automation | None) -> str:
+    decision = after.decision
+    risk = _short(decision.risk)
+    if decision.possible:
+        was = ""
+        if before is not None:
+            was = f" ({_percent(before.share)} before)" if before.decision.possible else " (none before)"
+        return f"{_percent(after.share)} of the answers can be automated with at most {risk} errors{was}."
+    labels = f"{decision.n_samples:,} labelled samples"
+    own = ""
+    if before is not None and before.decision.possible:
+        own = f" With the model's own confidence, {_percent(before.share)} can be automated."
+    if decision.supported_risk is not None:
+        return (
+            f"These {labels} cannot guarantee at most {risk} errors; {_short(decision.supported_risk)} is the lowest "
+            f"rate at which answers can be automated.{own}"
+        )
+    return f"No answer can be automated: these {labels} guarantee no error rate below 50 %.{own}"
+
+
+def _expected(count: Acceptance, when: str) -> str:
+    reached = f"{count.accepted:,} answers with at least {count.threshold:g} confidence"
+    reached = reached if count.threshold else f"all {count.accepted:,} answers"
+    text = (
+        f"{reached}, {_count(count.expected)} errors expected, {count.errors:,} made: {count.reading} "
+        f"(a calibrated model would make {count.low:,} to {count.high:,})."
+    )
+    return when + (text if when else text[0].upper() + text[1:])
+
+
+def _test(test: CalibrationTest, ece_high: float) -> str:
+    text = f"{test.shown}: {test.finding}"
+    if not test.rejected and np.isfinite(ece_high):
+        # A test that finds nothing proves nothing, so say how large an error could go unnoticed.
+        return f"{text}; an ECE of up to {number(ece_high, 3)} would agree with these samples too."
+    return f"{text}."
+
+
+def _after(method: str) -> str:
+    return {"after": "after", "default": "with the default"}.get(method, f"with {method}")
+
+
+def _count(value: float) -> str:
+    return f"{value:.1f}" if value < 20 else f"{value:,.0f}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _short(share: float) -> str:
+    return f"{100 * share:.2g} %"
