@@ -162,3 +162,15 @@ class SameRowsWarning(UserWarning):
 
 class DoubtfulLabelsWarning(UserWarning):
     """Labels do not look like those of the rows that they are given with."""
+
+
+class DependentRowsWarning(UserWarning):
+    """Rows are near-copies of each other, and no clusters were given."""
+
+
+class UnseenGroupsWarning(UserWarning):
+    """Some groups were not seen when a rule or a calibration was made."""
+
+
+class GroupRiskWarning(UserWarning):
+    """One rule for all is clearly broken in a group."""

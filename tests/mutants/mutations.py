@@ -20,6 +20,7 @@ _INTERVALS = "statistics/test_intervals.py"
 _SAME = "unit/engine/test_same_rows.py"
 _DECIDE = "unit/decisions/test_decide.py"
 _RULE = "unit/decisions/test_rule.py"
+_BY_GROUP = "unit/decisions/test_groups.py"
 _GUARD = "unit/export/test_guard.py"
 _METRICS = "parity/test_metrics_parity.py"
 _CHOICES = "statistics/test_choices.py"
@@ -57,12 +58,19 @@ MUTATIONS = tuple(
         ("decisions/certify.py", "wrong + 1.0", "wrong + 0.5", _DECIDE),
         ("decisions/certify.py", "tail = (1.0 - confidence) / 2", "tail = 1.0 - confidence", _DECIDE),
         ("decisions/certify.py", "np.ceil(np.log(level)", "np.floor(np.log(level)", _DECIDE),
-        ("decisions/rule.py", "np.asarray(confidence >= (", "np.asarray(confidence > (", _DECISIONS),
+        ("decisions/rule.py", "confidence >= thresholds[0])", "confidence > thresholds[0])", _DECISIONS),
         ("decisions/rule.py", 'if self.reads == "maximum":', "if confidences is None:", _RULE),
-        ("decisions/guarantee.py", "level / len(groups), costs", "level, costs", _DECISIONS),
+        ("decisions/guarantee.py", "level / answers.n_groups, costs", "level, costs", _DECISIONS),
+        ("decisions/rule.py", "known.get(name, math.inf)", "known.get(name, 0.0)", _BY_GROUP),
+        ("decisions/decision.py", "_BROKEN_LEVEL = 0.05", "_BROKEN_LEVEL = 0.1", _BY_GROUP),
+        ("decisions/decision.py", "np.arange(len(names), 0, -1)", "1", _BY_GROUP),
+        ("decisions/decision.py", "chance_of_so_few(errors - 1, counts", "chance_of_so_few(errors, counts", _BY_GROUP),
+        ("decisions/certify.py", "place == drawn[clusters[order]]", "place >= 0", _BY_GROUP),
+        ("decisions/certify.py", "integers(0, counts.max(), len(counts))", "integers(0, counts)", _BY_GROUP),
+        ("decisions/certify.py", "size = n / max(effect, 1.0)", "size = n", _BY_GROUP),
         ("decisions/decision.py", "self.review / self.error", "self.error / self.review", _DECISIONS),
         ("decisions/guarantee.py", "sizes = np.r_[0, one.ends]", "sizes = one.ends[:1]", _DECISIONS),
-        ("decisions/guarantee.py", "calibrated = confidences is not None", "calibrated = True", _DECISIONS),
+        ("decisions/guarantee.py", "confidences is not None, logs", "True, logs", _DECISIONS),
         ("decisions/sets.py", "self.scores(array, u) <= np", "self.scores(array, u) < np", _DECISIONS),
         ("decisions/sets.py", "(len(scores) + 1) * coverage", "len(scores) * coverage", _DECISIONS),
         ("decisions/sets.py", "coverage - 1e-9)", "coverage + 1e-9)", _DECISIONS),

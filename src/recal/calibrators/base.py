@@ -29,8 +29,16 @@ from recal.calibrators.machinery.parameters import check_choice
 from recal.calibrators.machinery.probabilities import bounded_probs
 from recal.calibrators.machinery.state import check_kinds
 from recal.calibrators.machinery.suspicions import refuse_codes, warn_of_suspicions
-from recal.checks import ASIDES, Labels, check_classes, check_labels, check_weights
-from recal.engine.same_rows import LEAST_ROWS, kept_hashes, remember, seen_among
+from recal.checks import (
+    ASIDES,
+    Labels,
+    check_classes,
+    check_form,
+    check_labels,
+    check_weights,
+    looks_like_probabilities,
+)
+from recal.engine.same_rows import kept_hashes, row_hashes, sampled_rows, seen_among
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Array, Map, is_array, namespace
 from recal.maps.guard import answer
@@ -99,8 +107,8 @@ class Calibrator(Estimator, ABC):
         The columns' names; column indices where labels were integers.
     n_fitted_ : int
         The number of samples of the fit.
-    row_hashes_ : ndarray of uint64
-        Of the rows of the fit, so that what is made on the same rows can say so; see `recal.engine.same_rows`.
+    row_hashes_, prob_hashes_ : ndarray of uint64
+        Of the logits of the fit and of their probabilities, so that `fitted_rows` recognises them.
     decision_ : DecisionRule, where one was set
         Which answers `accept` accepts; see `recal.decide`.
     sets_ : PredictionSets, where they were set
@@ -127,6 +135,7 @@ class Calibrator(Estimator, ABC):
     classes_: NDArray[Any]
     n_fitted_: int
     row_hashes_: NDArray[np.uint64]
+    prob_hashes_: NDArray[np.uint64]
     decision_: _Rule
     sets_: Any
     profile_: Any
@@ -181,6 +190,7 @@ class Calibrator(Estimator, ABC):
         self.classes_ = columns
         self.n_fitted_ = n_fitted
         self.row_hashes_ = kept_hashes(views.logits)
+        self.prob_hashes_ = np.sort(row_hashes(self._answer_in_parts(views[sampled_rows(views.logits)])[0]))
         # Made for what the calibrator answered before.
         for attached in ("decision_", "sets_", "profile_", "preprocessing_"):
             if hasattr(self, attached):
@@ -225,12 +235,7 @@ class Calibrator(Estimator, ABC):
         # A plan with a gate needs no views for samples that are sure enough.
         if self.needed_transforms() and (plan is None or plan.needs_views(views.logits).any()):
             views = as_views(X, needs_views=True, method=type(self).__name__)
-        probs, confidence = self._answer_in_parts(views)
-        if views.n_samples >= LEAST_ROWS:
-            seen, count = self._seen(views)
-            if count:
-                remember(self, self.row_hashes_, self._n_hashed(), views.logits[seen], probs[seen])
-        return probs, confidence
+        return self._answer_in_parts(views)
 
     def _answer_array(self, logits: Array) -> tuple[Array, Array]:
         """Answer for an array of another library than numpy."""
@@ -250,18 +255,15 @@ class Calibrator(Estimator, ABC):
         return answer(self.map_, logits, kept=self.keeps_accuracy)
 
     def fitted_rows(self, X: Views | ArrayLike) -> int:
-        """Return about how many of these samples the calibrator was fitted on, by their hashes."""
+        """Return about how many of these samples the calibrator was fitted on, by their hashes.
+
+        X holds views, logits, or probabilities that this calibrator gave.
+        """
         self._check_width(X)
-        return self._seen(as_views(X, needs_views=False, method=type(self).__name__))[1]
-
-    def _seen(self, views: Views) -> tuple[NDArray[np.bool_], int]:
-        kept = getattr(self, "row_hashes_", None)  # older files have none
-        if kept is None:
-            return np.zeros(0, np.bool_), 0
-        return seen_among(views.logits, kept, self._n_hashed())
-
-    def _n_hashed(self) -> int:
-        return int(getattr(self, "n_fitted_", len(self.row_hashes_)))
+        if not isinstance(X, Views) and looks_like_probabilities(array := check_form(X, "X")):
+            return seen_among(array, self.prob_hashes_, self.n_fitted_)[1]
+        views = as_views(X, needs_views=False, method=type(self).__name__)
+        return seen_among(views.logits, self.row_hashes_, self.n_fitted_)[1]
 
     def _answer_in_parts(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Answer for some rows after the others: what a method makes on its way then stays in the processor's cache."""
@@ -391,9 +393,10 @@ class Calibrator(Estimator, ABC):
                 check(vars(self)[name], kind, name)
         if getattr(self, "n_fitted_", 1) < 1:
             raise InputError("must be at least 1", argument="n_fitted_", came=f"got {self.n_fitted_}")
-        hashes = getattr(self, "row_hashes_", np.empty(0, np.uint64))
-        if not isinstance(hashes, np.ndarray) or hashes.ndim != 1 or hashes.dtype != np.uint64:
-            raise InputError("must be a list of hashes", argument="row_hashes_")
+        for name in ("row_hashes_", "prob_hashes_"):
+            hashes = getattr(self, name, None)
+            if not isinstance(hashes, np.ndarray) or hashes.ndim != 1 or hashes.dtype != np.uint64:
+                raise InputError("must be a list of hashes", argument=name)
         if "map_" in vars(self):
             self.map_.check_classes(len(classes))
         elif type(self)._predict_proba is Calibrator._predict_proba:

@@ -14,7 +14,9 @@ from typing import Any
 _HOMES = {
     "Costs": "decision",
     "Decision": "decision",
+    "GroupRisk": "decision",
     "Part": "decision",
+    "risk_by_group": "decision",
     "decide": "guarantee",
     "decide_crossfitted": "guarantee",
     "Decisions": "curves",

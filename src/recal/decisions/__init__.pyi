@@ -3,7 +3,9 @@
 from .decision import (
     Costs as Costs,
     Decision as Decision,
+    GroupRisk as GroupRisk,
     Part as Part,
+    risk_by_group as risk_by_group,
 )
 from .guarantee import (
     decide as decide,

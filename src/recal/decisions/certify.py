@@ -1,16 +1,23 @@
-"""The search for a threshold with a guarantee: which sets of most confident answers are certified.
+"""The search for a threshold with a guarantee: which sets of most confident predictions are certified.
 
-One binomial bound is exact for one threshold; trying many and keeping the best would break it. So the thresholds are
-tested one after the other, from the strictest on, and each test is passed on only if the one before it succeeded
+One binomial bound is exact for one threshold; trying many and keeping the best would break it. Thresholds are therefore
+tested one after the other, from the strictest on, and each test is only made if the one before it succeeded
 (fixed-sequence testing; as a search over thresholds: Angelopoulos, Bates, Candes, Jordan and Lei, "Learn then Test",
 2021). One early mistake with high confidence would end such a sequence, so part of the allowed error probability is
-kept for later beginnings (the fallback procedure of Wiens, 2003, which still errs at most as often as was allowed). The
-older search by halving (SGR; Geifman and El-Yaniv, 2017) spends the error probability on every step and accepts less.
+kept for later starts (the fallback procedure of Wiens, 2003, which still errs at most as often as allowed). The older
+search by halving (SGR; Geifman and El-Yaniv, 2017) spends error probability on every step and accepts less.
 
-Sets are counted, not cut at fixed confidences: "the m most confident", for a fixed list of m. Given the confidence of
-the next one, these m are independent draws from all answers above it, so their mistakes are binomial whatever scale the
-confidence has. Sets never part answers of equal confidence. The guarantee is exact where the chance of a mistake does
-not fall as confidence falls; see `docs/deciding.md` for what happens where it does.
+Sets are defined by size: "the m most confident", for a fixed list of m. Given the confidence of the next one, these m
+are independent draws from all predictions above it, so their mistakes are binomial for any confidence scale. Sets never
+divide predictions of equal confidence. The guarantee is exact if the chance of a mistake does not fall as confidence
+falls; `docs/deciding.md` shows what happens otherwise.
+
+**Clusters.** Rows of one video or one patient are dependent, and a binomial bound over rows is wrong. The independent
+units are then the clusters. One random row per cluster is an independent sample again, and the exact search is made on
+these rows. Clusters smaller than the largest are drawn in proportion to their size, so that every row is equally likely
+and the guarantee is about rows. No valid bound can count a cluster as more than one row without assumptions about the
+dependence, because all rows of a cluster may be wrong together. Bounds on the loss per cluster (betting, Hoeffding) and
+averages of p-values over many draws are valid, too, and accept less: see `benchmarks/decide_clusters.py`.
 """
 
 from __future__ import annotations
@@ -25,38 +32,37 @@ Interval = tuple[float, float]
 Vector = NDArray[np.float64]
 Counts = NDArray[np.intp]
 
-# Larger numbers of answers are cut off here: such a risk can never be shown.
+# Larger numbers of predictions are cut off here: such a risk can never be shown.
 _NEVER = 1e15
-
-# How fast the tested sets grow: at most this share of the possible coverage is given away.
+# How fast the tested sets grow: at most this share of the possible coverage is lost.
 _GROWTH = 1.005
-# Where sequences begin, by the number of mistakes that their first set may hold, and with which share of the allowed
-# error probability. Few samples cannot afford much but the first; many should not fail by one mistake near the top.
+# Where sequences start, by the number of mistakes that their first set may hold, and their shares of the allowed error
+# probability. With few samples almost all goes to the first; with many, one mistake near the top must not end it all.
 _FEW = ((0, 0.8),)
 _MANY = ((0, 0.3), (3, 0.5))
-# "Many": so many times the answers that could show anything at all.
+# "Many": this many times the predictions that could show anything at all.
 _MANY_TIMES = 8
-# What is left begins where sets are 4, 16, ... times as large.
+# The rest starts where sets are 4, 16, ... times as large.
 _APART = 4
-# No answer is taken to be wrong less often than this share of the risk: labels are wrong now and then.
+# Every prediction counts as wrong with at least this share of the risk, because some labels are wrong.
 _LEAST_DOUBT = 0.2
 
 
 def chance_of_so_few(errors: ArrayLike, counts: ArrayLike, risk: float) -> Vector:
-    """P(at most `errors` mistakes among `counts` answers) if each is wrong with probability `risk`.
+    """P(at most `errors` mistakes among `counts` predictions) if each is wrong with probability `risk`.
 
-    It is the exact p-value of "the true share of mistakes is at least `risk`"; 1 where there are no answers.
+    It is the exact p-value of "the true share of mistakes is at least `risk`"; 1 if there are no predictions.
     """
-    from scipy.special import betainc  # half of what a command costs that never comes here
+    from scipy.special import betainc  # importing it takes half the time of a command that never needs it
 
     count, wrong = np.asarray(counts, dtype=np.float64), np.asarray(errors, dtype=np.float64)
     right = np.maximum(count - wrong, 0.0)
-    # All wrong, or no answers: as many or fewer is certain, where the beta function has no value.
+    # If all are wrong, or there are none, the probability is 1 and the beta function is undefined.
     return np.where(right > 0, betainc(np.maximum(right, 1.0), wrong + 1.0, 1.0 - risk), 1.0)
 
 
-def share_interval(hits: int, count: int, confidence: float) -> Interval:
-    """The Clopper-Pearson interval of a share: it holds the true one with at least this probability.
+def share_interval(hits: float, count: float, confidence: float) -> Interval:
+    """Return the Clopper-Pearson interval of a share; it contains the true one with at least this probability.
 
     Examples
     --------
@@ -75,13 +81,30 @@ def share_interval(hits: int, count: int, confidence: float) -> Interval:
     return low, high
 
 
+def cluster_share_interval(hits: NDArray[np.bool_], clusters: Counts, confidence: float) -> Interval:
+    """Return the interval of a share for dependent rows: Clopper-Pearson with the effective number of rows.
+
+    The number of rows is divided by the design effect, the variance of the mean by clusters over that by rows.
+    """
+    n, share = len(hits), float(hits.mean())
+    counts = np.bincount(clusters)
+    sums = np.bincount(clusters, weights=hits - share)
+    by_rows = share * (1 - share) / n
+    n_clusters = len(counts)
+    by_clusters = float((sums**2).sum()) / n**2 * n_clusters / max(n_clusters - 1, 1)
+    # Without any variation within the sample, a cluster counts as one row.
+    effect = by_clusters / by_rows if by_rows > 0 else n / n_clusters
+    size = n / max(effect, 1.0)
+    return share_interval(share * size, size, confidence)
+
+
 def fewest_answers(risk: float, level: float) -> int:
-    """How many answers, all of them right, show a risk at this level; nothing can be shown with fewer."""
+    """Return how many predictions, all of them right, show a risk at this level."""
     return int(min(np.ceil(np.log(level) / np.log1p(-risk)), _NEVER))
 
 
 def smallest_size(errors: int, risk: float, level: float) -> int:
-    """How many answers, with so many mistakes among them, show a risk at this level."""
+    """Return how many predictions, with this many mistakes among them, show a risk at this level."""
     low, high = errors, errors + 1
     while chance_of_so_few(errors, high, risk) > level:
         low, high = high, 2 * high
@@ -93,17 +116,17 @@ def smallest_size(errors: int, risk: float, level: float) -> int:
 
 @dataclass(frozen=True)
 class Ranked:
-    """Answers from the most to the least confident, cut only where the confidence changes."""
+    """Predictions from the most to the least confident; cuts are only possible where the confidence changes."""
 
     confidence: Vector  # (n,), falling
     errors: Vector  # (n + 1,): mistakes among the m most confident
-    ends: Counts  # the number of answers down to and including each distinct confidence
+    ends: Counts  # the number of predictions down to and including each distinct confidence
 
     def __len__(self) -> int:
         return len(self.confidence)
 
     def threshold(self, count: int) -> float:
-        """The shortest decimal that accepts exactly the `count` most confident; `count` must not part equals."""
+        """Return the shortest decimal that accepts exactly the `count` most confident; `count` is one of `ends`."""
         if count == 0:
             return math.inf
         if count == len(self):
@@ -117,7 +140,7 @@ class Ranked:
 
 
 def ranked(confidence: Vector, wrong: NDArray[np.bool_]) -> Ranked:
-    """Order answers by confidence."""
+    """Order predictions by confidence."""
     order = np.argsort(-confidence, kind="stable")
     falling = np.asarray(confidence, dtype=np.float64)[order]
     errors = np.concatenate([[0.0], np.cumsum(wrong[order], dtype=np.float64)])
@@ -126,16 +149,16 @@ def ranked(confidence: Vector, wrong: NDArray[np.bool_]) -> Ranked:
 
 
 def certified(answers: Ranked, risk: float, level: float, *, calibrated: bool = False) -> Counts:
-    """Return the sizes of all sets of most confident answers whose share of mistakes is shown to be below `risk`.
+    """Return the sizes of all sets of most confident predictions whose share of mistakes is shown to be below `risk`.
 
-    With probability at least 1 - `level` that is true of every one of them, so any may be chosen, by whatever rule.
-    Where confidences are `calibrated` and samples few, they say where the search had best begin; labels do not.
+    With probability at least 1 - `level` this is true of every one of them, so any may be chosen by any rule. If
+    confidences are `calibrated` and samples few, the confidences say where the search starts; labels do not.
     """
-    n = len(answers)
-    planned, weights = _sequence(n, risk, level, likely_start(answers, risk, level) if calibrated else None)
+    start = likely_start(answers, risk, level) if calibrated else None
+    planned, weights = _sequence(len(answers), risk, level, start)
     if not len(planned):
         return np.empty(0, np.intp)
-    sizes = answers.ends[np.searchsorted(answers.ends, planned)]  # a set that parts equals takes them all in
+    sizes = answers.ends[np.searchsorted(answers.ends, planned)]  # a set that would divide equals takes them all
     chances = chance_of_so_few(answers.errors[sizes], sizes, risk)
     passed, carried = np.zeros(len(sizes), np.bool_), 0.0
     starts = np.flatnonzero(weights)
@@ -148,11 +171,23 @@ def certified(answers: Ranked, risk: float, level: float, *, calibrated: bool = 
     return np.unique(sizes[passed])
 
 
-def likely_start(answers: Ranked, risk: float, level: float) -> int | None:
-    """Return the size that is likeliest to be certified if confidences are true; None where samples are many, or none.
+def one_row_per_cluster(confidence: Vector, wrong: NDArray[np.bool_], clusters: Counts) -> Counts:
+    """Draw at most one row of each cluster at random, each row with the same probability; return them sorted.
 
-    With m mistakes expected from the confidences, and k allowed at a size, it is shown with the chance that a Poisson
-    number of mean m is at most k. Sizes are those at which one more mistake is allowed.
+    The draw does not depend on the order of the rows.
+    """
+    counts = np.bincount(clusters)
+    order = np.lexsort((wrong, confidence, clusters))
+    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    drawn = np.random.default_rng(0).integers(0, counts.max(), len(counts))
+    return np.sort(order[place == drawn[clusters[order]]])
+
+
+def likely_start(answers: Ranked, risk: float, level: float) -> int | None:
+    """Return the size that is most likely to be certified if confidences are true; None with many samples, or none.
+
+    If m mistakes are expected from the confidences and k are allowed at a size, the chance is that of a Poisson number
+    with mean m to be at most k. Sizes are those at which one more mistake is allowed.
     """
     from scipy.special import pdtr
 
@@ -167,40 +202,44 @@ def likely_start(answers: Ranked, risk: float, level: float) -> int | None:
 
 
 def _sequence(n: int, risk: float, level: float, start: int | None = None) -> tuple[Counts, Vector]:
-    """The sizes to test, from the smallest on, and the error probability with which each begins a sequence."""
-    begins = _beginnings(n, risk, level) if start is None else {start: level}
-    if not begins:
+    """Return the sizes to test, from the smallest on, and the error probability with which each starts a sequence."""
+    return _ladder(n, _starts(n, risk, level) if start is None else {start: level})
+
+
+def _ladder(n: int, starts: dict[int, float]) -> tuple[Counts, Vector]:
+    """Return growing sizes up to `n` from the smallest start on, and the error probability at each."""
+    if not starts:
         return np.empty(0, np.intp), np.empty(0)
-    sizes = [min(begins)]
+    sizes = [min(starts)]
     while sizes[-1] < n:
         sizes.append(min(n, max(sizes[-1] + 1, math.ceil(sizes[-1] * _GROWTH))))
     planned, weights = np.array(sizes, np.intp), np.zeros(len(sizes))
-    for size, weight in begins.items():
+    for size, weight in starts.items():
         weights[np.searchsorted(planned, size)] += weight
     return planned, weights
 
 
-def _beginnings(n: int, risk: float, level: float) -> dict[int, float]:
-    """The sizes at which sequences begin, with their parts of the error probability: fixed before labels are seen."""
+def _starts(n: int, risk: float, level: float) -> dict[int, float]:
+    """Return the sizes at which sequences start and their error probabilities; fixed before labels are seen."""
     if (fewest := fewest_answers(risk, level)) > n:
         return {}
     shares = _MANY if n >= _MANY_TIMES * fewest else _FEW
-    begins = {smallest_size(errors, risk, share * level): share for errors, share in shares}
+    starts = {smallest_size(errors, risk, share * level): share for errors, share in shares}
     later: list[int] = []
-    while (size := max(begins) * _APART ** (len(later) + 1)) < n:
+    while (size := max(starts) * _APART ** (len(later) + 1)) < n:
         later.append(size)
-    begins |= dict.fromkeys(later, (1 - sum(begins.values())) / max(len(later), 1))
-    within = {size: share for size, share in begins.items() if size <= n}
-    if len(within) <= 1:  # no room for another beginning: nothing is kept back
+    starts |= dict.fromkeys(later, (1 - sum(starts.values())) / max(len(later), 1))
+    within = {size: share for size, share in starts.items() if size <= n}
+    if len(within) <= 1:  # no room for another start: nothing is held back
         return {fewest: level}
     return {size: level * share / sum(within.values()) for size, share in within.items()}
 
 
 def further_answers(answers: Ranked, risk: float, level: float) -> tuple[int | None, bool]:
-    """Return about how many more labelled samples are needed to certify any set, and whether that is a mere minimum.
+    """Return about how many more labelled samples are needed to certify any set, and whether this is only a minimum.
 
-    It asks, of each set that could be accepted, how large it would have to be if mistakes went on at the rate seen
-    (and one more, since the best of many sets is partly lucky). None: all sets are too often wrong.
+    For each set: how large would it have to be if mistakes went on at the same rate? One mistake is added, because the
+    best of many sets is partly lucky. None if all sets are wrong too often.
     """
     n, sizes = len(answers), answers.ends
     errors = answers.errors[sizes]

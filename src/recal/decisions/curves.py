@@ -1,4 +1,4 @@
-"""Decisions of several methods on the same samples, and the share that can be automated at each risk."""
+"""Several decisions side by side: by method, by risk, and by the number of labels."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.checks import check_confidences, check_labels, check_probs
-from recal.decisions.certify import Interval, Ranked, Vector, certified, ranked, share_interval
+from recal.decisions.certify import Counts, Interval, Vector, certified, share_interval
 from recal.decisions.decision import Decision
-from recal.decisions.guarantee import answers_of, decide
+from recal.decisions.guarantee import Answers, decide, decide_part, read_answers
 from recal.decisions.rule import check_share
 from recal.errors import InputError
 from recal.metrics.rows import Classes
@@ -24,7 +23,7 @@ RISKS = tuple(float(f"{risk:.3g}") for risk in np.geomspace(0.001, 0.2, 24))
 
 @dataclass(frozen=True)
 class Gain:
-    """How much more of the answers one method accepts than another, with the interval of that difference."""
+    """How much more one method accepts than another, with the interval of the difference."""
 
     difference: float
     interval: Interval
@@ -67,25 +66,30 @@ def decide_each(
     confidence: float = 0.95,
     *,
     confidences: Mapping[str, ArrayLike | None] | None = None,
+    groups: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
+    per_class: bool = False,
     draws: int = 200,
     random_state: int | None = 0,
     classes: Classes = None,
     **options: Any,
 ) -> Decisions:
-    """Decide with each method's probabilities, and pair the shares that they accept.
+    """Decide with the probabilities of each method, and compare the shares that they accept.
 
-    A gain is the difference to the first method. Its interval comes from resampled rows, the same for all methods, on
-    which every method searches its threshold again: it holds the luck of the threshold, too. Each guarantee is for its
-    own method; choosing the method with the largest share afterwards is not covered by it.
+    A gain is the difference to the first method. Its interval comes from resampled rows, the same for all methods. Each
+    method searches its threshold again on every resample, so the interval includes the luck of the search. Each
+    guarantee holds for its own method; choosing the method with the largest share afterwards is not covered.
 
     Parameters
     ----------
-    methods : mapping of name to probabilities of shape (n_samples, n_classes), all of the same samples
-    y, risk, confidence, classes : as in `decide`
+    methods : mapping of name to probabilities of shape (n_samples, n_classes), or confidences of shape (n_samples,)
+        All for the same samples.
+    y, risk, confidence, groups, clusters, per_class, classes : as in `decide`
+        Resamples are drawn by cluster.
     confidences : mapping of name to what `predict_confidence` gave, optional
         Methods that it does not name are ranked by their largest probabilities.
     draws : int
-        Resamples behind the intervals.
+        Number of resamples.
     random_state : int or None
         Seed of the draws.
     **options
@@ -96,83 +100,74 @@ def decide_each(
     >>> import numpy as np
     >>> from recal.decisions import decide_each
     >>> rng = np.random.default_rng(0)
-    >>> sure = rng.random(3000)
-    >>> y = np.where(rng.random(3000) < 0.7 + 0.3 * sure, 0, 1)
+    >>> score = rng.random(3000)
+    >>> y = np.where(rng.random(3000) < 0.7 + 0.3 * score, 0, 1)
     >>> def probs(confidence):
     ...     return np.column_stack([confidence, 1 - confidence])
-    >>> methods = {"blind": probs(0.5 + 0.5 * rng.random(3000)), "seeing": probs(0.5 + 0.5 * sure)}
-    >>> found = decide_each(methods, y, risk=0.1)
-    >>> found["blind"].possible, found["seeing"].possible, found.gains["seeing"].differs
+    >>> methods = {"blind": probs(0.5 + 0.5 * rng.random(3000)), "seeing": probs(0.5 + 0.5 * score)}
+    >>> decisions = decide_each(methods, y, risk=0.1)
+    >>> decisions["blind"].possible, decisions["seeing"].possible, decisions.gains["seeing"].differs
     (False, True, True)
     """
     if not methods:
         raise InputError("must name at least one method and its probabilities", argument="methods")
-    sure = {name: (confidences or {}).get(name) for name in methods}
+    shapes = {np.shape(probs) for probs in methods.values()}
+    if len(shapes) > 1:
+        raise InputError(
+            f"Methods must answer for the same samples and classes, got {' and '.join(map(str, sorted(shapes)))}."
+        )
+    given = confidences or {}
+    common: dict[str, Any] = {"groups": groups, "clusters": clusters, "per_class": per_class, "classes": classes}
     decisions = {
-        name: decide(probs, y, risk, confidence, confidences=sure[name], classes=classes, **options)
+        name: decide(probs, y, risk, confidence, confidences=given.get(name), **common, **options)
         for name, probs in methods.items()
     }
+    answers = [read_answers(probs, y, given.get(name), **common) for name, probs in methods.items()]
     baseline = next(iter(methods))
-    shares = _resampled_shares(methods, sure, y, decisions[baseline], draws, random_state, classes)
+    shares = _resampled_shares(answers, decisions[baseline], draws, random_state)
     gains = {}
     for index, name in enumerate(methods):
         if name != baseline:
-            drawn = shares[index] - shares[0]
-            low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+            low, high = np.quantile(shares[index] - shares[0], [(1 - confidence) / 2, (1 + confidence) / 2])
             gains[name] = Gain(decisions[name].coverage - decisions[baseline].coverage, (float(low), float(high)))
     return Decisions(decisions, gains, baseline)
 
 
-def _resampled_shares(
-    methods: Mapping[str, ArrayLike],
-    confidences: Mapping[str, ArrayLike | None],
-    y: ArrayLike,
-    like: Decision,
-    draws: int,
-    random_state: int | None,
-    classes: Classes,
-) -> Vector:
-    """The share that each method accepts in each draw, (n_methods, draws)."""
-    arrays = [check_probs(probs) for probs in methods.values()]
-    n, n_classes = arrays[0].shape
-    for array in arrays:
-        if array.shape != (n, n_classes):
-            raise InputError(
-                f"Methods must answer for the same samples and classes, got {(n, n_classes)} and {array.shape}."
-            )
-    labels = check_labels(y, n, n_classes, classes)
-    read = [answers_of(array, labels, confidences[name]) for name, array in zip(methods, arrays)]
-    calibrated = [confidences[name] is not None for name in methods]
-    rng, n_groups = np.random.default_rng(random_state), len(like.parts)
-    level = (1.0 - like.confidence) / n_groups
-    found = np.empty((len(read), draws))
+def _resampled_shares(answers: list[Answers], like: Decision, draws: int, random_state: int | None) -> Vector:
+    """Return the share that each method accepts in each draw, (n_methods, draws)."""
+    rng = np.random.default_rng(random_state)
+    shares = np.empty((len(answers), draws))
     for draw in track(range(draws), "draw"):
-        rows = np.asarray(rng.integers(n, size=n))
-        for index, (answers, sure, wrong) in enumerate(read):
-            accepted = 0
-            for group in range(n_groups):
-                mine = rows if n_groups == 1 else rows[answers[rows] == group]
-                accepted += _accepted(ranked(sure[mine], wrong[mine]), like, level, calibrated[index])
-            found[index, draw] = accepted / n
-    return found
+        rows, clusters = resample(answers[0], 1.0, rng)
+        for index, one in enumerate(answers):
+            shares[index, draw] = _share(one, rows, clusters, like)
+    return shares
 
 
-def _accepted(answers: Ranked, like: Decision, level: float, calibrated: bool) -> int:
-    if not len(answers):
-        return 0
-    sizes = certified(answers, like.risk, level, calibrated=calibrated)
-    if not len(sizes) or like.costs is None:
-        return int(sizes[-1]) if len(sizes) else 0
-    return int(sizes[np.argmin(like.costs.per_answer(answers.errors[sizes], sizes, len(answers)))])
+def resample(answers: Answers, times: float, rng: np.random.Generator) -> tuple[Counts, Counts | None]:
+    """Draw rows with replacement, or whole clusters, and number the drawn clusters."""
+    if answers.clusters is None:
+        return np.asarray(rng.integers(len(answers), size=round(times * len(answers)))), None
+    order, counts = np.argsort(answers.clusters, kind="stable"), np.bincount(answers.clusters)
+    members = np.split(order, np.cumsum(counts)[:-1])
+    drawn = [members[cluster] for cluster in rng.integers(len(counts), size=round(times * len(counts)))]
+    numbers = np.repeat(np.arange(len(drawn)), [len(one) for one in drawn])
+    return np.concatenate(drawn), numbers
+
+
+def _share(answers: Answers, rows: Counts, clusters: Counts | None, like: Decision) -> float:
+    """Return the share of the drawn rows that would be accepted."""
+    drawn, level = answers.take(rows, clusters), (1.0 - like.confidence) / answers.n_groups
+    parts = [decide_part(part, like.risk, level, like.costs, answers.calibrated) for part in drawn.parts()]
+    return sum(part.n_accepted for part in parts) / len(rows)
 
 
 @dataclass(frozen=True)
 class RiskCurve:
-    """The share of answers that can be accepted at each risk: what `decide` finds at each of them.
+    """The share of predictions that can be accepted at each risk, as `decide` finds it.
 
-    Every point has its own guarantee; there is none for the whole curve at once. `seen` is the share at which
-    mistakes reach the risk in these samples, without a guarantee: the distance between the two is what more labels
-    could bring.
+    Every point has its own guarantee; there is none for the whole curve at once. `seen` is the share at which mistakes
+    reach the risk in these samples, without a guarantee. More labels could close the distance between the two.
     """
 
     risks: tuple[float, ...]
@@ -190,9 +185,10 @@ def risk_curve(
     confidence: float = 0.95,
     *,
     confidences: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
     classes: Classes = None,
 ) -> RiskCurve:
-    """Return the share that can be accepted, at each of several risks.
+    """Return the share that can be accepted at each of several risks.
 
     Examples
     --------
@@ -205,21 +201,22 @@ def risk_curve(
     ((0.0, 1.0), (0.049, 1.0))
     """
     check_share(confidence, "confidence")
-    array = check_probs(probs)
-    labels = check_labels(y, len(array), array.shape[1], classes)
-    answers = ranked(*answers_of(array, labels, confidences)[1:])
-    n = len(answers)
-    rates = answers.errors[answers.ends] / answers.ends
-    counts = []
+    part = read_answers(probs, y, confidences, clusters=clusters, classes=classes).parts()[0]
+    rows, evidence = part.all_rows, part.evidence
+    n = len(rows)
+    rates = rows.errors[rows.ends] / rows.ends
+    thresholds = []
     for risk in risks:
-        sizes = certified(answers, check_share(risk, "risks"), 1.0 - confidence, calibrated=confidences is not None)
-        counts.append(int(sizes[-1]) if len(sizes) else 0)
-    within = [answers.ends[rates <= risk] for risk in risks]
+        sizes = certified(evidence, check_share(risk, "risks"), 1.0 - confidence, calibrated=confidences is not None)
+        thresholds.append(evidence.threshold(int(sizes[-1]) if len(sizes) else 0))
+    counts = [int((rows.confidence >= threshold).sum()) for threshold in thresholds]
+    within = [rows.ends[rates <= risk] for risk in risks]
+    scale = len(evidence) / n
     return RiskCurve(
         risks=tuple(float(risk) for risk in risks),
-        thresholds=tuple(answers.threshold(count) for count in counts),
+        thresholds=tuple(thresholds),
         coverage=tuple(count / n for count in counts),
-        intervals=tuple(share_interval(count, n, confidence) for count in counts),
+        intervals=tuple(share_interval(scale * count, scale * n, confidence) for count in counts),
         seen=tuple(float(ends[-1] / n) if len(ends) else 0.0 for ends in within),
         confidence=confidence,
     )
@@ -227,7 +224,7 @@ def risk_curve(
 
 @dataclass(frozen=True)
 class Promise:
-    """What a guarantee could reach with so many times the labels, on average over resamples."""
+    """The share that could be accepted with several times the labels, on average over resamples."""
 
     times: float
     n_samples: int
@@ -243,46 +240,37 @@ def more_labels(
     times: Sequence[float] = (1.0, 2.0, 4.0),
     *,
     confidences: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
     draws: int = 40,
     random_state: int | None = 0,
 ) -> tuple[Promise, ...]:
-    """Say what share could be accepted with so many times the labelled samples.
+    """Estimate the share that could be accepted with several times the labelled samples.
 
-    The samples stand for the population: as many as asked are drawn from them, with replacement, and decided on.
+    The samples stand for the population: samples (or clusters) are drawn from them with replacement and decided on.
 
     Examples
     --------
     >>> import numpy as np
     >>> from recal.decisions import decide, more_labels
-    >>> sure = np.linspace(0.99, 0.5, 400)
-    >>> probs, y = np.column_stack([sure, 1 - sure]), (np.arange(400) % 40 == 39).astype(int)
+    >>> confidence = np.linspace(0.99, 0.5, 400)
+    >>> probs, y = np.column_stack([confidence, 1 - confidence]), (np.arange(400) % 40 == 39).astype(int)
     >>> once, often = more_labels(probs, y, decide(probs, y, risk=0.06), times=(1, 16), draws=20)
     >>> once.coverage < 0.9, often.coverage, often.n_samples
     (True, 1.0, 6400)
     """
-    array = check_probs(probs)
-    labels = check_labels(y, len(array), array.shape[1], like.classes)
-    sure = None if confidences is None else check_confidences(confidences, len(array))
+    if like.rule.groups and groups is None:
+        raise InputError("This decision was made by group: pass groups=, one per sample.", argument="groups")
+    answers = read_answers(probs, y, confidences, groups, clusters, per_class=like.rule.per_class, classes=like.classes)
     rng = np.random.default_rng(random_state)
-    costs = (None, None) if like.costs is None else (like.costs.error, like.costs.review)
-    found = []
+    promises = []
     for factor in track(times, "sizes"):
-        n = round(factor * len(array))
         shares = []
         for _ in track(range(draws), "draw"):
-            rows = rng.integers(len(array), size=n)
-            one = decide(
-                array[rows],
-                labels[rows],
-                like.risk,
-                like.confidence,
-                confidences=None if sure is None else sure[rows],
-                cost_error=costs[0],
-                cost_review=costs[1],
-                per_class=like.rule.per_class,
-            )
-            shares.append(one.coverage)
+            rows, numbers = resample(answers, factor, rng)
+            shares.append(_share(answers, rows, numbers, like))
         low, high = np.quantile(shares, [0.025, 0.975])
         possible = float(np.mean(np.array(shares) > 0))
-        found.append(Promise(float(factor), n, float(np.mean(shares)), (float(low), float(high)), possible))
-    return tuple(found)
+        n = round(factor * len(answers))
+        promises.append(Promise(float(factor), n, float(np.mean(shares)), (float(low), float(high)), possible))
+    return tuple(promises)

@@ -1,30 +1,36 @@
-"""What was decided, and how it reads: a threshold, what it accepts, what it cost, or why nothing can be accepted."""
+"""The result of `decide`: thresholds, what they accept, and why nothing can be accepted."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.decisions.certify import Interval
+from recal.checks import check_graded, check_labels, check_probs, is_graded
+from recal.decisions.certify import Interval, chance_of_so_few, share_interval
 from recal.decisions.rule import DecisionRule
-from recal.errors import InputError
+from recal.engine.clusters import check_names
+from recal.errors import GroupRiskWarning, InputError
+
+# A rule counts as broken in a group if the data would be this unlikely otherwise, all groups together.
+_BROKEN_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a mistake among accepted answers costs and what a review costs, in the same unit."""
+    """The cost of an accepted mistake and of a review, in the same unit."""
 
     error: float
     review: float
 
     @property
     def risk(self) -> float:
-        """The share of mistakes below which accepting an answer costs less than having it reviewed."""
-        return max(self.review / self.error, 1e-300)  # the quotient may be too small to be anything but 0
+        """The share of mistakes below which accepting a prediction costs less than a review."""
+        return max(self.review / self.error, 1e-300)  # the quotient may underflow to 0
 
     def per_answer(self, errors: int | NDArray[Any], accepted: int | NDArray[Any], n_samples: int) -> Any:
         return (self.error * errors + self.review * (n_samples - accepted)) / n_samples
@@ -32,7 +38,21 @@ class Costs:
 
 @dataclass(frozen=True)
 class Part:
-    """What was found among some answers: all of them, or those of one class."""
+    """The decision about some predictions: all of them, those of one class, or those of one group.
+
+    Attributes
+    ----------
+    name : the class or group; None for all predictions
+    threshold : float
+    n_samples, n_accepted, n_errors : int
+        Labelled samples, those accepted, and the mistakes among these.
+    needed : int or None
+        About how many more labelled samples are needed to accept anything; 0 if none, None if no number would do.
+    needed_at_least : bool
+        Whether `needed` is only a minimum.
+    interval : (low, high)
+        95 % interval of the share of mistakes among accepted predictions.
+    """
 
     threshold: float
     n_samples: int
@@ -40,6 +60,8 @@ class Part:
     n_errors: int
     needed: int | None
     needed_at_least: bool
+    name: Any = None
+    interval: Interval = (0.0, 1.0)
 
     @property
     def possible(self) -> bool:
@@ -49,37 +71,140 @@ class Part:
     def coverage(self) -> float:
         return self.n_accepted / self.n_samples if self.n_samples else 0.0
 
+    @property
+    def error_rate(self) -> float:
+        return self.n_errors / self.n_accepted if self.n_accepted else math.nan
+
+    def to_dict(self, key: str) -> dict[str, Any]:
+        """Plain values for JSON; `key` is what the name is called."""
+        return {
+            key: self.name,
+            "threshold": _finite(self.threshold),
+            "coverage": self.coverage,
+            "n_samples": self.n_samples,
+            "n_accepted": self.n_accepted,
+            "n_errors": self.n_errors,
+            "error_rate": _finite(self.error_rate),
+            "interval": list(self.interval),
+            "needed": self.needed,
+        }
+
+
+@dataclass(frozen=True)
+class GroupRisk:
+    """How one rule does in one group of labelled samples.
+
+    `interval` is the 95 % interval of the share of mistakes among accepted predictions. `broken` says whether this
+    share is clearly above the risk, after correcting for the number of groups.
+    """
+
+    name: str
+    n_samples: int
+    n_accepted: int
+    n_errors: int
+    interval: Interval
+    broken: bool
+
+    @property
+    def error_rate(self) -> float:
+        return self.n_errors / self.n_accepted if self.n_accepted else math.nan
+
+    @property
+    def coverage(self) -> float:
+        return self.n_accepted / self.n_samples
+
+
+def risk_by_group(
+    rule: DecisionRule,
+    probs: ArrayLike,
+    y: ArrayLike,
+    groups: ArrayLike,
+    confidences: ArrayLike | None = None,
+    *,
+    classes: Any = None,
+) -> tuple[GroupRisk, ...]:
+    """Return how one rule does in each group of labelled samples, the worst group first.
+
+    A rule that holds on average can fail in a group. A warning names the groups in which it is clearly broken; `decide`
+    with `groups=` gives each group its own threshold and guarantee.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.decisions import DecisionRule, risk_by_group
+    >>> confidence, groups = np.full(400, 0.9), np.repeat(["law", "physics"], 200)
+    >>> correct = np.arange(400) % np.repeat([4, 50], 200) > 0
+    >>> worst, best = risk_by_group(DecisionRule((0.5,), 0.05, 0.95), confidence, correct, groups)
+    >>> worst.name, worst.error_rate, worst.broken, best.broken
+    ('law', 0.25, True, False)
+    """
+    if is_graded(probs):
+        wrong = ~check_graded(probs, y, classes)[1]
+    else:
+        array = check_probs(probs)
+        wrong = array.argmax(axis=1) != check_labels(y, len(array), array.shape[1], classes)
+    names, index = check_names(groups, len(wrong), "groups")
+    accepted = rule.accept(probs, confidences, groups if rule.groups else None)
+    totals = np.bincount(index)
+    counts = np.bincount(index, accepted).astype(int)
+    errors = np.bincount(index, accepted & wrong).astype(int)
+    # Holm's correction: the smallest p-value is compared with level / n, the next with level / (n - 1), ...
+    chances = 1.0 - chance_of_so_few(errors - 1, counts, rule.risk)
+    chances = np.where(errors > 0, chances, 1.0)
+    order = np.argsort(chances, kind="stable")
+    small = chances[order] <= _BROKEN_LEVEL / np.arange(len(names), 0, -1)
+    broken = np.zeros(len(names), np.bool_)
+    broken[order] = np.logical_and.accumulate(small)
+    rows = [
+        GroupRisk(name, int(n), int(m), int(k), share_interval(int(k), int(m), 0.95), bool(bad))
+        for name, n, m, k, bad in zip(names, totals, counts, errors, broken)
+    ]
+    rows.sort(key=lambda row: (-row.interval[0], -np.nan_to_num(row.error_rate), row.name))
+    if bad := [row for row in rows if row.broken]:
+        worst = bad[0]
+        warnings.warn(
+            f"The rule for at most {_percent(rule.risk)} mistakes is clearly broken in {len(bad)} of {len(rows)} "
+            f"groups. The worst is {worst.name!r}: {worst.n_errors:,} of {worst.n_accepted:,} accepted predictions are "
+            "wrong. Use decide(..., groups=groups) for a threshold and a guarantee per group.",
+            GroupRiskWarning,
+            stacklevel=2,
+        )
+    return tuple(rows)
+
 
 @dataclass(frozen=True)
 class Decision:
-    """Which answers may be accepted, and what was found on the way; made by `decide`.
+    """Which predictions can be accepted, and the evidence for it; made by `decide`.
 
     Attributes
     ----------
     threshold : float
-        Accept an answer where the confidence in it is at least this; ``inf`` where nothing may be accepted.
+        Accept a prediction if its confidence is at least this; ``inf`` if nothing can be accepted.
     thresholds : tuple of float
-        The same for each class, where each has its own.
+        The same for each class or group.
     coverage : float
-        The share of answers that is accepted.
+        The share of predictions that is accepted.
     interval : (low, high)
         Of the coverage on new inputs, at `confidence`.
     n_samples, n_accepted, n_errors : int
         Labelled samples, those accepted, and the mistakes among these.
+    n_clusters : int or None
+        The number of clusters, if clusters were given.
     needed : int or None
-        0 where the samples suffice; otherwise about how many more labelled samples would, None if no number of them.
+        0 if the samples suffice; otherwise about how many more labelled samples are needed, None if no number would do.
     rule : DecisionRule
         All that a runtime needs.
     parts : tuple of Part
-        One for all answers, or one for each class that can be answered.
+        One for all predictions, or one for each class or group.
     costs : Costs or None
     supported_risk : float or None
-        Where nothing may be accepted: the lowest risk at which something could be.
+        If nothing can be accepted: the lowest risk at which something could be.
     n_fitted : int
-        About how many of the samples the calibration was fitted on. Above 0 there is no guarantee.
+        About how many of the samples the calibrator was fitted on; only known if `decide` was given the calibrator.
+        Above 0 there is no guarantee.
     lowest_cost : float
-        The mean cost of an answer at the threshold that was cheapest in these samples, without a guarantee: what the
-        guarantee costs is `cost` minus this. NaN where no costs were given.
+        The mean cost of a prediction at the threshold that is cheapest in these samples, without a guarantee. The
+        guarantee costs `cost` minus this. NaN if no costs were given.
     """
 
     rule: DecisionRule
@@ -90,11 +215,13 @@ class Decision:
     supported_risk: float | None = None
     n_fitted: int = 0
     lowest_cost: float = math.nan
+    n_clusters: int | None = None
 
     @property
     def threshold(self) -> float:
-        if self.rule.per_class:
-            raise InputError("Each class has a threshold of its own here; read `thresholds`.")
+        if len(self.rule.thresholds) > 1:
+            each = "class" if self.rule.per_class else "group"
+            raise InputError(f"Each {each} has its own threshold here; read `thresholds`.")
         return self.rule.thresholds[0]
 
     @property
@@ -127,12 +254,12 @@ class Decision:
 
     @property
     def error_rate(self) -> float:
-        """The share of mistakes among accepted answers, as observed; the guarantee is `risk`."""
+        """The observed share of mistakes among accepted predictions; the guarantee is `risk`."""
         return self.n_errors / self.n_accepted if self.n_accepted else math.nan
 
     @property
     def possible(self) -> bool:
-        """Whether anything may be accepted."""
+        """Whether anything can be accepted."""
         return self.n_accepted > 0
 
     @property
@@ -144,19 +271,32 @@ class Decision:
 
     @property
     def suggested_risk(self) -> float | None:
-        """`supported_risk` rounded up to two digits; None where something may be accepted, or at no risk."""
+        """`supported_risk` rounded up to two digits; None if something can be accepted, or at no risk."""
         return None if self.supported_risk is None else _round_up(self.supported_risk)
 
     @property
     def cost(self) -> float:
-        """The mean cost of an answer under this rule, as observed; NaN where no costs were given."""
+        """The observed mean cost of a prediction under this rule; NaN if no costs were given."""
         if self.costs is None:
             return math.nan
         return float(self.costs.per_answer(self.n_errors, self.n_accepted, self.n_samples))
 
-    def accept(self, probs: ArrayLike, confidences: ArrayLike | None = None) -> NDArray[np.bool_]:
-        """Say of each row of probabilities whether its answer is accepted; see `DecisionRule.accept`."""
-        return self.rule.accept(probs, confidences)
+    @property
+    def table(self) -> tuple[Part, ...]:
+        """The parts, worst first: those that accept nothing, then by the share of mistakes among accepted ones."""
+        return tuple(sorted(self.parts, key=lambda part: (part.possible, -np.nan_to_num(part.error_rate))))
+
+    def accept(
+        self, probs: ArrayLike, confidences: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> NDArray[np.bool_]:
+        """Return whether each prediction is accepted; see `DecisionRule.accept`."""
+        return self.rule.accept(probs, confidences, groups)
+
+    def by_group(
+        self, probs: ArrayLike, y: ArrayLike, groups: ArrayLike, confidences: ArrayLike | None = None
+    ) -> tuple[GroupRisk, ...]:
+        """Return how this rule does in each group of labelled samples, worst first; see `risk_by_group`."""
+        return risk_by_group(self.rule, probs, y, groups, confidences, classes=self.classes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a threshold that accepts nothing is None."""
@@ -174,42 +314,42 @@ class Decision:
             "n_fitted": self.n_fitted,
             "message": str(self),
         }
+        if self.n_clusters is not None:
+            plain["n_clusters"] = self.n_clusters
         if self.costs is not None:
             plain["cost"] = self.cost
             plain["lowest_cost"] = self.lowest_cost
             plain["cost_error"], plain["cost_review"] = self.costs.error, self.costs.review
-        if not self.rule.per_class:
+        if len(self.parts) == 1 and not self.rule.groups:
             return {"threshold": _finite(self.threshold), **plain}
-        names = self.classes or tuple(range(len(self.parts)))
-        rows = [
-            {
-                "class": name,
-                "threshold": _finite(part.threshold),
-                "coverage": part.coverage,
-                "n_samples": part.n_samples,
-                "n_accepted": part.n_accepted,
-                "n_errors": part.n_errors,
-                "needed": 0 if part.possible else part.needed,
-            }
-            for name, part in zip(names, self.parts)
-        ]
-        return {"thresholds": [_finite(value) for value in self.thresholds], **plain, "by_class": rows}
+        thresholds = [_finite(value) for value in self.thresholds]
+        if self.rule.groups:
+            by = {"by_group": [part.to_dict("group") for part in self.table]}
+        else:
+            by = {"by_class": [part.to_dict("class") for part in self.parts]}
+        return {"thresholds": thresholds, **plain, **by}
 
     def __str__(self) -> str:
         if not self.possible:
             return f"No answer can be accepted: {self._why()}"
         low, high = self.interval
-        each = " in each class" if self.rule.per_class else ""
-        where = "" if self.rule.per_class else f"from a confidence of {self.threshold:.6g} on, "
+        each = self._each
+        where = "" if each else f"from a confidence of {self.threshold:.6g} on, "
         void = f" No guarantee: {self.n_fitted:,} of these samples were used in the fit." if self.n_fitted else ""
+        units = "" if self.n_clusters is None else f" in {self.n_clusters:,} clusters"
         return (
             f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}), {where}with at most "
-            f"{_percent(self.risk)} of them wrong{each}, at {_percent(self.confidence)} confidence; "
-            f"{self.n_errors:,} mistakes among {self.n_accepted:,} accepted were seen.{self._price()}{void}"
+            f"{_percent(self.risk)} of them wrong{f' in each {each}' if each else ''}, at {_percent(self.confidence)} "
+            f"confidence; {self.n_errors:,} mistakes among {self.n_accepted:,} accepted{units} were seen."
+            f"{self._price()}{self._refused()}{void}"
         )
 
+    @property
+    def _each(self) -> str:
+        return "group" if self.rule.groups else "class" if self.rule.per_class else ""
+
     def _price(self) -> str:
-        """What the guarantee costs, where costs were given."""
+        """Return what the guarantee costs, if costs were given."""
         if self.costs is None:
             return ""
         return (
@@ -217,31 +357,46 @@ class Decision:
             f"guarantee, {self.lowest_cost:.3g}."
         )
 
+    def _refused(self) -> str:
+        """Name groups of which nothing can be accepted yet, and the labels that they need."""
+        refused = [part for part in self.parts if not part.possible] if self.rule.groups else []
+        if not refused:
+            return ""
+        shown = [f"{part.name} ({_labels_needed(part)})" for part in refused[:3]]
+        rest = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
+        return f" No answer can be accepted yet in {len(refused)} groups: {', '.join(shown)}{rest}."
+
     def _why(self) -> str:
         samples = f"{self.n_samples:,} labelled samples"
-        known = self.suggested_risk
-        instead = "" if known is None else f" They can show a risk of {_percent(known)}."
+        if self.n_clusters is not None:
+            samples += f" in {self.n_clusters:,} clusters"
+        risk = self.suggested_risk
+        instead = "" if risk is None else f" They can show a risk of {_percent(risk)}."
         if self.needed is None:
             return (
                 f"in these {samples} mistakes are more frequent than {_percent(self.risk)} even among the most "
                 f"confident answers. More labels would not change that; a higher risk or a better model would.{instead}"
             )
         least = "at least " if all(part.needed_at_least for part in self.parts if part.needed == self.needed) else ""
-        each = "for each class " if self.rule.per_class else ""
+        each = f"for each {self._each} " if self._each else ""
         return (
             f"{samples} cannot show a risk below {_percent(self.risk)} {each}at {_percent(self.confidence)} "
             f"confidence. You need {least}about {_round(self.needed):,} more labelled samples.{instead}"
         )
 
 
+def _labels_needed(part: Part) -> str:
+    return "too many mistakes" if part.needed is None else f"about {_round(part.needed):,} more labels"
+
+
 def _round(number: int) -> int:
-    """Two digits: a number of samples that is an estimate should look like one."""
+    """Round up to two digits: an estimated number of samples should look like an estimate."""
     digits = max(0, len(str(number)) - 2)
     return int(math.ceil(number / 10**digits) * 10**digits)
 
 
 def _round_up(risk: float) -> float:
-    """Two digits, and never below what was shown."""
+    """Round up to two digits, never below what was shown."""
     digits = 1 - math.floor(math.log10(risk))
     return math.ceil(risk * 10**digits) / 10**digits
 

@@ -1,9 +1,10 @@
-"""How much can be automated: the threshold above which answers may be accepted, with a guarantee."""
+"""How much can be automated: the threshold above which predictions can be accepted, with a guarantee."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,21 +12,30 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import Calibrator, as_views
 from recal.calibrators.machinery.folds import stratified_folds
-from recal.checks import Floats, Labels, check_confidences, check_labels, check_probs
-from recal.decisions.certify import Ranked, Vector, certified, further_answers, ranked, share_interval
+from recal.checks import Floats, Labels, check_confidences, check_graded, check_labels, check_probs, is_graded
+from recal.decisions.certify import (
+    Counts,
+    Ranked,
+    Vector,
+    certified,
+    cluster_share_interval,
+    further_answers,
+    one_row_per_cluster,
+    ranked,
+    share_interval,
+)
 from recal.decisions.decision import Costs, Decision, Part
 from recal.decisions.rule import DecisionRule, Reads, check_share, is_number
-from recal.engine.same_rows import fitted_rows, warn_of_fitted
-from recal.errors import FewSamplesWarning, InputError
+from recal.engine.clusters import check_clusters, check_names, cluster_folds, near_duplicates
+from recal.engine.same_rows import matters, warn_of_fitted
+from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
 from recal.metrics.rows import Classes
 from recal.views import Views
 
-REMEDY = (
-    "Decide on other labelled samples. Where there are none, recal.decisions.decide_crossfitted "
+_OTHER_SAMPLES = (
+    "Decide on other labelled samples. If there are none, recal.decisions.decide_crossfitted "
     "(recal decide --cross-fit) uses the same samples for both."
 )
-# Of each sample: its answer, the confidence in it, whether it is wrong.
-Read = tuple[Labels, Vector, NDArray[np.bool_]]
 
 
 def decide(
@@ -35,38 +45,52 @@ def decide(
     confidence: float = 0.95,
     *,
     confidences: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
+    calibrator: Any = None,
     cost_error: float | None = None,
     cost_review: float | None = None,
     per_class: bool = False,
     classes: Classes = None,
 ) -> Decision:
-    """Find the confidence threshold above which at most a share `risk` of the answers is wrong, with a guarantee.
+    """Find the confidence threshold above which at most a share `risk` of the predictions is wrong, with a guarantee.
 
-    With probability at least `confidence` over the labelled samples, the true share of mistakes among accepted answers
-    is at most `risk`. The bound is exact (binomial) and holds for the search over thresholds, too: see
-    `recal.decisions.search`. The samples must be like those to come, and not those that the calibrator was fitted on.
+    With probability at least `confidence` over the labelled samples, the true share of mistakes among accepted
+    predictions is at most `risk`. The bound is exact (binomial), and the search over thresholds is accounted for: see
+    `recal.decisions.certify`. The samples must be like those to come, and must not be those of the calibrator's fit.
+    This is only checked if you pass the calibrator; plain arrays do not say where they come from.
 
     Parameters
     ----------
-    probs : array-like of shape (n_samples, n_classes)
-        Calibrated or not; the guarantee holds for any. Better confidence accepts more.
+    probs : array-like of shape (n_samples, n_classes) or (n_samples,)
+        Probabilities of all classes; or the confidence of each answer of any system, and `y` says which are right. The
+        guarantee holds for any numbers. Better confidence accepts more.
     y : array-like of shape (n_samples,)
-        Integers are column indices; anything else needs `classes`.
+        Labels: integers are column indices, anything else needs `classes`. With 1-D confidences, whether each answer
+        is right.
     risk : float
-        The largest share of mistakes among accepted answers. Given costs replace it.
+        The largest share of mistakes among accepted predictions. Costs replace it.
     confidence : float
         The probability that the guarantee holds.
     confidences : array-like of shape (n_samples,), optional
-        What `predict_confidence` gave; by default each row's largest probability. They rank answers better where a
-        calibrator keeps answers that it finds unlikely, and the rule then reads them, too. Being calibrated, they also
-        say where the search had best begin, which accepts more where samples are few. The guarantee holds for any.
+        What `predict_confidence` gave; by default the largest probability of each row. If a calibrator keeps
+        predictions that it finds unlikely, they rank predictions better, and the rule then reads them, too. Because
+        they are calibrated, they also say where the search should start, which accepts more with few samples.
+    groups : array-like of shape (n_samples,), optional
+        One threshold and one guarantee for each group (subject, customer, camera), all of them at once. Groups without
+        enough evidence accept nothing; `Decision.table` says how many labels they need.
+    clusters : array-like of shape (n_samples,), optional
+        Rows that belong together: frames of a video, samples of a patient. They are dependent, and the guarantee only
+        holds if you say so. The evidence then comes from one random row per cluster.
+    calibrator : Calibrator, optional
+        The fitted calibrator that gave `probs`, to check that these are not the samples of its fit.
     cost_error, cost_review : float, optional
-        The cost of an accepted error and of a review. The threshold is then the one with the lowest cost among those
-        that are, with the given confidence, cheaper than reviewing every answer.
+        The cost of an accepted mistake and of a review. The threshold is then the cheapest one of those that are, with
+        the given confidence, cheaper than reviewing everything.
     per_class : bool
-        One threshold for each class that can be answered, and the guarantee for each of them, all at once.
+        One threshold and one guarantee for each predicted class: groups that are the predicted classes.
     classes : sequence of length n_classes, optional
-        The columns' names, in the columns' order.
+        The names of the columns, in order.
 
     Examples
     --------
@@ -74,9 +98,11 @@ def decide(
     >>> from recal import decide
     >>> rng = np.random.default_rng(0)
     >>> right = rng.random(2000) < 0.97
-    >>> found = decide(np.where(right, 0.9, 0.6)[:, None] * [1, -1] + [0, 1], np.where(right, 0, 1), risk=0.02)
-    >>> found.threshold, found.coverage > 0.9, found.needed
+    >>> decision = decide(np.where(right, 0.9, 0.6)[:, None] * [1, -1] + [0, 1], np.where(right, 0, 1), risk=0.02)
+    >>> decision.threshold, decision.coverage > 0.9, decision.needed
     (0.75, True, 0)
+    >>> decide(np.where(right, 0.9, 0.6), right, risk=0.02).threshold  # the confidence of each answer
+    0.75
     >>> print(decide([[0.9, 0.1], [0.8, 0.2]], [0, 0]))  # doctest: +NORMALIZE_WHITESPACE
     No answer can be accepted: 2 labelled samples cannot show a risk below 1% at 95% confidence. You need at least
     about 300 more labelled samples.
@@ -84,71 +110,192 @@ def decide(
     check_share(risk, "risk")
     level = 1.0 - check_share(confidence, "confidence")
     costs = _check_costs(cost_error, cost_review)
-    array = check_probs(probs)
-    labels = check_labels(y, len(array), array.shape[1], classes)
     bound = risk if costs is None else costs.risk
-    read = answers_of(array, labels, confidences)
-    groups = by_answer(read, array.shape[1]) if per_class else [ranked(*read[1:])]
-    calibrated = confidences is not None
-    parts = tuple(_part(group, bound, level / len(groups), costs, calibrated) for group in groups)
-    rule = DecisionRule(
-        tuple(part.threshold for part in parts), risk=bound, confidence=confidence, reads=_reads(array, read)
+    answers = read_answers(probs, y, confidences, groups, clusters, per_class=per_class, classes=classes)
+    n_fitted = _fitted_rows(calibrator, probs, len(answers))
+    if clusters is None and answers.log_probs is not None:
+        _warn_of_copies(answers.log_probs, answers.wrong)
+    parts = tuple(
+        decide_part(part, bound, level / answers.n_groups, costs, answers.calibrated, name)
+        for name, part in zip(answers.names, answers.parts())
     )
-    accepted = sum(part.n_accepted for part in parts)
-    names = None if classes is None else tuple(np.asarray(classes).tolist())
-    supported = None if accepted or per_class else _supported(groups[0], bound, level)
-    fitted = fitted_rows(array)
-    warn_of_fitted(fitted, len(array), "the guarantee does not hold", REMEDY)
+    rule = DecisionRule(
+        tuple(part.threshold for part in parts),
+        risk=bound,
+        confidence=confidence,
+        reads=answers.reads,
+        groups=() if groups is None else tuple(answers.names),
+    )
+    accepted = answers.confidence >= np.asarray(rule.thresholds)[answers.group]
+    interval = (
+        share_interval(int(accepted.sum()), len(accepted), confidence)
+        if answers.clusters is None
+        else cluster_share_interval(accepted, answers.clusters, confidence)
+    )
+    alone = answers.n_groups == 1 and not accepted.any()
     return Decision(
         rule,
         parts,
-        share_interval(accepted, len(array), confidence),
+        interval,
         costs,
-        names,
-        supported,
-        fitted,
-        _lowest(groups, costs),
+        None if classes is None else tuple(np.asarray(classes).tolist()),
+        _supported(answers.parts()[0].evidence, bound, level) if alone else None,
+        n_fitted,
+        _lowest(answers, costs),
+        None if answers.clusters is None else int(answers.clusters.max()) + 1,
     )
 
 
-def answers_of(probs: Floats, labels: Labels, confidences: ArrayLike | None = None) -> Read:
-    """Each sample's answer, the confidence in it, and whether it is wrong."""
-    answers = probs.argmax(axis=1)
-    if confidences is None:
-        sure = probs[np.arange(len(probs)), answers].astype(np.float64)
+@dataclass(frozen=True)
+class Evidence:
+    """Predictions of one group, and those of them that the bound is computed from: all, or one row per cluster."""
+
+    all_rows: Ranked
+    evidence: Ranked
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Predictions with their confidence, whether they are wrong, and their group."""
+
+    confidence: Vector
+    wrong: NDArray[np.bool_]
+    group: Counts  # of each row, 0..n_groups-1
+    names: tuple[Any, ...]  # of the groups
+    clusters: Counts | None
+    reads: Reads
+    calibrated: bool  # whether confidences were given, so that they may choose where the search starts
+    log_probs: Vector | None = None  # to look for near-copies
+
+    def __len__(self) -> int:
+        return len(self.confidence)
+
+    @property
+    def n_groups(self) -> int:
+        return len(self.names)
+
+    def take(self, rows: Counts, clusters: Counts | None = None) -> Answers:
+        """Return some rows, with new cluster numbers."""
+        confidence, wrong, group = self.confidence[rows], self.wrong[rows], self.group[rows]
+        return replace(self, confidence=confidence, wrong=wrong, group=group, clusters=clusters, log_probs=None)
+
+    def parts(self) -> list[Evidence]:
+        """Return the predictions of each group."""
+        order = np.argsort(self.group, kind="stable")
+        cuts = np.searchsorted(self.group[order], np.arange(1, self.n_groups))
+        return [self._evidence(rows) for rows in np.split(order, cuts)]
+
+    def _evidence(self, rows: Counts) -> Evidence:
+        confidence, wrong = self.confidence[rows], self.wrong[rows]
+        everything = ranked(confidence, wrong)
+        if self.clusters is None or not len(rows):
+            return Evidence(everything, everything)
+        _, clusters = np.unique(self.clusters[rows], return_inverse=True)
+        drawn = one_row_per_cluster(confidence, wrong, clusters.astype(np.intp))
+        return Evidence(everything, ranked(confidence[drawn], wrong[drawn]))
+
+
+def read_answers(
+    probs: ArrayLike,
+    y: ArrayLike,
+    confidences: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
+    *,
+    per_class: bool = False,
+    classes: Classes = None,
+) -> Answers:
+    """Check what `decide` is given and put it into one form."""
+    if is_graded(probs):
+        confidence, right = check_graded(probs, y, classes, confidences)
+        if per_class:
+            raise InputError("A threshold per class needs the probabilities of all classes.", argument="per_class")
+        wrong, predictions, n_classes, reads, logs = ~right, None, 0, "confidence", None
     else:
-        sure = check_confidences(confidences, len(probs))
-    return answers, sure, answers != labels
+        array = check_probs(probs)
+        labels = check_labels(y, len(array), array.shape[1], classes)
+        predictions, n_classes = array.argmax(axis=1), array.shape[1]
+        largest = array[np.arange(len(array)), predictions].astype(np.float64)
+        confidence = largest if confidences is None else check_confidences(confidences, len(array))
+        wrong, reads = predictions != labels, _reads(largest, confidence)
+        logs = np.log(np.maximum(np.asarray(array, np.float64), 1e-12))
+    n = len(wrong)
+    if groups is not None and per_class:
+        raise InputError("Give either groups or per_class=True.", argument="groups")
+    names: tuple[Any, ...] = (None,)
+    group = np.zeros(n, np.intp)
+    if groups is not None:
+        names, group = check_names(groups, n, "groups")
+    elif per_class:
+        assert predictions is not None
+        names = tuple(range(n_classes)) if classes is None else tuple(np.asarray(classes).tolist())
+        group = predictions
+    units = None if clusters is None else check_clusters(clusters, n)
+    return Answers(confidence, wrong, group, names, units, reads, confidences is not None, logs)  # type: ignore[arg-type]
 
 
-def _reads(probs: Floats, read: Read) -> Reads:
-    """Confidences that are the largest probabilities in every row need not be given to the rule again."""
-    answers, sure, _ = read
-    same = np.allclose(probs[np.arange(len(probs)), answers], sure, rtol=1e-6, atol=0.0)
-    return "maximum" if same else "confidence"
+def _reads(largest: Vector, confidence: Vector) -> Reads:
+    """If confidences equal the largest probabilities, the rule need not be given them again."""
+    return "maximum" if np.allclose(largest, confidence, rtol=1e-6, atol=0.0) else "confidence"
 
 
-def by_answer(read: Read, n_classes: int) -> list[Ranked]:
-    """The answers of each class, ranked."""
-    answers, sure, wrong = read
-    order = np.argsort(answers, kind="stable")
-    cuts = np.searchsorted(answers[order], np.arange(1, n_classes))
-    return [ranked(sure[rows], wrong[rows]) for rows in np.split(order, cuts)]
+def decide_part(
+    rows: Evidence, risk: float, level: float, costs: Costs | None, calibrated: bool, name: Any = None
+) -> Part:
+    """Decide about one group: the largest certified set, or the cheapest one."""
+    n, evidence = len(rows.all_rows), rows.evidence
+    sizes = certified(evidence, risk, level, calibrated=calibrated) if n else np.empty(0, np.intp)
+    if not len(sizes):
+        needed, at_least = further_answers(evidence, risk, level) if len(evidence) else (None, True)
+        if needed is not None and len(evidence):
+            needed = math.ceil(needed * n / len(evidence))
+        return Part(math.inf, n, 0, 0, needed, at_least, name)
+    errors = evidence.errors[sizes]
+    best = len(sizes) - 1 if costs is None else int(np.argmin(costs.per_answer(errors, sizes, len(evidence))))
+    threshold = evidence.threshold(int(sizes[best]))
+    count = int((rows.all_rows.confidence >= threshold).sum())
+    mistakes = int(rows.all_rows.errors[count])
+    # With clusters, the interval counts one row per cluster.
+    share = len(evidence) / n
+    return Part(threshold, n, count, mistakes, 0, False, name, share_interval(share * mistakes, share * count, 0.95))
 
 
-def _lowest(groups: list[Ranked], costs: Costs | None) -> float:
-    """The mean cost of an answer if each group had the threshold that is cheapest in these samples."""
+def _fitted_rows(calibrator: Any, probs: ArrayLike, n_samples: int) -> int:
+    """Return how many samples the calibrator was fitted on, with a warning; 0 if no calibrator was given."""
+    if calibrator is None:
+        return 0
+    if not hasattr(calibrator, "fitted_rows"):
+        raise InputError("must be a fitted calibrator", argument="calibrator", came=f"got {type(calibrator).__name__}")
+    count = int(calibrator.fitted_rows(probs))
+    warn_of_fitted(count, n_samples, "the guarantee does not hold", _OTHER_SAMPLES, stacklevel=4)
+    return count if matters(count, n_samples) else 0
+
+
+def _warn_of_copies(log_probs: Vector, wrong: NDArray[np.bool_]) -> None:
+    count = near_duplicates(log_probs, wrong)
+    if count:
+        warnings.warn(
+            f"{count:,} of {len(wrong):,} rows are near-copies of another row, and rows must be independent for the "
+            "guarantee to hold. Pass clusters= (recal: --cluster COLUMN), one name for all copies of an input.",
+            DependentRowsWarning,
+            stacklevel=3,
+        )
+
+
+def _lowest(answers: Answers, costs: Costs | None) -> float:
+    """Return the mean cost if each group had the threshold that is cheapest in these samples."""
     if costs is None:
         return math.nan
-    total, n_samples = 0.0, sum(map(len, groups))
-    for one in groups:
+    total = 0.0
+    for part in answers.parts():
+        one = part.all_rows
         sizes = np.r_[0, one.ends]
         total += float(np.min(costs.per_answer(one.errors[sizes], sizes, len(one)))) * len(one) if len(one) else 0.0
-    return total / n_samples
+    return total / len(answers)
 
 
 def _supported(answers: Ranked, risk: float, level: float) -> float | None:
-    """The lowest risk above `risk` at which these answers allow anything to be accepted, to 1 % of itself."""
+    """Return the lowest risk above `risk` at which anything can be accepted, to 1 % of itself."""
     low, high = risk, 0.5
     if risk >= high or not len(certified(answers, high, level)):
         return None
@@ -156,19 +303,6 @@ def _supported(answers: Ranked, risk: float, level: float) -> float | None:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if len(certified(answers, middle, level)) else (middle, high)
     return high
-
-
-def _part(answers: Ranked, risk: float, level: float, costs: Costs | None, calibrated: bool) -> Part:
-    """Decide about some answers: the largest certified set, or the one that costs least."""
-    n = len(answers)
-    sizes = certified(answers, risk, level, calibrated=calibrated) if n else np.empty(0, np.intp)
-    if not len(sizes):
-        needed, at_least = further_answers(answers, risk, level) if n else (None, True)
-        return Part(math.inf, n, 0, 0, needed, at_least)
-    errors = answers.errors[sizes]
-    best = len(sizes) - 1 if costs is None else int(np.argmin(costs.per_answer(errors, sizes, n)))
-    count = int(sizes[best])
-    return Part(answers.threshold(count), n, count, int(errors[best]), 0, False)
 
 
 def _check_costs(error: float | None, review: float | None) -> Costs | None:
@@ -197,27 +331,30 @@ def decide_crossfitted(
     confidence: float = 0.95,
     *,
     folds: int = 10,
+    clusters: ArrayLike | None = None,
     classes: Classes = None,
     random_state: int = 0,
     **options: Any,
 ) -> tuple[Calibrator, Decision]:
-    """Fit a calibrator and decide, where the labelled samples are too few to be parted in two.
+    """Fit a calibrator and decide on the same samples, if there are too few of them to split.
 
-    The samples are parted into folds. Each sample's confidence comes from a calibrator that was fitted on the other
-    folds, and the threshold is searched among these confidences. The calibrator that is returned is fitted on all
-    samples and holds the rule as its `decision_`.
+    The samples are divided into folds. The confidence of each sample comes from a calibrator that was fitted on the
+    other folds, and the threshold is searched among these confidences. The calibrator that is returned is fitted on all
+    samples and has the rule as its `decision_`.
 
-    The guarantee is measured, not proved: the calibrator that is used is not quite any of those that gave the
-    confidences. `docs/deciding.md` shows how often the true share of mistakes was above the risk.
+    The guarantee is measured, not proven, because the final calibrator differs slightly from those of the folds.
+    `docs/deciding.md` shows how often the true share of mistakes was above the risk.
 
     Parameters
     ----------
     calibrator : Calibrator
-        Its method and options are taken; it is not changed.
+        Its method and options are used; it is not changed.
     X : Views, or logits of shape (n_samples, n_classes)
-    y : labels of shape (n_samples,), optional where the views hold them
+    y : labels of shape (n_samples,), optional if the views hold them
     risk, confidence, classes, **options : as in `decide`
     folds : int
+    clusters : array-like of shape (n_samples,), optional
+        As in `decide`; folds never divide a cluster.
     random_state : int
         Draws the folds.
 
@@ -233,8 +370,8 @@ def decide_crossfitted(
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 3, 800)
     >>> logits = 5 * np.eye(3)[y] + rng.normal(0, 1.5, (800, 3))
-    >>> calibrator, found = decide_crossfitted(TemperatureScaling(), logits, y, risk=0.05)
-    >>> found.possible, calibrator.accept(logits).mean() > 0.9
+    >>> calibrator, decision = decide_crossfitted(TemperatureScaling(), logits, y, risk=0.05)
+    >>> decision.possible, calibrator.accept(logits).mean() > 0.9
     (True, np.True_)
     """
     from sklearn.base import clone
@@ -245,32 +382,44 @@ def decide_crossfitted(
         raise InputError("Labels are needed to decide: pass them as `y`, or use views that hold them.")
     labels = views.labels if y is None else check_labels(y, views.n_samples, views.n_classes, names)
     assert labels is not None
-    probs, sure = crossfitted_answers(calibrator, views, labels, folds=folds, classes=names, random_state=random_state)
+    probs, confidences = crossfitted_answers(
+        calibrator, views, labels, folds=folds, clusters=clusters, classes=names, random_state=random_state
+    )
     truth = labels if names is None else np.asarray(names)[labels]
-    given = None if names is None else tuple(np.asarray(names).tolist())
-    decision = decide(probs, truth, risk, confidence, confidences=sure, classes=given, **options)
-    whole: Calibrator = clone(calibrator).fit(views, truth, classes=names)
-    whole.decision_ = decision.rule
-    return whole, decision
+    columns = None if names is None else tuple(np.asarray(names).tolist())
+    decision = decide(
+        probs, truth, risk, confidence, confidences=confidences, clusters=clusters, classes=columns, **options
+    )
+    final: Calibrator = clone(calibrator).fit(views, truth, classes=names)
+    final.decision_ = decision.rule
+    return final, decision
 
 
 def crossfitted_answers(
-    calibrator: Calibrator, views: Views, labels: Labels, *, folds: int, classes: Classes, random_state: int
+    calibrator: Calibrator,
+    views: Views,
+    labels: Labels,
+    *,
+    folds: int,
+    classes: Classes,
+    random_state: int,
+    clusters: ArrayLike | None = None,
 ) -> tuple[Floats, Floats]:
     """Return each sample's probabilities and confidence from a fit on the other folds; `labels` are columns."""
     from sklearn.base import clone
 
     if isinstance(folds, bool) or not isinstance(folds, int) or not 2 <= folds <= len(labels):
         raise InputError(
-            "must be a whole number from 2 to that of the samples", argument="folds", came=f"got {folds!r}"
+            "must be a whole number from 2 to the number of samples", argument="folds", came=f"got {folds!r}"
         )
-    fold = stratified_folds(labels, folds, np.random.default_rng(random_state))
+    rng = np.random.default_rng(random_state)
+    fold = stratified_folds(labels, folds, rng) if clusters is None else cluster_folds(clusters, labels, folds, rng)
     truth = labels if classes is None else np.asarray(classes)[labels]
-    probs, sure = np.empty(views.logits.shape), np.empty(len(labels))
+    probs, confidences = np.empty(views.logits.shape), np.empty(len(labels))
     for number in range(folds):
         rest, left = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FewSamplesWarning)
             fitted = clone(calibrator).fit(views[rest], truth[rest], classes=classes)
-        probs[left], sure[left] = fitted._answer(views[left])
-    return probs, sure
+        probs[left], confidences[left] = fitted.predict_both(views[left])
+    return probs, confidences

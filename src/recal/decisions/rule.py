@@ -1,37 +1,41 @@
-"""Which answers are accepted: the small value that a decision leaves behind and that every runtime applies."""
+"""A decision rule: the small value that `decide` produces and that every runtime applies."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_confidences, check_probs
-from recal.errors import InputError
+from recal.checks import check_confidences, check_probs, is_graded
+from recal.engine.clusters import check_names
+from recal.errors import InputError, UnseenGroupsWarning
 
 Reads = Literal["maximum", "confidence"]
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRule:
-    """Accept an answer where the confidence in it reaches the threshold; leave the others to a person.
+    """Accept a prediction if its confidence reaches the threshold; leave the others to a person.
 
-    The answer is the column of the largest probability, the first where several are equal.
+    The prediction is the column of the largest probability, the first of equal ones.
 
     Parameters
     ----------
     thresholds : tuple of float
-        One for all classes, or one for each class that can be answered; ``inf`` accepts none of them.
+        One threshold for all, one per predicted class, or one per group; ``inf`` accepts nothing.
     risk : float
-        The share of mistakes among accepted answers that was asked for, in (0, 1).
+        The largest share of mistakes among accepted predictions, in (0, 1).
     confidence : float
         The probability that the bound holds, in (0, 1).
     reads : {"maximum", "confidence"}
-        What is compared with the threshold: each row's largest probability, or the confidence in the answer, as
-        `predict_confidence` gives it. The two differ where a calibrator keeps answers that it finds unlikely.
+        What is compared with the threshold: the largest probability of a row, or its confidence as given by
+        `predict_confidence`. The two differ if a calibrator keeps predictions that it finds unlikely.
+    groups : tuple of str
+        The name of the group of each threshold; empty if thresholds do not depend on groups.
 
     Examples
     --------
@@ -39,12 +43,15 @@ class DecisionRule:
     >>> rule = DecisionRule((0.9,), risk=0.01, confidence=0.95)
     >>> rule.accept([[0.95, 0.05], [0.4, 0.6]])
     array([ True, False])
+    >>> rule.accept([0.95, 0.6])  # the confidence of each answer
+    array([ True, False])
     """
 
     thresholds: tuple[float, ...]
     risk: float
     confidence: float
     reads: Reads = "maximum"
+    groups: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.thresholds, tuple) or not self.thresholds:
@@ -52,41 +59,84 @@ class DecisionRule:
                 "must be a tuple of one or more numbers", argument="thresholds", came=f"got {self.thresholds!r}"
             )
         for threshold in self.thresholds:
-            # Not above 1 but for "none": a probability never gets there, and a typing error would go unseen.
+            # A finite threshold above 1 would accept nothing and is most likely a typing error.
             if not is_number(threshold) or not (0 <= threshold <= 1 or threshold == math.inf):
                 raise InputError(f"A threshold lies in [0, 1], or is inf to accept nothing, got {threshold!r}.")
         check_share(self.risk, "risk")
         check_share(self.confidence, "confidence")
         if self.reads not in ("maximum", "confidence"):
             raise InputError("must be 'maximum' or 'confidence'", argument="reads", came=f"got {self.reads!r}")
+        if not isinstance(self.groups, tuple) or not all(isinstance(name, str) for name in self.groups):
+            raise InputError("must be a tuple of names", argument="groups", came=f"got {self.groups!r}")
+        if self.groups and (len(self.groups) != len(self.thresholds) or len(set(self.groups)) < len(self.groups)):
+            raise InputError("must name each threshold once", argument="groups")
 
     @property
     def per_class(self) -> bool:
-        """Whether each class that can be answered has a threshold of its own."""
-        return len(self.thresholds) > 1
+        """Whether each predicted class has its own threshold."""
+        return len(self.thresholds) > 1 and not self.groups
 
-    def accept(self, probs: ArrayLike, confidences: ArrayLike | None = None) -> NDArray[np.bool_]:
-        """Say of each row of probabilities, (n_samples, n_classes), whether its answer is accepted.
+    def accept(
+        self, probs: ArrayLike, confidences: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> NDArray[np.bool_]:
+        """Return whether each prediction is accepted, (n_samples,).
 
-        A rule that reads confidences needs them, (n_samples,); one that reads the largest probability ignores them.
+        Parameters
+        ----------
+        probs : array-like of shape (n_samples, n_classes) or (n_samples,)
+            Probabilities of all classes, or the confidence of each answer.
+        confidences : array-like of shape (n_samples,), optional
+            What `predict_confidence` gave. Needed if the rule reads confidences, ignored otherwise.
+        groups : array-like of shape (n_samples,), optional
+            Needed if the rule has a threshold per group. Groups without a threshold accept nothing, with a warning.
         """
+        confidence, predictions = self._read(probs, confidences)
+        thresholds = np.asarray(self.thresholds)
+        if self.groups:
+            return np.asarray(confidence >= self._group_thresholds(groups, len(confidence)))
+        if not self.per_class:
+            return np.asarray(confidence >= thresholds[0])
+        if predictions is None:
+            raise InputError("This rule has a threshold per class: pass the probabilities of all classes.")
+        return np.asarray(confidence >= thresholds[predictions])
+
+    def _read(
+        self, probs: ArrayLike, confidences: ArrayLike | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
+        """Return the confidence of each row, and the predicted columns if there are any."""
+        if is_graded(probs):
+            return check_confidences(probs, len(np.asarray(probs))), None
         array = check_probs(probs)
         self.check_classes(array.shape[1])
-        answers = array.argmax(axis=1)
+        predictions = array.argmax(axis=1)
         if self.reads == "maximum":
-            confidence = array[np.arange(len(array)), answers]
-        elif confidences is None:
+            return array[np.arange(len(array)), predictions].astype(np.float64), predictions
+        if confidences is None:
             raise InputError(
                 "This rule was made for the confidences of predict_confidence, and only probabilities were given. Use "
                 "accept(probs, calibrator.predict_confidence(X)), or calibrator.accept(X) with the rule in decision_."
             )
-        else:
-            confidence = check_confidences(confidences, len(array))
-        thresholds = np.asarray(self.thresholds)
-        return np.asarray(confidence >= (thresholds[answers] if self.per_class else thresholds[0]))
+        return check_confidences(confidences, len(array)), predictions
+
+    def _group_thresholds(self, groups: ArrayLike | None, n_samples: int) -> NDArray[np.float64]:
+        """Return the threshold of each row's group; inf for groups that the rule does not know."""
+        if groups is None:
+            raise InputError(
+                f"This rule has a threshold for each of {len(self.groups)} groups: pass groups=, one per sample."
+            )
+        names, index = check_names(groups, n_samples, "groups")
+        known = dict(zip(self.groups, self.thresholds))
+        if unseen := [name for name in names if name not in known]:
+            warnings.warn(
+                f"{len(unseen)} groups are not in the decision rule, such as {unseen[0]!r}. Nothing in them is "
+                "accepted. Label samples of these groups and decide again.",
+                UnseenGroupsWarning,
+                stacklevel=4,
+            )
+        return np.array([known.get(name, math.inf) for name in names])[index]
 
     def check_classes(self, n_classes: int) -> None:
-        """Refuse probabilities of another number of classes than there are thresholds."""
+        """Refuse probabilities with another number of classes than there are thresholds."""
         if self.per_class and len(self.thresholds) != n_classes:
             raise InputError(
                 f"This rule has a threshold for each of {len(self.thresholds)} classes, got {n_classes} classes."
@@ -94,7 +144,7 @@ class DecisionRule:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a real number rather than a truth value or text."""
+    """Whether a value is a real number and not a truth value or text."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 

@@ -1,18 +1,21 @@
-"""Prediction sets: the classes that stay in play, few where the model is sure, so that the truth is among them.
+"""Prediction sets: the classes that remain possible, few where the model is confident, so that the truth is among them.
 
-Split-conformal prediction (Vovk, Gammerman and Shafer, 2005): a score says how badly a class fits a sample; on labelled
-samples the score of the true class is at most q in a share `coverage` of them; a new sample keeps the classes whose
-score is at most q. For samples like the labelled ones the true class is then kept with at least that probability,
-for any model. Three scores:
+Split-conformal prediction (Vovk, Gammerman and Shafer, 2005): a score says how badly a class fits a sample. On labelled
+samples the score of the true class is at most q in a share `coverage` of them. A new sample keeps the classes whose
+score is at most q. For samples like the labelled ones, the true class is then kept with at least that probability, for
+any model. Three scores:
 
 - lac: 1 - p. The smallest sets on average (Sadinle, Lei and Wasserman, 2019); also called THR.
 - aps: the probability of all classes that are likelier, and a random part of the class's own (Romano, Sesia and
   Candes, 2020). Sets grow where samples are hard.
 - raps: aps with a penalty on every rank beyond the first few (Angelopoulos, Bates, Malik and Jordan, 2021); the
-  penalty is chosen on a part of the samples (`penalties`).
+  penalty is chosen on a part of the samples.
 
-The random part is computed from the sample's own probabilities: a sample gets the same set alone or in a batch, and
-since the score is then a plain function of the sample, the guarantee needs no random numbers.
+The penalty must be fixed before looking at the samples that the limit comes from, or the coverage would not hold. A
+random part of the samples therefore chooses the penalty with the smallest sets, and the others give the limit.
+
+The random part is computed from the sample's own probabilities. A sample then gets the same set alone or in a batch,
+and the guarantee needs no random numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import Floats, check_labels, check_probs
 from recal.decisions.certify import Interval, share_interval
 from recal.decisions.rule import check_share, is_number
-from recal.engine.same_rows import fitted_rows, warn_of_fitted
+from recal.engine.same_rows import warn_of_fitted
 from recal.errors import FewSamplesWarning, InputError
 
 Method = Literal["lac", "aps", "raps"]
@@ -36,19 +39,19 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
-# What is tried: a penalty of 0 is aps.
+# Candidates; a penalty of 0 is aps.
 PENALTIES = (0.0, 0.001, 0.01, 0.03, 0.1, 0.3, 1.0)
 FREE_RANKS = (1, 2, 5)
-# The part that chooses, and at most so many rows of it.
+# The share of samples that choose the penalty, and their largest number.
 _PART = 0.2
 _MOST = 2_000
-# Fewer rows than this choose by luck.
+# With fewer rows the choice would be random.
 _FEWEST = 50
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionSets:
-    """Which classes stay in play: all whose score is at most a limit; made by `prediction_sets`.
+    """Which classes remain possible: all whose score is at most a limit; made by `prediction_sets`.
 
     Parameters
     ----------
@@ -131,7 +134,7 @@ class PredictionSets:
         return found
 
     def predict(self, probs: ArrayLike, u: ArrayLike | None = None) -> NDArray[np.bool_]:
-        """Say of each class whether it stays in play, (n_samples, n_classes)."""
+        """Return whether each class remains possible, (n_samples, n_classes)."""
         array = check_probs(probs)
         self.check_classes(array.shape[1])
         kept = self.scores(array, u) <= np.asarray(self.limits)
@@ -149,7 +152,7 @@ class PredictionSets:
 
 
 def content_uniforms(array: Vector) -> Vector:
-    """A number in [0, 1) for each row that looks random and depends on nothing but the row.
+    """Return a number in [0, 1) for each row that looks random and depends only on the row.
 
     The bits of the values, rounded to float32 so that little differences in how they were computed seldom matter, go
     through the mixing steps of splitmix64 (Steele, Lea and Flood, 2014), column after column.
@@ -176,11 +179,13 @@ def prediction_sets(
     randomised: bool = True,
     at_least_one: bool = False,
     u: ArrayLike | None = None,
+    calibrator: Any = None,
     classes: Any = None,
 ) -> PredictionSets:
-    """Find the sets of classes that hold the true one with probability `coverage`, from labelled samples.
+    """Find the sets of classes that contain the true one with probability `coverage`, from labelled samples.
 
-    The samples must be like those to come, and not those that the calibrator was fitted on.
+    The samples must be like those to come, and must not be those of the calibrator's fit. This is only checked if you
+    pass the calibrator; plain arrays do not say where they come from.
 
     Parameters
     ----------
@@ -197,9 +202,11 @@ def prediction_sets(
         Guarantee the coverage for the samples of each true class, with a limit for each (Mondrian). A class with fewer
         than about ``1 / (1 - coverage)`` labelled samples is then always kept.
     u : array-like of shape (n_samples,), optional
-        The random parts, where they are not to come from the samples.
+        The random parts, if they should not be computed from the samples.
+    calibrator : Calibrator, optional
+        The fitted calibrator that gave `probs`, to check that these are not the samples of its fit.
     classes : sequence of length n_classes, optional
-        The columns' names, in the columns' order.
+        The names of the columns, in order.
 
     Examples
     --------
@@ -215,7 +222,9 @@ def prediction_sets(
     """
     array = check_probs(probs)
     labels = check_labels(y, len(array), array.shape[1], classes)
-    warn_of_fitted(fitted_rows(array), len(array), "the coverage does not hold", "Make the sets on other samples.")
+    if calibrator is not None:
+        fitted = int(calibrator.fitted_rows(array))
+        warn_of_fitted(fitted, len(array), "the coverage does not hold", "Make the sets on other samples.")
     form = PredictionSets(method, coverage, (math.inf,), 0.1 if penalty is None else penalty, free_ranks, randomised)
     parts = None if u is None else form._parts(np.asarray(array), u)
     kept = np.arange(len(array))
@@ -233,7 +242,7 @@ def prediction_sets(
 
 
 def parted(n_samples: int, coverage: float) -> tuple[Rows, Rows]:
-    """The rows that choose the penalty and those that make the limit, at random; no rows choose where they are few."""
+    """Return random rows that choose the penalty, none if there are few rows, and those that give the limit."""
     order = np.random.default_rng(0).permutation(n_samples)
     size = min(int(_PART * n_samples), _MOST)
     if size < max(_FEWEST, needed(coverage)):
@@ -242,7 +251,7 @@ def parted(n_samples: int, coverage: float) -> tuple[Rows, Rows]:
 
 
 def smallest(scores: Matrix, ranks: Matrix, labels: Rows, coverage: float) -> tuple[float, int]:
-    """The penalty and the free ranks that give the smallest sets on average; of equal ones the mildest."""
+    """Return the penalty and the free ranks with the smallest sets on average; of equal ones the mildest."""
     rows = np.arange(len(labels))
     found = []
     for penalty in PENALTIES:
@@ -255,12 +264,12 @@ def smallest(scores: Matrix, ranks: Matrix, labels: Rows, coverage: float) -> tu
 
 
 def needed(coverage: float) -> int:
-    """The fewest scores that have a finite limit."""
+    """Return the smallest number of scores with a finite limit."""
     return math.ceil(coverage / (1.0 - coverage) - 1e-9)
 
 
 def limit(scores: Vector, coverage: float) -> float:
-    """The k-th smallest score, k = ceil((n + 1) coverage): a new score is at most that with this probability."""
+    """Return the k-th smallest score, k = ceil((n + 1) coverage): a new score is at most this with that probability."""
     rank = math.ceil((len(scores) + 1) * coverage - 1e-9)  # 10 x 0.9 is meant as 9
     return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else math.inf
 
@@ -275,7 +284,7 @@ def _tuned(form: PredictionSets, array: Floats, labels: NDArray[np.intp], u: Vec
 
 
 def _warn_of_whole_sets(limits: tuple[float, ...], counts: list[int], scores: Vector, coverage: float) -> None:
-    """Say so where classes are in every set, or every set holds every class, and what to do about it."""
+    """Warn if classes are in every set, or every set holds every class, and say what to do."""
     fewest, endless, per_class = needed(coverage), limits.count(math.inf), len(limits) > 1
     if endless and endless < len(limits):
         text = (
@@ -302,7 +311,7 @@ def _warn_of_whole_sets(limits: tuple[float, ...], counts: list[int], scores: Ve
 
 @dataclass(frozen=True)
 class SetReport:
-    """How sets did on labelled samples: coverage with its interval, sizes, and the class that is covered least."""
+    """Coverage of sets on labelled samples with its interval, their sizes, and the coverage of each class."""
 
     coverage: float
     interval: Interval

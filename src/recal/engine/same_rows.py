@@ -1,20 +1,18 @@
-"""Whether rows were fitted on: a calibration keeps hashes of its rows, and what is judged on the same rows says so.
+"""Whether rows were used in a fit: a calibrator keeps hashes of its rows, to which other rows are compared.
 
-A guarantee, a set or a metric that is made on the rows of the fit is not what it says it is. A calibrator therefore
-keeps a hash of each row of logits that it saw, a bounded number of them. Where it answers for such rows, the hashes of
-the probabilities are remembered here, for as long as the process lives; `decide`, `prediction_sets` and `evaluate` look
-their rows up. Files of probabilities hold the number of such rows.
+A guarantee, a prediction set or a metric that is computed on the rows of the fit is too good. A calibrator therefore
+keeps hashes of the logits and of the probabilities of its rows, a bounded number of them. Nothing is remembered outside
+the calibrator: only a function that is given the calibrator can check. Files of probabilities written by `recal apply`
+hold the number of fitted rows.
 
-Rows of two samples may be equal by chance where a model, or a calibrator that bins, gives few different answers. Rows
-that appear once in both are compared with rows that appear twice in one of the two: independent draws of equal size
-make about as many of either. Two sets that hold the same rows, each as often, are one.
+Rows of two samples can be equal by chance, if a model or a binning calibrator gives few different outputs. Therefore
+rows that occur once in both sets are compared with rows that occur twice in one of them: independent draws of equal
+size produce about as many of either. Two sets that contain the same rows equally often are the same set.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections import deque
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -26,27 +24,19 @@ from recal.errors import SameRowsWarning
 
 Hashes = NDArray[np.uint64]
 
-# How many hashes a calibration keeps: the smallest ones, which are a random sample of the rows.
+# How many hashes of logits a calibrator keeps: the smallest ones, which are a random sample of the rows.
 MOST_HASHES = 8192
-# How many numbers of a row are hashed: what more classes add is time.
+# How many hashes of probabilities it keeps, of the rows with the smallest hashes.
+MOST_PROB_HASHES = 1024
+# How many numbers of a row are hashed; more would only take longer.
 _COLUMNS = 64
-# Fewer rows than this are not looked up: a server answers one by one.
+# Fewer rows than this are not checked.
 LEAST_ROWS = 20
-# The share of rows that matters to what is made of all of them.
+# The smallest share of fitted rows that matters.
 _LEAST_SHARE = 0.01
 _BLOCK = 1_000_000
-# Two draws of so many kinds of rows hardly ever hold each kind equally often.
+# Two independent draws from this many kinds of rows hardly ever contain each kind equally often.
 _ENOUGH_KINDS = 5
-# Of each call that answered for rows of a fit: which fit, how many rows one of them stands for, the hashes of logits
-# and probabilities (m, 2), and how many rows had them. The oldest are forgotten.
-_answered: deque[tuple[int, float, Hashes, NDArray[np.intp]]] = deque()
-_n_answered = 0  # rows in all of them
-_MOST_ANSWERED = 16 * MOST_HASHES
-# The fit of each hash of probabilities: looking rows up takes no longer after a thousand fits than after one.
-_fit_of: dict[int, int] = {}
-_holding = Lock()  # also held while reading: what is looked up must not be forgotten meanwhile
-# So many rows are looked up first, by chance: of those that matter, 1 %, about forty are among them.
-_LOOKED_UP = 4096
 
 
 def row_hashes(rows: ArrayLike) -> Hashes:
@@ -71,7 +61,7 @@ def row_hashes(rows: ArrayLike) -> Hashes:
         return found
     size = max(1, _BLOCK // width)
     for begin in range(0, len(array), size):
-        with np.errstate(over="ignore"):  # beyond float32 all is one
+        with np.errstate(over="ignore"):  # values beyond float32 become inf
             block = np.ascontiguousarray(array[begin : begin + size, :width], dtype=np.float32) + np.float32(0.0)
         found[begin : begin + size] = _mixed((block.view(np.uint32) * factors).sum(axis=1))
     return found
@@ -86,33 +76,43 @@ def _mixed(values: Hashes) -> Hashes:
 
 
 def kept_hashes(logits: ArrayLike) -> Hashes:
-    """Return what a calibration keeps of the rows of its fit: their hashes, the smallest where there are many."""
+    """Return what a calibrator keeps of the rows of its fit: their hashes, the smallest if there are many."""
     return np.sort(row_hashes(logits))[:MOST_HASHES]
 
 
-def seen_among(logits: ArrayLike, kept: Hashes, n_fitted: int) -> tuple[NDArray[np.bool_], int]:
-    """Say of each row whether it is one of those kept, and of about how many rows the fit knew.
+def sampled_rows(logits: ArrayLike) -> NDArray[np.intp]:
+    """Return the rows of a fit whose probabilities are hashed: those with the smallest hashes of logits."""
+    hashes = row_hashes(logits)
+    if len(hashes) <= MOST_PROB_HASHES:
+        return np.arange(len(hashes))
+    return np.sort(np.argpartition(hashes, MOST_PROB_HASHES)[:MOST_PROB_HASHES])
 
-    All False, and 0, where there are no more equal rows than chance makes.
+
+def seen_among(rows: ArrayLike, kept: Hashes, n_fitted: int) -> tuple[NDArray[np.bool_], int]:
+    """Say of each row whether it is one of those kept, and about how many of all rows were in the fit.
+
+    `kept` are all hashes of a fit, or a random sample of them; `n_fitted` is the number of rows of the fit. All False,
+    and 0, if there are no more equal rows than chance explains.
     """
-    n = len(np.asarray(logits))
+    n = len(np.asarray(rows))
     if n < LEAST_ROWS or not len(kept):
         return np.zeros(n, np.bool_), 0
-    hashes = row_hashes(logits)
+    hashes = row_hashes(rows)
     if not _any_in(hashes, kept):
         return np.zeros(n, np.bool_), 0
-    return _overlap(hashes, *np.unique(kept, return_counts=True), n_fitted if len(kept) == MOST_HASHES else len(kept))
+    is_sample = len(kept) in (MOST_HASHES, MOST_PROB_HASHES)
+    return _overlap(hashes, *np.unique(kept, return_counts=True), max(n_fitted, len(kept)) if is_sample else len(kept))
 
 
 def _overlap(hashes: Hashes, there: Hashes, times: NDArray[np.intp], n_there: int) -> tuple[NDArray[np.bool_], int]:
-    """Compare rows with distinct ones of another set, so many `times` each, which may be a sample of its `n_there`."""
+    """Compare rows with the distinct rows of another set and their counts, possibly a sample of its `n_there` rows."""
     n, share_kept = len(hashes), times.sum() / n_there
     here, where, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     if share_kept == 1.0 and len(here) >= _ENOUGH_KINDS and _equal(here, there) and _equal(counts, times):
         return np.ones(n, np.bool_), n
     alone = counts == 1
     single = int((alone & np.isin(here, there[times == 1], assume_unique=True)).sum())
-    # As many as pairs within the sets, where both are equally large; fewer where one is smaller than the other.
+    # Chance makes as many equal rows as there are pairs within the sets, fewer if one set is smaller.
     doubles = share_kept * int((counts == 2).sum()) + int((times == 2).sum())
     by_chance = doubles * 2.0 * n * n_there / (n**2 + n_there**2)
     # Both numbers vary, so their difference has twice the variance of one.
@@ -127,68 +127,20 @@ def _equal(some: NDArray[Any], others: NDArray[Any]) -> bool:
 
 
 def _any_in(hashes: Hashes, kept: Hashes) -> bool:
-    """Whether any hash is among those kept, which are sorted. Their first 16 bits rule out most at once."""
+    """Whether any hash is among those kept, which are sorted; the first 16 bits rule out most quickly."""
     possible = np.zeros(1 << 16, np.bool_)
     possible[kept >> np.uint64(48)] = True
     some = hashes[possible[hashes >> np.uint64(48)]]
     return bool((kept[np.minimum(np.searchsorted(kept, some), len(kept) - 1)] == some).any())
 
 
-def remember(calibrator: object, kept: Hashes, n_fitted: int, logits: ArrayLike, probs: ArrayLike) -> None:
-    """Remember the probabilities that a calibrator gave for rows of its fit, which has these hashes."""
-    global _n_answered
-    rows, counts = np.unique(np.column_stack([row_hashes(logits), row_hashes(probs)]), axis=0, return_counts=True)
-    stands_for = max(1.0, n_fitted / len(kept)) if len(kept) == MOST_HASHES else 1.0
-    fit = hash((id(calibrator), kept.tobytes()))
-    with _holding:
-        _answered.append((fit, stands_for, rows, counts))
-        _fit_of.update(dict.fromkeys(rows[:, 1].tolist(), fit))
-        _n_answered += len(rows)
-        if _n_answered > _MOST_ANSWERED:
-            _forget_the_older_half()
-
-
-def _forget_the_older_half() -> None:
-    global _fit_of, _n_answered
-    while _n_answered > _MOST_ANSWERED // 2:
-        _n_answered -= len(_answered.popleft()[2])
-    _fit_of = {key: fit for fit, _, rows, _ in _answered for key in rows[:, 1].tolist()}
-
-
-def fitted_rows(probs: ArrayLike) -> int:
-    """Return about how many of these rows of probabilities were given for rows that the calibrator was fitted on."""
-    array = np.asarray(probs)
-    if not _fit_of or array.ndim != 2 or len(array) < LEAST_ROWS:
-        return 0
-    hashes, most = row_hashes(array), 0
-    some = hashes if len(hashes) <= _LOOKED_UP else np.random.default_rng(0).choice(hashes, _LOOKED_UP)
-    with _holding:
-        found = [_given_for(fit) for fit in {_fit_of[key] for key in some.tolist() if key in _fit_of}]
-    for there, times, stands_for in found:
-        most = max(most, _overlap(hashes, there, times, round(stands_for * times.sum()))[1])
-    return most if matters(most, len(array)) else 0
-
-
-def _given_for(fit: int) -> tuple[Hashes, NDArray[np.intp], float]:
-    """Return the distinct rows of probabilities that a fit's rows got, how many got each, and how many one stands for.
-
-    Rows may have been asked for in many calls, and in some of them again.
-    """
-    calls = [one for one in _answered if one[0] == fit]
-    rows, of = np.unique(np.concatenate([one[2] for one in calls]), axis=0, return_inverse=True)
-    times = np.zeros(len(rows), np.intp)
-    np.maximum.at(times, of.ravel(), np.concatenate([one[3] for one in calls]))
-    there, of = np.unique(rows[:, 1], return_inverse=True)
-    return there, np.bincount(of.ravel(), weights=times).astype(np.intp), calls[0][1]
-
-
 def matters(count: int, n_samples: int) -> bool:
-    """Whether so many rows of the fit change what is made of all samples: a blank image in both sets does not."""
+    """Whether this many rows of the fit affect the result; a blank image in both sets does not."""
     return count >= max(1.0, _LEAST_SHARE * n_samples)
 
 
 def warn_of_fitted(count: int, n_samples: int, what: str, remedy: str, stacklevel: int = 3) -> None:
-    """Warn where rows were fitted on: `what` does not hold then, and `remedy` says what to do."""
+    """Warn if rows were used in the fit: `what` says what does not hold, `remedy` what to do."""
     if matters(count, n_samples):
         about = "all" if count >= n_samples else f"about {count:,}"
         warnings.warn(

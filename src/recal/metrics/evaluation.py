@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from recal.checks import Floats, Labels, check_weights
-from recal.engine.same_rows import fitted_rows, warn_of_fitted
 from recal.errors import InputError
 from recal.metrics.calibration_error import (
     BinTable,
@@ -179,10 +178,6 @@ def evaluate(
     rows = score(probs, y, classes, confidences)
     n, k = len(rows), None if rows.graded else rows.n_classes
     pair = None if rows.graded else check_pair(probs, y, classes)
-    if pair is not None:
-        warn_of_fitted(
-            fitted_rows(pair[0]), n, "these metrics are better than on new inputs", "Evaluate on other samples."
-        )
     if sample_weight is not None:
         return Evaluation(_weighted(pair, rows, n_bins, check_weights(sample_weight, n)), n, k, n_bins)
     classwise = None if pair is None else classwise_ece(*pair, n_bins)

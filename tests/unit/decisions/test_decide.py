@@ -148,7 +148,7 @@ def test_each_class_is_certified_with_its_share_of_the_error_probability():
         alone = decide(*binary(probs[mine].max(1), y[mine] != column), risk=0.05, confidence=1 - 0.05 / 3)
         assert (part.n_samples, part.n_accepted, part.n_errors) == (mine.sum(), alone.n_accepted, alone.n_errors)
     assert found.n_accepted == found.accept(probs).sum()
-    with pytest.raises(InputError, match="threshold of its own"):
+    with pytest.raises(InputError, match="Each class has its own threshold"):
         _ = found.threshold
 
 

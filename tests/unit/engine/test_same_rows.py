@@ -11,9 +11,8 @@ import pytest
 from recal import TemperatureScaling, decide, evaluate, load, prediction_sets, save
 from recal.calibrators import HistogramBinning, IsotonicCalibration
 from recal.decisions import decide_crossfitted
-from recal.engine import same_rows
-from recal.engine.same_rows import MOST_HASHES, kept_hashes, matters, row_hashes, seen_among
-from recal.errors import SameRowsWarning
+from recal.engine.same_rows import MOST_HASHES, MOST_PROB_HASHES, kept_hashes, matters, row_hashes, seen_among
+from recal.errors import InputError, SameRowsWarning
 from recal.files.prob_tables import read_prob_table, write_prob_file
 from recal.files.probs import read_probs
 
@@ -24,24 +23,43 @@ def problem(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return 3 * np.eye(3)[y] + rng.normal(0, 1.5, (n, 3)), y
 
 
-@pytest.mark.parametrize("use", [decide, prediction_sets, evaluate], ids=lambda use: use.__name__)
+@pytest.mark.parametrize("use", [decide, prediction_sets], ids=lambda use: use.__name__)
 def test_the_rows_of_the_fit_are_recognised_and_others_are_not(use) -> None:
     logits, y = problem()
     new, truth = problem(seed=1)
     calibrator = TemperatureScaling().fit(logits, y)
     with pytest.warns(SameRowsWarning, match="fitted on all of these 400 samples"):
-        use(calibrator.predict_proba(logits), y)
+        use(calibrator.predict_proba(logits), y, calibrator=calibrator)
+    mixed = calibrator.predict_proba(np.r_[logits[:100], new[:300]])
     with pytest.warns(SameRowsWarning, match="about 100 of these 400 samples"):
-        use(calibrator.predict_proba(np.r_[logits[:100], new[:300]]), np.r_[y[:100], truth[:300]])
+        use(mixed, np.r_[y[:100], truth[:300]], calibrator=calibrator)
     with warnings.catch_warnings():
         warnings.simplefilter("error", SameRowsWarning)
-        use(calibrator.predict_proba(new), truth)
+        use(calibrator.predict_proba(new), truth, calibrator=calibrator)
+
+
+def test_plain_arrays_are_not_checked() -> None:
+    """Nothing is remembered between calls: only a calibrator knows its rows."""
+    logits, y = problem()
+    probs = TemperatureScaling().fit(logits, y).predict_proba(logits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SameRowsWarning)
+        assert decide(probs, y, risk=0.1).n_fitted == 0
+        prediction_sets(probs, y)
+        evaluate(probs, y)
+
+
+def test_what_is_no_calibrator_is_refused() -> None:
+    logits, y = problem()
+    with pytest.raises(InputError, match="`calibrator` must be a fitted calibrator, got str"):
+        decide(TemperatureScaling().fit(logits, y).predict_proba(logits), y, calibrator="ts.recal")
 
 
 def test_a_decision_on_rows_of_the_fit_says_that_nothing_is_guaranteed() -> None:
     logits, y = problem()
+    calibrator = TemperatureScaling().fit(logits, y)
     with pytest.warns(SameRowsWarning, match="--cross-fit"):
-        found = decide(TemperatureScaling().fit(logits, y).predict_proba(logits), y, risk=0.1)
+        found = decide(calibrator.predict_proba(logits), y, risk=0.1, calibrator=calibrator)
     assert found.n_fitted == 400
     assert "No guarantee: 400 of these samples were used in the fit." in str(found)
 
@@ -72,39 +90,25 @@ def test_equal_rows_by_chance_are_not_taken_for_the_same() -> None:
 
 
 def test_new_samples_with_equal_probabilities_are_not_taken_for_those_of_the_fit() -> None:
-    """A binning method gives few different rows, whatever the logits, and was asked about its own fit before."""
+    """A binning method gives few different rows, whatever the logits."""
     logits, y = problem(1000)
     new, truth = problem(1000, seed=1)
     for method in (HistogramBinning(), IsotonicCalibration()):
         calibrator = method.fit(logits, y)
-        calibrator.predict_proba(logits)
         with warnings.catch_warnings():
             warnings.simplefilter("error", SameRowsWarning)
-            evaluate(calibrator.predict_proba(new), truth)
+            decide(calibrator.predict_proba(new), truth, calibrator=calibrator)
         with pytest.warns(SameRowsWarning, match="fitted on all of these 1,000 samples"):
-            evaluate(calibrator.predict_proba(logits), y)
+            decide(calibrator.predict_proba(logits), y, calibrator=calibrator)
 
 
-def test_rows_of_the_fit_are_recognised_that_were_answered_in_small_batches() -> None:
+def test_a_large_fit_keeps_the_hashes_of_some_probabilities_and_still_counts() -> None:
     logits, y = problem(4000)
     calibrator = TemperatureScaling().fit(logits, y)
+    assert len(calibrator.prob_hashes_) == MOST_PROB_HASHES
     probs = np.concatenate([calibrator.predict_proba(batch) for batch in np.array_split(logits, 160)])
-    with pytest.warns(SameRowsWarning, match="fitted on all of these 4,000 samples"):
-        decide(probs, y)
-
-
-def test_the_oldest_fits_are_forgotten_and_the_newest_are_found_among_many_rows(monkeypatch) -> None:
-    monkeypatch.setattr(same_rows, "_MOST_ANSWERED", 4_000)
-    fits = [problem(500, seed)[0] for seed in range(12)]
-    given = [
-        TemperatureScaling().fit(logits, problem(500, seed)[1]).predict_proba(logits)
-        for seed, logits in enumerate(fits)
-    ]
-    assert same_rows.fitted_rows(given[0]) == 0
-    assert same_rows.fitted_rows(given[-1]) == 500
-    others = np.random.default_rng(0).dirichlet([1, 1, 1], 30_000)
-    assert same_rows.fitted_rows(np.r_[others, given[-1]]) == 500
-    assert len(same_rows._fit_of) <= 4_000
+    assert calibrator.fitted_rows(probs) == pytest.approx(4000, rel=0.05)
+    assert calibrator.fitted_rows(calibrator.predict_proba(problem(4000, seed=1)[0])) == 0
 
 
 def test_a_small_part_of_the_fit_is_recognised_though_the_fit_holds_many_pairs() -> None:

@@ -1,0 +1,79 @@
+"""Predicting registers nothing: it is safe under fork, in threads and with joblib."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from joblib import Parallel, delayed
+
+from recal import TemperatureScaling
+from tests.problems import logits_and_labels
+
+CHILDREN = 10
+SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[TemperatureScaling, np.ndarray, np.ndarray]:
+    logits, y = logits_and_labels(400)
+    calibrator = TemperatureScaling().fit(logits, y)
+    return calibrator, logits, calibrator.predict_proba(logits)
+
+
+def test_children_that_are_forked_while_threads_predict_do_not_hang(fitted) -> None:
+    calibrator, logits, probs = fitted
+    stop = threading.Event()
+
+    def predict() -> None:
+        while not stop.is_set():
+            calibrator.predict_proba(logits)
+
+    threads = [threading.Thread(target=predict) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    children = []
+    try:
+        for _ in range(CHILDREN):
+            if (pid := os.fork()) == 0:
+                os._exit(0 if np.array_equal(calibrator.predict_proba(logits), probs) else 1)
+            children.append(pid)
+            time.sleep(0.005)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert [_exit_code(pid) for pid in children] == [0] * CHILDREN
+
+
+def _exit_code(pid: int) -> int | None:
+    """Wait for a child; end it and return None if it hangs."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
+@pytest.mark.parametrize("backend", ["threading", "loky"])
+def test_joblib_workers_give_the_same_probabilities(fitted, backend: str) -> None:
+    calibrator, logits, probs = fitted
+    parts = Parallel(n_jobs=2, backend=backend)(
+        delayed(calibrator.predict_proba)(part) for part in np.array_split(logits, 8)
+    )
+    np.testing.assert_allclose(np.concatenate(parts), probs, rtol=1e-12)
+
+
+def test_predicting_changes_nothing_in_the_calibrator(fitted) -> None:
+    calibrator, logits, _ = fitted
+    before = {name: id(value) for name, value in vars(calibrator).items()}
+    calibrator.predict_both(logits)
+    assert {name: id(value) for name, value in vars(calibrator).items()} == before

@@ -1,0 +1,237 @@
+"""Decisions by group, by cluster, and from the confidence of each answer alone."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from recal import DecisionRule, decide, load, save
+from recal.decisions import decide_each, more_labels, risk_by_group, risk_curve
+from recal.decisions.certify import chance_of_so_few, cluster_share_interval, one_row_per_cluster, share_interval
+from recal.errors import DependentRowsWarning, GroupRiskWarning, InputError, UnseenGroupsWarning
+
+
+def graded(n: int, seed: int, error: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
+    """Return calibrated confidences and whether answers are right; `error` is the largest error rate."""
+    rng = np.random.default_rng(seed)
+    wrong = error * rng.random(n)
+    return 1 - wrong, rng.random(n) >= wrong
+
+
+def as_probs(confidence: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.column_stack([confidence, 1 - confidence]), np.where(right, 0, 1)
+
+
+def test_confidences_alone_decide_as_probabilities_do():
+    confidence, right = graded(3000, 1)
+    alone, both = decide(confidence, right, risk=0.05), decide(*as_probs(confidence, right), risk=0.05)
+    assert alone.thresholds == both.thresholds
+    assert alone.n_errors == both.n_errors > 0
+    assert alone.rule.reads == "confidence"
+    np.testing.assert_array_equal(alone.accept(confidence), confidence >= alone.threshold)
+    np.testing.assert_array_equal(both.accept(confidence), alone.accept(confidence))
+    assert decide(confidence, right.astype(int), risk=0.05) == alone
+
+
+def test_confidences_alone_have_no_classes():
+    confidence, right = graded(300, 0)
+    with pytest.raises(InputError, match="probabilities of all classes"):
+        decide(confidence, right, per_class=True)
+    with pytest.raises(InputError, match="probabilities of all classes"):
+        DecisionRule((0.5, 0.6), 0.05, 0.95).accept(confidence)
+
+
+def test_each_group_is_decided_with_its_share_of_the_error_probability():
+    confidence, right = graded(6000, 1)
+    groups = np.random.default_rng(0).choice(["a", "b", "c"], 6000)
+    decision = decide(confidence, right, risk=0.05, groups=groups)
+    for part in decision.parts:
+        rows = groups == part.name
+        alone = decide(confidence[rows], right[rows], risk=0.05, confidence=1 - 0.05 / 3)
+        assert (part.threshold, part.n_accepted, part.n_errors) == (alone.threshold, alone.n_accepted, alone.n_errors)
+        assert part.interval == share_interval(part.n_errors, part.n_accepted, 0.95)
+    assert decision.accept(confidence, groups=groups).sum() == decision.n_accepted
+    assert decision.rule.groups == ("a", "b", "c")
+
+
+def test_a_threshold_per_class_is_a_threshold_per_group_of_predictions():
+    rng = np.random.default_rng(2)
+    probs = rng.dirichlet([0.2] * 3, 5000)
+    y = (probs.cumsum(axis=1) > rng.random((5000, 1))).argmax(axis=1)
+    by_class = decide(probs, y, risk=0.05, per_class=True)
+    by_group = decide(probs, y, risk=0.05, groups=probs.argmax(axis=1))
+    assert by_class.thresholds == by_group.thresholds
+    np.testing.assert_array_equal(by_class.accept(probs), by_group.accept(probs, groups=probs.argmax(axis=1)))
+
+
+def test_groups_without_evidence_accept_nothing_and_say_what_they_need():
+    confidence, right = graded(3000, 3)
+    groups = np.where(np.arange(3000) < 30, "small", "large")
+    decision = decide(confidence, right, risk=0.05, groups=groups)
+    small = next(part for part in decision.parts if part.name == "small")
+    assert (small.threshold, small.n_accepted) == (math.inf, 0)
+    assert small.needed > 0
+    assert not decision.accept(confidence, groups=groups)[:30].any()
+    assert decision.table[0] is small, "worst first"
+    assert "No answer can be accepted yet in 1 groups: small (about" in str(decision)
+    assert decision.to_dict()["by_group"][0]["group"] == "small"
+
+
+def test_unseen_groups_accept_nothing_and_say_so():
+    rule = DecisionRule((0.5, 0.9), 0.05, 0.95, groups=("a", "b"))
+    with pytest.warns(UnseenGroupsWarning, match="1 groups are not in the decision rule, such as 'c'"):
+        accepted = rule.accept([0.7, 0.7, 0.99], groups=["a", "b", "c"])
+    assert accepted.tolist() == [True, False, False]
+    with pytest.raises(InputError, match="pass groups="):
+        rule.accept([0.7])
+
+
+def test_a_rule_by_group_is_saved(tmp_path):
+    rule = DecisionRule((0.5, math.inf), 0.05, 0.95, "confidence", ("a", "b"))
+    assert load(save(rule, tmp_path / "rule.recal")) == rule
+    for groups in (("a",), ("a", "a"), ("a", 1)):
+        with pytest.raises(InputError, match="groups"):
+            DecisionRule((0.5, 0.6), 0.05, 0.95, groups=groups)
+
+
+def test_one_rule_that_is_broken_in_a_group_is_named():
+    n = 4000
+    groups = np.where(np.arange(n) < 400, "law", np.where(np.arange(n) < 2000, "physics", "biology"))
+    rng = np.random.default_rng(4)
+    right = rng.random(n) >= np.where(groups == "law", 0.2, 0.01)
+    decision = decide(np.full(n, 0.9), right, risk=0.05)
+    assert decision.coverage == 1.0
+    with pytest.warns(GroupRiskWarning, match="clearly broken in 1 of 3 groups. The worst is 'law'"):
+        rows = decision.by_group(np.full(n, 0.9), right, groups)
+    assert [row.name for row in rows if row.broken] == ["law"]
+    assert rows[0].name == "law"
+    assert rows[0].interval == share_interval(rows[0].n_errors, 400, 0.95)
+
+
+def test_groups_that_keep_the_rule_are_rarely_called_broken():
+    """The true risk in every group is the risk of the rule: at most 5 % of draws may name any group."""
+    rule, groups = DecisionRule((0.0,), 0.1, 0.95), np.repeat(np.arange(20), 100)
+    rng, named = np.random.default_rng(5), 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GroupRiskWarning)
+        for _ in range(300):
+            rows = risk_by_group(rule, np.full(2000, 0.9), rng.random(2000) >= 0.1, groups)
+            named += any(row.broken for row in rows)
+    assert 0 < named / 300 <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 300)
+
+
+def test_a_broken_group_needs_the_binomial_tail_at_holms_level():
+    rule = DecisionRule((0.0,), 0.1, 0.95)
+    tail = [1 - float(chance_of_so_few(k - 1, 100, 0.1)) for k in range(1, 40)]
+    fewest = 1 + next(i for i, chance in enumerate(tail) if chance <= 0.05 / 2)
+    for errors, broken in ((fewest - 1, False), (fewest, True)):
+        right = np.ones(200, bool)
+        right[:errors] = False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GroupRiskWarning)
+            rows = risk_by_group(rule, np.full(200, 0.9), right, np.repeat([0, 1], 100))
+        assert rows[0].broken is broken
+
+
+def clustered(n_clusters: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return copies: the rows of a cluster are right or wrong together."""
+    confidence, right = graded(n_clusters, seed)
+    return tuple(np.repeat(values, size) for values in (confidence, right, np.arange(n_clusters)))
+
+
+def test_copies_of_a_row_count_once():
+    confidence, right, clusters = clustered(1500, 10, 6)
+    once = decide(confidence[::10], right[::10], risk=0.05)
+    decision = decide(confidence, right, risk=0.05, clusters=clusters)
+    assert decision.threshold == once.threshold
+    assert decision.n_accepted == 10 * once.n_accepted > 0
+    assert decision.n_clusters == 1500
+    assert decision.parts[0].interval == pytest.approx(once.parts[0].interval)
+    assert decision.interval == pytest.approx(once.interval, abs=0.002)
+    assert decide(confidence, right, risk=0.05).n_accepted > decision.n_accepted
+
+
+def test_clusters_of_one_row_change_nothing():
+    confidence, right = graded(2000, 7)
+    alone, clustered_ = decide(confidence, right, risk=0.05), decide(confidence, right, risk=0.05, clusters=range(2000))
+    assert alone.rule == clustered_.rule
+
+
+def test_the_guarantee_holds_for_copies_only_with_clusters():
+    """Ten copies of 150 rows whose error rate is just above the risk: whatever is accepted breaks the guarantee."""
+    rng, broken = np.random.default_rng(8), {True: 0, False: 0}
+    for _ in range(200):
+        confidence, right = np.repeat(rng.random(150), 10), np.repeat(rng.random(150) >= 0.1, 10)
+        for with_clusters in broken:
+            clusters = np.repeat(np.arange(150), 10) if with_clusters else None
+            broken[with_clusters] += decide(confidence, right, risk=0.1, clusters=clusters).possible
+    assert broken[True] / 200 <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 200)
+    assert broken[False] / 200 > 0.2
+
+
+def test_one_row_per_cluster_is_drawn_with_equal_probability():
+    sizes = np.array([1, 2, 4])
+    clusters = np.repeat(np.arange(300), np.tile(sizes, 100))
+    rng = np.random.default_rng(9)
+    confidence, wrong = rng.random(len(clusters)), rng.random(len(clusters)) < 0.5
+    rows = one_row_per_cluster(confidence, wrong, clusters)
+    assert len(set(clusters[rows])) == len(rows)
+    drawn = np.bincount(np.tile(sizes, 100)[clusters[rows]], minlength=5)[sizes]
+    assert drawn[2] == 100, "a row of every largest cluster"
+    assert drawn[0] == pytest.approx(25, abs=13)
+    assert drawn[1] == pytest.approx(50, abs=15)
+    order = rng.permutation(len(clusters))
+    again = one_row_per_cluster(confidence[order], wrong[order], clusters[order])
+    assert sorted(confidence[order][again]) == sorted(confidence[rows])
+
+
+def test_the_interval_of_a_share_by_clusters():
+    hits = np.random.default_rng(10).random(400) < 0.3
+    assert cluster_share_interval(hits, np.arange(400), 0.95) == pytest.approx(
+        share_interval(int(hits.sum()), 400, 0.95), abs=1e-3
+    )
+    copied = cluster_share_interval(np.repeat(hits, 5), np.repeat(np.arange(400), 5), 0.95)
+    assert copied == pytest.approx(share_interval(int(hits.sum()), 400, 0.95), abs=1e-3)
+    assert cluster_share_interval(np.ones(50, bool), np.repeat(np.arange(5), 10), 0.95) == share_interval(5, 5, 0.95)
+
+
+def test_near_copies_without_clusters_are_named():
+    rng = np.random.default_rng(11)
+    logits = np.repeat(3 * rng.normal(size=(200, 4)), 10, axis=0) + 0.001 * rng.normal(size=(2000, 4))
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    right = np.repeat(rng.random(200) < 0.8, 10)
+    y = np.where(right, probs.argmax(axis=1), probs.argmin(axis=1))
+    with pytest.warns(DependentRowsWarning, match="rows are near-copies of another row"):
+        decide(probs, y, risk=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DependentRowsWarning)
+        decide(probs, y, risk=0.1, clusters=np.repeat(np.arange(200), 10))
+        decide(probs[::10], y[::10], risk=0.1)
+
+
+def test_comparisons_and_curves_take_groups_and_clusters():
+    confidence, right, clusters = clustered(800, 5, 12)
+    groups = np.where(clusters < 400, "a", "b")
+    decisions = decide_each(
+        {"one": confidence, "two": confidence**2}, right, risk=0.1, groups=groups, clusters=clusters, draws=20
+    )
+    assert decisions["one"].n_accepted == decisions["two"].n_accepted
+    assert decisions.gains["two"].interval == (0.0, 0.0)
+    curve = risk_curve(confidence, right, risks=(0.1,), clusters=clusters)
+    assert curve.thresholds == decide(confidence, right, risk=0.1, clusters=clusters).thresholds
+    more = more_labels(confidence, right, decisions["one"], (1, 4), groups=groups, clusters=clusters, draws=5)
+    assert more[1].coverage > more[0].coverage
+    with pytest.raises(InputError, match="made by group"):
+        more_labels(confidence, right, decisions["one"])
+
+
+def test_groups_and_clusters_are_one_per_sample():
+    confidence, right = graded(50, 13)
+    for name in ("groups", "clusters"):
+        with pytest.raises(InputError, match=f"`{name}` must have one value per sample, 50"):
+            decide(confidence, right, **{name: [1, 2]})
+    with pytest.raises(InputError, match="either groups or per_class"):
+        decide(*as_probs(confidence, right), groups=right, per_class=True)
