@@ -255,10 +255,10 @@ class Views:
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write to one ``.npz`` file, or to a zarr folder (or URL) where the name ends in ``.zarr``."""
-        from recal.files.places import as_place  # files know views, not the other way round
+        from recal.files.urls import as_path  # files know views, not the other way round
         from recal.files.views import write_views
 
-        return write_views(self, as_place(path))
+        return write_views(self, as_path(path))
 
 
 def _index(rows: Rows) -> slice | NDArray[np.intp]:

@@ -31,8 +31,7 @@ _FOLLOWING = "unit/decisions/test_following.py"
 _MIX = "unit/decisions/test_class_mix.py"
 _ATOMIC = "unit/files/test_atomic.py"
 _REFUSAL = "unit/cli/test_decide_watch.py::test_decide_refuses_the_samples_of_the_fit_from_views_and_from_probabilities"
-_GATE = "unit/files/test_gate.py"
-_STREAM = "unit/files/test_gate.py::test_a_stream_stops_once_it_gave_more_than_its_file_may_become"
+_LIMITS = "unit/files/test_limits.py"
 _GROUPS = "parity/test_reference.py::test_saturated_fit parity/test_reference.py::test_groups"
 
 MUTATIONS = tuple(
@@ -209,12 +208,11 @@ MUTATIONS = tuple(
         ),
         # files
         (
-            "files/gate.py",
-            "needed > (allowed := allowance(held))",
-            "needed > 10**15 + (allowed := allowance(held))",
-            _GATE,
+            "files/limits.py",
+            "needed > (allowed := allowance(size))",
+            "needed > 10**15 + (allowed := allowance(size))",
+            _LIMITS,
         ),
-        ("files/gate.py", "if self.given > self.most", "if False", _STREAM),
         ("files/atomic.py", 'partial.open("xb")', 'target.open("wb")', _ATOMIC),
         ("files/atomic.py", "partial.unlink(missing_ok=True) if", "None if", _ATOMIC),
         ("files/atomic.py", "Path(os.path.realpath(path))", "Path(path)", _ATOMIC),

@@ -18,7 +18,7 @@ import typer
 
 from recal.cli.printing import be_quiet
 from recal.errors import InputError
-from recal.files.places import as_place, is_remote, is_url
+from recal.files.urls import as_path, is_remote, is_url
 from recal.workflow.folder import is_unfinished
 
 # The options that name an output, and the endings that each may have. A folder has none.
@@ -85,7 +85,7 @@ def _place(value: Any) -> Any:
     """Return a URL as the path of its object store, and every other value unchanged."""
     if not isinstance(value, Path) or not is_url(value):
         return value
-    return as_place(value)
+    return as_path(value)
 
 
 def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:

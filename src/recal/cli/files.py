@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from recal.errors import FileError, InputError
-from recal.files.places import exists, is_remote
+from recal.files.urls import exists, is_remote
 
 if TYPE_CHECKING:
     from recal.decisions import Profile

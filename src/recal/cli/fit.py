@@ -13,7 +13,7 @@ import typer
 from recal.cli.files import check_kind, open_views
 from recal.cli.printing import AsJson, print_json, say, typed, working
 from recal.errors import InputError
-from recal.files.places import as_place
+from recal.files.urls import as_path
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
@@ -235,7 +235,7 @@ def build(argv: Sequence[str]) -> Callable[..., None]:
     from recal.calibrators import short_names
 
     if argv and not argv[0].startswith("-"):  # a wrong file is refused before a method is loaded
-        check_kind(as_place(argv[0]), "views")
+        check_kind(as_path(argv[0]), "views")
 
     def command(**values: Any) -> None:
         fit(**values)

@@ -224,7 +224,7 @@ class ModelOptions(PreprocessOptions):
     def check_files(self, command: str) -> tuple[str, Path]:
         """Return the model and the data; refuse what is missing, before anything is imported that would open it."""
         from recal.errors import FileError, InputError
-        from recal.files.places import is_remote
+        from recal.files.urls import is_remote
 
         if self.model is None or self.data is None:
             absent = " and ".join(name for name in ("model", "data") if getattr(self, name) is None)

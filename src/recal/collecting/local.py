@@ -21,7 +21,7 @@ from recal.collecting.job import Job, Preprocess
 from recal.collecting.models.base import as_model
 from recal.collecting.sinks.memory import FileSink, MemorySink, Sink, ViewsSink
 from recal.errors import InputError, Remedy
-from recal.files.places import as_place, refuse_single_file
+from recal.files.urls import as_path, refuse_single_file
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
 from recal.transforms.preprocessing import Outputs, record
@@ -147,7 +147,7 @@ def collect(
     source = open_source(inputs, labels, files)
     named = isinstance(pool, str) and pool in NAMED
     transforms = usual_pool(source, answering, seed, str(pool)) if named else as_pool(pool, seed)
-    target = None if out is None else as_place(out)
+    target = None if out is None else as_path(out)
     if pilot is not None and transforms and needs_pilot(source, pilot):
         from recal.collecting.pilot import run_pilot
 

@@ -20,8 +20,8 @@ from recal.collecting.sinks.changes import InputStamps
 from recal.collecting.sinks.memory import Sink
 from recal.collecting.workers import as_indexed
 from recal.errors import InputError, RecalError
-from recal.files.places import as_place, exists, is_remote
 from recal.files.prob_tables import read_origin, write_prob_file
+from recal.files.urls import as_path, exists, is_remote
 from recal.transforms.pool import Own
 from recal.transforms.preprocessing import Outputs
 
@@ -173,7 +173,7 @@ def apply_distributed(
     """
     source = as_indexed(open_source(inputs, None, files))
     job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
-    folder = as_place(out).absolute()
+    folder = as_path(out).absolute()
     if not is_remote(folder):
         folder.mkdir(parents=True, exist_ok=True)
     there = {path.name for path in folder.iterdir()} if exists(folder) else set()

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes: a file has its old content or all of its new content."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from recal.errors import FileError
-from recal.files.places import as_place, is_remote
+from recal.files.urls import as_path, is_remote
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Write a file beside its final name and move it there when the block ends well.
+    """Write a file under a temporary name, and rename it when the block ends without an error.
 
-    Whoever reads `path` meets the old content or the new, also after a kill, a full disk or a power cut. What a kill
-    leaves behind is a hidden file ending in ``.part``, which nothing reads.
+    A reader of `path` sees the old content or the new, also after a kill, a full disk or a power cut. A kill leaves a
+    hidden file that ends in ``.part``, which is never read.
 
     Examples
     --------
@@ -32,11 +32,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     >>> path.read_bytes()
     b'whole'
     """
-    place = as_place(path)
-    if is_remote(place):
-        yield from _putting(place)
+    if is_remote(remote := as_path(path)):
+        yield from _write_object(remote)
         return
-    target = Path(os.path.realpath(path))  # through a link, to the file it names
+    target = Path(os.path.realpath(path))  # follow links
     partial = partial_name(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -54,18 +53,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
 
 
-def _putting(place: Path) -> Iterator[BinaryIO]:
-    """Write an object of a store, which appears whole or not at all by itself."""
+def _write_object(path: Path) -> Iterator[BinaryIO]:
+    """Write an object of a store, which is atomic."""
     content = io.BytesIO()
     try:
         yield content
-        place.write_bytes(content.getvalue())
+        path.write_bytes(content.getvalue())
     except OSError as error:
-        raise FileError(f"Cannot write {place}: {error.strerror or error}. No files were written.") from error
+        raise FileError(f"Cannot write {path}: {error.strerror or error}. No files were written.") from error
 
 
 def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, ...]:
-    """Write several files of one result: all of them are whole before the first takes its name.
+    """Write several files of one result: all of them are complete before the first is renamed.
 
     Examples
     --------
@@ -74,7 +73,7 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, .
     >>> [path.name for path in write_together(folder, {"a.txt": b"one", "b.txt": b"two"})]
     ['a.txt', 'b.txt']
     """
-    was_there = folder.exists()
+    existed = folder.exists()
     try:
         with ExitStack() as stack:
             for name, content in contents.items():
@@ -85,43 +84,43 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, .
                     os.fsync(file.fileno())
                 except OSError as error:
                     with suppress(OSError):
-                        file.close()  # which would try to write the rest once more
+                        file.close()  # tries to write the rest once more
                     raise FileError(
                         f"Cannot write {folder / name}: {error.strerror or error}. No files were written."
                     ) from error
     except FileError:
-        if not was_there and folder.is_dir() and not any(folder.iterdir()):
+        if not existed and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         raise
     return tuple(folder / name for name in contents)
 
 
 def partial_name(target: Path) -> Path:
-    """Return a name beside `target` that nobody else uses."""
+    """Return an unused temporary name in the same folder."""
     return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two folders change their names in one step; False where the system cannot.
+    """Swap the names of two folders atomically; return False if the system cannot.
 
-    With two renames instead, a kill between them would leave nothing under the name. Python has no call for it.
+    A kill between two renames would leave nothing under the name. Python has no function for this system call.
     """
     try:
         library = ctypes.CDLL(None, use_errno=True)
         names = (os.fsencode(one), os.fsencode(other))
         if sys.platform == "darwin":
             return bool(library.renamex_np(*names, 2) == 0)
-        here = -100  # AT_FDCWD: names are not relative to an open folder
+        here = -100  # AT_FDCWD: relative to the working directory
         return bool(library.renameat2(here, names[0], here, names[1], 2) == 0)
     except (OSError, AttributeError, TypeError):
         return False
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system can."""
+    """Make a rename survive a power cut, if the system supports it."""
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # some systems open no folders
+    except OSError:  # some systems cannot open folders
         return
     try:
         os.fsync(handle)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import FileError, InputError
-from recal.files.gate import allowance
+from recal.files.limits import allowance
 from recal.maps import map_named
 from recal.maps.base import Map, field_names
 from recal.plan import Blend, Plan, Rule, Step

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from recal.errors import FileError
 from recal.files.atomic import replacing
-from recal.files.places import is_remote, remove_tree, sign_of
+from recal.files.urls import is_remote, remove_tree, version_stamp
 
 NAME = "ledger.txt"
 COLLECTED, WRITTEN = "recal collect", "recal views"
@@ -198,7 +198,7 @@ class Snapshot:
         self._checked: set[tuple[int, int]] = set()
 
     def _current_sign(self) -> tuple[Any, ...] | None:
-        return sign_of(self.folder / "zarr.json")
+        return version_stamp(self.folder / "zarr.json")
 
     def check_unchanged(self) -> None:
         """Refuse to continue if the folder is not the one that was opened."""

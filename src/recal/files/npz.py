@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from recal.errors import FileError
 from recal.files.atomic import replacing
-from recal.files.gate import admit
+from recal.files.limits import admit
 
 npy: Any = numpy_format  # numpy publishes it without types
 

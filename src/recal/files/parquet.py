@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import FileError, MissingExtraError
-from recal.files.gate import admit
+from recal.files.limits import admit
 
 # Bytes of one decoded value; of texts, each row holds a number and the texts are held once.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import check_classes, check_labels
 from recal.errors import FileError, InputError
 from recal.files.npz import Parts, read_npz, write_npz
-from recal.files.places import as_place, exists, is_remote, refuse_single_file
+from recal.files.urls import as_path, exists, is_remote, refuse_single_file
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
@@ -54,14 +54,14 @@ def read_views(
     >>> read_views(views.write(tempfile.mkdtemp() + "/views.npz"))
     Views: 2 samples, 2 classes, 1 transformation, labelled
     """
-    source = as_place(path)
+    source = as_path(path)
     if not exists(source):
         beside = [] if is_remote(source) or not source.parent.is_dir() else [source.parent]
         left = sorted(part for folder in beside for part in folder.glob(f".{glob.escape(source.name)}.*.part"))
         hint = f" Writing it was interrupted; what is left of it is {left[0]}." if left else ""
         raise FileError(f"There is no file or folder {source}.{hint}")
     if source.is_dir():
-        from recal.files.view_folders import open_folder
+        from recal.files.zarr_views import open_folder
 
         return _with(open_folder(source, verify=verify), labels, classes)
     refuse_single_file(source)
@@ -83,7 +83,7 @@ def write_views(views: Views, target: Path) -> Path:
         refuse_single_file(target)
         _write_file(views, target)
     elif target.suffix == ".zarr":
-        from recal.files.view_folders import write_folder
+        from recal.files.zarr_views import write_folder
 
         write_folder(views, target)
     else:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from recal.calibrators import calibrator_named
 from recal.errors import FileError, InputError
 from recal.files.encoding import Decoder, Encoder
-from recal.files.places import as_place
 from recal.files.tensors import read_tensors, write_tensors
+from recal.files.urls import as_path
 from recal.plan import Plan
 from recal.saving.classifiers import encode_classifier, give_code, restore_classifier
 from recal.saving.records import FORMER, RECORDS
@@ -69,7 +69,7 @@ def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
             f"can be saved, got a {type(obj).__name__}."
         )
     write_tensors(path, content, encoder.arrays)
-    return as_place(path)
+    return as_path(path)
 
 
 def load(
@@ -94,7 +94,7 @@ def load(
     -------
     The calibrator, classifier, Plan or DecisionRule, equal to what was saved.
     """
-    source, given_code = as_place(path), {"model": model, "preprocess": preprocess}
+    source, given_code = as_path(path), {"model": model, "preprocess": preprocess}
     given = by_name(() if transforms is None else transforms)
     try:
         header, arrays, as_written = read_tensors(source)

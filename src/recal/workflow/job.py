@@ -37,7 +37,7 @@ from recal.decisions.rule import check_share
 from recal.engine.replay import calibrated_probs
 from recal.errors import InputError, Remedy
 from recal.files.atomic import replacing
-from recal.files.places import is_url
+from recal.files.urls import is_url
 from recal.files.views import read_views
 from recal.metrics import evaluate
 from recal.plan import Plan

@@ -13,9 +13,9 @@ from recal.cli.app import run
 from recal.collecting import apply_distributed
 from recal.collecting.models.base import CallableModel
 from recal.errors import FileError, InputError, MissingExtraError
-from recal.files import places
+from recal.files import urls
 from recal.files.ledger import read_ledger
-from recal.files.places import as_place, is_remote
+from recal.files.urls import as_path, is_remote
 from tests.unit.collecting.object_store import s3_server
 
 
@@ -31,9 +31,9 @@ def s3():
 def folder(request):
     if request.param == "s3":
         request.getfixturevalue("s3")
-    place = as_place(f"{request.param}://bucket/{request.node.name}".replace("[", "-").replace("]", ""))
+    place = as_path(f"{request.param}://bucket/{request.node.name}".replace("[", "-").replace("]", ""))
     yield place
-    places.remove_tree(place)
+    urls.remove_tree(place)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_answers_are_written_part_by_part_and_kept(folder, images):
     assert apply_distributed(stack, model, images, out, engine="local", batch_size=20, progress=False).written == 60
     again = apply_distributed(stack, model, images, out, engine="local", batch_size=20, progress=False)
     assert (again.written, again.samples, os.fspath(again)) == (0, 60, out)
-    assert sorted(place.name for place in as_place(out).iterdir() if place.suffix == ".parquet") == [
+    assert sorted(place.name for place in as_path(out).iterdir() if place.suffix == ".parquet") == [
         f"part-00000{index}.parquet" for index in range(3)
     ]
 
@@ -179,14 +179,14 @@ def test_what_cannot_be_reached_is_said_with_its_remedy(s3, images, monkeypatch)
         job(images, "s3://bucket/views.npz")
     with pytest.raises(InputError, match="URLs begin with s3"):
         read_views("ftp://host/views.zarr")
-    monkeypatch.setitem(places._PROTOCOLS, "gs", ("no_such_package", "gs"))
+    monkeypatch.setitem(urls._PROTOCOLS, "gs", ("no_such_package", "gs"))
     with pytest.raises(MissingExtraError, match=r"recal-calibration\[gs\]"):
         read_views("gs://bucket/views.zarr")
 
 
 @pytest.mark.parametrize("text", ["s3://bucket/a", "s3:/bucket/a"])
 def test_a_url_that_has_been_a_path_is_known(text):
-    assert str(as_place(text)) == "s3://bucket/a"
+    assert str(as_path(text)) == "s3://bucket/a"
 
 
 def test_a_calibration_is_saved_and_loaded_by_its_url():

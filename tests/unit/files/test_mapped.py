@@ -13,14 +13,14 @@ from recal.engine import scaled
 from recal.engine.kernels import threads
 from recal.engine.kernels.mapped import MappedRows
 from recal.errors import InputError
-from recal.files import view_folders
+from recal.files import zarr_views
 
 
 @pytest.fixture
 def small_memory(monkeypatch):
     """As if a kilobyte were much."""
-    monkeypatch.setattr(view_folders, "_MOST_BYTES", 1000)
-    for module, name in ((threads, "PIECE_VALUES"), (scaled, "_PIECE"), (view_folders, "PIECE_VALUES")):
+    monkeypatch.setattr(zarr_views, "_MAX_BYTES_IN_MEMORY", 1000)
+    for module, name in ((threads, "PIECE_VALUES"), (scaled, "_PIECE"), (zarr_views, "PIECE_VALUES")):
         monkeypatch.setattr(module, name, 700)
 
 

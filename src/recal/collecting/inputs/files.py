@@ -14,7 +14,7 @@ from recal.collecting.inputs.sources import ArraySource, Source
 from recal.collecting.inputs.tables import SUFFIXES as TABLES
 from recal.collecting.inputs.tables import open_table
 from recal.errors import FileError, InputError, MissingExtraError, RecalError, Remedy
-from recal.files.gate import admit
+from recal.files.limits import admit
 from recal.files.npz import refuse_bombs
 
 ReadAs = Literal["images", "texts", "sounds", "bytes"]

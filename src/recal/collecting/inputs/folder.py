@@ -15,7 +15,7 @@ from recal.collecting.fingerprint import digest_texts
 from recal.collecting.inputs.sources import IndexedSource, Stamp, form_of
 from recal.collecting.models.base import Pixels
 from recal.errors import FileError, InputError, Remedy
-from recal.files.gate import admit
+from recal.files.limits import admit
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -29,11 +29,10 @@ from recal.collecting.sinks.changes import InputStamps, differ_by_rounding, same
 from recal.collecting.sinks.memory import First, ViewsSink, check_block
 from recal.errors import FileError, InputError, Remedy
 from recal.files import ledger as ledgers
-from recal.files.ledger import Ledger, Lock, WriterToken, block_record, checksum, describe, read_ledger
-from recal.files.places import exists, is_remote, remove_inside
-from recal.files.plain_chunks import check_regular
-from recal.files.view_folders import header
+from recal.files.ledger import Ledger, Lock, WriterToken, block_record, read_ledger
+from recal.files.urls import exists, is_remote, remove_inside
 from recal.files.views import read_views
+from recal.files.zarr_views import check_regular, describe_store, description
 from recal.views import Views
 
 _PACKAGES = ("recal-calibration", "numpy", "zarr", "scikit-learn", "torch", "onnxruntime")
@@ -71,13 +70,13 @@ class StoreArrays:
         """The number of classes and the dtype of all blocks."""
         return int(self._arrays["logits"].shape[1]), np.dtype(self._arrays["logits"].dtype)
 
-    def create(self, block: Block, description: dict[str, Any], n_samples: int | None) -> None:
+    def create(self, block: Block, attributes: dict[str, Any], n_samples: int | None) -> None:
         """Create arrays for blocks like this one."""
         import zarr
 
         (m, _, k), b, n = block.transformed.shape, self.batch_size, n_samples or 0
         root = zarr.open_group(str(self.target), mode="a", zarr_format=3)
-        root.attrs["recal"] = description
+        root.attrs["recal"] = attributes
         # Compression saves little on logits, and took nearly half of the time of writing a store.
         options: dict[str, Any] = {"compressors": None, "fill_value": float("nan"), "overwrite": True}
         options["dtype"] = block.logits.dtype
@@ -328,8 +327,8 @@ class StoreSink(ViewsSink):
         try:
             self._open_lock.check()
             if not self._arrays:
-                description = header(self._ledger.header["pool"], "", self._preprocessing)
-                self._arrays.create(block, description, self.source.n_samples)
+                attributes = description(self._ledger.header["pool"], "", self._preprocessing)
+                self._arrays.create(block, attributes, self.source.n_samples)
             self._arrays.grow(block)
             self._arrays.write(block)
             self._add(block.index, record)
@@ -404,18 +403,9 @@ class StoreSink(ViewsSink):
             self._labels = {i: np.array(r["labels"]) for i, r in blocks.items() if r["labels"] is not None}
         n_classes, pool = self._arrays.first[0], self._ledger.header["pool"]
         labels, columns = self.labels(n_samples, n_classes)
-        names = None if columns is None else columns.tolist()
         root: Any = zarr.open_group(str(self.target), mode="a")
-        stored = None if labels is None else labels.astype(np.int64)
-        if stored is not None:
-            root.create_array("labels", data=stored, chunks=(n_samples,), fill_value=-1, overwrite=True)
-        if names is not None:
-            root.attrs["classes"] = names
-        end = {
-            "description": describe(pool, names, (len(pool), n_samples, n_classes), self._preprocessing),
-            "labels": None if stored is None else checksum(stored),
-        }
-        root.attrs["recal"] = header(pool, self._ledger.generation(end), self._preprocessing)
+        end = describe_store(root, pool, columns, labels, (n_samples, n_classes), self._preprocessing)
+        root.attrs["recal"] = description(pool, self._ledger.generation(end), self._preprocessing)
         if self._token is not None and self._token is not self._lock:
             self._token.close()
         self._open_lock.check()

@@ -21,8 +21,8 @@ from safetensors.numpy import save
 
 from recal import TemperatureScaling, Views
 from recal import save as save_file
-from recal.errors import FileError, InputError
-from recal.files.gate import LIMIT, Metered, allowance
+from recal.errors import InputError
+from recal.files.limits import LIMIT, allowance
 
 
 def padded_text(folder):
@@ -131,9 +131,9 @@ HOSTILE = {
 # One process for all of them, which imports once; its limit is lowered so that half a gigabyte is far too much.
 MEASURED = """
 import json, resource, sys
-import numpy, recal, recal.errors, recal.files.gate
+import numpy, recal, recal.errors, recal.files.limits
 import pyarrow.parquet, pandas, zarr, PIL.Image, soundfile, recal.calibrators.temperature
-recal.files.gate._SMALL, recal.files.gate._LARGE = 2**25, 2**26
+recal.files.limits._SMALL, recal.files.limits._LARGE = 2**25, 2**26
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 for code in json.loads(sys.argv[1]):
@@ -180,8 +180,8 @@ def test_the_limit_is_raised_by_name(monkeypatch, tmp_path):
     from recal.collecting.inputs.files import open_path
 
     np.savez_compressed(tmp_path / "x.npz", inputs=np.zeros((30, 1_000, 1_000), np.uint8))
-    monkeypatch.setattr("recal.files.gate._SMALL", 10**7)
-    monkeypatch.setattr("recal.files.gate._RATIO", 2)
+    monkeypatch.setattr("recal.files.limits._SMALL", 10**7)
+    monkeypatch.setattr("recal.files.limits._RATIO", 2)
     with pytest.raises(Exception, match=f"set {LIMIT}=") as refusal:
         open_path(tmp_path / "x.npz")
     monkeypatch.setenv(LIMIT, str(refusal.value).split(f"{LIMIT}=")[1].split()[0].rstrip("."))
@@ -198,17 +198,3 @@ def test_a_limit_that_is_no_number_is_refused(monkeypatch):
     monkeypatch.setenv(LIMIT, "lots")
     with pytest.raises(InputError, match="got 'lots'"):
         allowance(0)
-
-
-@pytest.mark.parametrize(("held", "refused"), [(66_536, False), (66_537, True)])
-def test_a_stream_stops_once_it_gave_more_than_its_file_may_become(monkeypatch, tmp_path, held, refused):
-    """1,000 bytes are allowed, and 65,536 for headers."""
-    monkeypatch.setenv("RECAL_MAX_BYTES", "1000")
-    path = tmp_path / "packed"
-    path.write_bytes(b"0123456789")
-    stream = Metered(io.BytesIO(bytes(held)), path, packed=True)
-    if refused:
-        with pytest.raises(FileError, match="10 bytes unpack to more than 66,536"):
-            stream.read()
-    else:
-        assert len(stream.read()) == held

@@ -8,7 +8,7 @@ import zarr
 
 from recal import ReCal, Views, read_views
 from recal.errors import FileError, InputError
-from recal.files.plain_chunks import plain_chunks
+from recal.files.zarr_views import plain_chunks
 
 SELECTIONS = [np.arange(25), np.arange(24, -1, -1), np.array([3, 3, 9, 10, 24, 0]), np.array([7]), np.arange(5, 25, 3)]
 

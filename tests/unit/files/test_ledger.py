@@ -312,7 +312,7 @@ def test_answers_that_differ_by_more_than_rounding_are_another_models(tmp_path):
 KILLED = """
 import os, sys
 import numpy as np
-import recal.files.view_folders as folders
+import recal.files.zarr_views as folders
 from recal import Views
 
 views = Views(np.full((4, 3), 7.0), {"zoom:0.5": np.full((4, 3), 8.0)})
@@ -333,7 +333,7 @@ def test_killed_between_its_renames_a_folder_is_still_there(tmp_path):
 
 def test_where_folders_cannot_be_exchanged_what_is_left_is_named(tmp_path, monkeypatch):
     path = make().write(tmp_path / "v.zarr")
-    monkeypatch.setattr("recal.files.view_folders.exchange", lambda *_: False)
+    monkeypatch.setattr("recal.files.zarr_views.exchange", lambda *_: False)
     make(seed=1).write(path)
     assert read_views(path).n_samples == 20
     path.rename(tmp_path / ".v.zarr.1-ab.part")
