@@ -48,3 +48,19 @@ def lossy_views(n_samples, n_classes, n_views=4, sharpness=3.0, seed=0, dtype=np
 def nll(probs, labels):
     """Return the mean negative log-likelihood, computed plainly."""
     return float(-np.log(probs[np.arange(len(labels)), labels]).mean())
+
+
+def graded_answers(n=500, seed=0, *, strength=1.0):
+    """Return signals by name, whether each answer is right, groups, and the true probability of being right.
+
+    The judge's score tells most and is missing in a fifth of the rows; the length tells nothing.
+    """
+    rng = np.random.default_rng(seed)
+    skill = rng.normal(size=n)
+    kind, groups = rng.choice(["essay", "list"], n), rng.choice(["law", "physics", "poetry"], n)
+    log_odds = strength * (1.2 * skill + np.where(kind == "list", 0.7, -0.3) + np.where(groups == "law", -0.8, 0.4))
+    truth = 1 / (1 + np.exp(-log_odds))
+    stated = 1 / (1 + np.exp(-(2.0 + 0.7 * skill + rng.normal(size=n))))
+    judge = np.where(rng.random(n) < 0.2, np.nan, skill + 0.6 * rng.normal(size=n))
+    signals = {"stated": stated, "tokens": np.round(rng.lognormal(5, 1, n)) + 1, "judge": judge, "kind": kind}
+    return signals, rng.random(n) < truth, groups, truth

@@ -26,6 +26,7 @@ _HOMES = {
     "Step": "plan",
     "AutoCalibration": "calibrators.auto",
     "ReCal": "calibrators.recal",
+    "SignalCalibration": "calibrators.signals",
     "TemperatureScaling": "calibrators.temperature",
     "ViewStacking": "calibrators.stacking.estimator",
     "evaluate": "metrics.evaluation",
@@ -43,7 +44,7 @@ _HOMES = {
     "load": "saving.saved",
     "save": "saving.saved",
 }
-_MODULES = ("calibrators", "collecting", "decisions", "errors", "metrics", "transforms")
+_MODULES = ("answers", "calibrators", "collecting", "decisions", "errors", "metrics", "transforms")
 __all__ = [*_HOMES, *_MODULES]
 
 # Public names of 1.0.0rc1 that are no longer here; they work until 1.1.

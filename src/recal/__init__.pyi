@@ -1,6 +1,6 @@
 """What type checkers and editors see: the names of `__init__.py`, each from its home."""
 
-from . import calibrators as calibrators, collecting as collecting, decisions as decisions
+from . import answers as answers, calibrators as calibrators, collecting as collecting, decisions as decisions
 from . import errors as errors, metrics as metrics, transforms as transforms
 from .views import Views as Views
 from .files.views import read_views as read_views
@@ -10,6 +10,7 @@ from .engine.grouping import Group as Group, group as group
 from .plan import Blend as Blend, Plan as Plan, Step as Step
 from .calibrators.auto import AutoCalibration as AutoCalibration
 from .calibrators.recal import ReCal as ReCal
+from .calibrators.signals import SignalCalibration as SignalCalibration
 from .calibrators.temperature import TemperatureScaling as TemperatureScaling
 from .calibrators.stacking.estimator import ViewStacking as ViewStacking
 from .metrics.evaluation import evaluate as evaluate

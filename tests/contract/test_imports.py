@@ -30,7 +30,7 @@ ROOMS = (
     "metrics",
     "calibrators",
     "decisions",
-    "collecting export runtime",
+    "collecting answers export runtime",
     "saving",
     "comparison",
     "reporting",
@@ -78,9 +78,10 @@ FORBIDDEN = ["pickle", "cPickle", "dill", "cloudpickle", "joblib", "torchvision"
 
 # The names that are frozen for 1.0.
 FROZEN = """Views read_views pool collect Group group Plan Step Blend AutoCalibration TemperatureScaling ReCal
-ViewStacking CalibratedClassifier CalibratedModule evaluate compare report reliability_diagram decide prediction_sets
-DecisionRule profile watch export_onnx save load calibrators metrics transforms collecting decisions errors"""
-LISTED = ("recal", "recal.calibrators", "recal.collecting", "recal.decisions")
+SignalCalibration ViewStacking CalibratedClassifier CalibratedModule evaluate compare report reliability_diagram
+decide prediction_sets DecisionRule profile watch export_onnx save load answers calibrators metrics
+transforms collecting decisions errors"""
+LISTED = ("recal", "recal.answers", "recal.calibrators", "recal.collecting", "recal.decisions")
 
 
 def imported(path: Path) -> list[tuple[str, int]]:

@@ -45,14 +45,17 @@ _HOMES = {
     "ViewAveraging": ("tta", "view_averaging"),
     "ViewStacking": ("stack", "stacking.estimator"),
 }
-__all__ = ["CALIBRATORS", "Calibrator", "calibrator_named", *_HOMES]
+# Reads signals of answers, not logits: it is saved like the others, and is no member of `CALIBRATORS`.
+_OF_SIGNALS = {"SignalCalibration": "signals"}
+__all__ = ["CALIBRATORS", "Calibrator", "calibrator_named", *_HOMES, *_OF_SIGNALS]
 
 CALIBRATORS: tuple[type[Calibrator], ...]
 
 
 def calibrator_named(name: str) -> type[Calibrator] | None:
     """Return one method of the family by its class's name, without loading the others."""
-    return getattr(import_module(f"{__name__}.{_HOMES[name][1]}"), name) if name in _HOMES else None
+    home = _HOMES[name][1] if name in _HOMES else _OF_SIGNALS.get(name)
+    return None if home is None else getattr(import_module(f"{__name__}.{home}"), name)
 
 
 def short_names() -> dict[str, str]:

@@ -31,6 +31,7 @@ from .vatta import VATTA as VATTA
 from .vector import VectorScaling as VectorScaling
 from .venn_abers import VennAbers as VennAbers
 from .view_averaging import ViewAveraging as ViewAveraging
+from .signals import SignalCalibration as SignalCalibration
 from .stacking.estimator import ViewStacking as ViewStacking
 
 CALIBRATORS: tuple[type[Calibrator], ...]

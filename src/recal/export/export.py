@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.calibrators.signals import SignalCalibration
 from recal.decisions.rule import DecisionRule
 from recal.errors import InputError, Remedy
 from recal.export.graph import onnx
@@ -74,9 +75,10 @@ def export_onnx(
 
     Parameters
     ----------
-    model : CalibratedModule, torch.nn.Module, or the path of an ONNX file
+    model : CalibratedModule, torch.nn.Module, the path of an ONNX file, or a fitted SignalCalibration
         A CalibratedModule brings its plan and its preprocessing. An ONNX file needs no torch, except for
-        transformations or a `preprocess` of your own. A fixed batch is opened where answers stay the same.
+        transformations or a `preprocess` of your own. A fixed batch is opened where answers stay the same. A
+        SignalCalibration needs `path` alone; its file reads `signals` and returns `confidence`.
     example : array or tensor of shape (n, ...)
         A batch of inputs as the file will get them; only its shape (without n) and dtype matter. A calibrator that
         knows what its views were collected from needs none, and an ONNX model with a fixed input shape neither.
@@ -110,6 +112,10 @@ def export_onnx(
     >>> export_onnx(calibrated, torch.rand(1, 4), tempfile.mkdtemp() + "/model.onnx").name
     'model.onnx'
     """
+    if isinstance(model, SignalCalibration):
+        from recal.export.signals import export_signals
+
+        return export_signals(model, path)
     if outputs is not None:
         check_outputs(outputs)
     stored = getattr(plan, "preprocessing_", None)

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 # Each map that a file may hold, with the module that defines it.
 _HOMES = {
     "Affine": "scaling",
+    "LinearSignals": "signals",
+    "SignalMap": "signals",
+    "SignalScale": "signals",
+    "SplineSignals": "signals",
     "Temperature": "scaling",
+    "TreeSignals": "signals",
 }
 
 

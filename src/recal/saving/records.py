@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from recal.calibrators.signal_table import SignalTable
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets
 from recal.decisions.watching.class_mix import ByClass
@@ -11,7 +12,16 @@ from recal.decisions.watching.following import Following
 from recal.decisions.watching.profile import Profile
 from recal.transforms.preprocessing import Normalize, Preprocessing
 
-RECORDS: tuple[type[Any], ...] = (DecisionRule, PredictionSets, Profile, Following, ByClass, Normalize, Preprocessing)
+RECORDS: tuple[type[Any], ...] = (
+    DecisionRule,
+    PredictionSets,
+    Profile,
+    Following,
+    ByClass,
+    Normalize,
+    Preprocessing,
+    SignalTable,
+)
 # Fields of earlier versions, which are read and left out.
 FORMER: dict[str, frozenset[str]] = {"Profile": frozenset(["estimators"])}
 # What a calibrator may carry, by the attribute's name.

@@ -57,7 +57,7 @@ def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
     encoder = Encoder(RECORDS)
     if isinstance(obj, Plan):
         content = {"kind": "plan", "plan": encoder.encode(obj, "the plan")}
-    elif isinstance(obj, Calibrator):
+    elif isinstance(obj, Calibrator) or calibrator_named(type(obj).__name__) is type(obj):
         content = {"kind": "calibrator", **_encode_calibrator(obj, encoder)}
     elif _is_classifier(obj):
         content = {"kind": "classifier", **encode_classifier(obj, encoder, _encode_calibrator)}

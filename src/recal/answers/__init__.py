@@ -1,0 +1,28 @@
+"""Graded answers of any system: logs of language models, tables of signals, endpoints that are asked.
+
+Names load on first use: an endpoint needs the package `openai`. `__init__.pyi` says the same to type checkers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+# Each public name with the module of this folder that defines it.
+_HOMES = {
+    "read_log": "logs",
+    "OptionScores": "scores",
+    "join_scores": "scores",
+    "read_table": "tables",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
