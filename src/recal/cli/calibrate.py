@@ -95,6 +95,7 @@ def calibrate(
             random_state=seed,
             progress=shows_progress() and not as_json,
             command=command_line(),
+            about={"Model": str(inputs.model), "Data": str(data)},
             resume=not again,
             say=lambda line: say(line, quiet=as_json),
             **how,

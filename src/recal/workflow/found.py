@@ -11,6 +11,7 @@ from recal.calibrators.base import Calibrator
 from recal.decisions import Decision
 from recal.decisions.curves import Gain
 from recal.metrics import Evaluation
+from recal.reporting.verdict import AnswerChange
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,10 @@ class Calibrated:
         Inputs for fitting, deciding and judging; where `cross_fit`, the first two are the same.
     gain : Gain
         How much more is automated after calibration than before, with the interval of that difference.
-    n_accepted, n_errors : int
-        Accepted answers of the judging part, and the mistakes among them.
+    n_accepted, n_errors, n_accepted_before : int
+        Accepted answers of the checking part, the mistakes among them, and answers accepted before calibration.
+    change : AnswerChange
+        What answers that the calibration may change would gain on the checking part.
     cross_fit : bool
         Whether fitting and deciding used the same inputs.
     passes_per_answer : float
@@ -46,6 +49,8 @@ class Calibrated:
     sizes: tuple[int, int, int]
     n_accepted: int
     n_errors: int
+    n_accepted_before: int
+    change: AnswerChange
     passes_per_answer: float
     cross_fit: bool
     folder: Path
@@ -62,19 +67,26 @@ class Calibrated:
             "decision_before": self.decision_before.to_dict(),
             "gain": {"difference": self.gain.difference, "interval": list(self.gain.interval)},
             "cross_fit": self.cross_fit,
-            "judged": {"accepted": self.n_accepted, "errors": self.n_errors},
+            "judged": {"accepted": self.n_accepted, "errors": self.n_errors, "accepted_before": self.n_accepted_before},
+            "free_answers": {
+                "changed": self.change.changed,
+                "accuracy": self.change.free_accuracy,
+                "clear": self.change.clear,
+            },
             "passes_per_answer": self.passes_per_answer,
         }
 
     def lines(self) -> list[str]:
-        """What a person wants to know, in four lines."""
+        """What a person wants to know, in a few lines; all figures come from the checking inputs."""
         before, after = self.before, self.after
         scores = (
-            f"NLL {before['nll']:.4f} -> {after['nll']:.4f}, ECE {before['ece']:.4f} -> {after['ece']:.4f} "
-            f"(before -> after, lower is better; {self.sizes[2]:,} inputs used for nothing else)."
+            f"Accuracy {1 - after['error_rate']:.1%}, NLL {before['nll']:.4f} -> {after['nll']:.4f}, ECE "
+            f"{before['ece']:.4f} -> {after['ece']:.4f} (before -> after, lower is better; {self.sizes[2]:,} checking "
+            "inputs, used for nothing else)."
         )
         passes = f"Forward passes per answer: {self.passes_per_answer:.2f}."
-        return [self.reason, scores, self._automated(), passes] if self.reason else [scores, self._automated(), passes]
+        free = self.change.words if self.change.clear else ""
+        return [line for line in (self.reason, scores, free, self._automated(), passes) if line]
 
     @property
     def reason(self) -> str:
@@ -85,15 +97,15 @@ class Calibrated:
         if not self.decision.possible:
             return f"No answers can be automated with at most {risk} errors: {self._why_none()}"
         old = self.decision_before
-        was = f"{old.coverage:.1%}" if old.possible else "none"
+        was = f"{self.n_accepted_before / self.sizes[2]:.1%}" if old.possible else "none"
         return (
-            f"{self.decision.coverage:.1%} of the answers can be automated with at most {risk} errors ({was} before "
-            f"calibration). Check on the {self.sizes[2]:,}: {self.n_accepted:,} accepted, {self.n_errors:,} wrong."
-            f"{self._chance()}"
+            f"{self.n_accepted / self.sizes[2]:.1%} of the answers can be automated with at most {risk} errors ({was} "
+            f"before calibration): {self.n_accepted:,} of the {self.sizes[2]:,} checking inputs accepted, "
+            f"{self.n_errors:,} wrong. The threshold was chosen on {self.sizes[1]:,} other inputs.{self._chance()}"
         )
 
     def _chance(self) -> str:
-        """What to think of a share that is no clearly larger than before: few inputs decide, and they are a sample."""
+        """Say how uncertain the change is, unless the share is clearly larger than before."""
         low, high = self.gain.interval
         if not self.decision_before.possible or low > 0:
             return ""

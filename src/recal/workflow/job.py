@@ -7,10 +7,11 @@ chosen on the second, and both are judged on the third, so that no figure is mea
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from recal.files.views import read_views
 from recal.metrics import evaluate
 from recal.plan import Plan
 from recal.reporting import report
+from recal.reporting.verdict import answer_change
 from recal.saving.saved import save
 from recal.transforms import Transform
 from recal.views import Views
@@ -74,6 +76,7 @@ def calibrate(
     progress: bool = True,
     title: str = "Calibration report",
     command: str = "",
+    about: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda line: None,
     outputs: Any = "logits",
     device: Any = None,
@@ -97,6 +100,9 @@ def calibrate(
     cross_fit : bool
         Fit and decide on the same inputs, as `recal.decisions.decide_crossfitted` does. More inputs choose the
         threshold, which automates more where labels are few. The guarantee is then measured, not proven.
+    about : mapping, optional
+        Facts for the top of the page. Model, data and date are filled in where they are missing; the date comes from
+        the environment variable SOURCE_DATE_EPOCH where it is set.
     say : callable
         Is told what is being done, line by line.
     **how : `preprocess`, `batch_size`, `engine`, `resume`
@@ -147,25 +153,27 @@ def calibrate(
         deciding = _crossfitted(method, views, random_state)
     else:
         rows = collect(answering, Picked(source, parts[1]), needed, out=stores / DECIDE, **asked)
-        deciding = _Deciding(rows, *fitted.predict_both(rows))
-    found = _judged(fitted, deciding, judging, risk, confidence, sizes, cross_fit, folder, random_state)
-    _write(found, deciding, title, command, random_state)
-    return found
+        deciding = _Answers(rows, *fitted.predict_both(rows))
+    checking = _Answers(judging, *fitted.predict_both(judging))
+    result = _judged(fitted, deciding, checking, risk, confidence, sizes, cross_fit, folder, random_state)
+    facts = {"Model": _name(model), "Data": _name(inputs), "Date": _today(), **(about or {})}
+    _write(result, checking, title, command, facts, random_state)
+    return result
 
 
 @dataclass(frozen=True)
-class _Deciding:
-    """The inputs that the threshold is chosen on, and calibrated answers to them that no fit has seen."""
+class _Answers:
+    """Labelled inputs that no fit has seen, with their calibrated probabilities and confidences."""
 
     views: Views
     probs: Floats
     sure: Floats
 
 
-def _crossfitted(method: Calibrator, views: Views, seed: int) -> _Deciding:
+def _crossfitted(method: Calibrator, views: Views, seed: int) -> _Answers:
     assert views.labels is not None
     how: dict[str, Any] = {"folds": _FOLDS, "classes": views.classes, "random_state": seed}
-    return _Deciding(views, *crossfitted_answers(method, views, views.labels, **how))
+    return _Answers(views, *crossfitted_answers(method, views, views.labels, **how))
 
 
 def check_labelled(source: Source, where: object = "") -> None:
@@ -249,8 +257,8 @@ def _fit_views(
 
 def _judged(
     fitted: Calibrator,
-    deciding: _Deciding,
-    judging: Views,
+    deciding: _Answers,
+    checking: _Answers,
     risk: float,
     confidence: float,
     sizes: tuple[int, int, int],
@@ -258,8 +266,10 @@ def _judged(
     folder: Path,
     seed: int,
 ) -> Calibrated:
+    """Choose the rules on one part, and measure everything that is printed on the checking inputs."""
+    labels = checking.views.labels
     assert deciding.views.labels is not None
-    assert judging.labels is not None
+    assert labels is not None
     named = {"before": calibrated_probs(Plan(), deciding.views), "after": deciding.probs}
     confidences = {"after": deciding.sure}
     both = decide_each(
@@ -267,39 +277,69 @@ def _judged(
     )
     decision = both["after"]
     fitted.decision_ = decision.rule
-    raw, (probs, sure) = calibrated_probs(Plan(), judging), fitted.predict_both(judging)
-    accepted = decision.accept(probs, sure)
-    wrong = probs.argmax(axis=1) != judging.labels
+    raw = calibrated_probs(Plan(), checking.views)
+    accepted = decision.accept(checking.probs, checking.sure)
+    answers = checking.probs.argmax(axis=1)
+    own = fitted._predict_proba(checking.views).argmax(axis=1)  # before the guard keeps the model's answers
     return Calibrated(
         fitted,
         decision,
         both["before"],
         both.gains["after"],
-        evaluate(raw, judging.labels, _DRAWS, random_state=seed),
-        evaluate(probs, judging.labels, _DRAWS, confidences=sure, random_state=seed),
+        evaluate(raw, labels, _DRAWS, random_state=seed),
+        evaluate(checking.probs, labels, _DRAWS, confidences=checking.sure, random_state=seed),
         sizes,
         int(accepted.sum()),
-        int((accepted & wrong).sum()),
-        float(passes_of(fitted, judging.logits).mean()),
+        int((accepted & (answers != labels)).sum()),
+        int(both["before"].accept(raw).sum()),
+        answer_change(answers, own, labels),
+        float(passes_of(fitted, checking.views.logits).mean()),
         cross_fit,
         folder,
     )
 
 
-def _write(found: Calibrated, deciding: _Deciding, title: str, command: str, seed: int) -> None:
-    """Write the page and the summary, and the calibration last: where it is, all is."""
-    views = deciding.views
+def _write(
+    result: Calibrated, checking: _Answers, title: str, command: str, about: Mapping[str, str], seed: int
+) -> None:
+    """Write the page and the summary, and the calibration last: a folder that has it is complete."""
+    views = checking.views
     assert views.labels is not None
-    # Of the rows that the threshold was chosen on: what the page says can be automated is what the rule accepts.
-    named = {"before": calibrated_probs(Plan(), views), "after": deciding.probs}
+    # Page and terminal use the same rows: the checking inputs.
+    named = {"before": calibrated_probs(Plan(), views), "after": checking.probs}
     names = views.classes
-    truth = views.labels if names is None else names[views.labels]
-    cost = float(passes_of(found.calibrator, views.logits).mean())
     compared = compare_probs(
-        named, truth, confidences={"after": deciding.sure}, passes={"after": cost}, classes=names, random_state=seed
+        named,
+        views.labels if names is None else names[views.labels],
+        confidences={"after": checking.sure},
+        passes={"after": result.passes_per_answer},
+        classes=names,
+        random_state=seed,
     )
-    kept = getattr(found.calibrator, "profile_", None)
-    report(compared, found.folder / PAGE, title=title, command=command, risk=found.decision.risk, profile=kept)
-    with replacing(found.folder / SUMMARY) as file:
-        file.write((json.dumps(found.to_dict(), indent=2) + "\n").encode())
-    save(found.calibrator, found.folder / CALIBRATION)
+    report(
+        compared,
+        result.folder / PAGE,
+        title=title,
+        about=about,
+        rows="checking inputs",
+        command=command,
+        risk=result.decision.risk,
+        decisions={"before": result.decision_before, "after": result.decision},
+        change=result.change,
+        profile=getattr(result.calibrator, "profile_", None),
+    )
+    with replacing(result.folder / SUMMARY) as file:
+        file.write((json.dumps(result.to_dict(), indent=2) + "\n").encode())
+    save(result.calibrator, result.folder / CALIBRATION)
+
+
+def _name(value: Any) -> str:
+    """Return a path as it was given, and the type of anything else."""
+    return str(value) if isinstance(value, str | os.PathLike) else type(value).__name__
+
+
+def _today() -> str:
+    """Return the date for the page; reproducible builds set SOURCE_DATE_EPOCH."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    now = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC) if epoch.isdigit() else datetime.datetime.now()
+    return now.date().isoformat()

@@ -14,9 +14,10 @@ from recal.calibrators import TemperatureScaling
 from recal.collecting import as_model, as_source
 from recal.decisions.curves import Gain
 from recal.errors import FileError, InputError
+from recal.reporting.verdict import AnswerChange
 from recal.transforms import as_transform
 from recal.workflow.folder import calibration_in
-from recal.workflow.job import _is_taken, calibrate, split
+from recal.workflow.job import _is_taken, _today, calibrate, split
 
 
 def overconfident(batch):
@@ -95,6 +96,35 @@ def test_cross_fitting_decides_on_all_but_the_judging_inputs(done, problem, tmp_
     judged = read_views(tmp_path / "cross-fit" / "judge.zarr")
     assert np.array_equal(judged.labels, read_views(done[1] / "judge.zarr").labels)  # the same inputs judge
     assert again.accept(judged).sum() == found.n_accepted
+
+
+def test_page_and_terminal_use_the_checking_inputs_and_name_them(done, monkeypatch):
+    result, folder, _ = done
+    page, lines = (folder / "report.html").read_text(), " ".join(result.lines())
+    share = 100 * result.n_accepted / 160
+    assert f"{share:.1f}\u00a0% of the answers can be automated" in page
+    assert f"{share:.1f}% of the answers can be automated" in lines
+    assert f"{result.n_accepted} of the 160 checking inputs accepted, {result.n_errors} wrong" in lines
+    assert f'for="threshold">{result.decision.threshold:.6g}</output>' in page
+    accuracy = 100 * (1 - result.after["error_rate"])
+    assert f"{accuracy:.1f}\u00a0% on 160 checking inputs" in page
+    assert f"Accuracy {accuracy:.1f}%" in lines
+    assert f"{result.after['nll']:.4f}" in page
+    assert f"{result.after['nll']:.4f}" in lines
+    assert "<small>160 checking inputs</small>" in page
+
+
+def test_the_date_of_the_page_can_be_fixed(monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1000000000")
+    assert _today() == "2001-09-09"
+
+
+def test_changed_answers_are_mentioned_where_they_clearly_help(done):
+    result = done[0]
+    change = AnswerChange(40, 160, 0.633, 0.732, 0.001)
+    assert "--answers free" not in " ".join(replace(result, change=replace(change, p_value=0.2)).lines())
+    (line,) = [line for line in replace(result, change=change).lines() if "--answers free" in line]
+    assert "40 of 160 answers and raise the accuracy from 63.3 % to 73.2 %" in line
 
 
 def test_a_share_that_may_not_have_grown_is_called_uncertain(done):
