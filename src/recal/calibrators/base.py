@@ -394,7 +394,7 @@ class Calibrator(Estimator, ABC):
         if getattr(self, "n_fitted_", 1) < 1:
             raise InputError("must be at least 1", argument="n_fitted_", came=f"got {self.n_fitted_}")
         for name in ("row_hashes_", "prob_hashes_"):
-            hashes = getattr(self, name, None)
+            hashes = getattr(self, name, np.empty(0, np.uint64))  # members of an ensemble have none
             if not isinstance(hashes, np.ndarray) or hashes.ndim != 1 or hashes.dtype != np.uint64:
                 raise InputError("must be a list of hashes", argument=name)
         if "map_" in vars(self):
