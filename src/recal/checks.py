@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +35,11 @@ _SOFTMAX = Remedy(
     typed="If these are logits, store their softmax; in an .npz file the name `logits` does instead",
 )
 
+MULTI_LABEL = (
+    "If the model gives several labels to one input (multi-label), that is not supported: calibrate each label as a "
+    "model of two classes"
+)
+
 
 def _is_masked(values: object) -> bool:
     # numpy loads this module when it is first asked for, at a third of its own cost; until then nothing is masked.
@@ -43,8 +48,30 @@ def _is_masked(values: object) -> bool:
     return masked is not None and isinstance(values, masked)
 
 
-def check_form(values: ArrayLike, name: str) -> Floats:
-    """Return `values` as an (n_samples, n_classes) float array, without a copy where possible; values not yet read."""
+def is_single_column(shape: Sequence[int]) -> bool:
+    """Whether an array has one number for each sample: shape (n_samples,) or (n_samples, 1)."""
+    return len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
+
+
+def two_columns(column: Floats, *, probs: bool = False) -> Floats:
+    """Return two columns for a binary model with one output, of shape (n_samples,) or (n_samples, 1).
+
+    The output is the log-odds of the second class, or its probability if `probs`.
+
+    Examples
+    --------
+    >>> two_columns(np.array([1.5, -2.0])).tolist(), two_columns(np.array([[0.25]]), probs=True).tolist()
+    ([[0.0, 1.5], [0.0, -2.0]], [[0.75, 0.25]])
+    """
+    second = column.reshape(-1)
+    return np.stack([1 - second if probs else np.zeros_like(second), second], axis=1)
+
+
+def check_form(values: ArrayLike, name: str, *, single: Literal["log-odds", "probability"] | None = None) -> Floats:
+    """Return `values` as an (n_samples, n_classes) float array, without a copy where possible; values not yet read.
+
+    With `single`, one number for each sample is the log-odds or the probability of the second of two classes.
+    """
     if _is_masked(values):
         raise InputError("is a masked array; drop or fill the masked values, and pass a plain array", argument=name)
     if hasattr(values, "tocsr"):
@@ -63,15 +90,14 @@ def check_form(values: ArrayLike, name: str) -> Floats:
         raise InputError(
             "must hold floats (float16, float32 or float64)", argument=name, came=f"got dtype {array.dtype}"
         )
+    if single is not None and is_single_column(array.shape) and len(array):
+        return two_columns(array, probs=single == "probability")
     if array.ndim != 2:
         raise InputError(
             "must have the shape (n_samples, n_classes)",
             argument=name,
             came=f"got {array.shape}",
-            remedy=Remedy(
-                "For one sample pass a single row; for a binary score s pass the two columns (0, s)",
-                typed="Store a row for each sample, and a binary score s as the two columns (0, s)",
-            ),
+            remedy=Remedy("For one sample pass a single row", typed="Store a row for each sample"),
             aside=ASIDES["shape"],
         )
     if array.shape[0] == 0:
@@ -81,7 +107,7 @@ def check_form(values: ArrayLike, name: str) -> Floats:
         raise InputError(
             f"has {count} column; at least two classes are needed",
             argument=name,
-            remedy="For a binary score s pass the two columns (0, s)",
+            remedy="For a probability p of the second class pass the two columns (1 - p, p)",
             aside=ASIDES["columns"].format(count, array.shape),
         )
     return array
@@ -110,8 +136,11 @@ def _check_finite(array: Floats, name: str) -> tuple[float, float]:
 
 
 def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
-    """Return finite logits; refuse what can only be probabilities, and a spread that no float can hold."""
-    array = check_form(values, name)
+    """Return finite logits; refuse what can only be probabilities, and a spread that no float can hold.
+
+    One number for each sample is the log-odds of the second of two classes.
+    """
+    array = check_form(values, name, single="log-odds")
     low, high = _check_finite(array, name)
     if high - low == float("inf"):
         raise InputError(
@@ -120,6 +149,13 @@ def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
             remedy="Scale them down: only differences within a row matter",
         )
     if low >= 0.0 and high <= 1.0 and looks_like_probabilities(array):
+        if is_single_column(np.shape(values)):
+            raise InputError(
+                "lies in [0, 1]: these are probabilities of the second class, and log-odds are needed",
+                argument=name,
+                subject=f"Every value of `{name}`",
+                remedy="Use recal.Views.from_probs(...)",
+            )
         raise InputError(
             "lies in [0, 1] and sums to 1: these are probabilities, and logits are needed",
             argument=name,
@@ -134,16 +170,26 @@ def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
 
 
 def looks_like_probabilities(array: Floats) -> bool:
-    """Whether every row lies in [0, 1] and sums to 1, as no network's logits do."""
+    """Whether every row lies in [0, 1] and sums to 1, as no network's logits do.
+
+    Of one number for each sample, or of two columns made from it, many must lie in [0, 1].
+    """
     if array.min() < 0 or array.max() > 1:
         return False
+    if is_single_column(array.shape):
+        return len(array) > _FEW_ROWS
+    if array.shape[1] == 2 and len(array) > _FEW_ROWS and not array[:, 0].any():
+        return True
     tolerance = _SUM_TOLERANCE if len(array) > _FEW_ROWS else 1e-6
     return bool(np.allclose(array.sum(axis=1, dtype=np.float64), 1.0, rtol=0, atol=tolerance))
 
 
-def check_probs(values: ArrayLike, name: str = "probs") -> Floats:
-    """Return finite probabilities whose rows sum to 1; refuse logits."""
-    array = check_form(values, name)
+def check_probs(values: ArrayLike, name: str = "probs", *, binary: bool = False) -> Floats:
+    """Return finite probabilities whose rows sum to 1; refuse logits.
+
+    With `binary`, one number for each sample is the probability of the second of two classes.
+    """
+    array = check_form(values, name, single="probability" if binary else None)
     low, high = _check_finite(array, name)
     if low < 0 or high > 1:
         row = int(np.argwhere((array < 0) | (array > 1))[0][0])
@@ -165,7 +211,7 @@ def check_probs(values: ArrayLike, name: str = "probs") -> Floats:
             argument=name,
             subject=f"Rows of `{name}`",
             came=f"row {worst_row} sums to {sums[worst_row]:.4g}",
-            remedy=_SOFTMAX,
+            remedy=MULTI_LABEL if array.shape[1] > 2 and sums.max() > 1 + _SUM_TOLERANCE else _SOFTMAX,
         )
     return array
 
@@ -191,7 +237,9 @@ def check_labels(
     check_one_each(labels, n_samples)
     if classes is not None:
         names = check_classes(classes, n_classes)
-        # Whole numbers beside classes that are words can only be column indices.
+        # Whole numbers beside names that are words are column indices; beside "1" and "0" they are those names.
+        if labels.dtype.kind in "iu" and names.dtype.kind == "U" and all(name.isdecimal() for name in names.tolist()):
+            return _look_up(labels, names.astype(np.int64))
         if labels.dtype.kind not in "iu" or names.dtype.kind not in "US":
             return _look_up(labels, names)
     if labels.dtype.kind not in "iu":
@@ -229,10 +277,17 @@ def check_one_each(labels: NDArray[Any], n_samples: int | None) -> None:
         raise label_error(
             "must be one per sample",
             came=f"got the shape {labels.shape}",
-            remedy=Remedy("For one-hot rows pass y.argmax(1)", typed="For one-hot rows store the column of the 1"),
+            remedy=_many_labels(labels),
         )
     if n_samples is not None and len(labels) != n_samples:
         raise label_error("must be one per sample", came=f"there are {n_samples} samples but {len(labels)} labels")
+
+
+def _many_labels(labels: NDArray[Any]) -> str | Remedy:
+    """Return what to do about labels of two dimensions."""
+    if labels.ndim == 2 and labels.dtype.kind in "iufb" and (labels.sum(axis=1) != 1).any():
+        return MULTI_LABEL
+    return Remedy("For one-hot rows pass y.argmax(1)", typed="For one-hot rows store the column of the 1")
 
 
 def label_error(rule: str, *, came: str = "", remedy: str | Remedy = "", aside: str = "") -> InputError:

@@ -25,9 +25,10 @@ class Views:
 
     Parameters
     ----------
-    logits : array-like of shape (n_samples, n_classes)
-        The model's logits for the inputs as they are. Nothing is copied or changed.
-    transformed : mapping of transformation (or its spec, such as ``"zoom:0.37"``) to an (n_samples, n_classes) array
+    logits : array-like of shape (n_samples, n_classes), or (n_samples,) or (n_samples, 1) for a binary model
+        The model's logits for the inputs as they are. Nothing is copied or changed. One number for each sample is the
+        log-odds of the second of two classes and becomes the two columns (0, log-odds).
+    transformed : mapping of transformation (or its spec, such as ``"zoom:0.37"``) to an array of the same shape
         The same model's logits for the transformed inputs.
     labels : array-like of shape (n_samples,), optional
         The true classes: integers are column indices; anything else needs `classes`.
@@ -99,7 +100,8 @@ class Views:
         Parameters
         ----------
         probs, transformed, labels, classes
-            As in `Views`, with probabilities in place of logits.
+            As in `Views`, with probabilities in place of logits. One number for each sample is the probability of the
+            second of two classes.
         outputs : {"probabilities", "votes"} or "probabilities:FLOOR"
             As in `recal.collect`: the floor is 1e-12; for "votes", of trees or neighbours, 0.01 / n_classes; or yours.
 
@@ -114,7 +116,7 @@ class Views:
             raise InputError("must be 'probabilities', 'votes' or 'probabilities:FLOOR'", argument="outputs")
 
         def logs(values: ArrayLike) -> Floats:
-            checked = check_probs(values)
+            checked = check_probs(values, binary=True)
             return np.log(np.maximum(checked, checked.dtype.type(least_probability(outputs, checked.shape[1]))))
 
         others = {key: logs(values) for key, values in (transformed or {}).items()}

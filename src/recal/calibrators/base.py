@@ -36,6 +36,7 @@ from recal.checks import (
     check_form,
     check_labels,
     check_weights,
+    is_single_column,
     looks_like_probabilities,
 )
 from recal.engine.same_rows import kept_hashes, row_hashes, sampled_rows, seen_among
@@ -154,6 +155,7 @@ class Calibrator(Estimator, ABC):
         Parameters
         ----------
         X : Views, or logits of shape (n_samples, n_classes)
+            Log-odds of the second of two classes may have the shape (n_samples,) or (n_samples, 1).
         y : labels of shape (n_samples,), optional where the views hold them
             Integers are column indices; anything else needs `classes`.
         classes : sequence of length n_classes, optional
@@ -165,7 +167,13 @@ class Calibrator(Estimator, ABC):
         views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
         names = classes if classes is not None else views.classes
         if y is not None:
-            labels = check_labels(y, views.n_samples, views.n_classes, names)
+            try:
+                labels = check_labels(y, views.n_samples, views.n_classes, names)
+            except InputError as error:
+                if not isinstance(X, Views) and is_single_column(np.shape(X)) and not error.aside:
+                    error.aside = ASIDES["columns"].format(1, np.shape(X))
+                    error.args = (error.sentence(),)
+                raise
             if not isinstance(X, Views):
                 refuse_codes(views.logits, y, labels, names)
         elif views.labels is not None:
@@ -177,7 +185,7 @@ class Calibrator(Estimator, ABC):
                 aside=ASIDES["no y"].format(type(self).__name__),
             )
         columns = np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
-        warn_of_suspicions(views.logits, labels)
+        warn_of_suspicions(views.logits, labels, columns)
         if hasattr(self, "answers"):
             check_choice("answers", self.answers, ("kept", "free"))
         n_fitted = views.n_samples
@@ -240,6 +248,9 @@ class Calibrator(Estimator, ABC):
     def _answer_array(self, logits: Array) -> tuple[Array, Array]:
         """Answer for an array of another library than numpy."""
         xp = namespace(logits)
+        if is_single_column(tuple(logits.shape)):  # log-odds of the second of two classes
+            second = xp.reshape(logits, (-1,))
+            logits = xp.stack([xp.zeros_like(second), second], axis=1)
         if logits.ndim != 2 or not logits.shape[0]:
             raise InputError(
                 "must have the shape (n_samples, n_classes)", argument="X", came=f"got {tuple(logits.shape)}"
@@ -260,7 +271,7 @@ class Calibrator(Estimator, ABC):
         X holds views, logits, or probabilities that this calibrator gave.
         """
         self._check_width(X)
-        if not isinstance(X, Views) and looks_like_probabilities(array := check_form(X, "X")):
+        if not isinstance(X, Views) and looks_like_probabilities(array := check_form(X, "X", single="log-odds")):
             return seen_among(array, self.prob_hashes_, self.n_fitted_)[1]
         views = as_views(X, needs_views=False, method=type(self).__name__)
         return seen_among(views.logits, self.row_hashes_, self.n_fitted_)[1]
@@ -294,7 +305,9 @@ class Calibrator(Estimator, ABC):
         """Return the most probable class of each sample."""
         self._check_width(X)
         if is_array(X):
-            kept = X if self.keeps_accuracy else self.predict_proba(X)
+            kept = (
+                X if self.keeps_accuracy and not is_single_column(tuple(cast(Any, X).shape)) else self.predict_proba(X)
+            )
             return self.classes_[np.asarray(namespace(kept).argmax(kept, axis=1).tolist())]
         if self.keeps_accuracy:
             views = as_views(X, needs_views=False, method=type(self).__name__)
@@ -410,14 +423,17 @@ class Calibrator(Estimator, ABC):
         """Refuse logits of another number of classes, before anything else is said about them."""
         self._check_fitted()
         shape = (X.n_samples, X.n_classes) if isinstance(X, Views) else np.shape(X) if hasattr(X, "shape") else ()
-        if len(shape) == 2 and shape[1] != len(self.classes_):
+        columns = 2 if is_single_column(shape) else shape[-1] if len(shape) == 2 else len(self.classes_)
+        if columns != len(self.classes_):
             raise InputError(
                 f"was fitted on {len(self.classes_)} classes",
                 argument="X",
                 subject=f"This {type(self).__name__}",
-                came=f"got {shape[1]} columns",
+                came=f"got {columns} columns",
                 remedy="Fit a calibration on logits of this model",
-                aside=ASIDES["width"].format(shape[1], type(self).__name__, len(self.classes_)),
+                aside=ASIDES["width"].format(shape[-1], type(self).__name__, len(self.classes_))
+                if len(shape) == 2
+                else ASIDES["shape"],
             )
 
     def _check_fitted(self) -> None:

@@ -30,8 +30,8 @@ _MOSTLY = 0.5
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """One way to give a sample to the model: which predictions match the labels, as assumed and in the best order."""
+class _Trial:
+    """One way to run the model on a sample: which predictions match the labels, as assumed and in the best order."""
 
     as_assumed: float
     accuracy: float
@@ -39,7 +39,7 @@ class _Reading:
     order: tuple[str, ...] | None = None  # of the classes, where another one than the folders' is meant
     channels: Channels | None = None  # where pixels are divided by 255
 
-    def beats(self, other: _Reading) -> bool:
+    def beats(self, other: _Trial) -> bool:
         """Whether it is clearly better on the same samples."""
         gain = other.losses - self.losses
         return bool(self.accuracy > other.accuracy and gain.mean() > _CLEARLY * gain.std() / np.sqrt(len(gain)))
@@ -56,12 +56,12 @@ def check_agreement(
 ) -> None:
     """Refuse inputs whose predictions match the labels only with another order of classes, or with divided pixels.
 
-    Orders are tried where the classes are known from folders alone, and divided pixels where no `preprocess` is given.
+    Orders are tried if only the labels tell the classes, and divided pixels if no `preprocess` is given.
     """
-    assumed = classes is None and model.classes is None and source.classes is not None
+    names = () if classes is not None or model.classes is not None else _assumed_classes(source)
+    assumed = bool(names)
     if source.labels is None or not (assumed or preprocess is None):
         return
-    names = source.classes or ()
     size = min(source.n_samples, _MOST, max(_FEWEST, _PER_CLASS * len(names)))
     rows = np.sort(np.random.default_rng(0).choice(source.n_samples, size, replace=False))
     taken = [source.take(rows[begin : begin + batch_size].tolist()) for begin in range(0, size, batch_size)]
@@ -72,7 +72,7 @@ def check_agreement(
     if not (reorders or is_pixels):
         return
 
-    def read(between: Preprocess | None, channels: Channels | None = None) -> _Reading:
+    def read(between: Preprocess | None, channels: Channels | None = None) -> _Trial:
         job = Job(model, (), between, model.returns(outputs))
         with model.running():
             logits = np.concatenate([job.run(batch, source.describe).logits for batch in batches])
@@ -93,7 +93,8 @@ def check_agreement(
     python = [] if found.channels is None else [f"preprocess=Normalize(channels={found.channels!r})"]
     python += [] if found.order is None else [f"classes={list(found.order)}"]
     why = "" if found.channels is None else " Pixels were passed as they are, from 0 to 255."
-    why += "" if found.order is None else " Classes were taken in alphabetical order."
+    if found.order is not None:
+        why += " The two columns look swapped." if len(names) == 2 else " Classes were taken in alphabetical order."
     raise InputError(
         f"Only {plain.as_assumed:.0%} of the predictions of {model.name} match the labels of {size} inputs, and "
         f"{found.accuracy:.0%} match as suggested below.{why}",
@@ -101,32 +102,51 @@ def check_agreement(
     )
 
 
-def _divided(read: Any) -> _Reading | None:
+def _assumed_classes(source: Source) -> tuple[str, ...]:
+    """Return the classes whose order nobody gave: folders in alphabetical order, or the numbers 0 and 1."""
+    if source.classes is not None:
+        return tuple(source.classes)
+    labels = None if source.labels is None else np.asarray(source.labels)
+    is_binary = labels is not None and labels.dtype.kind in "iu" and np.array_equal(np.unique(labels), [0, 1])
+    return ("0", "1") if is_binary else ()
+
+
+def _divided(read: Any) -> _Trial | None:
     """The reading of pixels from 0 to 1, in a layout that the model takes."""
     for channels in ("first", "keep"):
         try:
-            found: _Reading = read(Normalize(channels=channels), channels)
+            found: _Trial = read(Normalize(channels=channels), channels)
         except Exception:  # whatever a model says to a layout that it was not made for
             continue
         return found
     return None
 
 
-def _in_best_order(logits: Floats, truth: Labels, names: Sequence[str], channels: Channels | None) -> _Reading:
+def _in_best_order(logits: Floats, truth: Labels, names: Sequence[str], channels: Channels | None) -> _Trial:
     """Return how well logits match the labels; also in the order of columns in which most do, where names are given."""
     answers = logits.argmax(axis=1)
     right, order, columns = answers == truth, None, truth
     accuracy = float(right.mean())
-    if len(names):
+    if len(names) == logits.shape[1]:
         from scipy.optimize import linear_sum_assignment
 
         met = np.zeros((len(names), len(names)), dtype=np.int64)
         np.add.at(met, (answers, truth), 1)
         meant = linear_sum_assignment(met, maximize=True)[1]
         best = float((meant[answers] == truth).mean())
-        if best > _MOSTLY and accuracy <= _MOSTLY * best:
+        swapped = len(names) == 2 and _is_below_chance(answers, truth)
+        if best > _MOSTLY and (accuracy <= _MOSTLY * best or swapped):
             order, columns, accuracy = tuple(names[place] for place in meant), np.argsort(meant)[truth], best
-    return _Reading(float(right.mean()), accuracy, _losses(logits, columns), order, channels)
+    return _Trial(float(right.mean()), accuracy, _losses(logits, columns), order, channels)
+
+
+def _is_below_chance(answers: NDArray[np.intp], truth: Labels) -> bool:
+    """Whether fewer answers of a binary model are right than by chance, by more than `_CLEARLY` standard errors."""
+    shares = np.array([answers.mean(), truth.mean()])
+    chance = max(float(shares.prod() + (1 - shares).prod()), 1e-9)
+    spread = np.sqrt(chance * (1 - chance) / len(truth))
+    accuracy = float((answers == truth).mean())
+    return accuracy < 0.5 and accuracy < chance - _CLEARLY * spread
 
 
 def _losses(logits: Floats, columns: Labels) -> NDArray[np.float64]:
@@ -186,6 +206,7 @@ def preflight(
     transforms = as_pool(pool, seed)
     _check_columns(source, answering)
     _check_names(source.labels, answering, source, classes)
+    _check_labels_named(source, answering, classes)
     if not isinstance(source, IndexedSource):  # what gives its batches once is not asked for one
         return
     if (source.labels is None and not asked) or batch_size < 1:  # which collect refuses in its own words
@@ -220,6 +241,31 @@ def _check_names(values: Any, model: Model, source: Source, classes: Sequence[An
             remedy=Remedy(
                 "Pass classes=[...], the names of the columns in order.",
                 typed="Give --classes A,B,C, the names of the columns in order.",
+            ),
+        )
+
+
+def _check_labels_named(source: Source, model: Model, classes: Sequence[Any] | None) -> None:
+    """Refuse classes that do not name every label, before the model runs."""
+    names = model.classes if classes is None else classes
+    values = source.labels
+    if names is None or values is None or np.asarray(names).dtype.kind not in "UO":
+        return
+    if source.classes is not None:
+        values = np.asarray(source.classes)[np.unique(values)]
+    elif np.asarray(values).dtype.kind not in "UO":
+        return
+    labels = sorted({str(value) for value in values})
+    named = [str(name) for name in names]
+    absent = [label for label in labels if label not in named]
+    if absent:
+        which = "The model's classes" if classes is None else "`classes`"
+        order = labels if len(labels) == len(named) else named
+        raise InputError(
+            f"{which} do not name the label {absent[0]!r}; they are {', '.join(named[:8])}",
+            remedy=Remedy(
+                f"Pass the names of the labels in the order of the model's columns, such as classes={order[:8]}",
+                typed=f"Name the labels in the order of the model's columns, such as --classes {','.join(order[:8])}",
             ),
         )
 

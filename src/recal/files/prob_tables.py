@@ -162,7 +162,10 @@ def read_prob_table(
         raise FileError(f"{source} has no columns beside {label_column!r}; every other column must be a class.")
     names = np.array([name.removeprefix(_PREFIX) if own else name for name in columns])
     try:
-        probs = check_probs(np.column_stack([_numbers(name, values) for name, values in columns.items()]))
+        values = np.column_stack([_numbers(name, column) for name, column in columns.items()])
+        if len(names) == 1 and not own:
+            names = _binary_classes(str(names[0]), labels)
+        probs = check_probs(values, binary=len(names) == 2)
         # Where recal wrote numbers for want of names, the columns have none.
         shown = None if own and names.tolist() == [str(number) for number in range(len(names))] else names
         confidence = check_confidences(_numbers(_ANSWER[1], sure), len(probs)) if own and sure is not None else None
@@ -170,6 +173,24 @@ def read_prob_table(
         return Probabilities(probs, truth, shown, confidence, _fitted_rows(source) if own else 0)
     except InputError as error:
         raise error.at(source) from None
+
+
+def _binary_classes(column: str, labels: NDArray[Any] | None) -> NDArray[Any]:
+    """Return the two classes of a table with one column of probabilities, which are those of the second class.
+
+    The second class is the column's name if that is a label, and otherwise the label 1.
+    """
+    words = [] if labels is None else sorted({str(label) for label in labels.tolist()})
+    others = [word for word in words if word != column]
+    if column in words and len(others) == 1:
+        return np.array([others[0], column])
+    if set(words) <= {"0", "1"}:
+        return np.array(["0", "1"])
+    raise InputError(
+        f"The column {column!r} holds one probability per row, so it is that of the second of two classes, but no "
+        f"label is called so: the labels are {', '.join(words[:8])}",
+        remedy="Name the column after the label that it is the probability of, or write labels as 0 and 1",
+    )
 
 
 def _take_own(columns: dict[str, NDArray[Any]]) -> bool:

@@ -91,7 +91,7 @@ def read_probs(path: str | os.PathLike[str]) -> Probabilities:
     source = Path(path)
     arrays = read_npz(source, _NAMES, required="probs")
     try:
-        probs = check_probs(arrays["probs"])
+        probs = check_probs(arrays["probs"], binary=True)
         classes = check_classes(arrays["classes"], probs.shape[1]) if "classes" in arrays else None
         labels = check_labels(arrays["labels"], len(probs), probs.shape[1], classes) if "labels" in arrays else None
         sure = check_confidences(arrays["confidence"], len(probs)) if "confidence" in arrays else None

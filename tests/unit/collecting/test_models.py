@@ -405,9 +405,8 @@ def test_logits_said_to_be_probabilities_are_refused(images, model):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda x: x.mean((1, 2)), r"shape \(20,\).*two columns \(0, s\)"),
-        (lambda x: x.mean((1, 2))[:, None], r"shape \(20, 1\).*two columns"),
-        (lambda x: np.ones((20, 2), dtype=int), "dtype int64.*Did it return classes"),
+        (lambda x: x[:, :, :, None], r"shape \(20, 8, 8, 1\).*log-odds of the second of two classes"),
+        (lambda x: np.ones((20, 2), dtype=int), "dtype int64.*answers only"),
         (lambda x: np.ones((20, 2)) * [1.0, np.nan], "gave nan for sample 0, class 1, in the original"),
         (lambda x: np.ones((19, 2)), "gave 19 rows for 20 inputs"),
         (lambda x: (np.ones((20, 2)), 1), "returned a tuple"),

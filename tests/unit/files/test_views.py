@@ -237,7 +237,7 @@ NPZ = {
     ),
     "no-stack": (lambda p: write_npz(p, logits=LOGITS, transforms=["a"]), r"shape \(1, 6, 3\), got \(0, 6, 3\)"),
     "no-specs": (lambda p: write_npz(p, logits=LOGITS, transformed=LOGITS[None]), r"shape \(0, 6, 3\), got \(1"),
-    "one-axis": (lambda p: write_npz(p, logits=LOGITS[0]), r"\(n_samples, n_classes\), got \(3,\)"),
+    "three-axes": (lambda p: write_npz(p, logits=LOGITS[None]), r"\(n_samples, n_classes\), got \(1, 6, 3\)"),
     "nan": (lambda p: write_npz(p, logits=LOGITS * np.nan), "row 0, column 0 is nan"),
     "words": (lambda p: write_npz(p, logits=[["a", "b"]]), "must hold floats"),
     "probabilities": (lambda p: write_npz(p, logits=np.full((20, 4), 0.25)), "these are probabilities"),

@@ -25,6 +25,8 @@ _MOST_ROWS = 20_000
 _FEWEST_ROWS = 20
 # Labels in another order reach this many standard deviations once in fifty sets.
 _CHANCE = 2.0
+# By this many standard deviations two columns must contradict their labels to look swapped.
+_SWAPPED = 4.0
 # Part of the rows is suspected only where the others leave no doubt.
 _BEYOND_DOUBT = 8.0
 _SHORTEST_PART = 50
@@ -34,13 +36,13 @@ _SURELY_NO_CHANGE = 1e-4
 _MOST_VALUES, _ENOUGH_ROWS = 500_000, 1_000
 
 
-def warn_of_suspicions(logits: Floats, labels: Labels) -> None:
+def warn_of_suspicions(logits: Floats, labels: Labels, names: NDArray[Any] | None = None) -> None:
     """Warn of the gravest of what looks wrong with these samples, if anything does."""
     rows = np.arange(len(labels))
     most = min(_MOST_ROWS, max(_ENOUGH_ROWS, _MOST_VALUES // logits.shape[1]))
     if len(rows) > most:
         rows = np.linspace(0, len(labels) - 1, most).astype(np.intp)
-    said = _one_class(labels) or _other_labels(_Match(logits, labels, rows), len(labels))
+    said = _one_class(labels) or _other_labels(_Match(logits, labels, rows), len(labels), names)
     if said:
         warnings.warn(said, DoubtfulLabelsWarning, stacklevel=3)
         return
@@ -196,8 +198,14 @@ def _ranks(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return ranks / (2.0 * len(scores))
 
 
-def _other_labels(match: _Match, n_samples: int) -> str:
+def _other_labels(match: _Match, n_samples: int, names: NDArray[Any] | None) -> str:
     whole = slice(None)
+    if match.n_classes == 2 and match.evidence(whole) < -_SWAPPED and match.hits.mean() < 0.5:
+        first, second = (0, 1) if names is None else names.tolist()
+        return (
+            f"Accuracy is {match.hits.mean():.3g}, clearly below chance: the two columns look swapped. If the first "
+            f"column is {second!r}, pass classes={[second, first]!r} (--classes {second},{first})."
+        )
     chance, expected = match.by_chance(whole)
     if chance:
         return (

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Floats, check_probs, looks_like_probabilities
+from recal.checks import MULTI_LABEL, Floats, check_probs, is_single_column, looks_like_probabilities, two_columns
 from recal.collecting.fingerprint import digest
 from recal.errors import FileError, InputError, MissingExtraError, Remedy, blame
 from recal.files.npz import refuse_bombs
@@ -26,6 +26,10 @@ from recal.transforms.preprocessing import Outputs, check_outputs, least_probabi
 Pixels = Literal["rgb", "gray", "rgba", "gray16"]
 _PIXELS: dict[int, Pixels] = {1: "gray", 3: "rgb", 4: "rgba"}
 _TINY = 1e-6  # a floor of votes is far above
+_GRADED = (
+    "If it returns only an answer and a confidence, grade its answers and use recal calibrate graded.csv --correct "
+    "COLUMN, or SignalCalibration in Python."
+)
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 
 
@@ -279,8 +283,8 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
         values = values["logits"]
     if isinstance(values, tuple | list | dict) and not _is_nested_numbers(values):
         raise InputError(
-            f"{name} returned a {type(values).__name__}; one (n_samples, n_classes) array is needed. "
-            "Wrap the model so that it returns the logits alone."
+            f"{name} returned a {type(values).__name__}; one (n_samples, n_classes) array is needed. Wrap the model so "
+            f"that it returns the logits alone. {_GRADED}"
         )
     if hasattr(values, "detach"):
         values = values.detach()
@@ -297,14 +301,19 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
 
     Probabilities become their logarithms; those below the floor of `outputs` count as the floor.
     """
-    if raw.ndim != 2 or raw.shape[1] < 2:
+    if raw.ndim != 2 and not (raw.ndim == 1 and len(raw)):
         raise InputError(
-            f"{model.name} returned the shape {raw.shape}; (n_samples, n_classes) with two classes or more is needed. "
-            "For a binary score s return the two columns (0, s)."
+            f"{model.name} returned the shape {raw.shape}; (n_samples, n_classes) is needed, or (n_samples,) for the "
+            "log-odds of the second of two classes."
         )
     if raw.dtype.kind not in "f":
-        raise InputError(f"{model.name} returned dtype {raw.dtype}; logits are floats. Did it return classes?")
+        raise InputError(
+            f"{model.name} returned dtype {raw.dtype}; logits are floats. If it returns its answers only, it has no "
+            f"confidence to calibrate. {_GRADED}"
+        )
     values: Floats = raw.astype(np.float32) if raw.dtype.itemsize < 4 else raw
+    if is_single_column(values.shape):
+        values = _binary(values, outputs, model)
     if model.gives_logits:
         return values
     if outputs != "logits" or model.gives_probs:
@@ -323,6 +332,27 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
     return values
 
 
+def _binary(values: Floats, outputs: Outputs, model: Model) -> Floats:
+    """Return two columns for a model with one output: the log-odds or the probability of the second class."""
+    says_probs = not model.gives_logits and (outputs != "logits" or model.gives_probs)
+    if says_probs and np.isfinite(values).all() and not (values.min() >= 0 and values.max() <= 1):
+        raise InputError(
+            f"What {model.name} returns as the probability of the second class must lie in [0, 1]",
+            came=f"got {values.min():.4g} to {values.max():.4g}",
+            remedy=Remedy(
+                "If these are log-odds, leave outputs='probabilities' out",
+                typed="If these are log-odds, leave --outputs out",
+            ),
+        )
+    if not says_probs and not model.gives_logits and looks_like_probabilities(values):
+        raise InputError(
+            f"Every value that {model.name} returned lies in [0, 1]: these are probabilities of the second class, and "
+            "log-odds are needed",
+            remedy=Remedy("Say outputs='probabilities' to take them so", typed="Add: --outputs probabilities"),
+        )
+    return two_columns(values, probs=says_probs)
+
+
 def log_of(probs: Floats, name: str, floor: float) -> Floats:
     """Return the logarithms of probabilities, floored, and say so when the floor was needed."""
     empty = np.flatnonzero((probs == 0).all(axis=1))
@@ -337,7 +367,9 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
         raise InputError(
             f"What {name} returns as probabilities {error.rule}",
             came=error.came,
-            remedy=Remedy(
+            remedy=error.remedy
+            if error.remedy == MULTI_LABEL
+            else Remedy(
                 "If these are logits, leave outputs='probabilities' out",
                 typed="If these are logits, leave --outputs out",
             ),

@@ -20,7 +20,7 @@ _VOTING = {"ForestClassifier", "KNeighborsClassifier", "RadiusNeighborsClassifie
 class EstimatorModel(Model):
     """A fitted scikit-learn classifier.
 
-    Logits are its `decision_function`, with two columns (0, s) for a binary score s; where it has none, or
+    Logits are its `decision_function`; one number per sample is the log-odds of the second class. Where it has none, or
     ``outputs="probabilities"`` asks for them, the logarithms of `predict_proba`. Those of forests, trees and neighbours
     are shares of votes, also at the end of a pipeline or a search: ``outputs="votes"``.
     Batches of more than two dimensions are flattened to rows where the classifier was fitted on rows of that length.
@@ -76,7 +76,7 @@ class EstimatorModel(Model):
         values = np.asarray(getattr(self.estimator, self.method)(rows))
         if values.dtype.kind != "f":
             values = values.astype(np.float64)
-        return np.column_stack([np.zeros_like(values), values]) if values.ndim == 1 else values
+        return values
 
     def _rows(self, batch: Any) -> Any:
         if hasattr(batch, "columns"):

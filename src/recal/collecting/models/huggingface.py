@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.checks import MULTI_LABEL
 from recal.collecting.fingerprint import digest
 from recal.collecting.models.base import Model, as_numpy
 from recal.errors import FileError, InputError, MissingExtraError
@@ -43,6 +45,7 @@ class HuggingFaceModel(TorchModel):
         super().__init__(model, device=device)
         self.processor = processor
         self.takes = _takes(processor)
+        self.classes = _class_names(model)
 
     def fingerprint(self) -> str:
         settings = self.processor.to_dict() if hasattr(self.processor, "to_dict") else {}
@@ -92,6 +95,17 @@ class HuggingFaceModel(TorchModel):
     def _placed(self, value: Any) -> Any:
         moved = value.to(self.device)
         return moved.to(self.dtype) if self.dtype is not None and moved.is_floating_point() else moved
+
+
+def _class_names(model: Any) -> NDArray[Any] | None:
+    """Return the columns' names that the model's configuration gives (`id2label`); None where it has only numbers."""
+    config = getattr(model, "config", None)
+    if getattr(config, "problem_type", None) == "multi_label_classification":
+        raise InputError(f"{type(model).__name__} was trained for several labels per input. {MULTI_LABEL}.")
+    names = getattr(config, "id2label", None) or {}
+    ordered = [str(names[key]) for key in sorted(names, key=int)]
+    generic = all(re.fullmatch(r"LABEL_\d+", name) for name in ordered)
+    return None if generic or len(ordered) < 2 or len(set(ordered)) < len(ordered) else np.array(ordered)
 
 
 def _takes(processor: Any) -> Literal["image", "text", "audio"]:

@@ -42,7 +42,7 @@ class Output:
 
     @property
     def may_be_scores(self) -> bool:
-        return self.is_zipped or (self.type in FLOATS and self.axes in (None, 2))
+        return self.is_zipped or (self.type in FLOATS and self.axes in (None, 1, 2))
 
 
 def choose_output(

@@ -1,0 +1,201 @@
+"""Binary models with one output: log-odds or the probability of the second class, wherever they come from."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import recal
+from recal import Views, collect
+from recal.calibrators import TemperatureScaling
+from recal.cli.app import run
+from recal.collecting.models.base import as_model
+from recal.errors import DoubtfulLabelsWarning, InputError
+from recal.files.prob_tables import read_prob_table
+from recal.files.probs import read_probs
+
+
+def scores(n=600, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n)
+    return (2 * y - 1) * 1.5 + rng.normal(0, 2, n), y
+
+
+def sigmoid(s):
+    return 1 / (1 + np.exp(-s))
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_log_odds_are_two_columns_everywhere(shape, tmp_path):
+    s, y = scores()
+    columns = np.stack([np.zeros_like(s), s], axis=1)
+    expected = TemperatureScaling().fit(columns, y)
+    one = s.reshape(shape)
+    np.testing.assert_array_equal(Views(one).logits, columns)
+    fitted = TemperatureScaling().fit(one, y)
+    np.testing.assert_array_equal(fitted.predict_proba(one), expected.predict_proba(columns))
+    np.testing.assert_array_equal(fitted.predict(one), expected.predict(columns))
+    np.savez(tmp_path / "v.npz", logits=one, labels=y, transforms=["zoom:0.5"], transformed=one[None])
+    views = recal.read_views(tmp_path / "v.npz")
+    np.testing.assert_array_equal(views.logits, columns)
+    np.testing.assert_array_equal(views.transformed("zoom:0.5"), columns)
+    model = collect(lambda batch: batch.reshape(shape), s, None, labels=y)
+    np.testing.assert_array_equal(model.logits, columns)
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_probabilities_are_those_of_the_second_class(shape, tmp_path):
+    s, y = scores()
+    p = sigmoid(s)
+    expected = np.log(np.stack([1 - p, p], axis=1))
+    views = collect(lambda batch: batch.reshape(shape), p, None, labels=y, outputs="probabilities")
+    np.testing.assert_allclose(views.logits, expected, atol=1e-12)
+    np.testing.assert_allclose(Views.from_probs(p.reshape(shape)).logits, expected, atol=1e-12)
+    np.savez(tmp_path / "p.npz", probs=p.reshape(shape), labels=y)
+    np.testing.assert_allclose(read_probs(tmp_path / "p.npz").probs, np.exp(expected), atol=1e-12)
+
+
+def test_torch_and_scikit_learn_models_with_one_output():
+    torch = pytest.importorskip("torch")
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    s, y = scores()
+    x = s[:, None].astype(np.float32)
+    net = torch.nn.Linear(1, 1)
+    views = collect(net, x, None, labels=y)
+    assert views.logits.shape == (len(y), 2)
+    np.testing.assert_array_equal(views.logits[:, 0], 0)
+    estimator = linear_model.LogisticRegression().fit(x, y)
+    np.testing.assert_allclose(collect(estimator, x, None).logits[:, 1], estimator.decision_function(x), rtol=1e-6)
+    fitted = TemperatureScaling().fit(s, y)
+    np.testing.assert_allclose(fitted.predict_proba(torch.tensor(s)).numpy(), fitted.predict_proba(s), atol=1e-12)
+
+
+def test_what_is_no_log_odds_is_refused():
+    s, _ = scores()
+    with pytest.raises(InputError, match=r"lies in \[0, 1\].*outputs='probabilities'"):
+        collect(lambda batch: batch, sigmoid(s), None)
+    with pytest.raises(InputError, match=r"must lie in \[0, 1\].*If these are log-odds"):
+        collect(lambda batch: batch, s, None, outputs="probabilities")
+    with pytest.raises(InputError, match=r"lies in \[0, 1\]: these are probabilities"):
+        Views(sigmoid(s))
+
+
+def test_answers_with_a_confidence_and_several_labels_are_pointed_elsewhere():
+    s, _ = scores()
+    for model in (lambda batch: (batch > 0, np.abs(batch)), lambda batch: [{"label": "a", "score": 0.9}] * len(batch)):
+        with pytest.raises(InputError, match=r"recal calibrate graded\.csv --correct"):
+            collect(model, s, None)
+    with pytest.raises(InputError, match=r"multi-label.*calibrate each label as a model of two classes"):
+        collect(lambda batch: np.tile([0.9, 0.8, 0.1], (len(batch), 1)), s, None, outputs="probabilities")
+    with pytest.raises(InputError, match="multi-label"):
+        Views(3 * np.eye(3), labels=[[1, 1, 0], [0, 0, 1], [1, 0, 0]])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A table, and models of it: log-odds, their sigmoid, and the log-odds of the other class."""
+    s, y = scores(1500)
+    lines = [f"{value:.6f},{'yes' if label else 'no'}" for value, label in zip(s, y)]
+    (tmp_path / "data.csv").write_text("\n".join(["x,label", *lines]))
+    (tmp_path / "binary_models.py").write_text(
+        "import numpy as np\n"
+        "def odds(frame): return frame['x'].to_numpy()\n"
+        "def sigmoid(frame): return 1 / (1 + np.exp(-odds(frame)))[:, None]\n"
+        "def swapped(frame): return 0.4 * np.random.default_rng(0).normal(size=len(frame)) - odds(frame)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("model", "more"), [("odds", []), ("sigmoid", ["--outputs", "probabilities"])])
+def test_commands_take_models_with_one_output(folder, model, more, capsys):
+    command = ["collect", "--model", f"binary_models:{model}", "--data", "data.csv", "--out", "v.npz"]
+    assert run([*command, "--classes", "no,yes", *more]) == 0
+    views = recal.read_views("v.npz")
+    assert views.classes.tolist() == ["no", "yes"]
+    assert (views.logits.argmax(axis=1) == views.labels).mean() > 0.7
+    assert run(["fit", "v.npz", "--method", "ts", "--out", "c.recal"]) == 0
+    assert run(["evaluate", "v.npz", "--json"]) == 0
+
+
+def test_swapped_columns_are_named_before_the_work(folder, capsys):
+    command = ["calibrate", "--model", "binary_models:swapped", "--data", "data.csv", "--out", "done"]
+    assert run(command) == 2
+    assert "The two columns look swapped. Check this and add: --classes yes,no" in capsys.readouterr().err
+    s, y = scores()
+    with pytest.warns(DoubtfulLabelsWarning, match=r"columns look swapped.*classes=\[1, 0\] \(--classes 1,0\)"):
+        TemperatureScaling().fit(-s, y)
+    assert Views(-s, labels=y, classes=["1", "0"]).labels.tolist() == (1 - y).tolist()
+
+
+def test_a_weak_model_is_not_called_swapped():
+    import warnings
+
+    rng = np.random.default_rng(0)
+    for _ in range(20):  # ten times as many predictions as labels of the rare class: few answers are right by design
+        y = (rng.random(800) < 0.1).astype(int)
+        s = 2 * y + rng.normal(0, 1, 800) + 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DoubtfulLabelsWarning)
+            TemperatureScaling().fit(s, y)
+
+
+def test_a_wrong_class_name_is_found_before_the_model_runs(folder, capsys):
+    (folder / "refusing.py").write_text("def net(frame): raise SystemExit('the model ran')\n")
+    command = ["calibrate", "--model", "refusing:net", "--data", "data.csv", "--out", "done", "--classes", "no,jes"]
+    assert run(command) == 2
+    message = capsys.readouterr().err
+    assert "do not name the label 'yes'" in message
+    assert "--classes no,yes" in message
+
+
+def test_a_table_with_one_probability_per_row(tmp_path, capsys):
+    s, y = scores(300)
+    p = sigmoid(s)
+    for name, header, labels in (("a.csv", "p,label", y), ("b.csv", "yes,label", np.array(["no", "yes"])[y])):
+        rows = [f"{value},{label}" for value, label in zip(p, labels)]
+        (tmp_path / name).write_text("\n".join([header, *rows]))
+        table = read_prob_table(tmp_path / name)
+        np.testing.assert_allclose(table.probs[:, 1], p)
+        assert table.labels.tolist() == y.tolist()
+    (tmp_path / "c.csv").write_text("p,label\n0.3,no\n0.4,yes\n")
+    with pytest.raises(InputError, match="Name the column after the label"):
+        read_prob_table(tmp_path / "c.csv")
+
+
+def test_an_onnx_model_with_a_sigmoid(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["s"]), helper.make_node("Sigmoid", ["s"], ["p"])]
+    weights = [helper.make_tensor("w", kind, [2, 1], [1.0, -1.0])]
+    for output in ("s", "p"):
+        graph = helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", kind, [None, 2])],
+            [helper.make_tensor_value_info(output, kind, [None, 1])],
+            weights,
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.save(model, tmp_path / f"{output}.onnx")
+    x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    odds = collect(tmp_path / "s.onnx", x, None)
+    probs = collect(tmp_path / "p.onnx", x, None, outputs="probabilities")
+    np.testing.assert_allclose(odds.logits[:, 1], x[:, 0] - x[:, 1], rtol=1e-5)
+    np.testing.assert_allclose(probs.logits[:, 1] - probs.logits[:, 0], odds.logits[:, 1], rtol=1e-3, atol=1e-4)
+
+
+def test_hugging_face_names_its_columns():
+    pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(2, 2)
+    net.config = SimpleNamespace(id2label={0: "NEGATIVE", 1: "POSITIVE"}, problem_type=None)
+    assert as_model((net, lambda images, return_tensors: images)).classes.tolist() == ["NEGATIVE", "POSITIVE"]
+    net.config.id2label = {0: "LABEL_0", 1: "LABEL_1"}
+    assert as_model((net, lambda images, return_tensors: images)).classes is None
+    net.config.problem_type = "multi_label_classification"
+    with pytest.raises(InputError, match="several labels per input"):
+        as_model((net, lambda images, return_tensors: images))
