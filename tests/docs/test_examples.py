@@ -37,7 +37,7 @@ def modules() -> list[str]:
     return found
 
 
-def run_script(script: Path, folder: Path, *arguments: str) -> None:
+def run_script(script: Path, folder: Path, *arguments: str) -> str:
     path = os.pathsep.join(filter(None, [str(SOURCE.parent), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(
@@ -45,6 +45,7 @@ def run_script(script: Path, folder: Path, *arguments: str) -> None:
         cwd=folder, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
@@ -52,6 +53,18 @@ def test_the_python_blocks_of_a_page_run_one_after_the_other(page, tmp_path):
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks(page)))
     run_script(script, tmp_path)
+
+
+def test_the_readme_prints_what_it_shows(tmp_path):
+    """The numbers may differ by a point between releases of scikit-learn."""
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(ROOT / "README.md")))
+    shown = re.search(r"^```text\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    texts = [" ".join(text.split()) for text in (shown[1], run_script(script, tmp_path))]
+    assert re.sub(r"[\d.]+", "#", texts[0]) == re.sub(r"[\d.]+", "#", texts[1])
+    shares = [float(re.search(r"Accept ([\d.]+)%", text)[1]) for text in texts]
+    assert shares[0] == pytest.approx(shares[1], abs=1.0)
 
 
 def test_the_first_steps_run(tmp_path):
