@@ -44,29 +44,32 @@ class Kind:
 
 
 class Number(Kind):
-    """A finite number between two bounds, which are part of the range unless they are `open`."""
+    """A finite number between two bounds; `ends` says which bounds are part of the range, as in "(0, 1]"."""
 
     def __init__(
-        self, low: float = -math.inf, high: float = math.inf, *, whole: bool = False, open: bool = False, hint: str = ""
+        self, low: float = -math.inf, high: float = math.inf, *, whole: bool = False, ends: str = "[]", hint: str = ""
     ) -> None:
-        self.low, self.high, self.whole, self.open, self.hint = low, high, whole, open, hint
+        self.low, self.high, self.whole, self.ends, self.hint = low, high, whole, ends, hint
         kind = "a whole number" if whole else "a finite number"
-        if open and high == math.inf:
+        if high < math.inf:
+            self.rule = f"{kind} in {ends[0]}{low:g}, {high:g}{ends[1]}"
+        elif low == -math.inf:
+            self.rule = kind
+        elif ends[0] == "(":
             self.rule = "a positive number" if low == 0.0 else f"{kind} above {low:g}"
-        elif high < math.inf:
-            left, right = ("(", ")") if open else ("[", "]")
-            self.rule = f"{kind} in {left}{low:g}, {high:g}{right}"
         else:
-            self.rule = kind if low == -math.inf else f"{kind} of at least {low:g}"
+            self.rule = f"{kind} of at least {low:g}"
 
     def read(self, value: Any, sizes: Sizes) -> Any:
         allowed = int | np.integer if self.whole else int | float | np.integer | np.floating
         if isinstance(value, bool) or not isinstance(value, allowed):
             raise ValueError
-        inside = self.low < value < self.high if self.open else self.low <= value <= self.high
-        if not inside or (not self.whole and not math.isfinite(value)):
+        number = int(value) if self.whole else _as_float(value)
+        above = self.low < number if self.ends[0] == "(" else self.low <= number
+        below = number < self.high if self.ends[1] == ")" else number <= self.high
+        if not (above and below and (self.whole or math.isfinite(number))):
             raise ValueError
-        return int(value) if self.whole else float(value)
+        return number
 
     def parse(self, text: str) -> Any:
         return int(text) if self.whole else float(text)
@@ -313,9 +316,16 @@ _PLAIN: dict[Any, Kind] = {bool: Flag(), int: Number(whole=True), float: Number(
 Count = Annotated[int, Number(1, whole=True)]
 Size = Annotated[int, Number(0, whole=True)]
 NotNegative = Annotated[float, Number(0.0)]
-Positive = Annotated[float, Number(0.0, open=True)]
-Strength = Annotated[float, Number(0.0, open=True, hint="Use a tiny number in place of 0")]
+Positive = Annotated[float, Number(0.0, ends="()")]
+Strength = Annotated[float, Number(0.0, ends="()", hint="Use a tiny number in place of 0")]
 RandomState = Annotated[int | np.random.Generator | None, Seed()]
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond all floats
+        raise ValueError from None
 
 
 def _typed(option: Any) -> str:

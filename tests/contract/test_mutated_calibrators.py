@@ -13,6 +13,8 @@ import pytest
 from recal import Views, load, save
 from recal.calibrators import CALIBRATORS
 from recal.errors import FileError, RecalError
+from recal.maps.base import Map, field_names
+from recal.plan import Plan
 
 METHODS = {method.short_name: method for method in CALIBRATORS}
 
@@ -64,29 +66,52 @@ def changes(value: Any) -> Iterator[Callable[[], Any]]:
             yield from (lambda: value + 1000, lambda: value * 0 - 5, lambda: value.astype(float))
 
 
+def with_field(changed: Map, name: str, value: Any) -> Map:
+    """A map with another value in a field, past all checks."""
+    other = copy.copy(changed)
+    object.__setattr__(other, name, value)
+    return other
+
+
+def changed_states(fitted: Any) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    """The state with one of its values changed, or one field of its map."""
+    state = fitted.state()
+    for key, value in state.items():
+        for change in changes(value):
+            yield key, lambda key=key, change=change: state | {key: change()}
+        if isinstance(value, Map) and not isinstance(value, Plan):
+            for name in field_names(type(value)):
+                for change in changes(getattr(value, name)):
+                    yield (
+                        f"{key}.{name}",
+                        lambda key=key, value=value, name=name, change=change: (
+                            state | {key: with_field(value, name, change())}
+                        ),
+                    )
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_changed_state_is_refused_or_answers_with_probabilities(name, files, tmp_path):
     fitted, _ = files[name]
     new, tried, refused = views(20, seed=1), 0, 0
-    for key, value in fitted.state().items():
-        for change in changes(value):
-            try:
-                path = save(with_state(fitted, fitted.state() | {key: change()}), tmp_path / "changed.recal")
-            except RecalError:
-                continue  # no file could say so
-            tried += 1
-            try:
-                loaded = load(path)
-            except FileError:
-                refused += 1
-                continue
-            if len(loaded.classes_) != 3:  # a calibrator of other classes, and whole
-                continue
-            with np.errstate(all="ignore"):
-                probs = loaded.predict_proba(new)
-            assert np.isfinite(probs).all(), f"{key}: {change()}"
-            np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-6, err_msg=f"{key}: {change()}")
-            loaded.predict(new)
+    for key, change in changed_states(fitted):
+        try:
+            path = save(with_state(fitted, change()), tmp_path / "changed.recal")
+        except RecalError:
+            continue  # no file could say so
+        tried += 1
+        try:
+            loaded = load(path)
+        except FileError:
+            refused += 1
+            continue
+        if len(loaded.classes_) != 3:  # a calibrator of other classes, and whole
+            continue
+        with np.errstate(all="ignore"):
+            probs = loaded.predict_proba(new)
+        assert np.isfinite(probs).all(), f"{key}: {change()}"
+        np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-6, err_msg=f"{key}: {change()}")
+        loaded.predict(new)
     assert tried > 10
     assert refused > 5
 
@@ -131,6 +156,6 @@ def test_bytes_changed_at_random_are_refused_or_answer_with_probabilities(name, 
 
 def test_ensemble_weights_that_sum_to_three_are_refused(files, tmp_path):
     fitted, _ = files["ets"]
-    changed = with_state(fitted, fitted.state() | {"weights_": np.ones(3)})
-    with pytest.raises(FileError, match="`weights_` must sum to 1, got 3"):
+    changed = with_state(fitted, fitted.state() | {"map_": with_field(fitted.map_, "weights", np.ones(3))})
+    with pytest.raises(FileError, match="`weights` must sum to 1, got 3"):
         load(save(changed, tmp_path / "c.recal"))

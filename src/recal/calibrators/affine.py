@@ -7,13 +7,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.machinery.one_vs_rest import fit_logistic, largest_score
 from recal.calibrators.machinery.parameters import warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores, softmax
-from recal.calibrators.machinery.state import part
+from recal.calibrators.machinery.probabilities import class_scores
 from recal.checks import Labels
-from recal.errors import InputError
+from recal.maps.curves import LogisticCurves
 from recal.plan import Answers
 from recal.views import Views
 
@@ -51,9 +50,9 @@ class AffineScaling(Calibrator):
     short_name: ClassVar[str] = "affine"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    n_coefficients: ClassVar[int] = 2
-    coefficients_: Array
-    bounds_: Array
+    map_: LogisticCurves
+    coefficients_ = from_map("coefficients")
+    bounds_ = from_map("bounds")
 
     def __init__(self, *, answers: Answers = "free") -> None:
         self.answers = answers
@@ -69,21 +68,7 @@ class AffineScaling(Calibrator):
             signs = np.where(np.arange(len(coefficients)) == 0, 1.0, -1.0)
             coefficients = np.stack([coefficients[:, 0], signs * coefficients[:, 0]], axis=1)
             bounds = np.stack([bounds[:, 0], -bounds[::-1, 0]], axis=1)
-        self.coefficients_, self.bounds_ = coefficients, bounds
-
-    def _check_state(self, n_classes: int) -> None:
-        low, high = part(self, "bounds_", (2, n_classes))
-        if (low > high).any():
-            raise InputError("must hold the least log-odds first", argument="bounds_")
-        part(self, "coefficients_", (self.n_coefficients, n_classes))
-
-    def _predict_proba(self, views: Views) -> Array:
-        scores = np.clip(class_scores(views.logits), self.bounds_[0], self.bounds_[1])
-        mapped = scores * self.coefficients_[0]
-        if len(self.coefficients_) == 3:
-            mapped += np.square(scores) * self.coefficients_[1]
-        mapped += self.coefficients_[-1]
-        return softmax(-np.logaddexp(0.0, -mapped))
+        self.map_ = LogisticCurves(coefficients, bounds)
 
     def _fit_curves(self, scores: Array, labels: Labels, limit: float) -> tuple[Array, Array]:
         """Return the curves' coefficients and between which log-odds they hold."""

@@ -8,13 +8,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.machinery.adaptive_mixture import tame
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.parameters import check_flag, check_number
-from recal.calibrators.machinery.probabilities import log_softmax, softmax
-from recal.calibrators.machinery.state import number, part
+from recal.calibrators.machinery.probabilities import log_softmax
 from recal.checks import Labels
+from recal.maps.aggregation import ViewSum, tame
+from recal.maps.base import wide
 from recal.plan import Answers
 from recal.views import Views
 
@@ -60,9 +60,9 @@ class LearnedAggregation(Calibrator):
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
     needs_views: ClassVar[bool] = True
 
-    beta_: float
-    weights_: NDArray[np.float64]
-    transforms_: list[str]
+    map_: ViewSum
+    beta_ = from_map("beta")
+    weights_ = from_map("weights")
 
     def __init__(self, *, answers: Answers = "free", per_class: bool = False, penalty: float = 0.0001) -> None:
         self.per_class = per_class
@@ -71,9 +71,9 @@ class LearnedAggregation(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         per_class, penalty = check_flag("per_class", self.per_class), check_number("penalty", self.penalty)
-        self.transforms_ = [str(transform) for transform in views.transforms]
-        self.beta_ = fit_beta(views.logits, labels)
-        stack = np.stack(self._layers(views), axis=1)
+        beta = fit_beta(views.logits, labels)
+        layers = [views.logits, *(views.transformed(transform) for transform in views.transforms)]
+        stack = np.stack([tame(beta * wide(layer)) for layer in layers], axis=1)
         rows, n_layers = np.arange(len(labels)), stack.shape[1]
         shape = (n_layers, views.n_classes if per_class else 1)
 
@@ -92,19 +92,4 @@ class LearnedAggregation(Calibrator):
             loss, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * len(start),
             options={"maxiter": 1000, "ftol": 1e-12, "gtol": 1e-8},
         )  # fmt: skip
-        self.weights_ = answer.x.reshape(shape)
-
-    def _layers(self, views: Views) -> list[NDArray[np.float64]]:
-        layers = [views.logits, *(views.transformed(spec) for spec in self.transforms_)]
-        return [tame(self.beta_ * np.asarray(layer, dtype=np.float64)) for layer in layers]
-
-    def _check_state(self, n_classes: int) -> None:
-        number(self, "beta_")
-        width = vars(self).get("weights_", np.empty(0)).shape[-1:]
-        part(self, "weights_", (1 + len(self.transforms_), n_classes if width == (n_classes,) else 1), 0.0)
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        scores = np.zeros(views.logits.shape)
-        for weights, layer in zip(self.weights_, self._layers(views), strict=True):
-            scores += weights * layer
-        return softmax(scores)
+        self.map_ = ViewSum(views.transforms, beta, answer.x.reshape(shape))

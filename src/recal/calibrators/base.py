@@ -31,6 +31,7 @@ from recal.calibrators.machinery.state import check_kinds
 from recal.calibrators.machinery.suspicions import refuse_codes, warn_of_suspicions
 from recal.checks import (
     ASIDES,
+    Floats,
     Labels,
     check_classes,
     check_form,
@@ -41,12 +42,12 @@ from recal.checks import (
 )
 from recal.engine.same_rows import kept_hashes, row_hashes, sampled_rows, seen_among
 from recal.errors import InputError, NotFittedError, Remedy
-from recal.maps.base import Array, Map, is_array, namespace
+from recal.maps.base import Array, Map, is_array, namespace, wide
 from recal.maps.guard import answer
 from recal.plan import Answers, Plan
 from recal.runtime.reference import keep_answers
 from recal.schema import check, field_kinds
-from recal.transforms import Transform, as_transform
+from recal.transforms import Transform
 from recal.views import Views
 
 # What fitted state may be made of: it is all that a file can hold.
@@ -290,7 +291,7 @@ class Calibrator(Estimator, ABC):
 
     def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         if "map_" in vars(self):
-            return answer(self.map_, views.logits, kept=self.keeps_accuracy)
+            return answer(self.map_, views.logits, self._view_logits(views), kept=self.keeps_accuracy)
         own = self._predict_proba(views)
         if not self.keeps_accuracy:
             probs = bounded_probs(own)
@@ -348,9 +349,16 @@ class Calibrator(Estimator, ABC):
         They are those of the plan, where the fit made one, and otherwise those named in `transforms_`.
         """
         self._check_fitted()
+        if "map_" in vars(self):
+            return self.map_.transforms
         if isinstance(plan := getattr(self, "plan_", None), Plan):
             return plan.transforms
-        return tuple(as_transform(spec) for spec in getattr(self, "transforms_", ()))
+        return ()
+
+    @property
+    def transforms_(self) -> list[str]:
+        """The specs of the transformations that the map reads."""
+        return [str(transform) for transform in self.needed_transforms()]
 
     @abstractmethod
     def _fit(self, views: Views, labels: Labels) -> None: ...
@@ -376,7 +384,11 @@ class Calibrator(Estimator, ABC):
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         """Return the map's own probabilities, before predictions are kept."""
-        return self.map_.probs(np.asarray(views.logits, dtype=np.float64))
+        return self.map_.probs(wide(views.logits), [wide(view) for view in self._view_logits(views)])
+
+    def _view_logits(self, views: Views) -> list[Floats]:
+        """Return the logits of the views that the map reads."""
+        return [views.transformed(transform) for transform in self.map_.transforms]
 
     def state(self) -> State:
         """Return the fitted state as arrays and plain JSON values, all that a file needs."""

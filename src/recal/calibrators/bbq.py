@@ -8,14 +8,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.machinery.binning import equal_width_edges, halfway
 from recal.calibrators.machinery.monotone import pack, smooth
 from recal.calibrators.machinery.parameters import check_choice, check_number, warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores, normalise
-from recal.calibrators.machinery.state import curves
+from recal.calibrators.machinery.probabilities import class_scores
 from recal.checks import Labels
-from recal.errors import InputError
+from recal.maps.curves import Steps
 from recal.plan import Answers
 from recal.views import Views
 
@@ -75,9 +74,10 @@ class BayesianBinning(Calibrator):
     short_name = "bbq"
     keeps_accuracy = kept_by_answers("free")
 
-    edges_: Vector
-    values_: Vector
-    offsets_: NDArray[np.int64]
+    map_: Steps
+    edges_ = from_map("edges")
+    values_ = from_map("values")
+    offsets_ = from_map("offsets")
 
     def __init__(
         self,
@@ -107,20 +107,8 @@ class BayesianBinning(Calibrator):
         for k, column in enumerate(columns):
             layout = both if (np.abs(column) < _INSIDE).sum() >= _FEWEST_INSIDE else mass
             curves.append(_average(*_score(layout, column, labels == k, prior)))
-        self.edges_, values, self.offsets_ = pack(curves)
-        self.values_ = smooth(values, len(labels), views.n_classes, self.penalty)
-
-    def _check_state(self, n_classes: int) -> None:
-        for steps in curves(self, "edges_", n_classes):
-            if self.edges_[steps.stop - 1] != np.inf:  # what lies beyond the last edge would have no value
-                raise InputError("must end at infinity for every class", argument="edges_")
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        out = class_scores(views.logits)
-        for k in range(out.shape[1]):
-            steps = slice(self.offsets_[k], self.offsets_[k + 1])
-            out[:, k] = self.values_[steps][np.searchsorted(self.edges_[steps], out[:, k], side="left")]
-        return normalise(out)
+        edges, values, offsets = pack(curves)
+        self.map_ = Steps(edges, smooth(values, len(labels), views.n_classes, self.penalty), offsets)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.machinery.newton import NEAR_TOL
 from recal.calibrators.machinery.one_vs_rest import (
     TOL,
@@ -18,9 +19,9 @@ from recal.calibrators.machinery.one_vs_rest import (
     targets,
 )
 from recal.calibrators.machinery.parameters import check_flag, warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores, softmax
-from recal.calibrators.machinery.state import number, part
+from recal.calibrators.machinery.probabilities import class_scores
 from recal.checks import Labels
+from recal.maps.curves import BetaCurves, beta_features
 from recal.plan import Answers
 from recal.views import Views
 
@@ -67,7 +68,9 @@ class BetaCalibration(Calibrator):
     short_name: ClassVar[str] = "beta"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    coefficients_: NDArray[np.float64]
+    map_: BetaCurves
+    coefficients_ = from_map("coefficients")
+    limit_ = from_map("limit")
 
     def __init__(self, *, answers: Answers = "free", penalty: float = 0.1, joint: bool = True) -> None:
         self.penalty = penalty
@@ -77,47 +80,31 @@ class BetaCalibration(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         self._fit_near(views, labels, 1.0, None)
         if views.n_classes > 2 and views.n_classes not in _MOVED_IN_ENSEMBLE:
-            self._move_together(_features(class_scores(views.logits), self.limit_), labels)
+            self._move_together(beta_features(class_scores(views.logits), self.limit_), labels)
 
     def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
         start = None if near is None else near.coefficients_
         warn_if_few(self, len(labels), views.n_classes)
         scores = class_scores(views.logits)
-        self.limit_ = largest_score(scores)
-        features = _features(scores, self.limit_)
+        limit = largest_score(scores)
+        features = beta_features(scores, limit)
         high, low = targets(labels, views.n_classes, check_smooth(self.penalty))
         if views.n_classes == 2:  # the second class's map is the first's, mirrored
             start = start if start is None else start[:, :1]
             a, b, c = _increasing([feature[:, :1] for feature in features], labels, high[:1], low[:1], start)[:, 0]
-            self.coefficients_ = np.array([[a, b], [b, a], [c, -c]])
+            self.map_ = BetaCurves(np.array([[a, b], [b, a], [c, -c]]), limit)
             return
-        self.coefficients_ = _increasing(features, labels, high, low, start)
+        self.map_ = BetaCurves(_increasing(features, labels, high, low, start), limit)
         if views.n_classes in _MOVED_IN_ENSEMBLE:
             self._move_together(features, labels)
 
-    def _move_together(self, features: list[NDArray[np.float64]], labels: Labels) -> None:
+    def _move_together(self, features: Sequence[NDArray[np.float64]], labels: Labels) -> None:
         if check_flag("joint", self.joint):
-            self.coefficients_ = fit_jointly(features, labels, self.coefficients_)
-
-    def _check_state(self, n_classes: int) -> None:
-        number(self, "limit_")
-        part(self, "coefficients_", (3, n_classes))
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        log_p, log_rest = _features(class_scores(views.logits), self.limit_)
-        a, b, c = self.coefficients_
-        scores = log_p * a + log_rest * b + c
-        return softmax(-np.logaddexp(0.0, -scores))
-
-
-def _features(scores: NDArray[np.float64], limit: float) -> list[NDArray[np.float64]]:
-    """Return log p and -log(1 - p) of log-odds."""
-    log_p = np.minimum(scores, 0.0) - np.log1p(np.exp(-np.abs(scores)))
-    return [np.maximum(log_p, -limit), np.minimum(scores - log_p, limit)]
+            self.map_ = BetaCurves(fit_jointly(features, labels, self.coefficients_), self.limit_)
 
 
 def _increasing(
-    features: list[NDArray[np.float64]],
+    features: Sequence[NDArray[np.float64]],
     labels: Labels,
     high: NDArray[np.float64],
     low: NDArray[np.float64],

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.isotonic import IsotonicCalibration
-from recal.calibrators.machinery.monotone import fit_increasing, pack, smooth
-from recal.checks import Labels
+from recal.calibrators.isotonic import IsotonicCalibration, lines
+from recal.calibrators.machinery.monotone import fit_increasing
+from recal.checks import Floats, Labels
+from recal.maps.arrays import class_scores
 
 Array = NDArray[np.float64]
 
@@ -44,12 +45,11 @@ class CentredIsotonic(IsotonicCalibration):
 
     short_name = "centred"
 
-    def _fit_columns(self, scores: Array, labels: Labels) -> None:
-        n_samples, n_classes = scores.shape
-        columns = np.ascontiguousarray(scores.T)
+    def _fit_columns(self, logits: Floats, labels: Labels, beta: float) -> None:
+        n_samples, n_classes = logits.shape
+        columns = np.ascontiguousarray(class_scores(logits, beta).T)
         curves = [centred(columns[k], labels == k) for k in range(n_classes)]
-        self.knots_, values, self.offsets_ = pack(curves)
-        self.values_ = smooth(values, n_samples, n_classes, self.penalty)
+        self.map_ = lines(curves, n_samples, n_classes, self.penalty, beta)
 
 
 def centred(scores: Array, hits: NDArray[np.bool_]) -> tuple[Array, Array]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.machinery.parameters import check_count, check_random_state
-from recal.calibrators.machinery.state import number
 from recal.checks import Labels
-from recal.errors import InputError
+from recal.maps.aggregation import Votes, count_votes
+from recal.maps.base import wide
 from recal.metrics import ece
 from recal.plan import Answers
 from recal.views import Views
@@ -69,9 +68,9 @@ class ConsistencyCalibration(Calibrator):
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
     needs_views: ClassVar[bool] = True
 
-    noise_: float
-    seed_: int
-    transforms_: list[str]
+    map_: Votes
+    noise_ = from_map("noise")
+    seed_ = from_map("seed")
 
     def __init__(
         self,
@@ -89,41 +88,14 @@ class ConsistencyCalibration(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         check_count("draws", self.draws)
         n_bins = check_count("n_bins", self.n_bins)
-        self.seed_ = int(check_random_state(self.random_state).integers(2**31))
-        self.transforms_ = [str(transform) for transform in views.transforms]
-        layers, best, least = self._layers(views), 0.0, np.inf
+        seed = int(check_random_state(self.random_state).integers(2**31))
+        layers = [wide(views.logits), *(wide(views.transformed(one)) for one in views.transforms)]
+        best, least = 0.0, np.inf
         for level in range(_LEVELS + 1):
             reach = 10.0 ** (1 - level)
             low, high = (0.0, _LARGEST_NOISE) if level == 0 else (max(best - reach, 0.0), best + reach)
             for noise in np.linspace(low, high, _GRID):
-                error = float(ece(self._votes(layers, float(noise)), labels, n_bins=n_bins))
+                error = float(ece(count_votes(layers, float(noise), self.draws, seed), labels, n_bins=n_bins))
                 if error < least:
                     best, least = float(noise), error
-        self.noise_ = best
-
-    def _layers(self, views: Views) -> list[NDArray[np.float64]]:
-        layers = [views.logits, *(views.transformed(spec) for spec in self.transforms_)]
-        return [np.asarray(layer, dtype=np.float64) for layer in layers]
-
-    def _votes(self, layers: list[NDArray[np.float64]], noise: float) -> NDArray[np.float64]:
-        n_samples, n_classes = layers[0].shape
-        total = max(self.draws, len(layers))
-        added = noise * np.random.default_rng(self.seed_).standard_normal((total, n_classes))
-        counts = np.zeros(n_samples * n_classes)
-        first_cells = np.arange(n_samples) * n_classes
-        at_once = max(1, _MOST_VALUES // (n_samples * n_classes))
-        for index, layer in enumerate(layers):
-            own = added[index :: len(layers)]
-            for start in range(0, len(own), at_once):
-                answers = (layer + own[start : start + at_once, None]).argmax(axis=2)
-                counts += np.bincount((first_cells + answers).ravel(), minlength=len(counts))
-        return (counts.reshape(n_samples, n_classes) + 1.0 / n_classes) / (total + 1)
-
-    def _check_state(self, n_classes: int) -> None:
-        number(self, "noise_", 0.0)
-        number(self, "seed_", 0, 2**63)
-        if check_count("draws", self.draws) > _MOST_DRAWN // n_classes:
-            raise InputError(f"must be at most {_MOST_DRAWN // n_classes}", argument="draws", came=f"got {self.draws}")
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return self._votes(self._layers(views), self.noise_)
+        self.map_ = Votes(views.transforms, best, self.draws, seed)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from recal.calibrators.machinery.probabilities import log_softmax
-from recal.calibrators.matrix import MatrixScaling, bounded
-from recal.views import Views
+from recal.calibrators.matrix import MatrixScaling
 
 
 class DirichletCalibration(MatrixScaling):
@@ -32,6 +27,4 @@ class DirichletCalibration(MatrixScaling):
     """
 
     short_name: ClassVar[str] = "dir-odir"
-
-    def _features(self, views: Views) -> NDArray[np.float64]:
-        return bounded(log_softmax(views.logits))
+    features: ClassVar[Literal["logits", "log-probabilities"]] = "log-probabilities"

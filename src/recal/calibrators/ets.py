@@ -6,16 +6,13 @@ from typing import Self
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, from_map
 from recal.calibrators.machinery.common_scale import fit_betas
 from recal.calibrators.machinery.mixture_weights import mixture_weights
-from recal.calibrators.machinery.probabilities import softmax
-from recal.calibrators.machinery.state import number, part
 from recal.checks import Labels
 from recal.engine.scaled import ScaledLogits, Vector
-from recal.errors import InputError
+from recal.maps.scaling import TemperatureMixture
 from recal.views import Views
 
 # A truth that got probability 0 from two of the three must not make the loss infinite while weights are sought.
@@ -63,8 +60,9 @@ class EnsembleTemperatureScaling(Calibrator):
     short_name = "ets"
     keeps_accuracy = True
 
-    beta_: float
-    weights_: NDArray[np.float64]
+    map_: TemperatureMixture
+    beta_ = from_map("beta")
+    weights_ = from_map("weights")
 
     def _fit(self, views: Views, labels: Labels) -> None:
         self._fit_near(views, labels, fit_betas(ScaledLogits(views.logits), labels).values[0], None)
@@ -72,30 +70,20 @@ class EnsembleTemperatureScaling(Calibrator):
     def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
         state, single = ScaledLogits(views.logits), beta
         if not (state.drop_at(labels) < 0.0).any():
-            self.beta_, self.weights_ = single, np.array([1.0, 0.0, 0.0])
+            self.map_ = TemperatureMixture(single, np.array([1.0, 0.0, 0.0]))
             return
         mixture = Mixture(state, labels, views.n_classes, single)
         if near is not None:
-            self.beta_ = mixture.step_from(near.beta_)
-            self.weights_ = mixture.best(self.beta_)[1]
+            step = mixture.step_from(near.beta_)
+            self.map_ = TemperatureMixture(step, mixture.best(step)[1])
             return
         some = mixture
         if len(labels) > _MOST_TRIED:
             few = slice(None, None, -(-len(labels) // _MOST_TRIED))
             some = Mixture(ScaledLogits(views.logits[few]), labels[few], views.n_classes, single)
         start = min(single * np.array(_MULTIPLES), key=lambda beta: some.best(beta)[0])
-        found = min((single, mixture.descend(float(start))), key=lambda beta: mixture.best(beta)[0])
-        self.beta_, self.weights_ = found, mixture.best(found)[1]
-
-    def _check_state(self, n_classes: int) -> None:
-        number(self, "beta_")
-        weights = part(self, "weights_", (3,), 0.0, 1.0)
-        if abs(weights.sum() - 1.0) > 1e-6:
-            raise InputError("must sum to 1", argument="weights_", came=f"got {weights.sum():.6g}")
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        scaled, own, uniform = self.weights_
-        return scaled * softmax(views.logits, self.beta_) + own * softmax(views.logits) + uniform / views.n_classes
+        best = min((single, mixture.descend(float(start))), key=lambda beta: mixture.best(beta)[0])
+        self.map_ = TemperatureMixture(best, mixture.best(best)[1])
 
 
 class Mixture:

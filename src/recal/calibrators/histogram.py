@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.machinery.binning import equal_mass_edges, equal_width_edges, frequencies, look_up
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.machinery.binning import equal_mass_edges, equal_width_edges, frequencies
 from recal.calibrators.machinery.parameters import check_choice, check_count, warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores, normalise
-from recal.calibrators.machinery.state import part
+from recal.calibrators.machinery.probabilities import class_scores
 from recal.checks import Labels
+from recal.maps.curves import Bins
 from recal.plan import Answers
 from recal.views import Views
 
@@ -56,8 +55,9 @@ class HistogramBinning(Calibrator):
     short_name = "histogram"
     keeps_accuracy = kept_by_answers("free")
 
-    edges_: NDArray[np.float64]
-    values_: NDArray[np.float64]
+    map_: Bins
+    edges_ = from_map("edges")
+    values_ = from_map("values")
 
     def __init__(
         self, *, answers: Answers = "free", n_bins: int | None = None, strategy: str = "mass", penalty: float = 1.0
@@ -72,8 +72,7 @@ class HistogramBinning(Calibrator):
         n_bins = self._count_bins(strategy, len(labels), views.n_classes)
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         columns = np.ascontiguousarray(class_scores(views.logits).T)
-        self.edges_ = np.empty((len(columns), n_bins - 1))
-        self.values_ = np.empty((len(columns), n_bins))
+        all_edges, values = np.empty((len(columns), n_bins - 1)), np.empty((len(columns), n_bins))
         for k, scores in enumerate(columns):
             ordered = np.sort(scores)
             edges = equal_width_edges(n_bins) if strategy == "width" else equal_mass_edges(ordered, n_bins)
@@ -82,17 +81,11 @@ class HistogramBinning(Calibrator):
             # Where the edges stand among the sorted scores counts the bins; only hits are looked up one by one.
             counts = np.diff(np.searchsorted(ordered, edges, side="right"), prepend=0, append=len(ordered))
             hits = np.bincount(np.searchsorted(edges, scores[labels == k], side="left"), minlength=n_bins)
-            self.edges_[k] = edges
-            self.values_[k] = frequencies(counts, hits, middles, len(columns), self.penalty)
+            all_edges[k] = edges
+            values[k] = frequencies(counts, hits, middles, len(columns), self.penalty)
+        self.map_ = Bins(all_edges, values)
 
     def _count_bins(self, strategy: str, n_samples: int, n_classes: int) -> int:
         if self.n_bins is not None:
             return check_count("n_bins", self.n_bins)
         return 15 if strategy == "width" else max(1, min(max(15, 3 * n_classes), 30, n_samples // 10))
-
-    def _check_state(self, n_classes: int) -> None:
-        values = part(self, "values_", (n_classes, None), 0.0, 1.0)
-        part(self, "edges_", (n_classes, values.shape[1] - 1), -np.inf, np.inf, rising=True)
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return normalise(look_up(class_scores(views.logits), self.edges_, self.values_))

@@ -6,12 +6,12 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.machinery.binning import frequencies
 from recal.calibrators.machinery.parameters import check_choice, check_count, warn_if_few
-from recal.calibrators.machinery.probabilities import log_odds, log_softmax, normalise
-from recal.calibrators.machinery.state import part
+from recal.calibrators.machinery.probabilities import log_odds, log_softmax
 from recal.checks import Labels
+from recal.maps.curves import InformativeBins
 from recal.plan import Answers
 from recal.views import Views
 
@@ -71,9 +71,10 @@ class MutualInformationBinning(Calibrator):
     short_name = "imax"
     keeps_accuracy = kept_by_answers("free")
 
-    edges_: Vector
-    values_: Vector
+    map_: InformativeBins
     information_: Vector
+    edges_ = from_map("edges")
+    values_ = from_map("values")
 
     def __init__(
         self, *, answers: Answers = "free", n_bins: int = 15, share: str = "all", penalty: float = 1.0
@@ -93,32 +94,17 @@ class MutualInformationBinning(Calibrator):
         else:
             warn_if_few(self, *odds.shape)
             groups = [(column, labels == k) for k, column in enumerate(np.ascontiguousarray(odds.T))]
-        self.edges_ = np.full((len(groups), n_bins - 1), np.inf)
-        self.values_ = np.zeros((len(groups), n_bins))
+        all_edges, values = np.full((len(groups), n_bins - 1), np.inf), np.zeros((len(groups), n_bins))
         self.information_ = np.empty(len(groups))
         for g, (scores, hits) in enumerate(groups):
             edges, self.information_[g] = informative_edges(scores, n_bins)
-            self.edges_[g, : len(edges)] = edges
+            all_edges[g, : len(edges)] = edges
             bins = np.searchsorted(edges, scores, side="left")
             counts, hit = (np.bincount(some, minlength=len(edges) + 1) for some in (bins, bins[hits]))
             middles = np.zeros(len(edges) + 1)  # no bin is empty, so none needs its middle
             shares = frequencies(counts, hit, middles, views.n_classes, self.penalty)
-            self.values_[g, : len(shares)] = shares
-
-    def _check_state(self, n_classes: int) -> None:
-        rows = 1 if len(getattr(self, "edges_", ())) == 1 else n_classes  # one set of bins may serve all classes
-        values = part(self, "values_", (rows, None), 0.0, 1.0)
-        part(self, "edges_", (rows, values.shape[1] - 1), -np.inf, np.inf, rising=True)
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        odds = _clipped_odds(views)
-        if len(self.edges_) == 1:
-            out = self.values_[0][np.searchsorted(self.edges_[0], odds, side="left")]
-        else:
-            out = np.empty_like(odds)
-            for k, (edges, values) in enumerate(zip(self.edges_, self.values_)):
-                out[:, k] = values[np.searchsorted(edges, odds[:, k], side="left")]
-        return normalise(out * (1.0 + 1e-9 * scipy.special.expit(odds)))
+            values[g, : len(shares)] = shares
+        self.map_ = InformativeBins(all_edges, values)
 
 
 def _clipped_odds(views: Views) -> Vector:

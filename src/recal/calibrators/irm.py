@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy
-from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, from_map
 from recal.calibrators.machinery.monotone import fit_increasing, smooth
 from recal.calibrators.machinery.parameters import check_number
-from recal.calibrators.machinery.probabilities import class_scores, normalise
-from recal.calibrators.machinery.state import part
+from recal.calibrators.machinery.probabilities import class_scores
 from recal.checks import Labels
+from recal.maps.curves import SharedLine
 from recal.views import Views
 
 
@@ -46,8 +44,9 @@ class IsotonicMulticlass(Calibrator):
     short_name = "irm"
     keeps_accuracy = True
 
-    knots_: NDArray[np.float64]
-    values_: NDArray[np.float64]
+    map_: SharedLine
+    knots_ = from_map("knots")
+    values_ = from_map("values")
 
     def __init__(self, *, penalty: float = 1.0, slope: float = 1e-9) -> None:
         self.penalty = penalty
@@ -58,16 +57,5 @@ class IsotonicMulticlass(Calibrator):
         scores = class_scores(views.logits)
         hits = np.zeros(scores.shape, dtype=bool)
         hits[np.arange(len(labels)), labels] = True
-        self.knots_, values = fit_increasing(scores.ravel(), hits.ravel())
-        self.values_ = smooth(values, len(labels), views.n_classes, self.penalty)
-
-    def _check_state(self, n_classes: int) -> None:
-        knots = part(self, "knots_", (None,), -np.inf, np.inf, rising=True)
-        part(self, "values_", (len(knots),), 0.0, 1.0, rising=True)
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return normalise(self._map(class_scores(views.logits)))
-
-    def _map(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Send log-odds of any class through the shared function."""
-        return np.interp(scores, self.knots_, self.values_) + self.slope * scipy.special.expit(scores)
+        knots, values = fit_increasing(scores.ravel(), hits.ravel())
+        self.map_ = SharedLine(knots, smooth(values, len(labels), views.n_classes, self.penalty), self.slope)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from recal.calibrators.base import from_map
 from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.machinery.common_scale import fit_betas
 from recal.calibrators.machinery.parameters import check_flag, warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores, softmax
-from recal.calibrators.machinery.state import number
+from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
 from recal.plan import Answers
@@ -50,7 +49,7 @@ class IsotonicOneVsAll(IsotonicCalibration):
 
     short_name = "irova-ts"
 
-    beta_: float
+    beta_ = from_map("beta")
 
     def __init__(self, *, answers: Answers = "free", temperature: bool = True, penalty: float = 1.0) -> None:
         self.temperature = temperature
@@ -60,15 +59,7 @@ class IsotonicOneVsAll(IsotonicCalibration):
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         scaled = check_flag("temperature", self.temperature)
-        self.beta_ = _least_squares_beta(views.logits, labels) if scaled else 1.0
-        self._fit_columns(class_scores(views.logits, self.beta_), labels)
-
-    def _check_state(self, n_classes: int) -> None:
-        number(self, "beta_")
-        super()._check_state(n_classes)
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return self._map_columns(class_scores(views.logits, self.beta_))
+        self._fit_columns(views.logits, labels, _least_squares_beta(views.logits, labels) if scaled else 1.0)
 
 
 def _least_squares_beta(logits: Floats, labels: Labels) -> float:

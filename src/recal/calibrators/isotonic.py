@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
-from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.machinery.monotone import evaluate_columns, fit_increasing, pack, smooth
+import numpy as np
+
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.machinery.monotone import Knots, fit_increasing, pack, smooth
 from recal.calibrators.machinery.parameters import warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores, normalise
-from recal.calibrators.machinery.state import curves
-from recal.checks import Labels
+from recal.calibrators.machinery.probabilities import class_scores
+from recal.checks import Floats, Labels
+from recal.maps.curves import Lines
 from recal.plan import Answers
 from recal.views import Views
 
@@ -50,9 +51,10 @@ class IsotonicCalibration(Calibrator):
     short_name = "isotonic"
     keeps_accuracy = kept_by_answers("free")
 
-    knots_: NDArray[np.float64]
-    values_: NDArray[np.float64]
-    offsets_: NDArray[np.int64]
+    map_: Lines
+    knots_ = from_map("knots")
+    values_ = from_map("values")
+    offsets_ = from_map("offsets")
 
     def __init__(self, *, answers: Answers = "free", penalty: float = 1.0) -> None:
         self.penalty = penalty
@@ -60,20 +62,16 @@ class IsotonicCalibration(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
-        self._fit_columns(class_scores(views.logits), labels)
+        self._fit_columns(views.logits, labels, 1.0)
 
-    def _check_state(self, n_classes: int) -> None:
-        curves(self, "knots_", n_classes)
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return self._map_columns(class_scores(views.logits))
-
-    def _fit_columns(self, scores: NDArray[np.float64], labels: Labels) -> None:
-        n_samples, n_classes = scores.shape
-        columns = np.ascontiguousarray(scores.T)
+    def _fit_columns(self, logits: Floats, labels: Labels, beta: float) -> None:
+        n_samples, n_classes = logits.shape
+        columns = np.ascontiguousarray(class_scores(logits, beta).T)
         curves = [fit_increasing(columns[k], labels == k) for k in range(n_classes)]
-        self.knots_, values, self.offsets_ = pack(curves)
-        self.values_ = smooth(values, n_samples, n_classes, self.penalty)
+        self.map_ = lines(curves, n_samples, n_classes, self.penalty, beta)
 
-    def _map_columns(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        return normalise(evaluate_columns(scores, self.knots_, self.values_, self.offsets_))
+
+def lines(curves: Sequence[Knots], n_samples: int, n_classes: int, penalty: float, beta: float) -> Lines:
+    """Return the map of curves, one for each class, whose values are moved as `penalty` more samples would."""
+    knots, values, offsets = pack(curves)
+    return Lines(knots, smooth(values, n_samples, n_classes, penalty), offsets, beta)

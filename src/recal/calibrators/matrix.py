@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
-from recal.calibrators.machinery.linear_map import linear_scores
 from recal.calibrators.machinery.odir import candidates, fit_map, make_folds, search
 from recal.calibrators.machinery.parameters import check_choice, check_count, check_random_state, warn_if_few
-from recal.calibrators.machinery.probabilities import softmax
-from recal.calibrators.machinery.state import part
 from recal.checks import Labels
+from recal.maps.base import wide
+from recal.maps.scaling import Linear, linear_features
 from recal.plan import Answers
 from recal.views import Views
 
@@ -26,8 +24,6 @@ _MU_DECADES = (-4.0, -2.5, -1.0, 0.5, 2.0)
 _MANY_CLASSES = 200
 _FEW_LAMBDA_DECADES = (0.0, 1.0, 2.0, 3.0)
 _FEW_MU_DECADES = (-1.0, 2.0)
-
-_LARGEST = 1e9
 
 
 class MatrixScaling(Calibrator):
@@ -84,6 +80,14 @@ class MatrixScaling(Calibrator):
 
     short_name: ClassVar[str] = "ms-odir"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
+    features: ClassVar[Literal["logits", "log-probabilities"]] = "logits"
+
+    map_: Linear
+    lambda_: float
+    mu_: float
+    search_: dict[str, Any]
+    weights_ = from_map("weights")
+    intercepts_ = from_map("intercepts")
 
     def __init__(
         self,
@@ -111,7 +115,7 @@ class MatrixScaling(Calibrator):
         decades = (_FEW_LAMBDA_DECADES, _FEW_MU_DECADES) if many else (_LAMBDA_DECADES, _MU_DECADES)
         lambdas = candidates(self.penalty, "penalty", count * (count - 1), decades[0])
         mus = candidates(self.intercept_penalty, "intercept_penalty", count, decades[1])
-        features = self._features(views)
+        features = linear_features(wide(views.logits), self.features)
         beta = fit_beta(features, labels)
         # One sample cannot be held out: it gets the strongest penalties.
         self.lambda_, self.mu_, self.search_ = lambdas[0], mus[0], {}
@@ -123,25 +127,4 @@ class MatrixScaling(Calibrator):
             if final == "average":
                 folds = [fold != held for held in range(int(fold.max()) + 1)]
         maps = np.stack([fit_map(features[rows], labels[rows], beta, self.lambda_, self.mu_) for rows in folds])
-        self.weights_ = np.ascontiguousarray(maps[:, :, :-1])
-        self.intercepts_ = np.ascontiguousarray(maps[:, :, -1])
-
-    def _check_state(self, n_classes: int) -> None:
-        weights = part(self, "weights_", (None, n_classes, n_classes))
-        part(self, "intercepts_", (len(weights), n_classes))
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        features = self._features(views)
-        total = np.zeros(features.shape)
-        for weights, intercept in zip(self.weights_, self.intercepts_):
-            total += softmax(linear_scores(features, weights, intercept))
-        return total / len(self.weights_)
-
-    def _features(self, views: Views) -> NDArray[np.float64]:
-        """Return what the map is linear in: here the logits as they are."""
-        return bounded(np.array(views.logits, dtype=np.float64, order="C"))
-
-
-def bounded(features: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return features no larger than can be squared and multiplied: ruled-out classes may have a logit of -3e38."""
-    return np.clip(features, -_LARGEST, _LARGEST, out=features)
+        self.map_ = Linear(maps[:, :, :-1], maps[:, :, -1], self.features)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.machinery.one_vs_rest import check_smooth, fit_logistic, largest_score, targets
 from recal.calibrators.machinery.parameters import warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores, softmax
-from recal.calibrators.machinery.state import number, part
+from recal.calibrators.machinery.probabilities import class_scores
 from recal.checks import Labels
+from recal.maps.curves import LogisticCurves
 from recal.plan import Answers
 from recal.views import Views
 
@@ -50,6 +50,8 @@ class PlattScaling(Calibrator):
     short_name: ClassVar[str] = "platt"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
+    map_: LogisticCurves
+
     def __init__(self, *, answers: Answers = "free", penalty: float = 0.1) -> None:
         self.penalty = penalty
         self.answers = answers
@@ -57,21 +59,24 @@ class PlattScaling(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes)
         scores = class_scores(views.logits)
-        self.limit_ = largest_score(scores)
-        scores = np.clip(scores, -self.limit_, self.limit_)
+        limit = largest_score(scores)
+        scores = np.clip(scores, -limit, limit)
         high, low = targets(labels, views.n_classes, check_smooth(self.penalty))
         if views.n_classes == 2:  # the second class's curve is the first's, mirrored
             slope, intercept = fit_logistic([scores[:, :1]], labels, high[:1], low[:1])[:, 0]
-            self.slopes_, self.intercepts_ = np.array([slope, slope]), np.array([intercept, -intercept])
+            curves = np.array([[slope, slope], [intercept, -intercept]])
         else:
-            self.slopes_, self.intercepts_ = fit_logistic([scores], labels, high, low)
+            curves = fit_logistic([scores], labels, high, low)
+        self.map_ = LogisticCurves(curves, np.array([[-limit], [limit]]) * np.ones(views.n_classes))
 
-    def _check_state(self, n_classes: int) -> None:
-        number(self, "limit_")
-        part(self, "slopes_", (n_classes,))
-        part(self, "intercepts_", (n_classes,))
+    @property
+    def slopes_(self) -> NDArray[np.float64]:
+        return self.map_.coefficients[0]
 
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        scores = np.clip(class_scores(views.logits), -self.limit_, self.limit_)
-        scores = scores * self.slopes_ + self.intercepts_
-        return softmax(-np.logaddexp(0.0, -scores))
+    @property
+    def intercepts_(self) -> NDArray[np.float64]:
+        return self.map_.coefficients[1]
+
+    @property
+    def limit_(self) -> float:
+        return float(self.map_.bounds[1, 0])

@@ -54,7 +54,6 @@ class QuadraticScaling(AffineScaling):
     """
 
     short_name: ClassVar[str] = "quadratic"
-    n_coefficients: ClassVar[int] = 3
 
     def __init__(self, *, answers: Answers = "free", monotone: bool = True) -> None:
         self.monotone = monotone

@@ -8,13 +8,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, from_map
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.monotone import smooth
 from recal.calibrators.machinery.parameters import check_count
 from recal.calibrators.machinery.probabilities import softmax
-from recal.calibrators.machinery.state import number, part
-from recal.checks import Floats, Labels
+from recal.checks import Labels
+from recal.maps.curves import TopLine
 from recal.views import Views
 
 # A share of e to this power is none.
@@ -67,11 +67,12 @@ class SplineCalibration(Calibrator):
     short_name = "spline"
     keeps_accuracy = True
 
+    map_: TopLine
     knots_: NDArray[np.float64]
     coefficients_: NDArray[np.float64]
-    scores_: NDArray[np.float64]
-    values_: NDArray[np.float64]
-    beta_: float
+    scores_ = from_map("scores")
+    values_ = from_map("values")
+    beta_ = from_map("beta")
 
     def __init__(self, *, n_knots: int = 6, penalty: float = 1.0) -> None:
         self.n_knots = n_knots
@@ -79,7 +80,7 @@ class SplineCalibration(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         n_samples = len(labels)
-        self.beta_ = fit_beta(views.logits, labels)
+        beta = fit_beta(views.logits, labels)
         # Fewer samples than knots would leave the spline undetermined; two knots make a straight line.
         n_knots = min(check_count("n_knots", self.n_knots, least=2), max(2, n_samples // 2))
         top = views.logits.argmax(axis=1)
@@ -92,56 +93,12 @@ class SplineCalibration(Calibrator):
         self.coefficients_ = np.linalg.lstsq(_basis(self.knots_)(ranks), excess, rcond=None)[0]
         # Half a rank back is the middle of what a sample adds to the sum.
         slopes = _basis(self.knots_)(ranks[1:] - 0.5 / n_samples, 1) @ self.coefficients_
-        self.scores_, tied, counts = np.unique(confidence, return_inverse=True, return_counts=True)
-        calibrated = self.scores_ + np.bincount(tied, weights=slopes) / counts
-        self.values_ = smooth(np.clip(calibrated, 0.0, 1.0), n_samples, views.n_classes, self.penalty)
-
-    def _check_state(self, n_classes: int) -> None:
-        number(self, "beta_")
-        scores = part(self, "scores_", (None,), 0.0, 1.0, rising=True)
-        part(self, "values_", (len(scores),), 0.0, 1.0)
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        rows = np.arange(len(views))
-        top = views.logits.argmax(axis=1)
-        confidence = np.interp(softmax(views.logits)[rows, top], self.scores_, self.values_)
-        return spread_rest(views.logits, self.beta_, top, confidence)
+        scores, tied, counts = np.unique(confidence, return_inverse=True, return_counts=True)
+        calibrated = scores + np.bincount(tied, weights=slopes) / counts
+        values = smooth(np.clip(calibrated, 0.0, 1.0), n_samples, views.n_classes, self.penalty)
+        self.map_ = TopLine(scores, values, beta)
 
 
 def _basis(knots: NDArray[np.float64]) -> Any:
     """Return the natural splines that are 1 at one knot and 0 at the others, as one vector-valued function."""
     return scipy.interpolate.CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
-
-
-def spread_rest(logits: Floats, beta: float, top: Labels, confidence: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Give `top` the confidence, at least 1 / n_classes, and the others the rest, none of them more than `top`.
-
-    The others share as in softmax(beta * logits); where the second would then overtake, their logits are drawn
-    together, all by the same factor, until it just does not.
-    """
-    n_samples, n_classes = logits.shape
-    confidence = np.maximum(confidence, 1.0 / n_classes)
-    other = np.arange(n_classes) != top[:, None]
-    logs = np.asarray(logits, dtype=np.float64)[other].reshape(n_samples, n_classes - 1)
-    logs -= logs.max(axis=1, keepdims=True)
-    logs = np.maximum(beta * logs, LOWEST)
-    # Shares among themselves, so that nothing underflows beside a saturated prediction.
-    shares = softmax(logs)
-    most = confidence / (1.0 - confidence)
-    crowded = np.flatnonzero(shares.max(axis=1) > most)
-    if len(crowded):
-        shares[crowded] = softmax(logs[crowded] * _largest_factor(logs[crowded], most[crowded])[:, None])
-    probs = np.empty((n_samples, n_classes))
-    probs[other] = (shares * (1.0 - confidence)[:, None]).ravel()
-    probs[np.arange(n_samples), top] = confidence
-    return probs
-
-
-def _largest_factor(logs: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the largest factor in [0, 1] at which no row's softmax exceeds `most`; rows of `logs` end at 0."""
-    low, high = np.zeros(len(logs)), np.ones(len(logs))
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        crowded = 1.0 / np.exp(logs * middle[:, None]).sum(axis=1) > most
-        low, high = np.where(crowded, low, middle), np.where(crowded, middle, high)
-    return low

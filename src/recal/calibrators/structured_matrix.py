@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
-from recal.calibrators.machinery.linear_map import LinearMap, linear_scores
+from recal.calibrators.machinery.linear_map import LinearMap
 from recal.calibrators.machinery.newton import NEAR_TOL
 from recal.calibrators.machinery.parameters import check_strength
-from recal.calibrators.machinery.probabilities import softmax
-from recal.calibrators.machinery.state import number, part
-from recal.calibrators.machinery.structured import robust_log_probs
 from recal.checks import Labels
+from recal.maps.arrays import soft_log_probs
+from recal.maps.base import wide
+from recal.maps.scaling import StructuredLinear
 from recal.plan import Answers
 from recal.views import Views
 
@@ -59,8 +58,11 @@ class StructuredMatrixScaling(Calibrator):
     short_name: ClassVar[str] = "sms"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    weights_: NDArray[np.float64]
-    intercept_: NDArray[np.float64]
+    map_: StructuredLinear
+    loss_: float
+    beta_ = from_map("beta")
+    weights_ = from_map("weights")
+    intercept_ = from_map("intercept")
 
     def __init__(
         self,
@@ -84,23 +86,13 @@ class StructuredMatrixScaling(Calibrator):
         np.fill_diagonal(ridge, check_strength("scale_penalty", self.scale_penalty))
         ridge[:, -1] = check_strength("shift_penalty", self.shift_penalty)
         ridge *= count / len(labels)
-        self.beta_, self.n_fitted_ = beta, len(labels)
-        problem = LinearMap(robust_log_probs(views.logits, beta, self.n_fitted_), labels, count)
+        uniform = 1.0 / (len(labels) + 1.0)
+        problem = LinearMap(soft_log_probs(wide(views.logits) * beta, 1.0, uniform), labels, count)
         identity = np.eye(count, count + 1)
         problem.penalise(ridge, identity)
         if near is None:
             found = problem.solve(identity)
         else:
             found = problem.solve(np.column_stack([near.weights_, near.intercept_]), tol=NEAR_TOL)
-        self.weights_, self.intercept_ = found.point[:, :-1].copy(), found.point[:, -1].copy()
+        self.map_ = StructuredLinear(beta, uniform, found.point[:, :-1].copy(), found.point[:, -1].copy())
         self.loss_ = found.loss
-
-    def _check_state(self, n_classes: int) -> None:
-        number(self, "beta_")
-        number(self, "n_fitted_", 1)
-        part(self, "weights_", (n_classes, n_classes))
-        part(self, "intercept_", (n_classes,))
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        features = robust_log_probs(views.logits, self.beta_, self.n_fitted_)
-        return softmax(linear_scores(features, self.weights_, self.intercept_))

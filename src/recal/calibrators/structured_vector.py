@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.diagonal_map import DiagonalMap
 from recal.calibrators.machinery.newton import NEAR_TOL
 from recal.calibrators.machinery.parameters import check_strength
-from recal.calibrators.machinery.probabilities import softmax
-from recal.calibrators.machinery.state import number, part
-from recal.calibrators.machinery.structured import robust_log_probs
 from recal.checks import Labels
+from recal.maps.arrays import soft_log_probs
+from recal.maps.base import wide
+from recal.maps.scaling import StructuredAffine
 from recal.plan import Answers
 from recal.views import Views
 
@@ -56,8 +55,11 @@ class StructuredVectorScaling(Calibrator):
     short_name: ClassVar[str] = "svs"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    scales_: NDArray[np.float64]
-    shifts_: NDArray[np.float64]
+    map_: StructuredAffine
+    loss_: float
+    beta_ = from_map("beta")
+    scales_ = from_map("scale")
+    shifts_ = from_map("shift")
 
     def __init__(self, *, answers: Answers = "free", scale_penalty: float = 1.0, shift_penalty: float = 1.0) -> None:
         self.scale_penalty = scale_penalty
@@ -74,8 +76,8 @@ class StructuredVectorScaling(Calibrator):
                 [check_strength("shift_penalty", self.shift_penalty)],
             ]
         )
-        self.beta_, self.n_fitted_ = beta, len(labels)
-        features = robust_log_probs(views.logits, beta, self.n_fitted_)
+        uniform = 1.0 / (len(labels) + 1.0)
+        features = soft_log_probs(wide(views.logits) * beta, 1.0, uniform)
         identity = np.zeros((2, views.n_classes))
         identity[0] = 1.0
         ridge *= views.n_classes / len(labels)
@@ -84,15 +86,5 @@ class StructuredVectorScaling(Calibrator):
             found = problem.solve(identity)
         else:
             found = problem.solve(np.stack([near.scales_, near.shifts_]), tol=NEAR_TOL)
-        self.scales_, self.shifts_ = found.point
+        self.map_ = StructuredAffine(beta, uniform, found.point[0], found.point[1])
         self.loss_ = found.loss
-
-    def _check_state(self, n_classes: int) -> None:
-        number(self, "beta_")
-        number(self, "n_fitted_", 1)
-        part(self, "scales_", (n_classes,))
-        part(self, "shifts_", (n_classes,))
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        features = robust_log_probs(views.logits, self.beta_, self.n_fitted_)
-        return softmax(features * self.scales_ + self.shifts_)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
-from recal.calibrators.machinery.adaptive_mixture import Mixture, fit_mixture, mixed_probs
+from recal.calibrators.base import Calibrator, from_map
+from recal.calibrators.machinery.adaptive_mixture import fit_mixture
 from recal.calibrators.machinery.parameters import check_count, check_random_state, check_strength
-from recal.calibrators.machinery.state import number, part
 from recal.checks import Labels
+from recal.maps.aggregation import AdaptiveMixture
 from recal.views import Views
 
 
@@ -60,9 +59,9 @@ class VATTA(Calibrator):
     needs_views: ClassVar[bool] = True
     per_class: ClassVar[bool] = False
 
-    weights_: NDArray[np.float64]
-    share_: float
-    transforms_: list[str]
+    map_: AdaptiveMixture
+    weights_ = from_map("weights")
+    share_ = from_map("share")
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class VATTA(Calibrator):
         self.random_state = random_state
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        self.weights_, self.share_ = fit_mixture(
+        weights, share = fit_mixture(
             views,
             labels,
             per_class=self.per_class,
@@ -87,11 +86,4 @@ class VATTA(Calibrator):
             batch_size=check_count("batch_size", self.batch_size),
             rng=check_random_state(self.random_state),
         )
-        self.transforms_ = [str(transform) for transform in views.transforms]
-
-    def _check_state(self, n_classes: int) -> None:
-        part(self, "weights_", (len(self.transforms_), n_classes if self.per_class else 1))
-        number(self, "share_", 0.0, 1.0)
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return mixed_probs(views, self.transforms_, Mixture(self.weights_, self.share_))
+        self.map_ = AdaptiveMixture(views.transforms, weights, share)

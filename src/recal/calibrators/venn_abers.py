@@ -7,13 +7,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.machinery.monotone import pack
 from recal.calibrators.machinery.parameters import warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores, normalise
-from recal.calibrators.machinery.state import curves
+from recal.calibrators.machinery.probabilities import class_scores
 from recal.checks import Labels
-from recal.errors import InputError
+from recal.maps.curves import Brackets
 from recal.plan import Answers
 from recal.views import Views
 
@@ -63,12 +62,13 @@ class VennAbers(Calibrator):
     short_name: ClassVar[str] = "venn-abers"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    low_edges_: Array
-    low_values_: Array
-    low_offsets_: NDArray[np.int64]
-    high_edges_: Array
-    high_values_: Array
-    high_offsets_: NDArray[np.int64]
+    map_: Brackets
+    low_edges_ = from_map("low_edges")
+    low_values_ = from_map("low_values")
+    low_offsets_ = from_map("low_offsets")
+    high_edges_ = from_map("high_edges")
+    high_values_ = from_map("high_values")
+    high_offsets_ = from_map("high_offsets")
 
     def __init__(self, *, answers: Answers = "free") -> None:
         self.answers = answers
@@ -77,15 +77,7 @@ class VennAbers(Calibrator):
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         columns = np.ascontiguousarray(class_scores(views.logits).T)
         low, high = zip(*(bracket(column, labels == k) for k, column in enumerate(columns)))
-        self.low_edges_, self.low_values_, self.low_offsets_ = pack(low)
-        self.high_edges_, self.high_values_, self.high_offsets_ = pack(high)
-
-    def _check_state(self, n_classes: int) -> None:
-        for prefix in ("low_", "high_"):
-            edges = vars(self).get(f"{prefix}edges_")
-            for steps in curves(self, "edges_", n_classes, prefix):
-                if edges is None or edges[steps.stop - 1] != _ENDLESS:  # beyond the last edge there would be no value
-                    raise InputError("must end at the largest float64 for every class", argument=f"{prefix}edges_")
+        self.map_ = Brackets(*pack(low), *pack(high))
 
     def predict_interval(self, X: Views | ArrayLike) -> tuple[Array, Array]:
         """Return p0 and p1 of each class, (n_samples, n_classes) each: one against the rest, before rows are divided.
@@ -93,16 +85,8 @@ class VennAbers(Calibrator):
         The interval is wide where few samples are near, and is no confidence interval of the probability.
         """
         self._check_width(X)
-        return self._interval(class_scores((X if isinstance(X, Views) else Views(X)).logits))
-
-    def _predict_proba(self, views: Views) -> Array:
-        low, high = self._interval(class_scores(views.logits))
-        return normalise(high / (1.0 - low + high))
-
-    def _interval(self, scores: Array) -> tuple[Array, Array]:
-        low = _steps(scores, self.low_edges_, self.low_values_, self.low_offsets_)
-        high = _steps(scores, self.high_edges_, self.high_values_, self.high_offsets_)
-        return low, high
+        views = X if isinstance(X, Views) else Views(X)
+        return self.map_.interval(np.asarray(views.logits, dtype=np.float64))
 
 
 def bracket(scores: Array, hits: NDArray[np.bool_]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -155,11 +139,3 @@ def _merged(edges: Array, values: Array) -> tuple[Array, Array]:
     """Return the same steps with neighbours of one value made one."""
     last = np.append(values[1:] != values[:-1], True)
     return edges[last], values[last]
-
-
-def _steps(scores: Array, edges: Array, values: Array, offsets: NDArray[np.int64]) -> Array:
-    out = np.empty_like(scores)
-    for k in range(scores.shape[1]):
-        part = slice(offsets[k], offsets[k + 1])
-        out[:, k] = values[part][np.searchsorted(edges[part], scores[:, k], side="left")]
-    return out

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.machinery.common_scale import fit_beta
 from recal.calibrators.machinery.parameters import check_flag
-from recal.calibrators.machinery.probabilities import SMALLEST, softmax
-from recal.calibrators.machinery.state import number
 from recal.checks import Labels
+from recal.maps.aggregation import ViewMean, mean_probs
+from recal.maps.arrays import safe_log
+from recal.maps.base import wide
 from recal.plan import Answers
 from recal.views import Views
 
@@ -51,8 +49,8 @@ class ViewAveraging(Calibrator):
     keeps_accuracy = kept_by_answers("free")
     needs_views = True
 
-    transforms_: list[str]
-    beta_: float
+    map_: ViewMean
+    beta_ = from_map("beta")
 
     def __init__(self, *, answers: Answers = "free", temperature: bool = False) -> None:
         self.temperature = temperature
@@ -60,24 +58,8 @@ class ViewAveraging(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         check_flag("temperature", self.temperature)
-        self.transforms_ = [str(transform) for transform in views.transforms]
-        self.beta_ = fit_beta(_logarithm(self._mean(views)), labels) if self.temperature else 1.0
-
-    def _check_state(self, n_classes: int) -> None:
-        if "beta_" in vars(self):  # files from before there was a temperature hold none
-            number(self, "beta_")
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        mean = self._mean(views)
-        beta = getattr(self, "beta_", 1.0)  # files from before there was a temperature hold none
-        return mean if beta == 1.0 else softmax(_logarithm(mean), beta)
-
-    def _mean(self, views: Views) -> NDArray[np.float64]:
-        total = softmax(views.logits)
-        for spec in self.transforms_:
-            total += softmax(views.transformed(spec))
-        return total / (1 + len(self.transforms_))
-
-
-def _logarithm(probs: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.log(np.maximum(probs, SMALLEST))
+        beta = 1.0
+        if self.temperature:
+            mean = mean_probs(wide(views.logits), [wide(views.transformed(one)) for one in views.transforms])
+            beta = fit_beta(safe_log(mean), labels)
+        self.map_ = ViewMean(views.transforms, beta)

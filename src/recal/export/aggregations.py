@@ -9,9 +9,9 @@ import numpy as np
 
 from recal import calibrators as family
 from recal.calibrators.base import Calibrator
-from recal.calibrators.machinery.adaptive_mixture import LARGEST_SCORE, STEP, TINY
 from recal.calibrators.machinery.probabilities import SMALLEST
 from recal.export.graph import DOUBLE, INT64, Nodes, tensor
+from recal.maps.aggregation import LARGEST_SCORE, STEP, TINY
 
 # Arguments: graph, float64 logits (n, K), those of all views (m, n, K), calibrator, number of classes.
 Aggregation = Callable[[Nodes, str, str, Any, int], str]

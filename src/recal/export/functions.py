@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from recal.calibrators.order_preserving.network import OrderNetwork
 from recal.export import curves
 from recal.export.graph import Nodes
+from recal.maps.order import unpack
 
 # As in the reference: squares of saturated log-probabilities stay finite.
 _LOWEST_LOG = -1e6
@@ -18,13 +18,12 @@ def order_preserving(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> 
     """The gaps between sorted logits stretched by positive factors, or log-probabilities sent along a curve."""
     if calibrator.inputs_.ndim == 1:
         return g.op("Softmax", _along_curve(g, logits, calibrator), axis=1)
-    network = OrderNetwork.of_size(calibrator.inputs_, n_classes, len(calibrator.parameters_))
-    weights, offsets, out_weights, out_offsets = network.unpack(calibrator.parameters_)
-    n_gaps = network.n_ranks - 1
-    values, columns = g.ops("TopK", logits, g.const([network.n_ranks]), outputs=2, axis=1)
-    top, lower, higher = (
-        g.part(values, *ends, axis=1) for ends in ((0, 1), (1, network.n_ranks), (0, network.n_ranks - 1))
-    )
+    network = calibrator.map_
+    weights, offsets, out_weights, out_offsets = unpack(network.parameters, network.shapes)
+    n_gaps = network.inputs.shape[1]
+    n_ranks = n_gaps + 1
+    values, columns = g.ops("TopK", logits, g.const([n_ranks]), outputs=2, axis=1)
+    top, lower, higher = (g.part(values, *ends, axis=1) for ends in ((0, 1), (1, n_ranks), (0, n_gaps)))
     features = curves.log1p(g, g.op("Sub", top, lower))
     scaled = g.op("Div", g.op("Sub", features, g.const(network.inputs[:1])), g.const(network.inputs[1:]))
     hidden = g.op("Tanh", g.op("Add", g.op("MatMul", scaled, g.const(weights)), g.const(offsets[None])))
@@ -33,7 +32,7 @@ def order_preserving(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> 
     sums = g.op("Neg", g.op("CumSum", stretched, g.const(np.int64(1))))
     levels = g.op("Concat", g.op("Sub", top, top), sums, axis=1)
     mapped = logits
-    if n_classes > network.n_ranks:
+    if n_classes > n_ranks:
         last = g.part(values, n_gaps, n_gaps + 1, axis=1)
         below = g.op("Max", g.op("Sub", last, logits), g.const(0.0))
         under = g.op("Mul", g.part(factors, n_gaps, n_gaps + 1, axis=1), below)

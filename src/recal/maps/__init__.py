@@ -14,13 +14,33 @@ if TYPE_CHECKING:
 
 # Each map that a file may hold, with the module that defines it.
 _HOMES = {
+    "AdaptiveMixture": "aggregation",
     "Affine": "scaling",
+    "BetaCurves": "curves",
+    "Bins": "curves",
+    "Brackets": "curves",
+    "GapNetwork": "order",
+    "InformativeBins": "curves",
+    "LatentFunction": "scaling",
+    "Linear": "scaling",
     "LinearSignals": "signals",
+    "Lines": "curves",
+    "LogisticCurves": "curves",
+    "RisingCurve": "order",
+    "SharedLine": "curves",
     "SignalMap": "signals",
     "SignalScale": "signals",
     "SplineSignals": "signals",
+    "Steps": "curves",
+    "StructuredAffine": "scaling",
+    "StructuredLinear": "scaling",
     "Temperature": "scaling",
+    "TemperatureMixture": "scaling",
+    "TopLine": "curves",
     "TreeSignals": "signals",
+    "ViewMean": "aggregation",
+    "ViewSum": "aggregation",
+    "Votes": "aggregation",
 }
 
 

@@ -6,6 +6,7 @@ batch. Large numpy arrays go to compiled loops where these are clearly faster; `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from recal.engine.kernels import SMALL, bins, rows
 from recal.engine.kernels.threads import one_thread, over_rows
 from recal.engine.scaled import as_rows
-from recal.maps.base import Array, indices, like, namespace
+from recal.maps.base import Array, indices, like, namespace, wide
 
 # Probabilities of exactly 0 and 1 are moved to the ends of what float64 can say between them.
 SMALLEST = float(np.finfo(np.float64).tiny)
@@ -35,14 +36,14 @@ def softmax(z: Array, beta: float = 1.0) -> Array:
         probs = np.empty(given.shape)
         over_rows(rows.plain_softmax, given, float(beta), probs)
         return probs
-    xp = namespace(z)
+    xp, z = namespace(z), wide(z)
     weights = xp.exp((z - xp.max(z, axis=1, keepdims=True)) * beta)
     return weights / xp.sum(weights, axis=1, keepdims=True)
 
 
 def log_softmax(z: Array, beta: float = 1.0) -> Array:
     """Return the logarithm of softmax(beta * z); large and negative, not -inf."""
-    xp = namespace(z)
+    xp, z = namespace(z), wide(z)
     drops = (z - xp.max(z, axis=1, keepdims=True)) * beta
     return drops - xp.log(xp.sum(xp.exp(drops), axis=1, keepdims=True))
 
@@ -97,6 +98,7 @@ def class_scores(z: Array, beta: float = 1.0) -> Array:
     difference of the logits, however large.
     """
     if z.shape[1] == 2:
+        z = wide(z)
         margin = beta * (z[:, 1:] - z[:, :1])
         return namespace(z).concat([-margin, margin], axis=1)
     return log_odds(log_softmax(z, beta))
@@ -187,6 +189,47 @@ def look_up(scores: Array, edges: np.ndarray, values: np.ndarray, offsets: np.nd
     return _take(like(scores, values), last + 1)
 
 
+def pieces_at(scores: Array, edges: np.ndarray, tables: Sequence[np.ndarray]) -> list[Array]:
+    """Return the entries of several tables for the piece that each score lies in; a piece holds its lower edge.
+
+    All columns share the pieces, which are separated by rising edges; there is one more of them than edges.
+    """
+    if isinstance(scores, np.ndarray):
+        places = np.searchsorted(edges, scores, side="right")
+        return [table[places] for table in tables]
+    if not len(edges):
+        return [like(scores, np.zeros((1, scores.shape[1])) + table[0]) for table in tables]
+    last, _ = _search(scores, edges, np.array([0, len(edges)]), inclusive=True)
+    return [_take(like(scores, table), last + 1) for table in tables]
+
+
+def largest_columns(z: Array, count: int) -> Array:
+    """Return where each row's largest values stand, largest first, (n_samples, count); of equal ones the first."""
+    if not isinstance(z, np.ndarray):
+        xp = namespace(z)
+        return xp.argsort(-z, axis=1, stable=True)[:, :count]
+    falling = -z
+    if count < z.shape[1]:
+        some = np.argpartition(falling, count - 1, axis=1)[:, :count]
+        some.sort(axis=1)  # ties then keep the order of the columns
+    else:
+        some = np.broadcast_to(np.arange(count), z.shape)
+    order = np.argsort(np.take_along_axis(falling, some, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(some, order, axis=1)
+
+
+def put(z: Array, columns: Array, values: Array) -> Array:
+    """Return z with each row's values at the given columns, both (n_samples, count)."""
+    if isinstance(z, np.ndarray):
+        out = np.array(z)
+        np.put_along_axis(out, columns, values, axis=1)
+        return out
+    xp = namespace(z)
+    for place in range(columns.shape[1]):
+        z = xp.where(is_at(z, columns[:, place : place + 1]), values[:, place : place + 1], z)
+    return z
+
+
 def look_up_table(scores: Array, edges: np.ndarray, values: np.ndarray) -> Array:
     """Do the same with as many bins in each column: edges (n_columns, n_bins - 1), values (n_columns, n_bins)."""
     if is_large(scores) and len(edges) == scores.shape[1]:
@@ -228,6 +271,8 @@ def _search(scores: Array, edges: np.ndarray, offsets: np.ndarray, *, inclusive:
 
 
 def _take(table: Array, places: Array) -> Array:
-    """Return the table's values at an array of places of any shape."""
+    """Return the table's values at places, (n_samples, n_columns)."""
+    if isinstance(places, np.ndarray):
+        return table[places]
     xp = namespace(places)
-    return xp.reshape(xp.take(table, xp.reshape(places, (-1,)), axis=0), places.shape)
+    return xp.reshape(xp.take(table, xp.reshape(places, (-1,)), axis=0), (-1, places.shape[1]))

@@ -13,13 +13,27 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 import numpy as np
 
 from recal.errors import InputError
-from recal.schema import Sizes, check, field_kinds
-from recal.transforms import Transform
+from recal.schema import Kind, Sizes, check, field_kinds
+from recal.transforms import Transform, as_transform
 
 # An array of any library: numpy, torch, or whatever follows the array API.
 Array = Any
 Views = Sequence[Array]
 SelfMap = TypeVar("SelfMap", bound="Map")
+
+
+class TransformList(Kind):
+    """Distinct transformations, or their specs."""
+
+    rule = "a list of distinct transformations"
+
+    def read(self, value: Any, sizes: Sizes) -> tuple[Transform, ...]:
+        if not isinstance(value, list | tuple) or not all(isinstance(one, str | Transform) for one in value):
+            raise ValueError
+        transforms = tuple(as_transform(one) for one in value)
+        if len(set(transforms)) != len(transforms):
+            raise ValueError
+        return transforms
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -130,7 +144,12 @@ def is_array(value: Any) -> bool:
 
 
 def wide(z: Array) -> Array:
-    """Return logits in float64, in which maps are evaluated; in float32 on devices that have no float64."""
+    """Return logits in float64, in which maps are evaluated; in float32 on devices that have no float64.
+
+    In numpy, rows become contiguous: the order in which a row is added up must not depend on how it was stored.
+    """
+    if isinstance(z, np.ndarray):
+        return np.ascontiguousarray(z, dtype=np.float64)
     xp = namespace(z)
     dtype = xp.float32 if getattr(getattr(z, "device", None), "type", "") == "mps" else xp.float64
     return xp.astype(z, dtype, copy=False)

@@ -1,22 +1,27 @@
-"""Maps that scale logits: one temperature, or a scale and a shift for each class."""
+"""Maps that scale logits: one temperature, a scale and a shift for each class, or a matrix."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.maps.arrays import is_large, softmax
+from recal.errors import InputError
+from recal.maps.arrays import is_large, linear, log_softmax, soft_log_probs, softmax
 from recal.maps.base import Array, Map, Views, like, namespace
 from recal.maps.compiled import scaled_answers
 from recal.schema import LARGEST, SMALLEST, Floats, Number
 
-PerClass = Annotated[NDArray[np.float64], Floats("K")]
+Vector = NDArray[np.float64]
+PerClass = Annotated[Vector, Floats("K")]
 Scale = Annotated[float, Number(SMALLEST, LARGEST)]
+Share = Annotated[float, Number(0.0, 1.0)]
 
 # A probability of exactly 0 at the truth is an infinite loss, and nothing is certain.
 ABOVE_ZERO, BELOW_ONE = 1e-300, 1.0 - 2.0**-53
+# Features no larger than this can be squared and multiplied; a class that is ruled out may have a logit of -3e38.
+_LARGEST_FEATURE = 1e9
 
 
 class Temperature(Map):
@@ -34,6 +39,23 @@ class Temperature(Map):
         return scaled_answers(z, np.full(len(z), self.beta))
 
 
+class TemperatureMixture(Map):
+    """A mixture of softmax(beta z), softmax(z) and the uniform distribution, with these weights: ETS."""
+
+    beta: Scale
+    weights: Annotated[Vector, Floats(3, low=0.0, high=1.0)]
+
+    keeps_order: ClassVar[bool] = True
+
+    def check(self) -> None:
+        if abs(self.weights.sum() - 1.0) > 1e-6:
+            raise InputError("must sum to 1", argument="weights", came=f"got {self.weights.sum():.6g}")
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        scaled, own, uniform = (float(weight) for weight in self.weights)
+        return scaled * softmax(z, self.beta) + own * softmax(z) + uniform / z.shape[1]
+
+
 class Affine(Map):
     """softmax(scale * z + shift), with a scale and a shift for each class: vector scaling.
 
@@ -48,6 +70,69 @@ class Affine(Map):
         return softmax(within(z, self.limit) * like(z, self.scale) + like(z, self.shift))
 
 
+class StructuredAffine(Map):
+    """The same on log-probabilities at a temperature, of which a share is replaced by the uniform distribution."""
+
+    beta: Scale
+    uniform: Share
+    scale: PerClass
+    shift: PerClass
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        return softmax(soft_log_probs(z * self.beta, 1.0, self.uniform) * like(z, self.scale) + like(z, self.shift))
+
+
+class Linear(Map):
+    """The mean of softmax(W x + b) over several W and b; x are the logits or the log-probabilities."""
+
+    weights: Annotated[Vector, Floats("M", "K", "K")]
+    intercepts: Annotated[Vector, Floats("M", "K")]
+    features: Literal["logits", "log-probabilities"]
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        features = linear_features(z, self.features)
+        total = softmax(linear(features, self.weights[0], self.intercepts[0]))
+        for weights, intercept in zip(self.weights[1:], self.intercepts[1:]):
+            total = total + softmax(linear(features, weights, intercept))
+        return total / len(self.weights)
+
+
+class StructuredLinear(Map):
+    """softmax(W x + b) on log-probabilities at a temperature, mixed with the uniform distribution."""
+
+    beta: Scale
+    uniform: Share
+    weights: Annotated[Vector, Floats("K", "K")]
+    intercept: PerClass
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        return softmax(linear(soft_log_probs(z * self.beta, 1.0, self.uniform), self.weights, self.intercept))
+
+
+class LatentFunction(Map):
+    """The mean of softmax(x + g(x)) over several functions g; x are log-probabilities at a temperature: GP.
+
+    g is the same for all classes: a sum of Gaussian bells of one width at `points`, with a row of weights for each g.
+    """
+
+    beta: Scale
+    length: Scale
+    points: Annotated[Vector, Floats("P")]
+    draws: Annotated[Vector, Floats("D", "P")]
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        xp = namespace(z)
+        logs = log_softmax(z * self.beta)
+        # Far from all points the bells are nil; clipping keeps the squares of saturated log-probabilities finite.
+        clipped = xp.reshape(xp.maximum(logs, like(z, -1e6)), (-1, 1))
+        distance = (clipped - like(z, self.points[None, :])) / self.length
+        bends = linear(xp.exp(-0.5 * (distance * distance)), self.draws)
+        total = xp.zeros_like(logs)
+        for draw in range(len(self.draws)):
+            total = total + softmax(logs + xp.reshape(bends[:, draw], (-1, z.shape[1])))
+        return total / len(self.draws)
+
+
 def within(z: Array, limit: float) -> Array:
     """Return logits with the rows that reach beyond `limit` moved to a maximum of 0 and cut off below."""
     xp = namespace(z)
@@ -55,6 +140,12 @@ def within(z: Array, limit: float) -> Array:
         return z
     beyond = xp.max(xp.abs(z), axis=1, keepdims=True) > limit
     return xp.where(beyond, xp.maximum(z - xp.max(z, axis=1, keepdims=True), like(z, -limit)), z)
+
+
+def linear_features(z: Array, kind: str) -> Array:
+    """Return what a linear map is linear in, cut off where squares would be too large."""
+    features = log_softmax(z) if kind == "log-probabilities" else z
+    return namespace(z).clip(features, -_LARGEST_FEATURE, _LARGEST_FEATURE)
 
 
 def scaled_softmax(z: Array, scales: Array | float) -> Array:

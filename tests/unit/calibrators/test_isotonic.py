@@ -101,7 +101,7 @@ def test_multiclass_is_strictly_increasing():
     grid = np.linspace(0, 1, 10_001)
     flat = np.interp(grid, model.knots_, model.values_)
     assert (np.diff(flat) == 0).any(), "the plain curve has flat parts"
-    assert (np.diff(model._map(grid)) > 0).all()
+    assert (np.diff(model.map_.line(grid[:, None])[:, 0]) > 0).all()
     with pytest.raises(InputError, match="`slope`"):
         IsotonicMulticlass(slope=0).fit(logits, labels)
 

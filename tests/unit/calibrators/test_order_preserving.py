@@ -5,9 +5,10 @@ from scipy.optimize import check_grad
 from recal import TemperatureScaling
 from recal.calibrators import OrderPreserving
 from recal.calibrators.machinery.increasing_curve import IncreasingCurve
-from recal.calibrators.machinery.probabilities import log_softmax, softmax
 from recal.calibrators.order_preserving.network import OrderNetwork
 from recal.errors import InputError
+from recal.maps.arrays import log_softmax, softmax
+from recal.maps.order import unpack
 
 VARIANTS = ["order-invariant", "diagonal"]
 
@@ -53,7 +54,7 @@ def test_the_objective_is_the_likelihood_of_the_answer(build, n_ranks):
     logits, labels = draw(n=60)
     function = build(logits, labels, n_ranks)
     at = parameters_of(function)
-    answer = log_softmax(function(logits, at))
+    answer = log_softmax(function.map(at).scores(logits))
     assert function.objective(logits, labels, 0.0)(at)[0] == pytest.approx(
         -answer[np.arange(60), labels].mean(), abs=1e-10
     )
@@ -64,7 +65,7 @@ def test_the_start_is_temperature_scaling(build, n_ranks):
     logits, labels = draw(n=60)
     function = build(logits, labels, n_ranks)
     start = function.start(0.4, np.random.default_rng(0)) if n_ranks else function.start(0.4)
-    np.testing.assert_allclose(softmax(function(logits, start)), softmax(0.4 * logits), atol=1e-12)
+    np.testing.assert_allclose(softmax(function.map(start).scores(logits)), softmax(0.4 * logits), atol=1e-12)
 
 
 @CASES
@@ -72,7 +73,7 @@ def test_the_order_of_all_classes_is_kept_whatever_the_parameters(build, n_ranks
     logits, labels = draw(n=200)
     function = build(logits, labels, n_ranks)
     at = np.random.default_rng(2).normal(scale=2.0, size=parameters_of(function).shape)
-    np.testing.assert_array_equal(np.argsort(function(logits, at), axis=1), np.argsort(logits, axis=1))
+    np.testing.assert_array_equal(np.argsort(function.map(at).scores(logits), axis=1), np.argsort(logits, axis=1))
 
 
 @CASES
@@ -81,7 +82,9 @@ def test_permuting_the_logits_permutes_the_answer(build, n_ranks):
     function = build(logits, labels, n_ranks)
     at = parameters_of(function)
     shuffle = np.random.default_rng(3).permutation(6)
-    np.testing.assert_allclose(function(logits[:, shuffle], at), function(logits, at)[:, shuffle], atol=1e-12)
+    np.testing.assert_allclose(
+        function.map(at).scores(logits[:, shuffle]), function.map(at).scores(logits)[:, shuffle], atol=1e-12
+    )
 
 
 @CASES
@@ -89,14 +92,16 @@ def test_adding_a_constant_to_a_row_changes_nothing(build, n_ranks):
     logits, labels = draw(n=50)
     function = build(logits, labels, n_ranks)
     at = parameters_of(function)
-    np.testing.assert_allclose(softmax(function(logits + 7.0, at)), softmax(function(logits, at)), atol=1e-10)
+    np.testing.assert_allclose(
+        softmax(function.map(at).scores(logits + 7.0)), softmax(function.map(at).scores(logits)), atol=1e-10
+    )
 
 
 @CASES
 def test_equal_logits_stay_equal(build, n_ranks):
     logits, labels = draw(n=50)
     function = build(logits, labels, n_ranks)
-    mapped = function(np.array([[1.0, 3.0, 3.0, 1.0, 1.0, -2.0]]), parameters_of(function))[0]
+    mapped = function.map(parameters_of(function)).scores(np.array([[1.0, 3.0, 3.0, 1.0, 1.0, -2.0]]))[0]
     assert mapped[1] == mapped[2]
     assert mapped[0] == mapped[3] == mapped[4]
 
@@ -121,7 +126,7 @@ def test_a_large_penalty_leaves_temperature_scaling(variant):
         slopes = np.exp(model.parameters_)
         np.testing.assert_allclose(slopes, TemperatureScaling().fit(logits, labels).beta_, rtol=1e-3)
     else:
-        weights = OrderNetwork(model.inputs_, 6, 16).unpack(model.parameters_)[2]
+        weights = unpack(model.map_.parameters, model.map_.shapes)[2]
         np.testing.assert_allclose(weights, 0.0, atol=1e-6)
 
 

@@ -5,8 +5,8 @@ from scipy.interpolate import CubicSpline
 from recal import TemperatureScaling
 from recal.calibrators import SplineCalibration
 from recal.calibrators.machinery.probabilities import softmax
-from recal.calibrators.spline import spread_rest
 from recal.errors import InputError
+from recal.maps.curves import spread_rest
 
 
 def draw(n=1500, k=4, seed=0, sharpness=3.0):
@@ -85,18 +85,18 @@ def test_the_confidence_is_what_the_curve_says_whatever_the_second_class_has(n_c
 
 def test_a_second_that_would_overtake_is_drawn_towards_the_others():
     logits = np.log([[0.5, 0.4, 0.1]])
-    probs = spread_rest(logits, 1.0, np.array([0]), np.array([0.42]))[0]
+    probs = spread_rest(logits, 1.0, np.array([[0]]), np.array([[0.42]]))[0]
     assert probs[0] == 0.42
     assert 0.42 - 1e-8 < probs[1] <= 0.42
     np.testing.assert_allclose(probs.sum(), 1.0)
 
 
 def test_a_confidence_below_chance_is_raised_to_it():
-    np.testing.assert_allclose(spread_rest(np.log([[0.5, 0.4, 0.1]]), 1.0, np.array([0]), np.array([0.01])), 1 / 3)
+    np.testing.assert_allclose(spread_rest(np.log([[0.5, 0.4, 0.1]]), 1.0, np.array([[0]]), np.array([[0.01]])), 1 / 3)
 
 
 def test_the_rest_of_a_saturated_row_is_shared_out():
-    probs = spread_rest(np.array([[5000.0, 1.0, 0.0]]), 0.5, np.array([0]), np.array([0.9]))
+    probs = spread_rest(np.array([[5000.0, 1.0, 0.0]]), 0.5, np.array([[0]]), np.array([[0.9]]))
     np.testing.assert_allclose(probs[0, 1:], 0.1 * softmax([[0.5, 0.0]])[0])
 
 

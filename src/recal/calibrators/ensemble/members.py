@@ -89,7 +89,7 @@ def fit_members(
             else:
                 member._fit_near(views[repeated], labels[repeated], betas[source], known)
         member.classes_ = np.arange(logits.shape[1])
-        member.n_fitted_ = getattr(member, "n_fitted_", len(labels))  # some need the one of their own fit
+        member.n_fitted_ = len(labels if repeated is None or member.takes_weights else repeated)
     return members
 
 

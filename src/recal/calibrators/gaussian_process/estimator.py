@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.gaussian_process.latent_process import LatentProcess, Posterior, kernel, whitening
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.gaussian_process.latent_process import LatentProcess, Posterior, whitening
 from recal.calibrators.machinery.common_scale import fit_beta
-from recal.calibrators.machinery.linear_map import linear_scores
 from recal.calibrators.machinery.parameters import check_count, check_random_state
-from recal.calibrators.machinery.probabilities import log_softmax, softmax
-from recal.calibrators.machinery.state import number, part
+from recal.calibrators.machinery.probabilities import log_softmax
 from recal.checks import Labels
+from recal.maps.scaling import LatentFunction
 from recal.plan import Answers
 from recal.progress import track
 from recal.views import Views
@@ -82,6 +80,14 @@ class GaussianProcessCalibration(Calibrator):
     short_name: ClassVar[str] = "gp"
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
+    map_: LatentFunction
+    variance_: float
+    bound_: float
+    beta_ = from_map("beta")
+    length_ = from_map("length")
+    points_ = from_map("points")
+    draws_ = from_map("draws")
+
     def __init__(
         self,
         *,
@@ -101,40 +107,21 @@ class GaussianProcessCalibration(Calibrator):
         for name in ("n_points", "n_draws", "max_search"):
             check_count(name, getattr(self, name))
         rng = check_random_state(self.random_state)
-        self.beta_ = fit_beta(views.logits, labels)
-        log_probs = log_softmax(np.multiply(views.logits, self.beta_, dtype=np.float64))
+        beta = fit_beta(views.logits, labels)
+        log_probs = log_softmax(np.multiply(views.logits, beta, dtype=np.float64))
         lowest = max(float(log_probs.min()), _LOWEST)
-        self.points_ = np.linspace(min(lowest, -1.0), 0.0, self.n_points)
+        points = np.linspace(min(lowest, -1.0), 0.0, self.n_points)
         most = max(1, self.max_search // views.n_classes)
         some = np.sort(rng.permutation(len(labels))[:most])
-        best = _best_kernel(log_probs[some], labels[some], self.points_)
-        process = LatentProcess(log_probs, labels, self.points_, best.length)
+        best = _best_kernel(log_probs[some], labels[some], points)
+        process = LatentProcess(log_probs, labels, points, best.length)
         found = process.fit(best.variance, start=best)
-        self.length_, self.variance_, self.bound_ = found.length, found.variance, found.bound
+        self.variance_, self.bound_ = found.variance, found.bound
         normal = rng.standard_normal((self.n_draws, self.n_points))
         # Antithetic pairs: the draws' mean is the posterior's.
         normal[self.n_draws // 2 : 2 * (self.n_draws // 2)] = -normal[: self.n_draws // 2]
         weights = found.mean + normal @ np.linalg.cholesky(found.covariance).T
-        self.draws_ = weights @ whitening(self.points_, self.length_)
-
-    def _check_state(self, n_classes: int) -> None:
-        number(self, "beta_")
-        number(self, "length_")
-        points = part(self, "points_", (None,))
-        part(self, "draws_", (None, len(points)))
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        log_probs = log_softmax(np.multiply(views.logits, self.beta_, dtype=np.float64))
-        n_samples, n_classes = log_probs.shape
-        probs = np.empty(log_probs.shape)
-        rows = max(1, 1_000_000 // (n_classes * max(len(self.points_), len(self.draws_))))
-        for first in range(0, n_samples, rows):
-            logs = log_probs[first : first + rows]
-            flat = kernel(logs, self.points_, self.length_).reshape(-1, len(self.points_))
-            bends = linear_scores(flat, self.draws_, np.zeros(len(self.draws_)))
-            bends = np.ascontiguousarray(bends.reshape(len(logs), n_classes, -1).transpose(2, 0, 1))
-            probs[first : first + rows] = sum(softmax(logs + bend) for bend in bends) / len(bends)
-        return probs
+        self.map_ = LatentFunction(beta, found.length, points, weights @ whitening(points, found.length))
 
 
 def _best_kernel(log_probs: np.ndarray, labels: Labels, points: np.ndarray) -> Posterior:

@@ -8,21 +8,18 @@ takes part, as it does there.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Labels
+from recal.maps.aggregation import TINY, allowed_share, tame
 from recal.views import Views
 
 Array = NDArray[np.float64]
-STEP = 0.01
 _DECAY = 1e-5
-TINY = 1e-30
-# Scores beyond this are as good as certain; a product of two such numbers still is one.
-LARGEST_SCORE = 1e4
 
 
 class Mixture(NamedTuple):
@@ -55,32 +52,6 @@ class Adam:
         return moved
 
 
-def tame(logits: NDArray[Any]) -> Array:
-    """Return logits as float64 whose weighted sums stay finite."""
-    return np.clip(np.asarray(logits, dtype=np.float64), -LARGEST_SCORE, LARGEST_SCORE)
-
-
-def allowed_share(own: Array, other: Array, top: Labels, share: float) -> Array:
-    """Return the share of `other` for each sample: `share`, less as many steps as the answer `top` needs to win."""
-    rows = np.arange(len(top))
-    lead = own[rows, top][:, None] - own
-    lag = other - other[rows, top][:, None]
-    # Class j passes the answer where the share exceeds lead / (lead + lag).
-    limit = np.where(lag > 0, lead / np.maximum(lead + lag, TINY), np.inf).min(axis=1)
-    steps = np.ceil(np.maximum(share - limit, 0.0) / STEP - 1e-9)
-    return np.clip(share - STEP * steps, 0.0, 1.0)
-
-
-def mixed_probs(views: Views, specs: list[str], mixture: Mixture) -> Array:
-    """Return the mixture's probabilities; the rows' largest stands at the model's answer, but for rounding."""
-    scores = np.zeros(views.logits.shape)
-    for spec, weights in zip(specs, mixture.weights, strict=True):
-        scores += weights * tame(views.transformed(spec))
-    own, other = softmax(views.logits), softmax(scores)
-    share = allowed_share(own, other, np.argmax(views.logits, axis=1), mixture.share)[:, None]
-    return (1.0 - share) * own + share * other
-
-
 def fit_mixture(
     views: Views,
     labels: Labels,
@@ -110,7 +81,7 @@ def _gradients(stack: Array, own: Array, top: Labels, labels: Labels, weights: A
     """Return the gradients of the mean negative log-likelihood in the weights and the share."""
     rows = np.arange(len(labels))
     other = softmax(np.einsum("bmk,mk->bk", stack, np.broadcast_to(weights, stack.shape[1:])))
-    mixed = allowed_share(own, other, top, min(max(share, 0.0), 1.0))
+    mixed = allowed_share(own, other, top[:, None], min(max(share, 0.0), 1.0))[:, 0]
     p_own, p_other = own[rows, labels], other[rows, labels]
     likelihood = np.maximum((1.0 - mixed) * p_own + mixed * p_other, TINY)
     part = mixed * p_other / likelihood / len(labels)

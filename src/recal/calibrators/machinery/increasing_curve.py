@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.machinery.probabilities import log_softmax
 from recal.checks import Floats, Labels
+from recal.maps.order import RisingCurve
 
 Vector = NDArray[np.float64]
 Objective = Callable[[Vector], tuple[float, Vector]]
@@ -43,9 +44,9 @@ class IncreasingCurve:
         """Return the parameters of temperature scaling."""
         return np.full(len(self.inputs), np.log(beta))
 
-    def __call__(self, logits: Floats, parameters: Vector) -> NDArray[np.float64]:
-        piece, beyond = self._locate(log_softmax(logits))
-        return self._apply(piece, beyond, np.exp(parameters))
+    def map(self, parameters: Vector) -> RisingCurve:
+        """Return the fitted map."""
+        return RisingCurve(self.inputs, parameters)
 
     def objective(self, logits: Floats, labels: Labels, penalty: float) -> Objective:
         """Return the function of the parameters that is minimised, with its gradient."""

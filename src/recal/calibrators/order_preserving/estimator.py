@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 
 import numpy as np
@@ -13,12 +12,11 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.machinery.common_scale import fit_betas
 from recal.calibrators.machinery.increasing_curve import IncreasingCurve
 from recal.calibrators.machinery.parameters import check_choice, check_count, check_number, check_random_state
-from recal.calibrators.machinery.probabilities import softmax
-from recal.calibrators.machinery.state import LARGEST, SMALLEST, check_rising, part
 from recal.calibrators.order_preserving.network import OrderNetwork
 from recal.checks import Labels
 from recal.engine.scaled import ScaledLogits
-from recal.errors import ConvergenceWarning, InputError
+from recal.errors import ConvergenceWarning
+from recal.maps.order import GapNetwork, RisingCurve
 from recal.views import Views
 
 # e to this power is still a float that can be multiplied by another.
@@ -80,8 +78,7 @@ class OrderPreserving(Calibrator):
     short_name = "iop"
     keeps_accuracy = True
 
-    parameters_: NDArray[np.float64]
-    inputs_: NDArray[np.float64]
+    map_: GapNetwork | RisingCurve
     loss_: float
 
     def __init__(
@@ -118,7 +115,7 @@ class OrderPreserving(Calibrator):
         else:
             function = OrderNetwork.for_logits(views.logits, n_ranks, n_hidden)
             start = function.start(beta, rng)
-        self.parameters_, self.inputs_ = start, function.inputs
+        parameters = start
         # Without a mistake every gap would be stretched without end: temperature scaling is all that can be learned.
         if (state.columns != labels).any():
             objective = function.objective(views.logits, labels, penalty)
@@ -126,28 +123,14 @@ class OrderPreserving(Calibrator):
             answer = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
             if answer.status not in (0, 1):  # 1: as many iterations as were asked for
                 warnings.warn(f"OrderPreserving stopped early: {answer.message}.", ConvergenceWarning, stacklevel=3)
-            self.parameters_ = np.asarray(answer.x, dtype=np.float64)
-        self.loss_ = float(function.objective(views.logits, labels, 0.0)(self.parameters_)[0])
+            parameters = np.asarray(answer.x, dtype=np.float64)
+        self.loss_ = float(function.objective(views.logits, labels, 0.0)(parameters)[0])
+        self.map_ = function.map(parameters)
 
-    def _check_state(self, n_classes: int) -> None:
-        inputs = vars(self).get("inputs_", np.empty(0))
-        if np.ndim(inputs) == 1:
-            knots = part(self, "inputs_", (None,), -LARGEST, 0.0)
-            check_rising(-knots, "inputs_")
-            part(self, "parameters_", (len(knots),), -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
-            return
-        means, scales = part(self, "inputs_", (2, None))
-        if scales.min() < SMALLEST or len(means) >= n_classes:
-            raise InputError("must hold a mean and a positive scale for each rank but one", argument="inputs_")
-        parameters = part(self, "parameters_", (None,))
-        network = OrderNetwork.of_size(self.inputs_, n_classes, len(parameters))
-        if network.n_hidden < 0 or sum(math.prod(shape) for shape in network.shapes) != len(parameters):
-            raise InputError("has no number of parameters that a network has", argument="parameters_")
+    @property
+    def parameters_(self) -> NDArray[np.float64]:
+        return self.map_.log_slopes if isinstance(self.map_, RisingCurve) else self.map_.parameters
 
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        function: OrderNetwork | IncreasingCurve
-        if self.inputs_.ndim == 1:  # read from the fitted state, since parameters may have been set anew
-            function = IncreasingCurve(self.inputs_)
-        else:
-            function = OrderNetwork.of_size(self.inputs_, views.n_classes, len(self.parameters_))
-        return softmax(function(views.logits, self.parameters_))
+    @property
+    def inputs_(self) -> NDArray[np.float64]:
+        return self.map_.knots if isinstance(self.map_, RisingCurve) else self.map_.inputs

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
+from recal.maps.order import GapNetwork, network_shapes, unpack
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -36,21 +37,17 @@ class OrderNetwork:
         inputs = np.stack([features.mean(axis=0), np.where(scales > 1e-9, scales, 1.0)])
         return cls(inputs, logits.shape[1], n_hidden)
 
-    @classmethod
-    def of_size(cls, inputs: Matrix, n_classes: int, n_parameters: int) -> OrderNetwork:
-        """Return the network that has so many parameters."""
-        n_outputs = cls(inputs, n_classes, 0).shapes[3][0]
-        return cls(inputs, n_classes, (n_parameters - n_outputs) // (inputs.shape[1] + 1 + n_outputs))
-
     @property
     def n_ranks(self) -> int:
         return self.inputs.shape[1] + 1
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        n_inputs = self.inputs.shape[1]
-        n_outputs = n_inputs + (self.n_classes > self.n_ranks)
-        return (n_inputs, self.n_hidden), (self.n_hidden,), (self.n_hidden, n_outputs), (n_outputs,)
+        return network_shapes(self.inputs.shape[1], self.n_classes, self.n_hidden)
+
+    def map(self, parameters: Vector) -> GapNetwork:
+        """Return the fitted map."""
+        return GapNetwork(self.inputs, parameters, self.n_classes)
 
     def start(self, beta: float, rng: np.random.Generator) -> Vector:
         """Return parameters of temperature scaling: the first layer drawn at random, the second all but silent."""
@@ -65,27 +62,6 @@ class OrderNetwork:
             ]
         )
 
-    def unpack(self, parameters: Vector) -> list[NDArray[np.float64]]:
-        sizes = np.cumsum([np.prod(shape) for shape in self.shapes])[:-1]
-        return [part.reshape(shape) for part, shape in zip(np.split(parameters, sizes), self.shapes)]
-
-    def __call__(self, logits: Floats, parameters: Vector) -> NDArray[np.float64]:
-        """Return new logits in the same order. Every step is elementwise, so a row's answer never hangs on others."""
-        ranked = _Sorted(logits, self.n_ranks)
-        weights, offsets, out_weights, out_offsets = self.unpack(parameters)
-        scaled = (_features(ranked.values) - self.inputs[0]) / self.inputs[1]
-        factors = np.logaddexp(0.0, _dense(np.tanh(_dense(scaled, weights, offsets)), out_weights, out_offsets))
-        n_gaps = self.n_ranks - 1
-        levels = np.zeros_like(ranked.values)
-        levels[:, 1:] = -np.cumsum(ranked.gaps * factors[:, :n_gaps], axis=1)
-        if self.n_classes > self.n_ranks:
-            below = ranked.values[:, -1:] - np.asarray(logits, dtype=np.float64)
-            mapped = levels[:, -1:] - factors[:, n_gaps:] * np.maximum(below, 0.0)
-        else:
-            mapped = np.empty(ranked.columns.shape)
-        np.put_along_axis(mapped, ranked.columns, levels, axis=1)
-        return mapped
-
     def objective(self, logits: Floats, labels: Labels, penalty: float) -> Objective:
         """Return the function of the parameters that is minimised, with its gradient."""
         ranked = _Sorted(logits, self.n_ranks)
@@ -96,7 +72,7 @@ class OrderNetwork:
         tail = _Tail(logits, labels, ranked, truth) if self.n_classes > self.n_ranks else None
 
         def loss(parameters: Vector) -> tuple[float, Vector]:
-            weights, offsets, out_weights, out_offsets = self.unpack(parameters)
+            weights, offsets, out_weights, out_offsets = unpack(parameters, self.shapes)
             hidden = np.tanh(scaled @ weights + offsets)
             before = hidden @ out_weights + out_offsets
             factors = np.logaddexp(0.0, before)
@@ -177,11 +153,3 @@ class _Tail:
 def _features(values: Matrix) -> Matrix:
     """Return the logarithm of 1 + each distance from the top: bounded enough for saturated logits."""
     return np.log1p(values[:, :1] - values[:, 1:])
-
-
-def _dense(inputs: Matrix, weights: Matrix, offsets: Vector) -> Matrix:
-    """Return inputs @ weights + offsets, added up in the same order for every row, as a matrix product is not."""
-    out = np.repeat(offsets[None, :], len(inputs), axis=0)
-    for column, row in zip(inputs.T, weights):
-        out += column[:, None] * row
-    return out

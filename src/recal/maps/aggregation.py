@@ -1,0 +1,156 @@
+"""Maps that read the logits of every view: means, weighted sums and votes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.errors import InputError
+from recal.maps.arrays import at, safe_log, softmax, top_column
+from recal.maps.base import Array, Map, TransformList, Views, indices, like, namespace
+from recal.maps.scaling import Scale, Share
+from recal.schema import LARGEST, Floats, Number
+from recal.transforms import Transform
+
+Vector = NDArray[np.float64]
+Transforms = Annotated[tuple[Transform, ...], TransformList()]
+
+# Scores beyond this are as good as certain; a product of two such numbers is still a float.
+LARGEST_SCORE = 1e4
+# The share of the views is lowered in such steps.
+STEP = 0.01
+TINY = 1e-30
+# Noise that a file may ask for: numbers drawn in all.
+_MOST_DRAWN = 100_000_000
+# Values that votes work on at a time.
+_MOST_VALUES = 1_000_000
+
+
+class _OfViews(Map):
+    """A map that reads all its views for every sample."""
+
+    views: Transforms
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        return self.views
+
+
+class ViewMean(_OfViews):
+    """The mean of the probabilities of the original and its views, at a temperature: test-time augmentation."""
+
+    beta: Scale
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        mean = mean_probs(z, views)
+        return mean if self.beta == 1.0 else softmax(safe_log(mean), self.beta)
+
+
+class ViewSum(_OfViews):
+    """softmax of a weighted sum of the logits of the original and its views: learned aggregation."""
+
+    beta: Scale
+    weights: Annotated[Vector, Floats("M", "W", low=0.0)]
+
+    def check(self) -> None:
+        if len(self.weights) != 1 + len(self.views):
+            raise InputError(f"must have {1 + len(self.views)} rows", argument="weights")
+
+    @property
+    def n_classes(self) -> int | None:
+        return None if self.weights.shape[1] == 1 else self.weights.shape[1]
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        scores = like(z, self.weights[0]) * tame(z * self.beta)
+        for weights, view in zip(self.weights[1:], views):
+            scores = scores + like(z, weights) * tame(view * self.beta)
+        return softmax(scores)
+
+
+class AdaptiveMixture(_OfViews):
+    """The model's own probabilities with a learned answer of the views mixed in, as far as the prediction allows."""
+
+    weights: Annotated[Vector, Floats("M", "W")]
+    share: Share
+
+    keeps_order: ClassVar[bool] = True
+
+    def check(self) -> None:
+        if len(self.weights) != len(self.views):
+            raise InputError(f"must have {len(self.views)} rows", argument="weights")
+
+    @property
+    def n_classes(self) -> int | None:
+        return None if self.weights.shape[1] == 1 else self.weights.shape[1]
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        scores = namespace(z).zeros_like(z)
+        for weights, view in zip(self.weights, views):
+            scores = scores + like(z, weights) * tame(view)
+        own, other = softmax(z), softmax(scores)
+        share = allowed_share(own, other, top_column(z), self.share)
+        return (1.0 - share) * own + share * other
+
+
+class Votes(_OfViews):
+    """How often each class wins when the same noise is added to the logits: consistency calibration."""
+
+    noise: Annotated[float, Number(0.0, LARGEST)]
+    draws: Annotated[int, Number(1, whole=True)]
+    seed: Annotated[int, Number(0, 2**63, whole=True)]
+
+    def check_classes(self, n_classes: int) -> None:
+        if self.draws > _MOST_DRAWN // n_classes:
+            most = _MOST_DRAWN // n_classes
+            raise InputError(f"must be at most {most}", argument="draws", came=f"got {self.draws}")
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        return count_votes([z, *views], self.noise, self.draws, self.seed)
+
+
+def mean_probs(z: Array, views: Views) -> Array:
+    """Return the mean of the softmax of several arrays."""
+    total = softmax(z)
+    for view in views:
+        total = total + softmax(view)
+    return total / (1 + len(views))
+
+
+def tame(logits: Array) -> Array:
+    """Return logits whose weighted sums stay finite."""
+    return namespace(logits).clip(logits, -LARGEST_SCORE, LARGEST_SCORE)
+
+
+def allowed_share(own: Array, other: Array, columns: Array, share: float) -> Array:
+    """Return the share of `other` for each sample, (n_samples, 1).
+
+    It is `share`, less as many steps of 0.01 as the prediction, (n_samples, 1), needs to stay the largest.
+    """
+    xp = namespace(own)
+    lead = at(own, columns) - own
+    lag = other - at(other, columns)
+    # Class j passes the prediction where the share exceeds lead / (lead + lag).
+    behind = lag > 0.0
+    limit = xp.where(behind, lead / xp.maximum(lead + lag, like(own, TINY)), like(own, np.inf))
+    excess = xp.maximum(share - xp.min(limit, axis=1, keepdims=True), like(own, 0.0))
+    return xp.clip(share - STEP * xp.ceil(excess / STEP - 1e-9), 0.0, 1.0)
+
+
+def count_votes(layers: list[Any], noise: float, draws: int, seed: int) -> Array:
+    """Return the share of draws that each class wins; each layer gets every n-th of the draws."""
+    z = layers[0]
+    xp, n_classes = namespace(z), z.shape[1]
+    total = max(draws, len(layers))
+    added = noise * np.random.default_rng(seed).standard_normal((total, n_classes))
+    classes = indices(z, np.arange(n_classes)[None, None, :])
+    at_once = max(1, _MOST_VALUES // z.size) if isinstance(z, np.ndarray) else total
+    counts = xp.zeros_like(z)
+    for index, layer in enumerate(layers):
+        own = added[index :: len(layers)]
+        for start in range(0, len(own), at_once):
+            part = like(z, own[start : start + at_once])[None, :, :]
+            winners = xp.argmax(layer[:, None, :] + part, axis=2)
+            counts = counts + xp.sum(xp.astype(winners[:, :, None] == classes, z.dtype), axis=1)
+    return (counts + 1.0 / n_classes) / (total + 1)

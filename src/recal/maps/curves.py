@@ -1,0 +1,257 @@
+"""Maps that send each class's log-odds through a curve, one against the rest, and divide rows by their sums."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.errors import InputError
+from recal.maps.arrays import (
+    at,
+    class_scores,
+    interpolate,
+    is_at,
+    log_odds,
+    log_softmax,
+    look_up,
+    look_up_table,
+    normalise,
+    sigmoid,
+    softmax,
+    softplus,
+    top_column,
+)
+from recal.maps.base import Array, Map, Views, like, namespace
+from recal.maps.scaling import Scale
+from recal.schema import Floats, Integers, Number
+
+Vector = NDArray[np.float64]
+# Curves of all classes lie end to end: their inputs, their values, and where each begins and ends.
+Inputs = Annotated[Vector, Floats("N", low=-np.inf, high=np.inf)]
+Values = Annotated[Vector, Floats("N", low=0.0, high=1.0)]
+Offsets = Annotated[NDArray[np.int64], Integers("K+1", low=0, high=2**62)]
+
+# What float64 says of 1 - p ends here, in log-odds.
+CERTAIN = 36.0
+# The last step of Venn-Abers has no end.
+ENDLESS = float(np.finfo(np.float64).max)
+# Log-probabilities of classes beside the prediction count down to this.
+_LOWEST = -1e6
+# Halvings of a factor between 0 and 1: as exact as float32.
+_HALVINGS = 30
+
+
+class Lines(Map):
+    """A broken line for each class: isotonic regression."""
+
+    knots: Inputs
+    values: Values
+    offsets: Offsets
+    beta: Scale
+
+    def check(self) -> None:
+        check_curves(self.knots, self.offsets, "knots")
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        return normalise(interpolate(class_scores(z, self.beta), self.knots, self.values, self.offsets))
+
+
+class SharedLine(Map):
+    """One rising broken line for all classes, with a trace of slope that breaks ties."""
+
+    knots: Annotated[Vector, Floats("N", low=-np.inf, high=np.inf, rising=True)]
+    values: Annotated[Vector, Floats("N", low=0.0, high=1.0, rising=True)]
+    slope: Annotated[float, Number(1e-12, 1.0)]
+
+    keeps_order: ClassVar[bool] = True
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        return normalise(self.line(class_scores(z)))
+
+    def line(self, scores: Array) -> Array:
+        """Send log-odds through the line that all classes share."""
+        line = interpolate(scores, self.knots, self.values, np.array([0, len(self.knots)]))
+        return line + self.slope * sigmoid(scores)
+
+
+class Steps(Map):
+    """A step function for each class: Bayesian binning."""
+
+    edges: Inputs
+    values: Values
+    offsets: Offsets
+
+    def check(self) -> None:
+        check_curves(self.edges, self.offsets, "edges", last=np.inf)
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        return normalise(look_up(class_scores(z), self.edges, self.values, self.offsets))
+
+
+class Bins(Map):
+    """As many bins for each class, each with its own edges: histogram binning."""
+
+    edges: Annotated[Vector, Floats("K", "B-1", low=-np.inf, high=np.inf, rising=True)]
+    values: Annotated[Vector, Floats("K", "B", low=0.0, high=1.0)]
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        return normalise(look_up_table(class_scores(z), self.edges, self.values))
+
+
+class InformativeBins(Map):
+    """Bins of one table for all classes, or of one for each, with a trace of slope that breaks ties."""
+
+    edges: Annotated[Vector, Floats("G", "B-1", low=-np.inf, high=np.inf, rising=True)]
+    values: Annotated[Vector, Floats("G", "B", low=0.0, high=1.0)]
+
+    @property
+    def n_classes(self) -> int | None:
+        return None if len(self.edges) == 1 else len(self.edges)
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        odds = namespace(z).clip(log_odds(log_softmax(z)), -CERTAIN, CERTAIN)
+        return normalise(look_up_table(odds, self.edges, self.values) * (1.0 + 1e-9 * sigmoid(odds)))
+
+
+class Brackets(Map):
+    """Two step functions for each class, between which the probability lies: Venn-Abers."""
+
+    low_edges: Annotated[Vector, Floats("L", low=-np.inf, high=np.inf)]
+    low_values: Annotated[Vector, Floats("L", low=0.0, high=1.0)]
+    low_offsets: Offsets
+    high_edges: Annotated[Vector, Floats("H", low=-np.inf, high=np.inf)]
+    high_values: Annotated[Vector, Floats("H", low=0.0, high=1.0)]
+    high_offsets: Offsets
+
+    def check(self) -> None:
+        check_curves(self.low_edges, self.low_offsets, "low_edges", last=ENDLESS)
+        check_curves(self.high_edges, self.high_offsets, "high_edges", last=ENDLESS)
+
+    def interval(self, z: Array) -> tuple[Array, Array]:
+        """Return both ends for each class, before rows are divided by their sums."""
+        scores = class_scores(z)
+        low = look_up(scores, self.low_edges, self.low_values, self.low_offsets)
+        return low, look_up(scores, self.high_edges, self.high_values, self.high_offsets)
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        low, high = self.interval(z)
+        return normalise(high / (1.0 - low + high))
+
+
+class TopLine(Map):
+    """A broken line for the confidence in the prediction; the other classes share the rest: spline calibration."""
+
+    scores: Annotated[Vector, Floats("N", low=0.0, high=1.0, rising=True)]
+    values: Annotated[Vector, Floats("N", low=0.0, high=1.0)]
+    beta: Scale
+
+    keeps_order: ClassVar[bool] = True
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        column = top_column(z)
+        confidence = interpolate(at(softmax(z), column), self.scores, self.values, np.array([0, len(self.scores)]))
+        return spread_rest(z, self.beta, column, confidence)
+
+
+class LogisticCurves(Map):
+    """sigmoid(a x + b x^2 + c) of each class's log-odds x, cut off at bounds: Platt, affine and quadratic scaling.
+
+    `coefficients` holds a and c, or a, b and c, of each class.
+    """
+
+    coefficients: Annotated[Vector, Floats("C", "K")]
+    bounds: Annotated[Vector, Floats(2, "K")]
+
+    def check(self) -> None:
+        if len(self.coefficients) not in (2, 3):
+            raise InputError("must have two or three rows", argument="coefficients")
+        if (self.bounds[0] > self.bounds[1]).any():
+            raise InputError("must hold the lowest log-odds first", argument="bounds")
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        xp = namespace(z)
+        scores = class_scores(z)
+        scores = xp.minimum(xp.maximum(scores, like(z, self.bounds[0])), like(z, self.bounds[1]))
+        mapped = scores * like(z, self.coefficients[0])
+        if len(self.coefficients) == 3:
+            mapped = mapped + scores * scores * like(z, self.coefficients[1])
+        return softmax(-softplus(-(mapped + like(z, self.coefficients[-1]))))
+
+
+class BetaCurves(Map):
+    """sigmoid(a log p - b log(1 - p) + c) of each class's probability p: beta calibration."""
+
+    coefficients: Annotated[Vector, Floats(3, "K")]
+    limit: Scale
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        log_p, log_rest = beta_features(class_scores(z), self.limit)
+        a, b, c = (like(z, row) for row in self.coefficients)
+        return softmax(-softplus(-(log_p * a + log_rest * b + c)))
+
+
+def beta_features(scores: Array, limit: float) -> tuple[Array, Array]:
+    """Return log p and -log(1 - p) of log-odds, cut off at `limit`."""
+    xp = namespace(scores)
+    log_p = xp.minimum(scores, xp.zeros_like(scores)) - xp.log1p(xp.exp(-xp.abs(scores)))
+    return xp.maximum(log_p, like(scores, -limit)), xp.minimum(scores - log_p, like(scores, limit))
+
+
+def check_curves(inputs: Vector, offsets: NDArray[np.int64], name: str, last: float | None = None) -> None:
+    """Refuse curves that do not lie end to end, that fall, or whose last edge is not `last`."""
+    if offsets[0] != 0 or offsets[-1] != len(inputs) or not (offsets[1:] > offsets[:-1]).all():
+        raise InputError(f"must rise from 0 to {len(inputs)}", argument="offsets", came=f"got {offsets.tolist()[:4]}")
+    falls = np.flatnonzero(inputs[1:] < inputs[:-1]) + 1
+    if not np.isin(falls, offsets).all():
+        raise InputError("must not fall within a curve", argument=name)
+    if last is not None and (inputs[offsets[1:] - 1] != last).any():
+        raise InputError(f"must end at {last:g} for every class", argument=name)
+
+
+def spread_rest(z: Array, beta: float, column: Array, confidence: Array) -> Array:
+    """Give the prediction its confidence, at least 1 / n_classes, and the others the rest, none of them more.
+
+    The others share as in softmax(beta z). If the second would then overtake the prediction, the others' logits are
+    drawn together, all by the same factor, until it just does not.
+    """
+    xp = namespace(z)
+    confidence = xp.maximum(confidence, like(z, 1.0 / z.shape[1]))
+    here = is_at(z, column)
+    others = xp.where(here, like(z, -np.inf), z)
+    logs = beta * (others - xp.max(others, axis=1, keepdims=True))
+    logs = xp.where(here, like(z, -np.inf), xp.maximum(logs, like(z, _LOWEST)))
+    rest = 1.0 - confidence
+    certain = rest <= 0.0
+    most = xp.where(certain, like(z, np.inf), confidence / xp.where(certain, xp.ones_like(rest), rest))
+    shares = softmax(logs)
+    crowded = xp.max(shares, axis=1, keepdims=True) > most
+    if not isinstance(z, np.ndarray):
+        drawn = _scaled_shares(logs, here, _largest_factor(logs, here, most))
+        shares = xp.where(crowded, drawn, shares)
+    elif crowded.any():
+        rows = np.flatnonzero(crowded)
+        factor = _largest_factor(logs[rows], here[rows], most[rows])
+        shares[rows] = _scaled_shares(logs[rows], here[rows], factor)
+    return xp.where(here, confidence, shares * rest)
+
+
+def _largest_factor(logs: Array, here: Array, most: Array) -> Array:
+    """Return the largest factor in [0, 1] at which no row's softmax exceeds `most`; the largest log is 0."""
+    xp = namespace(logs)
+    low, high = xp.zeros_like(most), xp.ones_like(most)
+    drops = xp.where(here, xp.zeros_like(logs), logs)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        weights = xp.where(here, xp.zeros_like(logs), xp.exp(drops * middle))
+        crowded = 1.0 / xp.sum(weights, axis=1, keepdims=True) > most
+        low, high = xp.where(crowded, low, middle), xp.where(crowded, middle, high)
+    return low
+
+
+def _scaled_shares(logs: Array, here: Array, factor: Array) -> Array:
+    xp = namespace(logs)
+    drops = xp.where(here, xp.zeros_like(logs), logs)
+    weights = xp.where(here, xp.zeros_like(logs), xp.exp(drops * factor))
+    return weights / xp.sum(weights, axis=1, keepdims=True)
