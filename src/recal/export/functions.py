@@ -23,7 +23,8 @@ def order_preserving(g: Nodes, logits: str, calibrator: Any, n_classes: int) -> 
     n_gaps = network.inputs.shape[1]
     n_ranks = n_gaps + 1
     values, columns = g.ops("TopK", logits, g.const([n_ranks]), outputs=2, axis=1)
-    top, lower, higher = (g.part(values, *ends, axis=1) for ends in ((0, 1), (1, n_ranks), (0, n_gaps)))
+    ends = ((0, 1), (1, n_ranks), (0, n_gaps))
+    top, lower, higher = (g.part(values, first, last, axis=1) for first, last in ends)
     features = curves.log1p(g, g.op("Sub", top, lower))
     scaled = g.op("Div", g.op("Sub", features, g.const(network.inputs[:1])), g.const(network.inputs[1:]))
     hidden = g.op("Tanh", g.op("Add", g.op("MatMul", scaled, g.const(weights)), g.const(offsets[None])))
