@@ -49,11 +49,21 @@ html_css_files = ["recal.css"]
 
 # The reference is written from the one list of public names, by the room each comes from.
 ROOMS = {
-    "Views, plans and pools": ("views", "plan", "files", "transforms", "collecting", "engine"),
+    "Views, maps and pools": (
+        "views",
+        "plan",
+        "maps",
+        "files",
+        "saving",
+        "transforms",
+        "collecting",
+        "answers",
+        "engine",
+    ),
     "Calibrators": ("calibrators",),
-    "Judging and deciding": ("metrics", "comparison", "decisions", "reporting"),
-    "Running": ("runtime",),
-    "Errors and warnings": ("errors",),
+    "Evaluating and deciding": ("metrics", "comparison", "decisions", "reporting"),
+    "Exporting": ("export",),
+    "Documentation, errors and warnings": ("documentation", "errors"),
 }
 
 

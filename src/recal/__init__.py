@@ -41,6 +41,7 @@ _HOMES = {
     "CalibratedClassifier": "collecting.classifier",
     "CalibratedModule": "export.torch_module",
     "export_onnx": "export.export",
+    "docs_dir": "documentation",
     "load": "saving.saved",
     "save": "saving.saved",
 }

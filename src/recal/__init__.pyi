@@ -25,6 +25,7 @@ from .reporting.plots import reliability_diagram as reliability_diagram
 from .collecting.classifier import CalibratedClassifier as CalibratedClassifier
 from .export.torch_module import CalibratedModule as CalibratedModule
 from .export.export import export_onnx as export_onnx
+from .documentation import docs_dir as docs_dir
 from .saving.saved import load as load, save as save
 
 __version__: str

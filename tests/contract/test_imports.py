@@ -19,7 +19,7 @@ import recal
 SOURCE = Path(recal.__file__).parent
 # One line a room; each may import from itself and from those above it.
 ROOMS = (
-    "errors checks progress schema",
+    "errors checks progress schema documentation",
     "engine.kernels",
     "transforms",
     "views plan",
@@ -79,7 +79,7 @@ FORBIDDEN = ["pickle", "cPickle", "dill", "cloudpickle", "joblib", "torchvision"
 # The names that are frozen for 1.0.
 FROZEN = """Views read_views pool collect Group group Plan Step Blend AutoCalibration TemperatureScaling ReCal
 SignalCalibration ViewStacking CalibratedClassifier CalibratedModule evaluate compare report reliability_diagram
-decide prediction_sets DecisionRule profile watch export_onnx save load answers calibrators metrics
+decide prediction_sets DecisionRule profile watch export_onnx save load docs_dir answers calibrators metrics
 transforms collecting decisions errors"""
 LISTED = ("recal", "recal.answers", "recal.calibrators", "recal.collecting", "recal.decisions")
 
