@@ -33,9 +33,13 @@ def report(
         list[str] | None,
         typer.Option("--slice", help="Also evaluate each value of this column separately; repeatable."),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", help="Also show the errors among automated answers for each value of this column."),
+    ] = None,
     rows: Annotated[
         Path | None,
-        typer.Option("--rows", help="A .csv or .parquet with the columns of --slice; by default PROBS itself."),
+        typer.Option("--rows", help="A .csv or .parquet with these columns; by default PROBS itself."),
     ] = None,
     inputs: Annotated[
         Path | None,
@@ -63,6 +67,7 @@ def report(
 
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
+    others = [*(by or ()), *(() if group is None else (group,))]
     held = check_kind(source, "probabilities", "views")
     known = None if profile is None else profile_in(profile, seed)
     batch = None if new is None else open_views(new).logits
@@ -72,7 +77,7 @@ def report(
     from recal.engine.same_rows import warn_of_fitted
     from recal.errors import InputError
     from recal.reporting import report as write_report
-    from recal.reporting.verdict import advice, shown_first, verdict
+    from recal.reporting.verdict import automation, headline, shown_first, verdict
 
     with working("Writing the report"):
         if held == "views":
@@ -85,14 +90,14 @@ def report(
             n_rows = (fit if test is None else test).n_samples
             known = take_profile(fit, random_state=seed) if known is None and fit.transforms else known
         else:
-            after = labelled_probs(source, label_column, by or (), labels)
+            after = labelled_probs(source, label_column, others, labels)
             read, n_rows = {"given": after}, len(after.probs)
             warn_of_fitted(
                 after.fitted_rows, n_rows, "the page looks better than new inputs will", "Report on other samples."
             )
             if before is not None:
                 try:
-                    first = labelled_probs(before, label_column, by or (), labels).in_order_of(after)
+                    first = labelled_probs(before, label_column, others, labels).in_order_of(after)
                 except InputError as error:
                     raise error.at(f"{before} does not go with {source}") from None
                 read = {"before": first, "after": after}
@@ -110,13 +115,15 @@ def report(
             command=command_line(),
             inputs=None if inputs is None else _open_inputs(inputs, n_rows),
             columns=_columns(rows or source, by or []),
+            groups=_columns(rows or source, [] if group is None else [group]),
             risk=risk,
             profile=known,
             new=batch,
         )
         found = recommend(result)
         judged = verdict(result, shown_first(result, found))
-        sentences = [*([advice(result, found)] if len(result.methods) > 1 else []), *judged.sentences]
+        automated = {name: automation(result, name, risk) for name in {result.methods[0], found.method}}
+        sentences = [*headline(result, found, automated), *judged.sentences]
     if as_json:
         chosen_method = {"method": found.method, "forward_passes": found.passes, "contenders": found.contenders}
         told = {"verdict": sentences, "outcome": judged.outcome or None, "recommended": chosen_method}

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from recal.comparison.tables import number, signed
+from recal.decisions.decision import GroupRisk
 from recal.reporting.chart import Area, Axis, Boxes, Chart, Dots, Line, Mark, Text, Ticks, percent_tick, tick, ticks
 from recal.reporting.curves import Curve, MethodValues, RankBins, Reliability
 from recal.reporting.damage import DamageStudy
-from recal.reporting.expected_errors import GroupErrors, Slices, Thresholds
+from recal.reporting.expected_errors import Slices, Thresholds
 from recal.reporting.groups import GROUP_LABELS, GroupStudy, PlanPath, Progress, group_flow
 from recal.reporting.verdict import Automation
 
@@ -323,26 +324,20 @@ def ranks_chart(
     return Chart(title, Axis(0, len(counts), "", x_ticks), y, marks, dict(zip(RANKS, places)), height=270)
 
 
-def group_errors_chart(data: GroupErrors) -> Chart:
+def group_risk_chart(groups: Sequence[GroupRisk], risk: float, by: str) -> Chart:
     """The error rate among the accepted answers of each group, with intervals, beside the risk that the rule allows."""
-    size = len(data.names)
-    y = size - np.arange(size) - 0.5
-    rates = data.rates
-    shown = data.accepted > 0
-    edge = max(float(np.max(rates[shown], initial=0.0)) * 1.6, 3 * data.risk)
-    edge = min(max(edge, float(np.max(data.low[shown], initial=0.0)) * 1.2), 1.0)
-    marks: list[Mark] = [Line((data.risk, data.risk), (0, size), "ideal", f"{100 * data.risk:g} % errors allowed")]
-    words = [
-        f"{name}: {data.errors[i]:,} errors among {data.accepted[i]:,} accepted answers"
-        for i, name in enumerate(data.names)
-    ]
-    for i in np.flatnonzero(shown):
-        marks.append(Line((data.low[i], min(data.high[i], edge)), (y[i], y[i]), "whisker", words[i]))
-    for broken, style in ((False, "dot after"), (True, "dot before")):
-        rows = np.flatnonzero(shown & (data.broken == broken))
-        if len(rows):
-            marks.append(Dots(rates[rows], y[rows], style, [words[i] for i in rows], 4.5))
-    names = tuple((y[i], shorten(name, 12) + (" *" if data.broken[i] else "")) for i, name in enumerate(data.names))
+    size = len(groups)
+    shown = [(size - index - 0.5, one) for index, one in enumerate(groups)]
+    rates = [one.error_rate for one in groups if one.n_accepted]
+    edge = min(max([*(1.6 * rate for rate in rates), *(1.2 * one.interval[0] for one in groups), 3 * risk]), 1.0)
+    marks: list[Mark] = [Line((risk, risk), (0, size), "ideal", f"{100 * risk:g} % errors allowed")]
+    for y, one in shown:
+        words = f"{one.name}: {one.n_errors:,} errors among {one.n_accepted:,} accepted answers"
+        if one.n_accepted:
+            low, high = one.interval
+            marks.append(Line((low, min(high, edge)), (y, y), "whisker", words))
+            marks.append(Dots((one.error_rate,), (y,), f"dot {'before' if one.broken else 'after'}", (words,), 4.5))
+    names = tuple((y, shorten(one.name, 12) + (" *" if one.broken else "")) for y, one in shown)
     x = Axis(0, edge, "error rate among accepted answers", _at(ticks(0, edge, 4), percent_tick))
-    title = f"Errors among accepted answers by {data.by}"
+    title = f"Errors among accepted answers by {by}"
     return Chart(title, x, Axis(0, size, "", names, grid=False), marks, height=72 + 22 * size, left=106)

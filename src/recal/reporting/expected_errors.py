@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -233,85 +233,3 @@ def holm(values: Vector) -> Vector:
     corrected = np.empty_like(values)
     corrected[order] = np.minimum(stepped, 1.0)
     return corrected
-
-
-@dataclass(frozen=True)
-class GroupErrors:
-    """Errors among the accepted answers of each group, worst first, under one rule for all.
-
-    Attributes
-    ----------
-    low, high : 95 % Clopper-Pearson interval of each error rate; 0 and 1 in a group without accepted answers
-    p_values : of "the error rate is at most `risk`", exact binomial, corrected for the number of groups (Holm)
-    """
-
-    by: str
-    risk: float
-    names: tuple[str, ...]
-    counts: Counts
-    accepted: Counts
-    errors: Counts
-    low: Vector
-    high: Vector
-    p_values: Vector
-
-    @property
-    def rates(self) -> Vector:
-        """Observed error rates; NaN in a group without accepted answers."""
-        return np.divide(self.errors, self.accepted, out=np.full(len(self.names), np.nan), where=self.accepted > 0)
-
-    @property
-    def broken(self) -> NDArray[np.bool_]:
-        """In which groups the rule clearly makes more errors than it allows."""
-        return self.p_values < 0.05
-
-    @property
-    def words(self) -> str:
-        names = [name for name, broken in zip(self.names, self.broken) if broken]
-        if not names:
-            return f"No {self.by} clearly exceeds the {100 * self.risk:g} % errors that the rule allows."
-        most = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        return (
-            f"Warning: one rule for all answers clearly exceeds {100 * self.risk:g} % errors in {len(names)} of "
-            f"{len(self.names)} groups ({most}). Choose one rule for each group: recal decide --group {self.by}."
-        )
-
-    def first(self, most: int) -> GroupErrors:
-        """Return only the worst groups."""
-        columns = ("names", "counts", "accepted", "errors", "low", "high", "p_values")
-        return replace(self, **{name: getattr(self, name)[:most] for name in columns})
-
-
-def group_errors(
-    correct: NDArray[np.bool_], accepted: NDArray[np.bool_], groups: ArrayLike, risk: float, by: str = "group"
-) -> GroupErrors:
-    """Count errors among the accepted answers of each group, and test each group against the risk.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from recal.reporting.expected_errors import group_errors
-    >>> correct = np.r_[np.ones(200, bool), np.ones(160, bool), np.zeros(40, bool)]
-    >>> errors = group_errors(correct, np.ones(400, bool), np.repeat(["day", "night"], 200), 0.05)
-    >>> errors.names, errors.broken.tolist()
-    (('night', 'day'), [True, False])
-    """
-    from scipy.special import bdtrc
-    from scipy.stats import beta
-
-    column = np.asarray(groups)
-    if column.shape != correct.shape:
-        raise InputError(f"{by!r} needs one value for each of the {len(correct):,} answers, got shape {column.shape}.")
-    levels, place = np.unique(column, return_inverse=True)
-    masks = (np.ones(len(correct), bool), accepted, accepted & ~correct)
-    counts, taken, errors = (np.bincount(place[mask], minlength=len(levels)).astype(np.int64) for mask in masks)
-    p = np.where(errors > 0, bdtrc(np.maximum(errors - 1, 0), np.maximum(taken, 1), risk), 1.0)
-    low = np.where(errors > 0, beta.ppf(0.025, np.maximum(errors, 1), taken - errors + 1), 0.0)
-    high = np.where(errors < taken, beta.ppf(0.975, errors + 1, np.maximum(taken - errors, 1)), 1.0)
-    corrected = holm(p)
-    rates = errors / np.maximum(taken, 1)
-    order = np.lexsort((-rates, corrected))
-    names = tuple(str(levels[i]) for i in order)
-    return GroupErrors(
-        by, risk, names, counts[order], taken[order], errors[order], low[order], high[order], corrected[order]
-    )

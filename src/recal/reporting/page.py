@@ -143,10 +143,14 @@ def page(
     choice = recommend(comparison)
     shown = shown_first(comparison, choice)
     rules = dict(decisions or {})
-    automated = {name: automation(comparison, name, risk, decision=rules.get(name)) for name in comparison.methods}
+    named_groups = groups if isinstance(groups, Mapping) else {} if groups is None else {"group": groups}
+    by_group = {name: _test_values(comparison, name, values) for name, values in named_groups.items()}
+    own = next(iter(by_group.values()), None)
+    automated = {
+        name: automation(comparison, name, risk, decision=rules.get(name), groups=own) for name in comparison.methods
+    }
     stop = _opening(automated[shown])
     stops = sorted({*THRESHOLDS, stop})
-    named_groups = groups if isinstance(groups, Mapping) else {} if groups is None else {"group": groups}
     view = sections.Page(
         comparison=comparison,
         shown=shown,
@@ -157,7 +161,7 @@ def page(
         rows=f"{comparison.setup.n_test:,} {rows or ('test rows' if comparison.test is not None else 'samples')}",
         inputs=inputs,
         columns={name: _test_values(comparison, name, values) for name, values in (columns or {}).items()},
-        groups={name: _test_values(comparison, name, values) for name, values in named_groups.items()},
+        groups=by_group,
         damage=damage,
     )
     told = advice(comparison, choice) if before is not None else ""

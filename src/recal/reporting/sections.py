@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from recal.comparison import Comparison
 from recal.comparison.results import MAIN_METRICS, Row
 from recal.comparison.tables import describe, number, passes, seconds, signed
+from recal.decisions import Decision
+from recal.decisions.decision import GroupRisk
 from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.reporting import charts
@@ -21,7 +23,7 @@ from recal.reporting.charts import percent
 from recal.reporting.curves import RankBins, Reliability, method_values, rank_bins, reliability, risk_coverage
 from recal.reporting.damage import DamageStudy
 from recal.reporting.examples import MOST_NUMBERS, Example, examples, shown_input
-from recal.reporting.expected_errors import Slices, Thresholds, group_errors, slices_of
+from recal.reporting.expected_errors import Slices, Thresholds, slices_of
 from recal.reporting.groups import FEWEST_RANKED, GROUP_LABELS, group_study, path_of, progress
 from recal.reporting.verdict import CONFIDENCE, Automation, Verdict
 
@@ -143,7 +145,7 @@ def _rule_words(one: Automation, rows: str) -> str:
     decision = one.decision
     if not decision.possible:
         return str(decision)
-    start = "" if decision.rule.per_class else f" from a confidence of {decision.threshold:.4g} on"
+    start = "" if len(decision.thresholds) > 1 else f" from a confidence of {decision.threshold:.4g} on"
     elsewhere = decision.n_samples != one.n_samples
     chosen = f" The threshold was chosen on {decision.n_samples:,} other inputs." if elsewhere else ""
     return (
@@ -160,27 +162,39 @@ def group_sections(page: Page) -> Iterator[Section]:
             continue
         blocks = {}
         for name in page.choices:
-            one, scores = page.automated[name], page.comparison.samples[name]
-            data = group_errors(scores.correct, one.accepted, values, one.decision.risk, by)
-            worst = data.first(_MOST_PARTS)
-            rates = worst.rates.tolist()
+            one = page.automated[name]
+            groups = one.by_group(values)
+            worst = groups[:_MOST_PARTS]
             rows = [
                 [
-                    _starred(label, bool(worst.broken[i])),
-                    f"{worst.counts[i]:,}",
-                    f"{worst.accepted[i]:,}",
-                    f"{worst.errors[i]:,}",
-                    percent(rates[i]),
-                    f"{percent(worst.low[i])} – {percent(worst.high[i])}" if worst.accepted[i] else "–",
+                    _starred(group.name, group.broken),
+                    f"{group.n_samples:,}",
+                    f"{group.n_accepted:,}",
+                    f"{group.n_errors:,}",
+                    percent(group.error_rate),
+                    f"{100 * group.interval[0]:.1f} – {percent(group.interval[1])}" if group.n_accepted else "–",
                 ]
-                for i, label in enumerate(worst.names)
+                for group in worst
             ]
             head = [by, "answers", "accepted", "errors", "error rate", "95 % interval"]
             table = Table(head, rows, f"Errors among accepted answers by {by}, worst first")
-            picture = Picture([("Errors among accepted answers", charts.group_errors_chart(worst))])
-            blocks[name] = Block(data.words, picture, table)
+            picture = Picture(
+                [("Errors among accepted answers", charts.group_risk_chart(worst, one.decision.risk, by))]
+            )
+            blocks[name] = Block(_group_words(groups, one.decision, by), picture, table)
         note = "The dashed line is the error rate that the rule allows. A star marks a group that clearly exceeds it."
         yield Section(f"group-{index}", f"By {by}, worst first", note, blocks, page.rows)
+
+
+def _group_words(groups: Sequence[GroupRisk], decision: Decision, by: str) -> str:
+    risk = f"{100 * decision.risk:g} %"
+    names = [one.name for one in groups if one.broken]
+    if not names:
+        return f"No {by} clearly exceeds the {risk} errors that the rule allows."
+    most = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    rule = f"the rule of the {by}" if decision.rule.groups else "one rule for all answers"
+    advice = "" if decision.rule.groups else f" Choose one rule for each group: recal decide --group {by}."
+    return f"Warning: {rule} clearly exceeds {risk} errors in {len(names)} of {len(groups)} groups ({most}).{advice}"
 
 
 def methods_section(page: Page) -> Section:

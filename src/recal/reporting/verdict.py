@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,21 @@ from numpy.typing import NDArray
 from recal.comparison import Comparison, Judgement, Recommendation, judge
 from recal.comparison.judgement import cost
 from recal.comparison.tables import number, passes_words, signed
-from recal.decisions import Decision, RiskCurve, SetReport, decide, evaluate_sets, prediction_sets, risk_curve
-from recal.errors import FewSamplesWarning
+from recal.decisions import (
+    Decision,
+    DecisionRule,
+    RiskCurve,
+    SetReport,
+    decide,
+    evaluate_sets,
+    prediction_sets,
+    risk_by_group,
+    risk_curve,
+)
+from recal.decisions.decision import GroupRisk
+from recal.errors import FewSamplesWarning, GroupRiskWarning
 from recal.metrics import CalibrationTest
+from recal.metrics.rows import RowScores
 from recal.reporting.expected_errors import Acceptance, threshold_table
 
 # The confidence of every guarantee on the page.
@@ -36,7 +49,8 @@ class Automation:
     Attributes
     ----------
     decision : the rule; chosen on these rows, unless the caller brought one that was chosen on others
-    accepted, wrong : for each row of the page, whether the rule accepts the answer and whether it is wrong
+    rows : confidence and correctness of each row of the page
+    accepted : for each row, whether the rule accepts the answer
     curve : the share that can be accepted at each risk
     set_coverage : requested coverage of the prediction sets: the first of 90, 95, 99, 99.9 % above the accuracy
     sets : prediction sets made on a random half of the rows and measured on the other; None for fewer than 40 rows
@@ -44,8 +58,8 @@ class Automation:
 
     method: str
     decision: Decision
+    rows: RowScores
     accepted: NDArray[np.bool_]
-    wrong: NDArray[np.bool_]
     curve: RiskCurve
     set_coverage: float
     sets: SetReport | None
@@ -60,25 +74,43 @@ class Automation:
 
     @property
     def n_errors(self) -> int:
-        return int((self.accepted & self.wrong).sum())
+        return int((self.accepted & ~self.rows.correct).sum())
 
     @property
     def share(self) -> float:
         return self.n_accepted / self.n_samples
 
+    def by_group(self, groups: NDArray[Any]) -> tuple[GroupRisk, ...]:
+        """Return how the rule does in each group of the rows, worst first."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GroupRiskWarning)  # the page says it
+            # What matters is which answers are accepted, so the rule is restated for a confidence of 1 or 0.
+            rule = DecisionRule((0.5,), self.decision.risk, self.decision.confidence)
+            return risk_by_group(rule, self.accepted.astype(np.float64), self.rows.correct, groups)
+
 
 def automation(
-    comparison: Comparison, method: str, risk: float, *, decision: Decision | None = None, seed: int = 0
+    comparison: Comparison,
+    method: str,
+    risk: float,
+    *,
+    decision: Decision | None = None,
+    groups: NDArray[Any] | None = None,
+    seed: int = 0,
 ) -> Automation:
-    """Apply a rule to the test rows, or search one there, and build prediction sets."""
+    """Apply a rule to the test rows, or search one there, and build prediction sets.
+
+    `groups` are those of a `decision` that has a threshold for each group.
+    """
     rows, graded, labels = comparison.samples[method], comparison.graded, comparison.test_labels
-    # Graded answers are all class 0 and have label 0 where they are right; their confidence comes separately.
-    probs = np.tile([1.0, 0.0], (len(rows), 1)) if graded else comparison.probabilities(method)
+    probs = comparison.probabilities(method)
+    truth = rows.correct if graded else labels
     # The model's own confidence is not calibrated, so it cannot say where the search should start.
-    confidences = rows.confidence if graded or method != comparison.methods[0] else None
-    chosen = decide(probs, labels, risk, CONFIDENCE, confidences=confidences) if decision is None else decision
-    accepted = chosen.accept(probs, rows.confidence)
-    curve = risk_curve(probs, labels, _RISKS, CONFIDENCE, confidences=confidences)
+    confidences = None if graded or method == comparison.methods[0] else rows.confidence
+    chosen = decide(probs, truth, risk, CONFIDENCE, confidences=confidences) if decision is None else decision
+    own = groups if chosen.rule.groups else None
+    accepted = chosen.accept(probs, None if graded else rows.confidence, own)
+    curve = risk_curve(probs, truth, _RISKS, CONFIDENCE, confidences=confidences)
     accuracy = float(comparison.samples[comparison.methods[0]].correct.mean())
     coverage = next((share for share in _COVERAGES if share > accuracy), _COVERAGES[-1])
     order = np.random.default_rng(seed).permutation(len(labels))[:_MOST_ROWS]
@@ -89,7 +121,7 @@ def automation(
             warnings.simplefilter("ignore", FewSamplesWarning)  # the page shows how large the sets are
             sets = prediction_sets(probs[first], labels[first], coverage, at_least_one=True)
         report = evaluate_sets(sets, probs[second], labels[second])
-    return Automation(method, chosen, accepted, ~rows.correct, curve, coverage, report)
+    return Automation(method, chosen, rows, accepted, curve, coverage, report)
 
 
 @dataclass(frozen=True)

@@ -139,6 +139,9 @@ def test_a_column_of_the_table_itself_is_no_class(files, capsys):
     (files / "more.csv").write_text("\n".join([f"{table[0]},time", *rows]) + "\n")
     assert run(["report", "more.csv", "--label-column", "truth", "--slice", "time"]) == 0
     assert "By time, worst first" in (files / "report.html").read_text()
+    asked = ["report", "more.csv", "--label-column", "truth", "--group", "time", "--risk", "0.5", "--force"]
+    assert run(asked) == 0
+    assert "Errors among accepted answers by time, worst first" in (files / "report.html").read_text()
 
 
 def test_report_of_probabilities_before_and_after(files, capsys):

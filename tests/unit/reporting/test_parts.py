@@ -12,7 +12,7 @@ from recal.errors import InputError
 from recal.metrics.rows import RowScores
 from recal.reporting.curves import method_values
 from recal.reporting.examples import examples, shown_input, view_doubt
-from recal.reporting.expected_errors import group_errors, holm, slices_of
+from recal.reporting.expected_errors import holm, slices_of
 from recal.reporting.page import page
 from recal.reporting.verdict import automation
 
@@ -135,30 +135,28 @@ def test_what_can_be_automated_is_what_decide_says(comparison):
     assert found.sets.mean_size >= 1
 
 
-def test_groups_are_counted_and_tested_against_the_risk():
-    from scipy.stats import binomtest
-
+def test_groups_show_what_the_rule_accepts_in_each():
     rng = np.random.default_rng(0)
     group = np.array(["a", "b", "c"])[rng.integers(0, 3, 900)]
-    correct = rng.random(900) > np.where(group == "b", 0.2, 0.02)
-    accepted = rng.random(900) < 0.7
-    found = group_errors(correct, accepted, group, 0.05)
-    assert found.names[0] == "b"
-    assert found.broken.tolist() == [True, False, False]
-    raw = []
-    for index, name in enumerate(found.names):
-        inside = accepted & (group == name)
-        errors = int((inside & ~correct).sum())
-        assert (found.accepted[index], found.errors[index]) == (inside.sum(), errors)
-        exact = binomtest(errors, int(inside.sum()), 0.05)
-        low, high = exact.proportion_ci(0.95)
-        assert (found.low[index], found.high[index]) == pytest.approx((low, high))
-        raw.append(binomtest(errors, int(inside.sum()), 0.05, "greater").pvalue)
-    assert found.p_values == pytest.approx(holm(np.array(raw)))
-    assert "No group clearly exceeds" in group_errors(correct, accepted, group, 0.4).words
+    confidence = rng.uniform(0.5, 1, 900)
+    correct = rng.random(900) > np.where(group == "b", 0.3, 0.02)
+    one = automation(compare_probs({"given": confidence}, correct, bootstrap=0), "given", 0.2)
+    groups = one.by_group(group)
+    assert groups[0].name == "b"
+    assert [found.broken for found in groups] == [True, False, False]
+    accepted = confidence >= one.decision.threshold
+    for found in groups:
+        inside = accepted & (group == found.name)
+        assert (found.n_accepted, found.n_errors) == (inside.sum(), (inside & ~correct).sum())
 
 
-def test_a_group_without_accepted_answers_is_not_called_broken():
-    found = group_errors(np.zeros(40, bool), np.arange(40) < 20, np.arange(40) // 20, 0.01)
-    assert found.broken.tolist() == [True, False]
-    assert np.isnan(found.rates[1])
+def test_a_rule_with_a_threshold_for_each_group_is_applied_group_by_group():
+    rng = np.random.default_rng(0)
+    group = np.array(["easy", "hard"])[rng.integers(0, 2, 4000)]
+    confidence = rng.uniform(0.5, 1, 4000)
+    correct = rng.random(4000) < np.where(group == "easy", 0.99, confidence)
+    rule = decide(confidence[:2000], correct[:2000], risk=0.1, groups=group[:2000])
+    result = compare_probs({"given": confidence[2000:]}, correct[2000:], bootstrap=0)
+    one = automation(result, "given", 0.1, decision=rule, groups=group[2000:])
+    assert np.array_equal(one.accepted, rule.accept(confidence[2000:], groups=group[2000:]))
+    assert page(result, decisions={"given": rule}, groups=group[2000:], risk=0.1).count(">easy<") >= 2
