@@ -91,8 +91,9 @@ class AutoCalibration(Calibrator):
         *,
         classes: Sequence[Any] | None = None,
         sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> Self:
-        super().fit(X, y, classes=classes, sample_weight=sample_weight)
+        super().fit(X, y, classes=classes, sample_weight=sample_weight, groups=groups)
         self.calibrator_.classes_ = self.classes_
         self.calibrator_.n_fitted_ = getattr(self.calibrator_, "n_fitted_", self.n_fitted_)
         return self

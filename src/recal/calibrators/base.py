@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Protocol, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.calibrators.group_offsets import fit_group_offsets
 from recal.calibrators.machinery.estimator import Estimator
 from recal.calibrators.machinery.parameters import check_choice
 from recal.calibrators.machinery.probabilities import bounded_probs
@@ -43,6 +44,7 @@ from recal.checks import (
 from recal.engine.same_rows import kept_hashes, row_hashes, sampled_rows, seen_among
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Array, Map, is_array, namespace, wide
+from recal.maps.group_offsets import GroupOffsets
 from recal.maps.guard import answer
 from recal.plan import Answers, Plan
 from recal.runtime.reference import keep_answers
@@ -58,11 +60,15 @@ State = dict[str, Any]
 _PART_VALUES, _PART_ROWS = 131_072, 256
 _COLLECT = Remedy("Use `collect` with a pool", typed="Make them with recal collect --pool")
 
+_NO_HASHES = np.empty(0, np.uint64)
+
 
 class _Rule(Protocol):
-    """What a calibrator needs of a rule of decisions, which is defined further down the list of imports."""
+    """What a calibrator needs of a decision rule, which a package above this one defines."""
 
-    def accept(self, probs: ArrayLike, confidences: ArrayLike | None = None) -> NDArray[np.bool_]: ...
+    def accept(
+        self, probs: ArrayLike, confidences: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> NDArray[np.bool_]: ...
 
 
 class _AnswersDecide:
@@ -120,6 +126,8 @@ class Calibrator(Estimator, ABC):
         a new fit forgets them.
     preprocessing_ : Preprocessing, where the views of the fit told it
         How inputs reached the model; what applies or exports the calibrator does the same.
+    group_offsets_ : GroupOffsets, after a fit with groups
+        One offset per group on the log-odds of the confidence.
     """
 
     short_name: ClassVar[str]
@@ -142,6 +150,7 @@ class Calibrator(Estimator, ABC):
     sets_: Any
     profile_: Any
     preprocessing_: Any
+    group_offsets_: GroupOffsets
 
     def fit(
         self,
@@ -150,6 +159,7 @@ class Calibrator(Estimator, ABC):
         *,
         classes: Sequence[Any] | None = None,
         sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> Self:
         """Learn the map from held-out logits and their labels.
 
@@ -164,6 +174,9 @@ class Calibrator(Estimator, ABC):
         sample_weight : array-like of shape (n_samples,), optional
             How often each sample counts. Any number where the method `takes_weights`; whole numbers elsewhere, as if
             the sample stood that often among the others.
+        groups : array-like of shape (n_samples,), optional
+            A subject, customer or camera of each sample. One offset per group is added to the log-odds of
+            `predict_confidence(X, groups)`, shrunk by cross-validation; probabilities and predictions do not change.
         """
         views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
         names = classes if classes is not None else views.classes
@@ -201,11 +214,15 @@ class Calibrator(Estimator, ABC):
         self.row_hashes_ = kept_hashes(views.logits)
         self.prob_hashes_ = np.sort(row_hashes(self._answer_in_parts(views[sampled_rows(views.logits)])[0]))
         # Made for what the calibrator answered before.
-        for attached in ("decision_", "sets_", "profile_", "preprocessing_"):
+        for attached in ("decision_", "sets_", "profile_", "preprocessing_", "group_offsets_"):
             if hasattr(self, attached):
                 delattr(self, attached)
         if views.preprocessing is not None:
             self.preprocessing_ = views.preprocessing
+        if groups is not None:
+            probs, confidence = self._answer_in_parts(views)
+            counts = None if sample_weight is None else check_weights(sample_weight, views.n_samples)
+            self.group_offsets_ = fit_group_offsets(confidence, probs.argmax(axis=1) == labels, groups, counts)
         return self
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
@@ -216,13 +233,14 @@ class Calibrator(Estimator, ABC):
         """
         return self.predict_both(X)[0]
 
-    def predict_confidence(self, X: Views | ArrayLike) -> NDArray[np.float64]:
+    def predict_confidence(self, X: Views | ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.float64]:
         """Return the chance that the answer of `predict` is right, (n_samples,).
 
         Where answers may change it is the largest probability. Where they are kept, the method may find another class
         likelier than the model's answer; `predict_proba` then lifts the answer to the top, and this is what the method
         gave it before that. It tells right from wrong answers better than the largest probability: use it to rank
-        answers and to accept them.
+        answers and to accept them. With `groups`, the offsets of a fit with groups are added; groups that the fit has
+        not seen have none.
 
         Examples
         --------
@@ -232,10 +250,21 @@ class Calibrator(Estimator, ABC):
         >>> scaled.predict_proba(logits[:1]).round(2).tolist(), scaled.predict_confidence(logits[:1]).round(2).tolist()
         ([[0.5, 0.5]], [0.3])
         """
-        return self.predict_both(X)[1]
+        return self.predict_both(X, groups)[1]
 
-    def predict_both(self, X: Views | ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def predict_both(
+        self, X: Views | ArrayLike, groups: ArrayLike | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return what `predict_proba` and `predict_confidence` give, for the price of one."""
+        if groups is not None:
+            if not hasattr(self, "group_offsets_"):
+                raise InputError(
+                    f"This {type(self).__name__} was fitted without groups",
+                    argument="groups",
+                    remedy="Fit with fit(X, y, groups=groups), or leave groups out",
+                )
+            probs, confidence = self.predict_both(X)
+            return probs, self.group_offsets_.apply(np.asarray(confidence), groups)
         self._check_width(X)
         if is_array(X):
             return self._answer_array(X)
@@ -273,9 +302,9 @@ class Calibrator(Estimator, ABC):
         """
         self._check_width(X)
         if not isinstance(X, Views) and looks_like_probabilities(array := check_form(X, "X", single="log-odds")):
-            return seen_among(array, self.prob_hashes_, self.n_fitted_)[1]
+            return seen_among(array, getattr(self, "prob_hashes_", _NO_HASHES), self.n_fitted_)[1]
         views = as_views(X, needs_views=False, method=type(self).__name__)
-        return seen_among(views.logits, self.row_hashes_, self.n_fitted_)[1]
+        return seen_among(views.logits, getattr(self, "row_hashes_", _NO_HASHES), self.n_fitted_)[1]
 
     def _answer_in_parts(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Answer for some rows after the others: what a method makes on its way then stays in the processor's cache."""
@@ -329,10 +358,14 @@ class Calibrator(Estimator, ABC):
             raise AttributeError(f"This {type(self).__name__} has no n_features_in_ before it is fitted.")
         return len(self.classes_)
 
-    def accept(self, X: Views | ArrayLike) -> NDArray[np.bool_]:
-        """Say of each sample whether its answer is accepted by the rule in `decision_`."""
+    def accept(self, X: Views | ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Return whether each prediction is accepted by the rule in `decision_`.
+
+        `groups` are needed if the rule has a threshold per group or the calibrator was fitted with groups.
+        """
         rule = self.rule()
-        return rule.accept(*self.predict_both(X))
+        both = self.predict_both(X, groups if hasattr(self, "group_offsets_") else None)
+        return rule.accept(*both) if groups is None else rule.accept(*both, groups)
 
     def rule(self) -> _Rule:
         """Return the rule in `decision_`; where none was set, say how to set one."""
@@ -419,7 +452,7 @@ class Calibrator(Estimator, ABC):
         if getattr(self, "n_fitted_", 1) < 1:
             raise InputError("must be at least 1", argument="n_fitted_", came=f"got {self.n_fitted_}")
         for name in ("row_hashes_", "prob_hashes_"):
-            hashes = getattr(self, name, np.empty(0, np.uint64))  # members of an ensemble have none
+            hashes = getattr(self, name, _NO_HASHES)  # members of an ensemble have none
             if not isinstance(hashes, np.ndarray) or hashes.ndim != 1 or hashes.dtype != np.uint64:
                 raise InputError("must be a list of hashes", argument=name)
         if "map_" in vars(self):

@@ -10,6 +10,7 @@ from recal.decisions.sets import PredictionSets
 from recal.decisions.watching.class_mix import ByClass
 from recal.decisions.watching.following import Following
 from recal.decisions.watching.profile import Profile
+from recal.maps.group_offsets import GroupOffsets
 from recal.transforms.preprocessing import Normalize, Preprocessing
 
 RECORDS: tuple[type[Any], ...] = (
@@ -18,6 +19,7 @@ RECORDS: tuple[type[Any], ...] = (
     Profile,
     Following,
     ByClass,
+    GroupOffsets,
     Normalize,
     Preprocessing,
     SignalTable,
@@ -30,4 +32,5 @@ ATTACHED: dict[str, type[Any]] = {
     "sets_": PredictionSets,
     "profile_": Profile,
     "preprocessing_": Preprocessing,
+    "group_offsets_": GroupOffsets,
 }

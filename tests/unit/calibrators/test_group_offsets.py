@@ -1,0 +1,129 @@
+"""Offsets per group: closed forms, shrinkage, unseen groups, and their way through fit, save and decide."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recal import AutoCalibration, TemperatureScaling, decide, load, save
+from recal.calibrators.group_offsets import fit_group_offsets, ridge_offsets
+from recal.errors import InputError
+from recal.maps.group_offsets import GroupOffsets, log_odds, sigmoid
+
+
+def test_without_a_ridge_the_offset_gives_each_group_its_accuracy():
+    rng = np.random.default_rng(0)
+    index, right = np.repeat([0, 1], 500), rng.random(1000) < np.repeat([0.6, 0.9], 500)
+    offsets = ridge_offsets(np.zeros(1000), right.astype(float), index, 2, 1e-9)
+    expected = [log_odds(right[index == group].mean()) for group in (0, 1)]
+    np.testing.assert_allclose(offsets, expected, rtol=1e-6)
+
+
+def test_the_offset_is_the_zero_of_the_penalised_slope():
+    rng = np.random.default_rng(1)
+    scores, index = rng.normal(size=300), rng.integers(0, 4, 300)
+    right, weights = (rng.random(300) < 0.7).astype(float), rng.integers(1, 4, 300).astype(float)
+    offsets = ridge_offsets(scores, right, index, 4, 8.0, weights)
+    start = sigmoid(scores)
+    ridge = 8.0 * np.average(start * (1 - start), weights=weights)
+    chance = sigmoid(scores + offsets[index])
+    slope = np.bincount(index, weights * (chance - right)) + ridge * offsets
+    np.testing.assert_allclose(slope, 0.0, atol=1e-8)
+    repeated = np.repeat(np.arange(300), weights.astype(int))
+    again = ridge_offsets(scores[repeated], right[repeated], index[repeated], 4, 8.0)
+    np.testing.assert_allclose(again, offsets, rtol=1e-8)
+
+
+def test_a_group_with_as_many_samples_as_the_strength_keeps_half_of_its_offset():
+    right = np.r_[np.ones(525), np.zeros(475)]
+    full, half = (ridge_offsets(np.zeros(1000), right, np.zeros(1000, int), 1, s)[0] for s in (1e-9, 1000.0))
+    assert half == pytest.approx(full / 2, rel=0.01)
+
+
+def test_groups_that_do_not_differ_get_no_offset():
+    zero = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        confidence = rng.uniform(0.5, 1.0, 600)
+        fitted = fit_group_offsets(confidence, rng.random(600) < confidence, rng.integers(0, 20, 600))
+        zero += not fitted.offsets.any()
+    assert zero >= 32
+
+
+def test_offsets_lower_the_loss_on_new_samples_of_the_groups():
+    rng = np.random.default_rng(2)
+    truth = rng.normal(0, 0.8, 30)
+
+    def draw(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        index, confidence = rng.integers(0, 30, n), rng.uniform(0.5, 0.98, n)
+        return confidence, rng.random(n) < sigmoid(log_odds(confidence) + truth[index]), index
+
+    def loss(confidence: np.ndarray, right: np.ndarray) -> float:
+        return float(-np.log(np.where(right, confidence, 1 - confidence)).mean())
+
+    fitted = fit_group_offsets(*draw(1000))
+    confidence, right, index = draw(20_000)
+    gain = loss(confidence, right) - loss(fitted.apply(confidence, index), right)
+    best = loss(confidence, right) - loss(sigmoid(log_odds(confidence) + truth[index]), right)
+    assert gain > 0.6 * best
+
+
+def test_clusters_are_not_divided_between_folds():
+    """Within a cluster all answers are alike. Only folds that keep clusters whole see that groups teach nothing."""
+    rng = np.random.default_rng(3)
+    clusters = np.repeat(np.arange(60), 20)
+    right, groups = np.repeat(rng.random(60) < 0.7, 20), clusters // 2
+    confidence = np.full(1200, right.mean())
+    divided = fit_group_offsets(confidence, right, groups)
+    whole = fit_group_offsets(confidence, right, groups, clusters=clusters)
+    assert np.abs(whole.offsets).max() < 0.6 * np.abs(divided.offsets).max()
+
+
+def grouped(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return logits, labels and groups; half of the answers of group "b" are replaced by guesses."""
+    rng = np.random.default_rng(seed)
+    y, groups = rng.integers(0, 3, n), rng.choice(["a", "b"], n)
+    logits = 3 * np.eye(3)[y] + rng.normal(size=(n, 3))
+    y = np.where((groups == "b") & (rng.random(n) < 0.5), rng.integers(0, 3, n), y)
+    return logits, y, groups
+
+
+@pytest.mark.parametrize("method", [TemperatureScaling(), AutoCalibration()])
+def test_a_fit_with_groups_changes_confidences_only(method, tmp_path):
+    logits, y, groups = grouped(800, 4)
+    fitted = method.fit(logits, y, groups=groups)
+    new, truth, kinds = grouped(4000, 5)
+    right = fitted.predict(new) == truth
+    plain, shifted = fitted.predict_confidence(new), fitted.predict_confidence(new, groups=kinds)
+    for kind in ("a", "b"):
+        rows = kinds == kind
+        assert abs(shifted[rows].mean() - right[rows].mean()) < 0.05 < abs(plain[rows].mean() - right[rows].mean())
+    probs, both = fitted.predict_both(new, groups=kinds)
+    np.testing.assert_array_equal(both, shifted)
+    np.testing.assert_array_equal(probs, fitted.predict_proba(new))
+    np.testing.assert_array_equal(fitted.predict_confidence(new, groups=np.full(4000, "c")), plain)
+    again = load(save(fitted, tmp_path / "fitted.recal"))
+    np.testing.assert_array_equal(again.predict_confidence(new, groups=kinds), shifted)
+    fitted.fit(logits, y)
+    with pytest.raises(InputError, match="was fitted without groups"):
+        fitted.predict_confidence(new, groups=kinds)
+
+
+def test_a_calibrator_with_groups_accepts_by_group():
+    logits, y, groups = grouped(800, 6)
+    fitted = TemperatureScaling().fit(logits, y, groups=groups)
+    new, truth, kinds = grouped(2000, 7)
+    probs, confidence = fitted.predict_both(new, kinds)
+    decision = decide(probs, truth, risk=0.1, confidences=confidence, groups=kinds)
+    fitted.decision_ = decision.rule
+    np.testing.assert_array_equal(fitted.accept(new, kinds), decision.accept(probs, confidence, kinds))
+    assert decision.n_accepted == fitted.accept(new, kinds).sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("names", "offsets"),
+    [(("a",), np.zeros(2)), (("a", "a"), np.zeros(2)), ((1,), np.zeros(1)), (("a",), np.array([np.nan]))],
+)
+def test_offsets_that_no_fit_makes_are_refused(names, offsets):
+    with pytest.raises(InputError):
+        GroupOffsets(names, offsets)
