@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self, cast
 
@@ -422,6 +423,10 @@ class Calibrator(Estimator, ABC):
     def _view_logits(self, views: Views) -> list[Floats]:
         """Return the logits of the views that the map reads."""
         return [views.transformed(transform) for transform in self.map_.transforms]
+
+    def _repr_html_(self) -> str:
+        # By name, because reporting reads calibrators and imports go one way.
+        return str(import_module("recal.reporting.notebook").calibrator_html(self))
 
     def state(self) -> State:
         """Return the fitted state as arrays and plain JSON values, all that a file needs."""

@@ -232,6 +232,9 @@ class Comparison:
 
         return as_dict(self)
 
+    def _repr_html_(self) -> str:
+        return str(import_module("recal.reporting.notebook").comparison_html(self))
+
     def report(self, path: str | PathLike[str]) -> Path:
         """Write the report: one HTML file that needs no network."""
         # By name, since the report reads comparisons and imports go one way.

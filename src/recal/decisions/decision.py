@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from recal.decisions.certify import Interval, chance_of_so_few, share_interval
 from recal.decisions.rule import DecisionRule
 from recal.engine.clusters import check_names
 from recal.errors import GroupRiskWarning, InputError
+from recal.metrics.calibration_error import BinTable
 
 # A rule counts as broken in a group if the data would be this unlikely otherwise, all groups together.
 _BROKEN_LEVEL = 0.05
@@ -205,6 +207,8 @@ class Decision:
     lowest_cost : float
         The mean cost of a prediction at the threshold that is cheapest in these samples, without a guarantee. The
         guarantee costs `cost` minus this. NaN if no costs were given.
+    bins : BinTable or None
+        The samples in 15 bins of confidence, which notebooks draw as a reliability diagram.
     """
 
     rule: DecisionRule
@@ -216,6 +220,7 @@ class Decision:
     n_fitted: int = 0
     lowest_cost: float = math.nan
     n_clusters: int | None = None
+    bins: BinTable | None = field(default=None, repr=False, compare=False)
 
     @property
     def threshold(self) -> float:
@@ -328,6 +333,10 @@ class Decision:
         else:
             by = {"by_class": [part.to_dict("class") for part in self.parts]}
         return {"thresholds": thresholds, **plain, **by}
+
+    def _repr_html_(self) -> str:
+        # By name, because reporting reads decisions and imports go one way.
+        return str(import_module("recal.reporting.notebook").decision_html(self))
 
     def __str__(self) -> str:
         if not self.possible:

@@ -29,7 +29,8 @@ from recal.decisions.rule import DecisionRule, Reads, check_share, is_number
 from recal.engine.clusters import check_clusters, check_names, cluster_folds, near_duplicates
 from recal.engine.same_rows import matters, warn_of_fitted
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
-from recal.metrics.rows import Classes
+from recal.metrics.calibration_error import table_of
+from recal.metrics.rows import Classes, equal_width_edges
 from recal.views import Views
 
 _OTHER_SAMPLES = (
@@ -143,6 +144,7 @@ def decide(
         n_fitted,
         _lowest(answers, costs),
         None if answers.clusters is None else int(answers.clusters.max()) + 1,
+        table_of(answers.confidence, ~answers.wrong, equal_width_edges(15)),
     )
 
 

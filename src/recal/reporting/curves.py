@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from recal.comparison import Comparison, Row
 from recal.metrics import LABELS
-from recal.metrics.calibration_error import equal_mass_edges, table_of
+from recal.metrics.calibration_error import BinTable, equal_mass_edges, table_of
 from recal.metrics.rows import RowScores, equal_width_edges
 from recal.metrics.scores import runs
 from recal.reporting.expected_errors import calibrated_range
@@ -39,9 +39,13 @@ def reliability(rows: RowScores, n_bins: int = 15) -> Reliability:
     The number of correct rows in a resampled bin is binomial, so no draws are needed. Its rate is
     (correct + 1/2) / (rows + 1); otherwise a bin with a few rows, all correct, would look certain.
     """
+    return reliability_of(table_of(rows.confidence, rows.correct, equal_width_edges(n_bins)))
+
+
+def reliability_of(table: BinTable) -> Reliability:
+    """Return the diagram of bins that are already filled; see `reliability`."""
     from scipy.stats import binom
 
-    table = table_of(rows.confidence, rows.correct, equal_width_edges(n_bins))
     filled = table.counts > 0
     counts = table.counts[filled]
     rate = (table.correct[filled] + 0.5) / (counts + 1)
