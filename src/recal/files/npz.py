@@ -1,4 +1,4 @@
-"""Arrays in one .npz file: written part by part, read with every declared size checked against the file's own."""
+"""Arrays in an .npz file: written part by part, and read after every declared size was compared with the file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from recal.errors import FileError
 from recal.files.atomic import replacing
 from recal.files.limits import admit
 
-npy: Any = numpy_format  # numpy publishes it without types
+npy: Any = numpy_format  # it has no type annotations
 
 
 @dataclass(frozen=True)
 class Parts:
-    """An array that is written part by part along its first axes, so that it never exists as a whole."""
+    """An array that is written part by part along its first axes, so it need not fit in memory."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -31,7 +31,7 @@ class Parts:
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any] | Parts]) -> None:
-    """Write arrays as `numpy.load` reads them, whole or not at all. Equal arrays give equal bytes."""
+    """Write arrays as `numpy.load` reads them, atomically. Equal arrays give equal bytes."""
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, array in arrays.items():
             parts = Parts(array.shape, array.dtype, [array]) if isinstance(array, np.ndarray) else array
@@ -47,16 +47,16 @@ def _write_array(file: Any, array: Parts) -> None:
 
 
 def names_in(path: Path) -> tuple[str, ...]:
-    """Return the names of a file's arrays; none where it is no .npz file."""
+    """Return the names of the arrays in a file; none if it is not an .npz file."""
     try:
         with zipfile.ZipFile(path) as archive:
             return tuple(name.removesuffix(".npy") for name in archive.namelist())
-    except Exception:  # the reader proper says what is wrong
+    except Exception:  # `read_npz` says what is wrong
         return ()
 
 
 def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, NDArray[Any]]:
-    """Return those of the named arrays that the file holds; others are left alone, and pickles are never opened."""
+    """Return the named arrays that the file has. Other arrays are not read, and pickles are never opened."""
     if not path.is_file():
         raise FileError(f"There is no file {path}." if not path.exists() else f"{path} is not a regular file.")
     try:
@@ -75,19 +75,19 @@ def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, ND
         if str(error).startswith(str(path)):
             raise
         raise FileError(f"{path} cannot be used: {error}.") from None
-    # zlib, struct, lzma and numpy each have errors of their own for a damaged file.
+    # zlib, struct, lzma and numpy each raise their own errors for a damaged file.
     except Exception as error:
         raise FileError(f"{path} is damaged and cannot be read: {error}.") from error
 
 
 def refuse_bombs(path: Path) -> None:
-    """Refuse an archive whose members claim to hold far more than the bytes that they take."""
+    """Refuse an archive whose members unpack to far more than their own size."""
     with zipfile.ZipFile(path) as archive:
         _refuse_bombs(archive.infolist(), path)
 
 
 def _refuse_bombs(members: list[zipfile.ZipInfo], path: Path) -> None:
-    # Of the members' own bytes: what else lies in the file makes them no larger.
+    # Compare with the members' own bytes: other bytes in the file would raise the limit.
     total, packed = sum(info.file_size for info in members), sum(info.compress_size for info in members)
     if packed > path.stat().st_size:
         raise FileError(f"{path}: its {path.stat().st_size:,} bytes claim to be {packed:,}.")
@@ -100,9 +100,9 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]
         shape, dtype = _read_header(member)
         if dtype.hasobject or dtype.fields is not None:
             raise FileError(f"`{name}` holds Python objects, which are never opened")
-        held, declared = info.file_size - member.tell(), math.prod(shape) * dtype.itemsize
-        if held != declared:
-            raise FileError(f"`{name}` declares {declared:,} bytes and has {held:,}")
+        size, expected = info.file_size - member.tell(), math.prod(shape) * dtype.itemsize
+        if size != expected:
+            raise FileError(f"`{name}` declares {expected:,} bytes and has {size:,}")
         member.seek(0)
         array: NDArray[Any] = npy.read_array(member, allow_pickle=False)
         return array

@@ -1,4 +1,4 @@
-"""Parquet tables, with what they declare checked before anything is decoded."""
+"""Parquet tables: their declared sizes are checked before anything is decoded."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from recal.errors import FileError, MissingExtraError
 from recal.files.limits import admit
 
-# Bytes of one decoded value; of texts, each row holds a number and the texts are held once.
+# Bytes of one decoded value. A column of texts has one number per row, and each text once.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _TEXT_WIDTH = 8
 
 
 def pyarrow_for(purpose: str, extra: str = "report") -> tuple[Any, Any]:
-    """Return pyarrow and its Parquet module, or say how to install them."""
+    """Return pyarrow and its Parquet module; the error says how to install them."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -27,9 +27,9 @@ def pyarrow_for(purpose: str, extra: str = "report") -> tuple[Any, Any]:
 
 
 def read_parquet(path: Path, extra: str = "report") -> Any:
-    """Return a file as a pyarrow table whose texts are dictionaries; refuse nested columns, and a file that lies.
+    """Return a file as a pyarrow table with texts as dictionaries. Refuse nested columns and impossible sizes.
 
-    A few hundred bytes can declare any number of equal rows, and one long text can stand in every one of them.
+    A few hundred bytes can declare any number of equal rows, each with the same long text.
     """
     arrow, parquet = pyarrow_for("Reading Parquet files", extra)
     try:
@@ -37,12 +37,12 @@ def read_parquet(path: Path, extra: str = "report") -> Any:
             admit(path, _decoded_bytes(path, file.metadata))
             texts = [field.name for field in file.schema_arrow if _is_text(arrow, field.type)]
         table = parquet.read_table(path, read_dictionary=texts, partitioning=None)
-        table.validate(full=True)  # a damaged page may name texts that its dictionary does not hold
+        table.validate(full=True)  # a damaged page may refer to texts that do not exist
     except FileError:
         raise
     except MemoryError as error:
         raise FileError(f"{path} does not fit in memory.") from error
-    except Exception as error:  # Arrow's own, and whatever its C++ raises on damaged files
+    except Exception as error:  # Arrow and its C++ code raise many kinds of errors for damaged files
         raise FileError(f"{path} is not a readable Parquet file: {str(error).rstrip('.')}.") from error
     if table.num_rows == 0:
         raise FileError(f"{path} holds no rows.")
@@ -50,7 +50,7 @@ def read_parquet(path: Path, extra: str = "report") -> Any:
 
 
 def column_values(table: Any, name: str) -> NDArray[Any]:
-    """Return a column as an array; equal texts are one text, however many rows hold it."""
+    """Return a column as an array; equal texts share one object."""
     column = table.column(name)
     if not hasattr(column.type, "index_type"):
         values: NDArray[Any] = column.to_numpy()
@@ -70,8 +70,8 @@ def _decoded_bytes(path: Path, metadata: Any) -> int:
             raise FileError(f"{path}: the column {column.path.split('.')[0]!r} is nested; one value per row is needed.")
         total += metadata.num_rows * _WIDTHS.get(column.physical_type, max(_TEXT_WIDTH, column.length or 0))
     for group in range(metadata.num_row_groups):
-        found = metadata.row_group(group)
-        total += sum(max(0, found.column(place).total_uncompressed_size) for place in range(found.num_columns))
+        rows = metadata.row_group(group)
+        total += sum(max(0, rows.column(place).total_uncompressed_size) for place in range(rows.num_columns))
     return total
 
 

@@ -1,8 +1,8 @@
-"""Views on disk: one `.npz` file, or a `.zarr` folder for what outgrows memory.
+"""Views on disk: one `.npz` file, or a `.zarr` folder for views that do not fit in memory.
 
-Both hold `logits` (n, K), optional `labels` (n,), optional `classes` (K,), `transforms` (m,) specs, `transformed`
-(m, n, K) and, where it is known, `preprocessing`: JSON that says how inputs reached the model. They are written beside
-their final name and moved there, so a reader never meets half of one.
+Both have `logits` (n, K), optional `labels` (n,), optional `classes` (K,), `transforms` (m,) specs, `transformed`
+(m, n, K) and optional `preprocessing`: JSON that says how inputs were prepared for the model. They are written under a
+temporary name and renamed, so a reader never sees a part of one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from recal.files.urls import as_path, exists, is_remote, refuse_single_file
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
-# About 4 MB of float32 at once: large enough to be fast, small enough to hold many.
+# About 4 MB of float32: large enough to be fast, small enough to keep several in memory.
 _PART_VALUES = 1_000_000
 _NAMES = ("logits", "labels", "classes", "transforms", "transformed", "preprocessing")
 
@@ -42,9 +42,9 @@ def read_views(
     ----------
     path : the file or folder
     verify : bool
-        Compare each block of a folder's rows with its checksum when it is first read. A file's are always compared.
+        Compare each block of a folder with its checksum when it is first read. Files are always checked.
     labels, classes : optional
-        Taken in place of the file's own, as by `Views`.
+        Used instead of those in the file; as in `Views`.
 
     Examples
     --------
@@ -56,9 +56,9 @@ def read_views(
     """
     source = as_path(path)
     if not exists(source):
-        beside = [] if is_remote(source) or not source.parent.is_dir() else [source.parent]
-        left = sorted(part for folder in beside for part in folder.glob(f".{glob.escape(source.name)}.*.part"))
-        hint = f" Writing it was interrupted; what is left of it is {left[0]}." if left else ""
+        local = not is_remote(source) and source.parent.is_dir()
+        parts = sorted(source.parent.glob(f".{glob.escape(source.name)}.*.part")) if local else []
+        hint = f" Writing it was interrupted; what is left of it is {parts[0]}." if parts else ""
         raise FileError(f"There is no file or folder {source}.{hint}")
     if source.is_dir():
         from recal.files.zarr_views import open_folder
@@ -69,7 +69,7 @@ def read_views(
 
 
 def _with(views: Views, labels: ArrayLike | None, classes: Sequence[Any] | NDArray[Any] | None) -> Views:
-    """The same logits with other labels, or other names of the columns."""
+    """Return the same logits with other labels or other names of the columns."""
     if labels is None and classes is None:
         return views
     names = views.classes if classes is None else check_classes(classes, views.n_classes)
@@ -78,7 +78,7 @@ def _with(views: Views, labels: ArrayLike | None, classes: Sequence[Any] | NDArr
 
 
 def write_views(views: Views, target: Path) -> Path:
-    """Write to a ``.npz`` file or a ``.zarr`` folder, as the name says, replacing what was there only when done."""
+    """Write to a ``.npz`` file or a ``.zarr`` folder, by the ending of the name. Replaces an old one when complete."""
     if target.suffix == ".npz":
         refuse_single_file(target)
         _write_file(views, target)
@@ -92,18 +92,18 @@ def write_views(views: Views, target: Path) -> Path:
 
 
 def specs(views: Views) -> NDArray[np.str_]:
-    """Return the transformations as they are named in files."""
+    """Return the specs of the transformations."""
     return np.array([str(transform) for transform in views.transforms], dtype=np.str_)
 
 
 def row_parts(n_samples: int, n_classes: int) -> Iterator[slice]:
-    """Return slices that cover all rows, each of a size that is quick to write."""
+    """Return slices that cover all rows, about a million values each."""
     step = max(1, min(n_samples, _PART_VALUES // n_classes))
     return (slice(start, start + step) for start in range(0, n_samples, step))
 
 
 def transformed_dtype(views: Views) -> np.dtype[Any]:
-    """Return the dtype that holds every transformation's logits without loss."""
+    """Return a dtype that can represent the logits of every transformation exactly."""
     return np.result_type(*(views[:1].transformed(transform).dtype for transform in views.transforms))
 
 
@@ -121,7 +121,7 @@ def _write_file(views: Views, path: Path) -> None:
             (views[rows].transformed(transform) for transform in views.transforms for rows in slices),
         )
     if views.labels is not None:
-        # With classes the labels' own names are written: a number among numbers would be read as a name.
+        # Write names of classes, not columns: with numeric names, a column number would be read as a name.
         arrays["labels"] = views.labels if views.classes is None else views.classes[views.labels]
     if views.classes is not None:
         arrays["classes"] = views.classes
@@ -146,7 +146,7 @@ def _read_file(path: Path, labels: ArrayLike | None, classes: Sequence[Any] | ND
 
 
 def read_preprocessing(text: NDArray[Any]) -> Preprocessing:
-    """Return the preprocessing that stands as JSON in an array."""
+    """Return the preprocessing from an array with its JSON text."""
     if text.shape != () or text.dtype.kind != "U":
         raise InputError(f"`preprocessing` must be one text, got {text.dtype}, shape {text.shape}.")
     try:
@@ -157,7 +157,7 @@ def read_preprocessing(text: NDArray[Any]) -> Preprocessing:
 
 
 def check_layout(path: Path, shape: tuple[int, ...], names: NDArray[Any], transformed: tuple[int, ...]) -> None:
-    """Refuse a file whose arrays do not belong together."""
+    """Refuse a file whose arrays do not fit together."""
     if names.ndim != 1 or (len(names) and names.dtype.kind != "U"):
         raise FileError(f"{path}: `transforms` must be a list of specs, got dtype {names.dtype}, shape {names.shape}.")
     if len(set(names.tolist())) != len(names):

@@ -1,1 +1,1 @@
-"""Where logits and probabilities go: memory, one file, or a store that can be resumed."""
+"""Destinations of logits: memory, one file, or a store that can be resumed."""

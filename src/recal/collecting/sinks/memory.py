@@ -1,4 +1,4 @@
-"""Where blocks of logits go: into memory, or from there into one file. The store is in store.py."""
+"""Sinks: destinations of blocks of logits. This module has memory and one file; store.py has the resumable store."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ First = tuple[int, np.dtype[Any]]
 
 
 def check_block(block: Block, first: First, model: str) -> None:
-    """Refuse a block with another number of classes than the first, or with a dtype that loses bits in its."""
-    (n_classes, dtype), (known, held) = (block.logits.shape[1], block.logits.dtype), first
-    if n_classes != known:
+    """Refuse a block whose number of classes differs from the first block's, or whose dtype does not fit in it."""
+    (n_classes, dtype), (first_classes, first_dtype) = (block.logits.shape[1], block.logits.dtype), first
+    if n_classes != first_classes:
         raise InputError(
-            f"The number of classes changed: {model} gave {known} before and {n_classes} "
+            f"The number of classes changed: {model} gave {first_classes} before and {n_classes} "
             f"for batch {block.index}. A classifier must give one column per class for every input."
         )
-    if dtype != held and not np.can_cast(dtype, held):
-        raise InputError(f"{model} gave {held} before and {dtype} for batch {block.index}.")
+    if not np.can_cast(dtype, first_dtype):
+        raise InputError(f"{model} gave {first_dtype} before and {dtype} for batch {block.index}.")
 
 
 class Sink(ABC):
@@ -40,11 +40,11 @@ class Sink(ABC):
     Attributes
     ----------
     done : frozenset of int
-        The batches that need not be computed.
+        Batches that need not be computed.
     wants_digests : bool
-        Whether blocks should tell what inputs they were made of.
+        Whether blocks need a digest of their inputs.
     doing : str
-        What a progress bar says.
+        The text of the progress bar.
     """
 
     done: frozenset[int] = frozenset()
@@ -69,29 +69,29 @@ class Sink(ABC):
         """Keep a block."""
 
     def meet_again(self, batch: Batch) -> None:
-        """See a batch that is in `done` already; a source that cannot skip gives it all the same."""
+        """Check a batch in `done`, from a source that cannot skip batches."""
         return
 
     def finisher(self) -> Finisher | None:
-        """Return what another process may do with its blocks instead of sending them here; None while they all come."""
+        """Return a function that workers apply to their blocks before they send them, or None."""
         return None
 
     def take(self, finished: Any) -> None:
-        """Keep what a finisher made of a block."""
+        """Keep the result of a finisher."""
         raise NotImplementedError(f"{type(self).__name__} has no finisher")
 
     def _check(self, block: Block) -> None:
-        """Hold a block to the first one's number of classes and dtype, and keep its labels."""
+        """Compare a block with the first one, and keep its labels."""
         if self._first is None:
             self._first = (block.logits.shape[1], block.logits.dtype)
-            if self.source.labels is not None:  # known before the work begins: refuse bad ones before it, too
+            if self.source.labels is not None:  # refuse bad labels before the work, not after it
                 self._columns(self.source.labels, block.logits.shape[1])
         check_block(block, self._first, self.job.model.name)
         if block.labels is not None and self.source.labels is None:
             self._labels[block.index] = block.labels
 
     def labels(self, n_samples: int, n_classes: int) -> tuple[Labels | None, NDArray[Any] | None]:
-        """Return the labels as column indices, and the columns' names where they have any."""
+        """Return the labels as column indices, and the names of the columns if there are any."""
         values = self.source.labels
         if values is None and self._labels:
             values = np.concatenate([self._labels[index] for index in sorted(self._labels)])
@@ -124,7 +124,7 @@ class Sink(ABC):
 
 
 class ViewsSink(Sink):
-    """Makes Views of the blocks."""
+    """Turns blocks into Views."""
 
     @abstractmethod
     def finish(self) -> Views:
@@ -132,12 +132,12 @@ class ViewsSink(Sink):
 
 
 class MemorySink(ViewsSink):
-    """Holds all logits in memory."""
+    """Keeps all logits in memory."""
 
     def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None) -> None:
         super().__init__(job, source, classes)
         self._blocks: dict[int, Block] = {}
-        self._stack: Floats | None = None  # (1 + m, n, K), where n is known: blocks need not be held twice
+        self._stack: Floats | None = None  # (1 + m, n, K) if n is known, so that blocks are not kept twice
         self._rows = 0
 
     def put(self, block: Block) -> None:
@@ -168,12 +168,12 @@ class MemorySink(ViewsSink):
 
 
 class FileSink(MemorySink):
-    """Holds all logits in memory and writes them to one .npz file at the end."""
+    """Keeps all logits in memory and writes them to one .npz file at the end."""
 
     def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None, target: Path) -> None:
         super().__init__(job, source, classes)
         self.target = target
-        try:  # better now than after hours of work
+        try:  # fail now rather than after hours of work
             target.parent.mkdir(parents=True, exist_ok=True)
             probe = target.with_name(f".{target.name}.probe")
             probe.touch()
