@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import recal
-from recal.files.probs import write_probs
+from recal.files.probabilities import write_probs
 
 # Whose import takes longer than all the rest of such a command.
 HEAVY = ("numba", "scipy", "sklearn", "torch", "onnx", "onnxruntime", "zarr", "matplotlib", "pandas", "pyarrow", "ray")

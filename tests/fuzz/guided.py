@@ -46,8 +46,7 @@ def readers() -> dict[str, Callable[[bytes], object]]:
     from recal.collecting.inputs.files import open_path
     from recal.collecting.models.onnx import check_external_data
     from recal.files.ledger import read_ledger
-    from recal.files.prob_tables import read_prob_table
-    from recal.files.probs import probs_of_file
+    from recal.files.probabilities import probs_of_file, read_prob_table
     from recal.files.views import read_views
     from recal.transforms import as_transform
 
@@ -101,7 +100,7 @@ def honest() -> dict[str, list[bytes]]:
     import numpy as np
 
     from recal import Plan, Step, TemperatureScaling, Views, save
-    from recal.files.probs import write_probs
+    from recal.files.probabilities import write_probs
 
     views = Views([[2.0, 0.5], [0.1, 0.3]], {"zoom:0.5": [[1.0, 0.5], [0.2, 0.3]]}, labels=[0, 1])
     views.write(FOLDER / "v.npz")
@@ -131,7 +130,7 @@ def honest() -> dict[str, list[bytes]]:
         "calibrator": [plan, fitted],
         "views": [(FOLDER / "v.npz").read_bytes()],
         "probs": [(FOLDER / "p.npz").read_bytes()],
-        "table": [b"a,b,label\n0.25,0.75,b\n0.5,0.5,a\n", b"prediction,confidence,p_0,p_1\n1,0.75,0.25,0.75\n"],
+        "table": [b"a,b,label\n0.25,0.75,b\n0.5,0.5,a\n", b"answer,confidence,p_0,p_1\n1,0.75,0.25,0.75\n"],
         "ledger": [(FOLDER / "seed.zarr" / "ledger.txt").read_bytes()],
         "folder": [
             (FOLDER / "seed.zarr" / "zarr.json").read_bytes()

@@ -217,8 +217,8 @@ MUTATIONS = tuple(
         ("files/atomic.py", "partial.unlink(missing_ok=True) if", "None if", _ATOMIC),
         ("files/atomic.py", "Path(os.path.realpath(path))", "Path(path)", _ATOMIC),
         ("files/atomic.py", "secrets.token_hex(4)", "0", _ATOMIC),
-        ("files/probs.py", '"confidence" in arrays else None', "False else None", _SAME),
-        ("files/probs.py", "sure, int(fitted))", "sure, 0)", _SAME),
+        ("files/probabilities.py", '"confidence" in arrays else None', "False else None", _SAME),
+        ("files/probabilities.py", "sure, int(fitted))", "sure, 0)", _SAME),
         (
             "files/encoding.py",
             "if not isinstance(values, dict) or not needed <= set(values) <= known | former:",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from recal.errors import FileError, InputError
 from recal.files.atomic import replacing
-from recal.files.parquet import column_values, pyarrow_for, read_parquet
+from recal.files.tables import column_values, pyarrow_for, read_parquet
 
 Columns = dict[str, NDArray[Any]]
 

@@ -102,7 +102,7 @@ def apply(
     from recal.collecting.predictions import Predictions, passes_of, profile_of
     from recal.engine.replay import answers_of
     from recal.errors import InputError
-    from recal.files.prob_tables import check_prob_name, write_prob_file
+    from recal.files.probabilities import check_prob_name, write_prob_file
 
     in_parts = not out.suffix
     together = follow or class_mix is not None or bool(impossible)
@@ -237,7 +237,7 @@ def _apply_rule(rule_file: Path, probabilities: Path, labels: Path | None, out: 
     from recal import load
     from recal.cli.files import read_probabilities
     from recal.errors import InputError
-    from recal.files.prob_tables import write_prob_file
+    from recal.files.probabilities import write_prob_file
 
     held = load(rule_file)
     rule = getattr(held, "decision_", held)

@@ -12,7 +12,7 @@ from recal.cli.printing import AsJson, print_json, print_table, say, typed, work
 
 if TYPE_CHECKING:
     from recal.decisions import Decision, Decisions
-    from recal.files.probs import Probabilities
+    from recal.files.probabilities import Probabilities
 
 
 def decide(
@@ -173,7 +173,7 @@ def _methods(
 def _probs(path: Path, calibration: Path | None, label_column: str, labels: Path | None) -> Probabilities:
     from recal.cli.files import check_kind, check_views_held, labelled_probs, load_calibration, open_views
     from recal.errors import InputError
-    from recal.files.probs import Probabilities
+    from recal.files.probabilities import Probabilities
 
     if calibration is None:
         return labelled_probs(path, label_column, labels=labels)

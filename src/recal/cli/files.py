@@ -15,7 +15,7 @@ from recal.files.urls import exists, is_remote
 
 if TYPE_CHECKING:
     from recal.decisions import Profile
-    from recal.files.probs import Probabilities
+    from recal.files.probabilities import Probabilities
     from recal.views import Views
 
 
@@ -203,8 +203,7 @@ def read_probabilities(
     """Read probabilities, and labels where there are any."""
     from recal.checks import check_labels
     from recal.errors import InputError
-    from recal.files.prob_tables import read_prob_table
-    from recal.files.probs import probs_of_file
+    from recal.files.probabilities import probs_of_file, read_prob_table
 
     table = check_kind(path, "probabilities", "views") == "table"
     found = read_prob_table(path, label_column, leave_out) if table else probs_of_file(path)

@@ -136,7 +136,7 @@ def report(
 
 def _columns(path: Path, names: list[str]) -> dict[str, Any]:
     from recal.errors import InputError
-    from recal.files.prob_tables import SUFFIXES, read_columns
+    from recal.files.tables import SUFFIXES, read_columns
 
     if not names:
         return {}

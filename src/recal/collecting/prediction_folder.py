@@ -20,7 +20,7 @@ from recal.collecting.sinks.changes import InputStamps
 from recal.collecting.sinks.memory import Sink
 from recal.collecting.workers import as_indexed
 from recal.errors import InputError, RecalError
-from recal.files.prob_tables import read_origin, write_prob_file
+from recal.files.probabilities import read_job, write_prob_file
 from recal.files.urls import as_path, exists, is_remote
 from recal.transforms.pool import Own
 from recal.transforms.preprocessing import Outputs
@@ -88,7 +88,7 @@ class PartWriter:
             accepted=None if rule is None else rule.accept(found.probs, found.confidences),
             passes=found.passes,
             fitted_rows=found.fitted_rows,
-            origin={"job": self.made_by, "inputs": block.inputs, "stamp": self.stamps.get(block.index)},
+            job={"job": self.made_by, "inputs": block.inputs, "stamp": self.stamps.get(block.index)},
         )
         return WrittenPart(block.index, len(block), int(found.passes.sum()))
 
@@ -127,7 +127,7 @@ def _of(job: Job) -> list[Any]:
 
 def _done(folder: Path, indices: Sequence[int], made_by: str, stamps: InputStamps) -> frozenset[int]:
     """Return the parts that are there; refuse those of another calibrator, model or inputs, which are not mixed."""
-    records = {index: read_origin(folder / part_name(index)) for index in indices}
+    records = {index: read_job(folder / part_name(index)) for index in indices}
     other = next((index for index, record in records.items() if record is None or record.get("job") != made_by), None)
     if other is None:
         other = stamps.first_change({index: record for index, record in records.items() if record is not None})

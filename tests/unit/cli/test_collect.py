@@ -11,7 +11,7 @@ from PIL import Image
 
 from recal import load, read_views
 from recal.cli.app import run
-from recal.files.probs import read_probs
+from recal.files.probabilities import read_probs
 
 MODEL = """
 import numpy as np

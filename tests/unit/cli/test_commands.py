@@ -12,7 +12,7 @@ from recal.calibrators.names import find_method
 from recal.cli.app import run
 from recal.cli.fit import option_parameters, parse_value
 from recal.errors import InputError, SameRowsWarning
-from recal.files.probs import read_probs
+from recal.files.probabilities import read_probs
 
 SAMPLES = 1200  # so many that no fit warns of too few mistakes
 

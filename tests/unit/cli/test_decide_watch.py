@@ -9,7 +9,7 @@ import pytest
 
 from recal import DecisionRule, TemperatureScaling, Views, decide, load, read_views, save
 from recal.cli.app import run
-from recal.files.probs import write_probs
+from recal.files.probabilities import write_probs
 
 
 def views(n: int, seed: int, strength: float = 4.0) -> Views:

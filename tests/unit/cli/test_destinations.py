@@ -10,8 +10,7 @@ import pytest
 from recal import Views
 from recal.cli.app import COMMANDS, command_function, run
 from recal.cli.destinations import OUTPUTS, SUFFIXES
-from recal.files.prob_tables import read_prob_table, write_prob_file
-from recal.files.probs import probs_of_file
+from recal.files.probabilities import probs_of_file, read_prob_table, write_prob_file
 
 
 @pytest.fixture

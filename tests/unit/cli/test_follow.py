@@ -9,7 +9,7 @@ import pytest
 
 from recal import DecisionRule, Views, load, save
 from recal.cli.app import run
-from recal.files.probs import read_probs
+from recal.files.probabilities import read_probs
 
 KINDS = ("fading", "hiss", "shouting")
 

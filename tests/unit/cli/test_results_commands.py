@@ -9,7 +9,7 @@ from recal import Views, evaluate, read_views
 from recal.calibrators import CALIBRATORS
 from recal.cli.app import run
 from recal.errors import InputError
-from recal.files.probs import write_probs
+from recal.files.probabilities import write_probs
 from recal.reporting import group_study
 
 

@@ -169,7 +169,7 @@ def _write_views(folder: Path, logits: np.ndarray, y: np.ndarray) -> None:
 
 
 def _write_probs(folder: Path, probs: np.ndarray, y: np.ndarray) -> None:
-    from recal.files.probs import write_probs
+    from recal.files.probabilities import write_probs
 
     write_probs(folder / "probs.npz", probs, y)
     write_probs(folder / "bare-probs.npz", probs)

@@ -13,8 +13,7 @@ from recal.calibrators import TemperatureScaling
 from recal.cli.app import run
 from recal.collecting.models.base import as_model
 from recal.errors import DoubtfulLabelsWarning, InputError
-from recal.files.prob_tables import read_prob_table
-from recal.files.probs import read_probs
+from recal.files.probabilities import read_prob_table, read_probs
 
 
 def scores(n=600, seed=0):

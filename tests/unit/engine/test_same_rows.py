@@ -13,8 +13,7 @@ from recal.calibrators import HistogramBinning, IsotonicCalibration
 from recal.decisions import decide_crossfitted
 from recal.engine.same_rows import MOST_HASHES, MOST_PROB_HASHES, kept_hashes, matters, row_hashes, seen_among
 from recal.errors import InputError, SameRowsWarning
-from recal.files.prob_tables import read_prob_table, write_prob_file
-from recal.files.probs import read_probs
+from recal.files.probabilities import read_prob_table, read_probs, write_prob_file
 
 
 def problem(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

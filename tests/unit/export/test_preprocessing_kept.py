@@ -20,7 +20,7 @@ from recal.collecting import Normalize, apply
 from recal.collecting.models.base import as_model
 from recal.errors import FileError, InputError
 from recal.export import export_onnx
-from recal.files.probs import read_probs
+from recal.files.probabilities import read_probs
 from recal.transforms import as_transform
 from recal.transforms.preprocessing import Preprocessing, match_outputs, match_preprocess, record
 

@@ -115,7 +115,7 @@ def packed_npz(folder):
 OPEN = "from pathlib import Path\nfrom recal.collecting.inputs.files import open_path\n"
 HOSTILE = {
     "calibration": (padded_text, "import recal\nrecal.load({!r})"),
-    "parquet-probs": (constant_rows, "from recal.files.prob_tables import read_prob_table\nread_prob_table({!r})"),
+    "parquet-probs": (constant_rows, "from recal.files.probabilities import read_prob_table\nread_prob_table({!r})"),
     "parquet-inputs": (constant_rows, OPEN + "open_path(Path({!r}))"),
     "zarr": (empty_zarr, "import recal\nrecal.read_views({!r}).logits.sum()"),
     "zarr-many-chunks": (
@@ -170,7 +170,7 @@ def test_a_small_file_that_would_take_gigabytes_is_refused(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from /proc")
 def test_a_text_in_every_row_is_held_once(tmp_path):
-    code = "from recal.files.prob_tables import read_columns\nassert len(read_columns({!r})['a']) == 3000"
+    code = "from recal.files.tables import read_columns\nassert len(read_columns({!r})['a']) == 3000"
     (told,) = measured([code.format(str(tmp_path / one_long_text(tmp_path)))])
     assert told.startswith("read"), told
     assert int(told.split()[-1]) < 300, "megabytes; spelled out it would be 1,500"

@@ -70,7 +70,7 @@ def test_new_inputs_are_answered_by_the_folder_alone(calibrated, monkeypatch, ca
 
 
 def test_a_rule_alone_says_which_rows_of_a_file_of_probabilities_it_accepts(calibrated, monkeypatch, tmp_path):
-    from recal.files.probs import write_probs
+    from recal.files.probabilities import write_probs
 
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(1)
@@ -83,7 +83,7 @@ def test_a_rule_alone_says_which_rows_of_a_file_of_probabilities_it_accepts(cali
 
 
 def test_a_class_that_looks_like_a_formula_is_kept_from_running(tmp_path):
-    from recal.files.prob_tables import write_prob_file
+    from recal.files.probabilities import write_prob_file
 
     probs = np.array([[0.9, 0.1], [0.2, 0.8]])
     write_prob_file(tmp_path / "a.csv", probs, classes=np.array(["=cmd()", "-1"]), inputs=["x", "@y"])

@@ -15,7 +15,7 @@ from recal.collecting.fingerprint import digest, digest_array, is_read_whole
 from recal.collecting.inputs.sources import ArraySource, IndexedSource, Source
 from recal.collecting.models.base import _comes_from
 from recal.errors import FileError, InputError, MissingExtraError
-from recal.files.parquet import pyarrow_for, read_parquet
+from recal.files.tables import pyarrow_for, read_parquet
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 # A column of so many words a row on average, most of them met once, holds texts and no categories.

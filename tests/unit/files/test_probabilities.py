@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from recal.errors import FileError, InputError
-from recal.files.prob_tables import read_prob_table
+from recal.files.probabilities import read_prob_table
 
 
 def write(path, text):

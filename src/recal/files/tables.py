@@ -1,7 +1,9 @@
-"""Parquet tables: their declared sizes are checked before anything is decoded."""
+"""CSV and Parquet tables. The declared sizes of a Parquet file are checked before anything is decoded."""
 
 from __future__ import annotations
 
+import csv
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,20 @@ from recal.files.limits import admit
 # Bytes of one decoded value. A column of texts has one number per row, and each text once.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _TEXT_WIDTH = 8
+SUFFIXES = (".csv", ".parquet")
+
+
+def read_columns(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """Return the columns of a .csv or .parquet file by name."""
+    source = Path(path)
+    if source.suffix not in SUFFIXES:
+        raise FileError(f"{source} must end in .csv or .parquet to be read as a table.")
+    if not source.is_file():
+        raise FileError(f"There is no file {source}.")
+    if source.suffix == ".csv":
+        return read_csv(source)
+    table = read_parquet(source)
+    return {name: column_values(table, name) for name in table.column_names}
 
 
 def pyarrow_for(purpose: str, extra: str = "report") -> tuple[Any, Any]:
@@ -80,3 +96,44 @@ def _is_text(arrow: Any, kind: Any) -> bool:
     return any(
         is_kind(kind) for is_kind in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     )
+
+
+def read_csv(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the columns of a CSV file as texts; it must have a header, and commas between columns."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            rows = [row for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FileError(
+            f"{path} is not a readable CSV file: {error}. Save it as text in UTF-8, with commas between columns."
+        ) from error
+    if not rows:
+        raise FileError(f"{path} holds no rows below its header.")
+    for mark in (";", "\t"):
+        if len(header) == 1 and mark in header[0]:
+            raise FileError(
+                f"{path} is separated by {mark!r}; save it with commas between columns, and points in numbers."
+            )
+    if numbers := [name for name in header if is_number(name) and not name.isdecimal()]:
+        raise FileError(
+            f"{path} has no header: its first row holds {numbers[0]}. Begin with a row of the classes' names, and "
+            "'label' above the labels."
+        )
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise FileError(f"{path}: the header has {len(header)} columns and row {number} has {len(row)}.")
+    if len(set(header)) != len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise FileError(f"{path}: the header names {twice!r} twice; give each column a name of its own.")
+    return {name: np.array(column) for name, column in zip(header, zip(*rows))}
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value, or its text, is a number."""
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return False
+    return True
