@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, check_labels, check_logits
+from recal.checks import Floats, check_confidences, check_graded, check_labels, check_logits, is_graded
 from recal.decisions.watching.class_mix import ByClass, learn_classes
 from recal.decisions.watching.following import Following
 from recal.decisions.watching.learning import FEWEST_ROWS, learn
 from recal.decisions.watching.result import WatchResult, unknown
 from recal.decisions.watching.statistics import RowNumbers, join_rows, row_numbers
 from recal.errors import InputError
+from recal.maps.group_offsets import log_odds as confidence_log_odds
 from recal.transforms import as_transform
 from recal.views import Views
 
@@ -54,6 +55,7 @@ class Profile:
     Parameters
     ----------
     n_classes : int
+        1 for a profile of confidences, which knows no classes.
     transforms : tuple of str
         The views that are compared, by their specs.
     log_odds, answers, groups : arrays of n_samples rows
@@ -69,6 +71,8 @@ class Profile:
         The share of each class in the samples of the fit.
     by_class : ByClass, optional
         What `class_mix` needs to know about the samples of each class.
+    right : array of bool, shape (n_samples,), optional
+        Which answers were right, in a profile of confidences.
     """
 
     n_classes: int
@@ -82,6 +86,7 @@ class Profile:
     following: Following | None = None
     class_shares: Vector | None = None
     by_class: ByClass | None = None
+    right: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.log_odds)
@@ -94,6 +99,8 @@ class Profile:
         shares = self.class_shares
         if shares is not None and (shares.shape != (self.n_classes,) or not np.isfinite(shares).all()):
             raise InputError(f"The class shares of a profile must be {self.n_classes} finite numbers.")
+        if self.right is not None and (self.right.shape != (n,) or self.right.dtype != np.bool_):
+            raise InputError("of a profile must say of each row whether it is right", argument="right")
         if self.by_class is not None:
             self.by_class.check(self.n_classes)
         if not isinstance(self.following, Following | None):
@@ -110,6 +117,11 @@ class Profile:
     def labelled(self) -> bool:
         """Whether the profile was made with labels, so that accuracy can be estimated later."""
         return not math.isnan(self.accuracy)
+
+    @property
+    def graded(self) -> bool:
+        """Whether this is a profile of confidences: of any system's answers, without classes."""
+        return self.n_classes == 1
 
     @property
     def reactions(self) -> Reactions:
@@ -148,9 +160,11 @@ def profile(views: Views | ArrayLike, y: ArrayLike | None = None, *, random_stat
     Parameters
     ----------
     views : Views, or logits of shape (n_samples, n_classes)
-        With views of three or more kinds of damage, `watch` can follow damage from logits alone.
+        With views of three or more kinds of damage, `watch` can follow damage from logits alone. A 1-D array of
+        confidences, (n_samples,), makes a profile for the answers of any system.
     y : labels of shape (n_samples,), optional
-        By default those of the views. Without labels, accuracy cannot be estimated later.
+        By default those of the views. Without labels, accuracy cannot be estimated later. With confidences, whether
+        each answer is right.
     random_state : int or None
         Seed of the resamples, and of the rows that are kept if there are more than 20,000.
 
@@ -164,8 +178,10 @@ def profile(views: Views | ArrayLike, y: ArrayLike | None = None, *, random_stat
     >>> kept.labelled, kept.accuracy > 0.8
     (True, True)
     """
-    seen = views if isinstance(views, Views) else Views(views)
     rng = np.random.default_rng(random_state)
+    if is_confidence(views):
+        return _confidence_profile(views, y, rng)  # type: ignore[arg-type]
+    seen = views if isinstance(views, Views) else Views(views)
     labels = seen.labels if y is None else check_labels(y, seen.n_samples, seen.n_classes, seen.classes)
     if seen.n_samples > MAX_ROWS:
         chosen = np.sort(rng.choice(seen.n_samples, MAX_ROWS, replace=False))
@@ -192,6 +208,43 @@ def profile(views: Views | ArrayLike, y: ArrayLike | None = None, *, random_stat
         class_shares=shares,
         by_class=None if labels is None else learn_classes(seen.logits, labels, beta, cut),
     )
+
+
+def is_confidence(values: object) -> bool:
+    """Whether this is the confidence of each answer: 1-D, from 0 to 1. Other 1-D numbers are binary log-odds."""
+    if isinstance(values, Views) or not is_graded(values):
+        return False
+    array = np.asarray(values)
+    return array.dtype.kind in "iufb" and bool(((array >= 0) & (array <= 1)).all())
+
+
+def _confidence_profile(confidence: ArrayLike, correct: ArrayLike | None, rng: np.random.Generator) -> Profile:
+    n = len(np.asarray(confidence))
+    if correct is None:
+        values, right = check_confidences(confidence, n), None
+    else:
+        values, right = check_graded(confidence, correct)
+    if n > MAX_ROWS:
+        chosen = np.sort(rng.choice(n, MAX_ROWS, replace=False))
+        values, right = values[chosen], None if right is None else right[chosen]
+    rows = confidence_reactions(values)
+    return Profile(
+        n_classes=1,
+        transforms=(),
+        log_odds=rows.log_odds,
+        answers=rows.answers.astype(np.int32),
+        groups=rows.groups,
+        beta=1.0,
+        accuracy=math.nan if right is None else float(right.mean()),
+        cut=math.nan,
+        right=right,
+    )
+
+
+def confidence_reactions(confidence: ArrayLike) -> Reactions:
+    """Return the numbers of each sample of which only the confidence is known."""
+    array = check_confidences(confidence, len(np.asarray(confidence)))
+    return Reactions(confidence_log_odds(array), np.zeros(len(array), np.intp), np.zeros((len(array), 0), np.uint8))
 
 
 def reactions(views: Views, specs: tuple[str, ...]) -> Reactions:

@@ -21,8 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.decisions.rule import check_share
 from recal.decisions.watching.class_mix import class_mix
-from recal.decisions.watching.profile import Profile, Reactions, Vector, reactions, sigmoid
-from recal.decisions.watching.result import Finding, WatchResult
+from recal.decisions.watching.profile import Profile, Reactions, Vector, confidence_reactions, reactions, sigmoid
+from recal.decisions.watching.result import Finding, WatchResult, unknown
 from recal.decisions.watching.statistics import RowNumbers
 from recal.engine.same_rows import kept_hashes, seen_among, warn_of_fitted
 from recal.errors import InputError
@@ -38,6 +38,9 @@ _RESERVE, _SLOW, _DECAY = 0.5, 20.0, 0.2
 _FORTUNE = 1e200
 # Accuracy and temperature are estimated from this many recent samples.
 _WINDOW = 1000
+# Of the two parameters of Platt scaling, towards no change.
+_RIDGE = 0.01
+_DEVIATIONS = 1.959964
 
 
 def watch(
@@ -89,36 +92,80 @@ def watch(
             f"{permutations} shuffles cannot show p <= {alpha:g}; take {math.ceil(1 / alpha) - 1} or more."
         )
     batch = _batch(profile, views)
-    has_views = profile.held_by(batch)
-    specs = profile.transforms if has_views else ()
-    today, fit = reactions(batch, specs), profile.reactions
-    if not has_views:
-        fit = fit.without_views
+    specs = () if batch is None or not profile.held_by(batch) else profile.transforms
+    today = confidence_reactions(views) if batch is None else reactions(batch, specs)  # type: ignore[arg-type]
+    fit = profile.reactions if specs else profile.reactions.without_views
     warn_of_fitted(
         _seen_before(fit, today),
-        batch.n_samples,
+        len(today.answers),
         "comparing them with the fit says nothing about new inputs",
         "Pass the logits of new inputs.",
     )
     p_value, corrected = _max_t(fit, today, permutations, np.random.default_rng(random_state))
     values = _values(fit, today)
+    if batch is None:
+        result = _graded_result(profile, today.log_odds, alarm=p_value <= alpha)
+    else:
+        result = profile.condition(batch.logits)
     return replace(
-        profile.condition(batch.logits),
+        result,
         alarm=p_value <= alpha,
         p_value=p_value,
         alpha=alpha,
         findings=tuple(Finding(name, *values[name], p_value=corrected[name]) for name in corrected),
         accuracy_at_fit=profile.accuracy,
         views_used=bool(specs),
-        class_mix=class_mix(profile, batch.logits) if profile.labelled else None,
+        class_mix=class_mix(profile, batch.logits) if batch is not None and profile.labelled else None,
     )
 
 
-def _batch(profile: Profile, views: Views | ArrayLike) -> Views:
-    """Return new inputs as views; refuse what is no profile, and another number of classes."""
+def _graded_result(profile: Profile, log_odds: Vector, *, alarm: bool) -> WatchResult:
+    """Estimate the accuracy of answers of which only the confidence is known.
+
+    Platt scaling at the fit turns log-odds into the chance to be right. Its mean over the new answers is the estimate;
+    the interval covers the errors of the fit and of the new sample. After an alarm, confidences may have lost their
+    meaning, and the accuracy is unknown.
+    """
+    n = len(log_odds)
+    if profile.right is None:
+        return unknown(1.0, "the profile was made without grades", n)
+    if alarm:
+        return unknown(1.0, "the confidences differ from those of the fit and may no longer mean the same", n)
+    coefficients, covariance = _fit_platt(profile.log_odds, profile.right)
+    features = np.column_stack([log_odds, np.ones(n)])
+    chance = sigmoid(features @ coefficients)
+    accuracy = float(chance.mean())
+    slope = (chance * (1 - chance)) @ features / n
+    variance = slope @ covariance @ slope + float((chance * (1 - chance)).sum()) / n**2
+    inside = min(max(accuracy, 0.5 / n), 1 - 0.5 / n)
+    spread = _DEVIATIONS * math.sqrt(variance) / (inside * (1 - inside))
+    low, high = (float(sigmoid(np.array(math.log(inside / (1 - inside)) + side * spread))) for side in (-1, 1))
+    return WatchResult(n, True, "", 1.0, 1.0, accuracy, (low, high), 0.0)
+
+
+def _fit_platt(log_odds: Vector, right: NDArray[np.bool_]) -> tuple[Vector, NDArray[np.float64]]:
+    """Return slope and intercept of Platt scaling and their covariance; a weak ridge keeps them finite."""
+    features = np.column_stack([log_odds, np.ones(len(log_odds))])
+    coefficients, ridge = np.array([1.0, 0.0]), _RIDGE * np.eye(2)
+    for _ in range(50):
+        chance = sigmoid(features @ coefficients)
+        bend = (features * (chance * (1 - chance))[:, None]).T @ features + ridge
+        step = np.linalg.solve(bend, features.T @ (chance - right) + ridge @ (coefficients - [1.0, 0.0]))
+        coefficients = coefficients - np.clip(step, -1.0, 1.0)
+        if np.abs(step).max() < 1e-8:
+            break
+    return coefficients, np.asarray(np.linalg.inv(bend), np.float64)
+
+
+def _batch(profile: Profile, views: Views | ArrayLike) -> Views | None:
+    """Return new inputs as views, None for confidences; refuse what is no profile, and another number of classes."""
     if not isinstance(profile, Profile):
         remedy = " Pass its `profile_`." if hasattr(profile, "profile_") else " Make one with recal.profile(views, y)."
         raise InputError(f"Inputs are compared with a Profile, got {type(profile).__name__}.{remedy}")
+    if profile.graded:
+        if isinstance(views, Views) or np.ndim(views) != 1:
+            raise InputError("This is a profile of confidences: pass the confidence of each answer, (n_samples,).")
+        return None
     batch = views if isinstance(views, Views) else Views(views)
     profile.check_classes(batch.n_classes)
     return batch
@@ -140,10 +187,9 @@ def _values(fit: Reactions, today: Reactions) -> dict[str, tuple[float, float]]:
     n_classes = int(max(fit.answers.max(), today.answers.max())) + 1
     shares = [np.bincount(one.answers, minlength=n_classes) / len(one.answers) for one in (fit, today)]
     most = int(np.argmax(np.abs(shares[1] - shares[0])))
-    values = {
-        "confidence": (float(sigmoid(fit.log_odds).mean()), float(sigmoid(today.log_odds).mean())),
-        "class mix": (float(shares[0][most]), float(shares[1][most])),
-    }
+    values = {"confidence": (float(sigmoid(fit.log_odds).mean()), float(sigmoid(today.log_odds).mean()))}
+    if n_classes > 1:
+        values["class mix"] = (float(shares[0][most]), float(shares[1][most]))
     if fit.groups.shape[1]:
         values["answers that views change"] = (float(fit.changed.mean()), float(today.changed.mean()))
         # In groups 1 and 3 confidence rises.
@@ -185,10 +231,9 @@ Statistic = Callable[[NDArray[np.intp]], float]
 
 def _statistics(fit: Reactions, today: Reactions) -> dict[str, Statistic]:
     answers = np.concatenate([fit.answers, today.answers])
-    statistics = {
-        "confidence": _distance(np.concatenate([fit.log_odds, today.log_odds])),
-        "class mix": _counts(answers[:, None]),
-    }
+    statistics = {"confidence": _distance(np.concatenate([fit.log_odds, today.log_odds]))}
+    if answers.max() > 0:
+        statistics["class mix"] = _counts(answers[:, None])
     if fit.groups.shape[1]:
         groups = np.concatenate([fit.groups, today.groups]).astype(np.intp)
         statistics["answers that views change"] = _distance(np.concatenate([fit.changed, today.changed]))
@@ -285,6 +330,7 @@ class StreamWatch:
         self._players = np.full((n_pools + n_classes, len(_BETS)), (1.0 - _RESERVE) / len(_BETS))
         self._shares = np.r_[np.ones(n_pools), np.full(n_classes, 1 / n_classes)] / (n_pools + 1)
         self._recent: list[RowNumbers] = []
+        self._recent_log_odds: list[Vector] = []  # in a profile of confidences
         self.n_seen = 0
         self.highest = 1.0
         self.alarm_at: int | None = None
@@ -300,12 +346,16 @@ class StreamWatch:
     def update(self, views: Views | ArrayLike) -> StreamWatch:
         """Add new samples in the order in which they came."""
         batch = _batch(self.profile, views)
-        if missing := [spec for spec in self.specs if not batch.holds(spec)]:
-            raise InputError(
-                f"These inputs hold no {missing[0]!r}, which the profile compares; or pass use_views=False."
-            )
-        self._keep_recent(batch)
-        new = reactions(batch, self.specs)
+        if batch is None:
+            new = confidence_reactions(views)  # type: ignore[arg-type]
+            self._recent_log_odds = [np.concatenate([*self._recent_log_odds, new.log_odds])[-_WINDOW:]]
+        else:
+            if missing := [spec for spec in self.specs if not batch.holds(spec)]:
+                raise InputError(
+                    f"These inputs hold no {missing[0]!r}, which the profile compares; or pass use_views=False."
+                )
+            self._keep_recent(batch)
+            new = reactions(batch, self.specs)
         for answer, *row in zip(new.answers.tolist(), *(column.tolist() for column in _columns(new))):
             ranks = [self._rank(pool, value) for pool, value in zip(self._pools, row)]
             self._bet(np.r_[ranks, self._class_ranks(answer)])
@@ -313,10 +363,14 @@ class StreamWatch:
 
     @property
     def result(self) -> WatchResult:
-        if not self._recent:
+        if not self._recent and not self._recent_log_odds:
             raise InputError("No samples were seen yet: call update(logits) first.")
+        if self._recent_log_odds:
+            result = _graded_result(self.profile, self._recent_log_odds[0], alarm=self.alarm)
+        else:
+            result = self.profile.condition_of(self._recent)
         return replace(
-            self.profile.condition_of(self._recent),
+            result,
             alarm=self.alarm,
             p_value=min(1.0, 1.0 / self.highest),
             alpha=self.alpha,

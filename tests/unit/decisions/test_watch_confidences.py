@@ -1,0 +1,88 @@
+"""Watching answers of which only the confidence is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from recal import load, profile, save, watch
+from recal.decisions import StreamWatch
+from recal.decisions.watching.shift import _fit_platt
+from recal.errors import InputError
+
+
+def graded(n: int, seed: int, low: float = 0.5, *, slope: float = 0.7) -> tuple[np.ndarray, np.ndarray]:
+    """Return overconfident confidences, from `low` on, and whether answers are right."""
+    rng = np.random.default_rng(seed)
+    confidence = rng.uniform(low, 0.99, n)
+    chance = 1 / (1 + np.exp(-slope * np.log(confidence / (1 - confidence))))
+    return confidence, rng.random(n) < chance
+
+
+def test_a_change_of_confidences_raises_an_alarm_and_hides_the_accuracy():
+    kept = profile(*graded(1000, 0))
+    same, changed = watch(kept, graded(500, 1)[0]), watch(kept, graded(500, 2, low=0.1)[0])
+    assert (same.alarm, changed.alarm) == (False, True)
+    assert [finding.name for finding in same.findings] == ["confidence"]
+    assert same.known
+    assert not changed.known
+    assert math.isnan(changed.accuracy)
+    assert "may no longer mean the same" in str(changed)
+    assert (same.beta, same.ratio, same.class_mix) == (1.0, 1.0, None)
+
+
+def test_the_interval_of_the_accuracy_covers_it_as_often_as_promised():
+    covered, widths = [], []
+    for seed in range(300):
+        kept = profile(*graded(300, 2 * seed))
+        confidence, right = graded(400, 2 * seed + 1)
+        result = watch(kept, confidence, permutations=99)
+        if result.known:
+            covered.append(result.interval[0] <= right.mean() <= result.interval[1])
+            widths.append(result.interval[1] - result.interval[0])
+    assert len(covered) > 280
+    assert 0.95 - 2.5 * math.sqrt(0.05 * 0.95 / 300) <= np.mean(covered) <= 0.985
+    assert np.mean(widths) < 0.16
+
+
+def test_platt_scaling_by_its_equations():
+    confidence, right = graded(2000, 3)
+    scores = np.log(confidence / (1 - confidence))
+    (slope, intercept), covariance = _fit_platt(scores, right)
+    chance = 1 / (1 + np.exp(-(slope * scores + intercept)))
+    assert abs((chance - right).sum()) < 0.05
+    assert abs(((chance - right) * scores).sum()) < 0.05
+    assert slope == pytest.approx(0.7, abs=3 * math.sqrt(covariance[0, 0]))
+
+
+def test_a_stream_of_confidences(tmp_path):
+    kept = load(save(profile(*graded(800, 4)), tmp_path / "profile.recal"))
+    stream = StreamWatch(kept).update(graded(300, 5)[0])
+    assert not stream.alarm
+    assert stream.result.accuracy == pytest.approx(graded(100_000, 6)[1].mean(), abs=0.06)
+    assert stream.update(graded(400, 7, low=0.1)[0]).alarm
+    assert not stream.result.known
+
+
+def test_without_grades_the_accuracy_is_unknown():
+    result = watch(profile(graded(500, 8)[0]), graded(300, 9)[0])
+    assert result.alarm is False
+    assert "without grades" in result.reason
+
+
+def test_a_profile_of_confidences_takes_confidences_only():
+    kept = profile(*graded(500, 10))
+    with pytest.raises(InputError, match="a profile of confidences"):
+        watch(kept, np.random.default_rng(0).normal(size=(50, 3)))
+    with pytest.raises(InputError, match="classes"):
+        watch(profile(np.random.default_rng(0).normal(size=(50, 3))), np.random.default_rng(1).normal(size=50))
+
+
+def test_other_numbers_in_one_column_are_log_odds_of_two_classes():
+    rng = np.random.default_rng(11)
+    y = rng.integers(0, 2, 300)
+    kept = profile(3 * (2 * y - 1) + rng.normal(0, 2, 300), y)
+    assert kept.n_classes == 2
+    assert not kept.graded
