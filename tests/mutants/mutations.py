@@ -174,11 +174,11 @@ MUTATIONS = tuple(
         ("runtime/reference.py", "MARGIN = 1e-6", "MARGIN = 1e-3", _INTERVALS),
         ("runtime/reference.py", "np.arange(2, rivals.shape[1] + 2)", "np.arange(1, rivals.shape[1] + 1)", _GUARD),
         # metrics and their intervals
-        ("metrics/intervals.py", "_DEVIATIONS = 1.96", "_DEVIATIONS = 1.5", _INTERVALS),
+        ("metrics/intervals.py", "DEVIATIONS = 1.96", "DEVIATIONS = 1.5", _INTERVALS),
         ("metrics/intervals.py", "return low, max(high, _solve(", "return low, min(high, _solve(", _INTERVALS),
         ("metrics/intervals.py", 'if name in ("aurc", "auroc") else 0.0', "if False else 0.0", _INTERVALS),
-        ("metrics/intervals.py", "(width.correct[held] + 1)", "(width.correct[held] + 0)", _INTERVALS),
-        ("metrics/intervals.py", "(width.counts[held] + 2)", "(width.counts[held] + 1)", _INTERVALS),
+        ("metrics/intervals.py", "(width.correct[filled] + 1)", "(width.correct[filled] + 0)", _INTERVALS),
+        ("metrics/intervals.py", "(width.counts[filled] + 2)", "(width.counts[filled] + 1)", _INTERVALS),
         ("metrics/scores.py", "np.cumsum(wrong) - wrong / 2", "np.cumsum(wrong)", _METRICS),
         ("metrics/intervals.py", "(error, _LEAST_ERROR * own)", "(error, _LEAST_ERROR * own).mean()", _INTERVALS),
         (

@@ -1,4 +1,4 @@
-"""What the bootstrap does with noise, pinned by cases made by hand."""
+"""Intervals against closed forms, hand-made cases and simulations with a known truth."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from recal.engine.same_rows import kept_hashes, seen_among
 from recal.metrics import evaluate
 from recal.metrics.calibration_error import equal_mass_edges, table_of
 from recal.metrics.intervals import (
-    Field,
+    Pattern,
     _absolute_sum,
-    _unseen_variance,
+    _classwise_variances,
     bootstrap,
     classwise_interval,
     tracked_errors,
@@ -34,7 +34,7 @@ def scored(n: int = 300):
 
 
 def test_the_upper_end_is_at_least_the_error_and_1_96_deviations_of_its_noise():
-    field = Field(np.array([0.1]), _absolute_sum)
+    field = Pattern(np.array([0.1]), _absolute_sum)
     field.add(np.array([[0.11], [0.09]] * 50))
     low, high = field.factors()
     assert high == pytest.approx((0.1 + 1.96 * 0.01) / 0.1, rel=1e-4)
@@ -83,9 +83,10 @@ def test_a_bin_of_few_rows_that_are_all_right_has_noise_that_resampling_does_not
     rows = score([[0.95, 0.05]] * 3 + [[0.6, 0.4]] * 4, [0] * 3 + [0, 0, 1, 1])
     tables = [table_of(rows.confidence, rows.correct, equal_width_edges(15))] * 2
     values = dict.fromkeys(("ece", "mce", "adaptive_ece", "smooth_ece", "ks_error"), 0.1)
-    hidden = tracked_errors(gather(rows, equal_width_edges(15)), values, *tables)["mce"].hidden
-    # (3 + 1) / (3 + 2) right, against 3 of 3; 3 of 6 against 2 of 4 is no more than what is seen.
-    np.testing.assert_allclose(hidden, [0.0, np.sqrt(0.8 * 0.2 / 3)])
+    errors = tracked_errors(gather(rows, equal_width_edges(15)), values, *tables)
+    # (3 + 1) / (3 + 2) right instead of 3 of 3; (2 + 1) / (4 + 2) is not more than 2 of 4.
+    np.testing.assert_allclose(errors["mce"].hidden, [0.0, np.sqrt(0.8 * 0.2 * 3)])
+    np.testing.assert_allclose(errors["smooth_ece"].hidden, [0.0, np.sqrt(0.8 * 0.2 * 3)])
 
 
 def test_class_wise_bins_of_few_rows_have_noise_that_resampling_does_not_show():
@@ -94,11 +95,12 @@ def test_class_wise_bins_of_few_rows_have_noise_that_resampling_does_not_show():
     edges = equal_width_edges(15)
     gaps = np.zeros(30)
     gaps[14], gaps[15] = 4 * 0.97 - 4, 4 * 0.03
-    unseen = _unseen_variance(probs, y, edges, gaps)
+    unseen, calibrated = _classwise_variances(probs, y, edges, gaps)
     # With one row more, of the mean probability: (4 + 0.97) / 5 and 0.03 / 5.
     assert unseen[14] == pytest.approx(4 * 0.994 * 0.006)
     assert unseen[15] == pytest.approx(4 * 0.994 * 0.006)
     assert unseen.sum() == pytest.approx(unseen[14] + unseen[15])
+    np.testing.assert_allclose(calibrated[[14, 15]], 4 * 0.97 * 0.03)
     rows = score(probs, y)
     (low, high), _ = classwise_interval(probs, y, rows, edges, 500, np.random.default_rng(0))
     assert low == 0.0, "an error of 0.03 is within the noise of four rows"

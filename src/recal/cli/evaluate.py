@@ -58,8 +58,7 @@ def evaluate(
     disagreement = tested.beside(result.intervals["ece"]) if result.intervals else ""
     rows = []
     for name, value in result.items():
-        low, high = result.intervals.get(name, (None, None))
-        rows.append([LABELS[name], f"{value:.5f}", "" if low is None else f"{low:.5f} to {high:.5f}"])
+        rows.append([LABELS[name], f"{value:.5f}", result.describe_interval(name)])
     print_table(
         str(result).splitlines()[0],
         ["metric", "value", "95 % interval" if result.intervals else ""],

@@ -18,7 +18,9 @@ from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import InputError
 from recal.metrics import LABELS
 from recal.metrics.consistency import CalibrationTest, calibration_test_of
+from recal.metrics.differences import CALIBRATION_ERRORS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
+from recal.metrics.exact import combined_interval
 from recal.metrics.intervals import percentile_interval
 from recal.metrics.rows import RowScores
 
@@ -181,14 +183,28 @@ class Comparison:
             return corrected_interval(differences, self.setup.n_test / self.setup.n_fit)
         if metric not in self.paired:
             return _NO_INTERVAL
+        draws = self.paired[metric]
+        if metric in CALIBRATION_ERRORS:
+            return self._error_difference(metric, index, base)
         with np.errstate(invalid="ignore"):  # both infinite: no difference
-            draws = self.paired[metric][index] - self.paired[metric][base]
-            seen = float(self.values[metric][0, index] - self.values[metric][0, base])
-        low, high = percentile_interval(draws)
-        # Draws of a calibration error lie around it without noise's part. How much of that cancels in a difference is
-        # itself uncertain, so the interval also holds the draws as they lie around the difference that is shown.
-        moved = seen - float(draws.mean())
-        return (low, high) if not np.isfinite(moved) else (low + min(moved, 0.0), high + max(moved, 0.0))
+            return percentile_interval(draws[index] - draws[base])
+
+    def _error_difference(self, metric: str, index: int, base: int) -> Interval:
+        """Interval of the difference of two calibration errors, from the interval of each (MOVER).
+
+        Noise raises both errors, but not by the same amount. The intervals of single errors allow for that, and the
+        draws lie around the errors without this bias; both only share how strongly the errors vary together.
+        """
+        draws = self.paired[metric][[index, base]]
+        one, two = draws.mean(axis=1).tolist()
+        spread = draws.std(axis=1)
+        correlation = float(np.corrcoef(draws)[0, 1]) if (spread > 0).all() else 0.0
+        if np.array_equal(draws[0], draws[1]):
+            return (0.0, 0.0)
+        first, (low, high) = self.intervals[metric][index], self.intervals[metric][base]
+        low, high = combined_interval(one, first, -two, (-high, -low), -correlation)
+        observed = float(self.values[metric][0, index] - self.values[metric][0, base])
+        return min(low, observed), max(high, observed)
 
     def _marks(self, metric: str) -> list[str]:
         means = self.values[metric].mean(axis=0)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.errors import InputError
 from recal.metrics.calibration_error import equal_mass_edges
-from recal.metrics.intervals import LEVEL, Interval
+from recal.metrics.exact import LEVEL, Interval
 from recal.metrics.resampling import gather
 from recal.metrics.rows import Classes, RowScores, assign_bins, score
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_weights
+from recal.engine.clusters import check_clusters
 from recal.errors import InputError
 from recal.metrics.calibration_error import (
     BinTable,
@@ -20,7 +21,8 @@ from recal.metrics.calibration_error import (
     fixed_point,
     table_of,
 )
-from recal.metrics.intervals import Interval, classwise_interval
+from recal.metrics.exact import NO_INTERVAL, Interval
+from recal.metrics.intervals import FEWEST_CLUSTERS, classwise_interval, extend_for_few_mistakes, loss_if_wrong
 from recal.metrics.intervals import bootstrap as bootstrap_buckets
 from recal.metrics.resampling import gather
 from recal.metrics.rows import (
@@ -64,6 +66,7 @@ class Evaluation(Mapping[str, float]):
     n_classes : None if only the confidence of each answer was given
     intervals : mapping of metric to (low, high); empty without a bootstrap
     draws : mapping of metric to the number of bootstrap draws behind its interval
+    notes : mapping of metric to why it has no interval, if it has none
     """
 
     values_: Mapping[str, float]
@@ -72,6 +75,7 @@ class Evaluation(Mapping[str, float]):
     n_bins: int
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     draws: Mapping[str, int] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         if name not in self.values_:
@@ -90,6 +94,8 @@ class Evaluation(Mapping[str, float]):
         for name, interval in self.intervals.items():
             rows[name]["interval"] = [_plain(bound) for bound in interval]
             rows[name]["draws"] = self.draws[name]
+        for name, note in self.notes.items():
+            rows[name]["note"] = note
         return {
             "n_samples": self.n_samples,
             "n_classes": self.n_classes,
@@ -107,13 +113,17 @@ class Evaluation(Mapping[str, float]):
             lines[0] += f"; 95 % intervals from {most:,} bootstrap draws{note}"
         for name, value in self.values_.items():
             line = f"  {LABELS[name]:<15}{value:>9.5f}"
-            if name in self.intervals:
-                low, high = self.intervals[name]
-                line += f"   [{low:.5f}, {high:.5f}]"
-            lines.append(line)
+            lines.append(f"{line}   {self.describe_interval(name)}".rstrip())
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def describe_interval(self, name: str) -> str:
+        """The interval of a metric as text, or the reason why there is none; empty without a bootstrap."""
+        if name in self.notes or name not in self.intervals:
+            return self.notes.get(name, "")
+        low, high = self.intervals[name]
+        return f"{low:.5f} to {high:.5f}"
 
 
 def _plain(value: float) -> float | str:
@@ -129,6 +139,7 @@ def evaluate(
     confidences: ArrayLike | None = None,
     n_bins: int = 15,
     classes: Classes = None,
+    clusters: ArrayLike | None = None,
     random_state: int | None = 0,
 ) -> Evaluation:
     """Every metric of `recal.metrics`, with 95 % intervals if bootstrap draws are requested.
@@ -153,6 +164,9 @@ def evaluate(
         For the binned errors.
     classes : sequence of length n_classes, optional
         Names of the columns, in order.
+    clusters : array-like of shape (n_samples,), optional
+        Names of rows that belong together, such as frames of one video or samples of one patient. Intervals then
+        resample whole clusters; they are wider, because rows of one cluster are not independent.
     random_state : int or None
         Seed of the draws.
 
@@ -186,13 +200,35 @@ def evaluate(
     values = _values(rows, width, mass, classwise)
     if not draws:
         return Evaluation(values, n, k, n_bins)
-    rng = np.random.default_rng(random_state)
-    found = bootstrap_buckets(gather(rows, edges), values, width, mass, draws, rng)
-    used = dict.fromkeys(found, draws)
+    groups = None if clusters is None else check_clusters(clusters, n)
+    intervals, used, notes = _intervals(rows, pair, values, (width, mass), draws, groups, random_state)
+    return Evaluation(values, n, k, n_bins, intervals, used, notes)
+
+
+def _intervals(
+    rows: RowScores,
+    pair: tuple[Floats, Labels] | None,
+    values: dict[str, float],
+    tables: tuple[BinTable, BinTable],
+    draws: int,
+    clusters: NDArray[np.intp] | None,
+    random_state: int | None,
+) -> tuple[dict[str, Interval], dict[str, int], dict[str, str]]:
+    """Intervals, numbers of draws and notes of all metrics."""
+    edges, rng = tables[0].edges, np.random.default_rng(random_state)
+    n_clusters = len(rows) if clusters is None else int(clusters.max()) + 1
+    if clusters is not None and n_clusters < FEWEST_CLUSTERS:
+        note = f"no interval: {n_clusters} clusters, at least {FEWEST_CLUSTERS} are needed"
+        return dict.fromkeys(values, NO_INTERVAL), dict.fromkeys(values, 0), dict.fromkeys(values, note)
+    intervals = bootstrap_buckets(gather(rows, edges, clusters), values, *tables, draws, rng)
+    used = dict.fromkeys(intervals, draws)
+    loss = None
     if pair is not None:
-        found["classwise_ece"], used["classwise_ece"] = classwise_interval(*pair, rows, edges, draws, rng)
-    intervals = {name: _including(values[name], found[name]) for name in values}
-    return Evaluation(values, n, k, n_bins, intervals, used)
+        classwise = classwise_interval(*pair, rows, edges, draws, rng, clusters)
+        intervals["classwise_ece"], used["classwise_ece"] = classwise
+        loss = loss_if_wrong(pair[0], rows.confidence)
+    intervals, notes = extend_for_few_mistakes(rows, values, intervals, clusters, loss)
+    return {name: _including(values[name], intervals[name]) for name in values}, used, notes
 
 
 def _weighted(pair: tuple[Floats, Labels] | None, rows: RowScores, n_bins: int, weights: Vector) -> dict[str, float]:
@@ -231,6 +267,8 @@ def _values(
 
 def _including(value: float, interval: Interval) -> Interval:
     """Extend an interval to its value: a small calibration error is mostly noise and may lie above its interval."""
+    if math.isnan(interval[0]):
+        return interval
     return min(interval[0], value), max(interval[1], value)
 
 
