@@ -198,7 +198,8 @@ class Comparison:
         draws = self.paired[metric][[index, base]]
         one, two = draws.mean(axis=1).tolist()
         spread = draws.std(axis=1)
-        correlation = float(np.corrcoef(draws)[0, 1]) if (spread > 0).all() else 0.0
+        # Draws of two errors share the noise of the bins, so their correlation is too high; the cube shrinks it.
+        correlation = float(np.corrcoef(draws)[0, 1]) ** 3 if (spread > 0).all() else 0.0
         if np.array_equal(draws[0], draws[1]):
             return (0.0, 0.0)
         first, (low, high) = self.intervals[metric][index], self.intervals[metric][base]
