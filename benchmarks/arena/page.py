@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.arena.scores import JUDGED, Scores
-from benchmarks.arena.summary import BY_MISTAKES, PANEL, Problem, summarise
+from benchmarks.arena.summary import BY_MISTAKES, PANEL, Problem, summarise, win_rates_chart
 from recal.comparison.tables import markdown_table
+from recal.reporting.chart import svg
 
 PACKAGES = (
     "numpy", "scikit-learn", "probmetrics", "netcal", "mlxtend", "aeon", "river", "pydataset", "rdata",
@@ -65,7 +66,7 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], built: int, fol
         "mistakes in the calibration set", BY_MISTAKES, everything["kept"], [n for n in SHORT if n in names]
     )
     lines += ["## Data sets", "", *_data_sets(about), ""]
-    draw(everything, names, folder / "arena.svg")
+    draw(everything["kept"], names, folder / "arena.svg")
     path = folder / "arena.md"
     path.write_text("\n".join(lines))
     return path
@@ -149,27 +150,10 @@ def _versions() -> str:
     return ", ".join(found)
 
 
-def draw(everything: dict[str, list[Problem]], names: Sequence[str], path: Path) -> None:
-    """Draw win rates with their intervals, answers kept and free, the best at the top."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "arena"  # the same picture from the same scores
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(10, 0.26 * len(names) + 1.2), layout="constrained")
-    for axis, (mode, problems) in zip(axes, everything.items()):
-        lines = {name: summarise(problems, name) for name in names}
-        order = sorted(names, key=lambda name: lines[name].wins)
-        for place, name in enumerate(order):
-            low, high = lines[name].wins_interval
-            colour = "tab:red" if name in JUDGED else "tab:blue" if name in PANEL else "tab:grey"
-            axis.plot([low, high], [place, place], color=colour, linewidth=1.5)
-            axis.plot(lines[name].wins, place, "o", color=colour, markersize=5)
-        axis.set_yticks(range(len(order)), order, fontsize=8)
-        axis.set_xlim(0, 100)
-        axis.axvline(50, color="lightgrey", linewidth=0.8, zorder=0)
-        axis.set_xlabel("comparisons won, % (95 % interval by data set)")
-        axis.set_title(f"answers {mode}", fontsize=10)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+def draw(problems: list[Problem], names: Sequence[str], path: Path, most: int = 14) -> None:
+    """Draw win rates with their intervals, predictions kept: the best methods, temperature scaling and the model."""
+    lines = {name: summarise(problems, name) for name in names}
+    order = sorted(names, key=lambda name: -lines[name].wins)
+    shown = [name for place, name in enumerate(order) if place < most or name in ("ts", "none")]
+    chart = win_rates_chart([(name, lines[name].wins, *lines[name].wins_interval) for name in shown])
+    path.write_text(svg(chart, alone=True) + "\n", encoding="utf-8")

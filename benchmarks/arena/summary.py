@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.reporting import chart as figure
+
 # What a method is compared with: the model as it is and twelve methods of the literature.
 PANEL = (
     "none", "ts", "ets", "vs", "svs", "sms", "dir-odir", "platt", "beta", "isotonic", "histogram", "irm", "spline",
@@ -84,3 +86,19 @@ def interval(problems: Sequence[Problem], values: NDArray[np.float64]) -> tuple[
     drawn = sums[rng.integers(0, len(sums), (_DRAWS, len(sums)))].sum(axis=1)
     low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
     return float(low), float(high)
+
+
+def win_rates_chart(rows: Sequence[tuple[str, float, float, float]]) -> figure.Chart:
+    """Return the figure of the page: name, win rate, low and high of each method, in percent, best first."""
+    size = len(rows)
+    marks: list[figure.Mark] = [figure.Line((50, 50), (0, size), "ideal", "as many wins as losses")]
+    for index, (name, rate, low, high) in enumerate(rows):
+        y = size - index - 0.5
+        words = f"{name}: {rate:.1f} % [{low:.1f}, {high:.1f}]"
+        marks.append(figure.Line((low, high), (y, y), "whisker", words))
+        style = "dot after" if name in ("auto", "ensemble") else "dot plain"
+        marks.append(figure.Dots((rate,), (y,), style, (words,), 4.5))
+    names = tuple((size - index - 0.5, name) for index, (name, *_) in enumerate(rows))
+    x = figure.Axis(10, 95, "comparisons won", tuple((value, f"{value:g} %") for value in figure.ticks(10, 95, 6)))
+    title = "Win rate in pairwise comparisons, predictions kept"
+    return figure.Chart(title, x, figure.Axis(0, size, "", names, grid=False), marks, height=72 + 20 * size, left=166)
