@@ -28,10 +28,8 @@ TEMPERATURE = {
     "class": "TemperatureScaling",
     "params": {},
     "state": {
-        "beta_": 0.5,
-        "temperature_": 2.0,
+        "map_": {"$": "map", "name": "Temperature", "fields": {"beta": 0.5}},
         "converged_": True,
-        "plan_": {**PLAN, "steps": []},
         "classes_": {"$": "array", "array": "a0"},
     },
 }
@@ -51,7 +49,7 @@ BLEND = {
     "gated_offsets": [],
     "answers": "kept",
 }
-BLENDED = {**TEMPERATURE, "state": {**TEMPERATURE["state"], "plan_": {**PLAN, "steps": [], "blend": BLEND}}}
+BLENDED = {**RECAL, "state": {**RECAL["state"], "plan_": {**PLAN, "steps": [], "blend": BLEND}}}
 CLASSES = struct.pack("<2q", 0, 1)
 ARRAYS = {"a0": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}
 
@@ -81,6 +79,13 @@ def _state(name: str, value: Any) -> bytes:
 
 def _array(**entry: Any) -> bytes:
     return pack(TEMPERATURE, {"a0": {**ARRAYS["a0"], **entry}})
+
+
+_MAP = TEMPERATURE["state"]["map_"]
+
+
+def _map(name: str, value: Any) -> bytes:
+    return changed(TEMPERATURE, "state", "map_", name, to=value)
 
 
 def _blend(name: str, value: Any) -> bytes:
@@ -139,7 +144,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "said-twice": (lambda: pack(json.dumps(TEMPERATURE)[:-1] + ', "version": 1}'), "names a thing twice"),
     "deep-header": (lambda: pack("", text=f'{{"__metadata__": {_deep}}}'.encode()), "nested too deep"),
     "deep-inner": (lambda: pack(f'{{"version": 1, "kind": "plan", "plan": {_deep}}}'), "nested too deep"),
-    "deep-value": (lambda: _state("beta_", _nested), "more than 40 deep"),
+    "deep-value": (lambda: _state("converged_", _nested), "more than 40 deep"),
     "endless-number": (
         lambda: pack(json.dumps(TEMPERATURE).replace("0.5", "9" * 5_000, 1)),
         "not a file that recal can use",
@@ -172,16 +177,16 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "no-classes": (lambda: _state("classes_", None), "list of distinct classes"),
     "one-class": (lambda: _array(shape=[1], data_offsets=[0, 8])[:-8], "at least two classes"),
     "same-class-twice": (lambda: pack(TEMPERATURE, data=bytes(16)), "distinct classes"),
-    "plan-is-a-number": (lambda: _state("plan_", 3), "must be a plan"),
+    "plan-is-a-number": (lambda: changed(RECAL, "state", "plan_", to=3), "must be a plan"),
     "history-of-nonsense": (
         lambda: changed(RECAL, "state", "history_", to=[{"a": 1}]),
         "not a file that recal can use",
     ),
     # tagged values
-    "unknown-tag": (lambda: _state("beta_", {"$": "call", "function": "os.system"}), "marked as 'call'"),
-    "tag-is-a-list": (lambda: _state("beta_", {"$": []}), "marked as"),
-    "tag-with-extras": (lambda: _state("beta_", {"$": "float", "value": "nan", "x": 1}), "must have the fields"),
-    "float-of-words": (lambda: _state("beta_", {"$": "float", "value": "1e999"}), "nan, inf or -inf"),
+    "unknown-tag": (lambda: _state("converged_", {"$": "call", "function": "os.system"}), "marked as 'call'"),
+    "tag-is-a-list": (lambda: _state("converged_", {"$": []}), "marked as"),
+    "tag-with-extras": (lambda: _state("converged_", {"$": "float", "value": "nan", "x": 1}), "must have the fields"),
+    "float-of-words": (lambda: _state("converged_", {"$": "float", "value": "1e999"}), "nan, inf or -inf"),
     "array-not-there": (lambda: _state("classes_", {"$": "array", "array": "a9"}), "array 'a9' that is not there"),
     "array-nobody-wants": (
         lambda: pack(
@@ -204,7 +209,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         "shape",
     ),
     "dict-with-unhashable-key": (
-        lambda: _state("beta_", {"$": "dict", "items": [[[1], 2]]}),
+        lambda: _state("converged_", {"$": "dict", "items": [[[1], 2]]}),
         "not a file that recal can use",
     ),
     # plans
@@ -229,6 +234,16 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         "must be a spec",
     ),
     "transform-without-name": (lambda: changed(RECAL, "state", "plan_", "steps", 0, "transform", to=""), "name"),
+    # maps
+    "map-is-a-number": (lambda: _state("map_", 3), "map"),
+    "map-of-no-such-name": (lambda: _map("name", "os.system"), "os.system"),
+    "map-of-another-method": (lambda: _state("map_", {**_MAP, "name": "Affine"}), "fields|Affine"),
+    "map-without-fields": (lambda: _map("fields", {}), "fields"),
+    "map-with-extras": (lambda: _map("fields", {"beta": 0.5, "code": "x"}), "fields"),
+    "map-negative-beta": (lambda: _map("fields", {"beta": -1.0}), "beta"),
+    "map-infinite-beta": (lambda: _map("fields", {"beta": {"$": "float", "value": "inf"}}), "beta"),
+    "map-beta-as-text": (lambda: _map("fields", {"beta": "0.5"}), "beta"),
+    "map-beta-true": (lambda: _map("fields", {"beta": True}), "beta"),
     # blends
     "blend-is-a-number": (lambda: changed(BLENDED, "state", "plan_", "blend", to=1), "a plan's blend must have own"),
     "blend-with-extras": (lambda: _blend("code", "x"), "a plan's blend must have own"),

@@ -36,7 +36,7 @@ def test_every_reader_reads_the_honest_files_that_the_fuzzer_begins_with():
 
 
 def test_calibrators_with_values_changed_at_random_are_refused_or_answer():
-    counts, faults = module("mutate_calibrators").run(60.0, seed=1, most=60)
+    counts, faults = module("mutate_calibrators").run(60.0, seed=1, most=120)
     assert not faults, faults[0]
     assert counts["refused"] > 10
     assert counts["answered"] > 3
