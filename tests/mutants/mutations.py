@@ -32,6 +32,8 @@ _MIX = "unit/decisions/test_class_mix.py"
 _ATOMIC = "unit/files/test_atomic.py"
 _REFUSAL = "unit/cli/test_decide_watch.py::test_decide_refuses_the_samples_of_the_fit_from_views_and_from_probabilities"
 _LIMITS = "unit/files/test_limits.py"
+_LEDGER = "unit/files/test_ledger.py"
+_BLOCKS = "unit/collecting/test_blocks.py"
 _GROUPS = "parity/test_reference.py::test_saturated_fit parity/test_reference.py::test_groups"
 
 MUTATIONS = tuple(
@@ -213,6 +215,10 @@ MUTATIONS = tuple(
             "needed > 10**15 + (allowed := allowance(size))",
             _LIMITS,
         ),
+        ("files/ledger.py", "if int(line[:8], 16) == zlib.crc32(text) else None", "if text else None", _LEDGER),
+        ("files/ledger.py", "or checksum(values) != sums[block]", "", _LEDGER),
+        ("collecting/sinks/store.py", '["sums"] == record["sums"]', '["rows"] == record["rows"]', _LEDGER),
+        ("collecting/sinks/store.py", "if not self.token.is_valid():", "if False:", _BLOCKS),
         ("files/atomic.py", 'partial.open("xb")', 'target.open("wb")', _ATOMIC),
         ("files/atomic.py", "partial.unlink(missing_ok=True) if", "None if", _ATOMIC),
         ("files/atomic.py", "Path(os.path.realpath(path))", "Path(path)", _ATOMIC),
@@ -221,8 +227,8 @@ MUTATIONS = tuple(
         ("files/probabilities.py", "sure, int(fitted))", "sure, 0)", _SAME),
         (
             "files/encoding.py",
-            "if not isinstance(values, dict) or not needed <= set(values) <= known | former:",
-            "if not isinstance(values, dict) or set(values) != known:",
+            "if not isinstance(values, dict) or not needed <= set(values) <= names:",
+            "if not isinstance(values, dict) or set(values) != names:",
             _RULE,
         ),
         # runtimes

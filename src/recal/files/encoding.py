@@ -150,7 +150,6 @@ class Decoder:
     arrays: Mapping[str, NDArray[Any]]
     transforms: Mapping[str, Callable[[Any], Any]]
     records: Sequence[type[Any]] = ()
-    former: Mapping[str, frozenset[str]] = field(default_factory=dict)  # records' fields that are no more
     used_arrays: set[str] = field(default_factory=set)
     named: dict[str, Transform] = field(default_factory=dict)
 
@@ -196,8 +195,6 @@ class Decoder:
 
     def blend(self, body: Any) -> Blend:
         """Return the blend of a plan; Blend itself refuses what no blend may hold."""
-        if isinstance(body, dict):  # files of 1.0.0rc1 know of no mixture
-            body = {"mixture": 0.0, "gated_mixture": 0.0, **body}
         if not isinstance(body, dict) or set(body) != {field.name for field in fields(Blend)}:
             raise FileError(f"a plan's blend must have {', '.join(field.name for field in fields(Blend))}")
         lists = [body[name] for name in ("weights", "offsets", "gated_offsets")]
@@ -293,13 +290,12 @@ def _read_record(decoder: Decoder, body: dict[str, Any], depth: int) -> Any:
     family = {record.__name__: record for record in decoder.records}.get(body["name"])
     if family is None:
         raise FileError(f"it holds a {body['name']!r}, which this recal does not have")
-    values, known = decoder.decode(body["fields"], depth), {one.name for one in fields(family)}
-    # What has a default may be missing: the file was written before it was there. What is gone is left out.
+    values, names = decoder.decode(body["fields"], depth), {one.name for one in fields(family)}
+    # A field with a default may be missing, so that a later version can add fields.
     needed = {one.name for one in fields(family) if one.default is MISSING and one.default_factory is MISSING}
-    former = decoder.former.get(body["name"], frozenset())
-    if not isinstance(values, dict) or not needed <= set(values) <= known | former:
-        raise FileError(f"a {body['name']} must have the fields {', '.join(sorted(known))}")
-    return family(**{name: value for name, value in values.items() if name in known})
+    if not isinstance(values, dict) or not needed <= set(values) <= names:
+        raise FileError(f"a {body['name']} must have the fields {', '.join(sorted(names))}")
+    return family(**values)
 
 
 def _read_map(decoder: Decoder, body: dict[str, Any], depth: int) -> Map:

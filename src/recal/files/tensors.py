@@ -76,9 +76,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], b
         # A truth value is a byte of 0 or 1; other bytes would behave as both true and false.
         if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
             raise FileError(f"the array {name!r} holds truth values that are neither true nor false")
-    told = inner.pop(_DIGEST, None)  # files of 1.0.0rc1 have none
-    plain = header["__metadata__"][_KEY].removesuffix(_seal(told)) + "}"
-    return inner, arrays, told is None or told == _digest(plain, arrays)
+    digest = inner.pop(_DIGEST, None)  # a file that was not written by `save` may have none
+    plain = header["__metadata__"][_KEY].removesuffix(_seal(digest)) + "}"
+    return inner, arrays, digest is None or digest == _digest(plain, arrays)
 
 
 def _sealed(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from recal.errors import FileError, InputError, NotFittedError
 from recal.files.encoding import Decoder, Encoder
-from recal.saving.contents import check_types, current_names
+from recal.saving.contents import check_types
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
@@ -52,7 +52,6 @@ def restore_classifier(
     if set(settings) & set(_GIVEN_AGAIN) or not (model is None or isinstance(model, str)):
         raise FileError("a classifier's model and code cannot come from a file")
     settings = {key: decoder.decode(value) for key, value in settings.items()}
-    settings = current_names(CalibratedClassifier, settings)
     check_types(CalibratedClassifier, settings)
     calibrator, pool = restore_calibrator(inner, decoder), decoder.decode(header.get("pool"))
     if not isinstance(pool, list) or not all(callable(transform) for transform in pool):

@@ -17,23 +17,6 @@ if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
 
 
-# What parameters were called in files that 1.0.0rc1 wrote.
-_RENAMED = {
-    "smooth": "penalty",
-    "smoothing": "penalty",
-    "ridge": "penalty",
-    "lambdas": "penalty",
-    "mus": "intercept_penalty",
-    "seed": "random_state",
-}
-
-
-def current_names(family: type, params: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters under the names that the class has for them now."""
-    known = inspect.signature(family).parameters
-    return {key if key in known else _RENAMED.get(key, key): value for key, value in params.items()}
-
-
 def check_params(family: type[Calibrator], params: dict[str, Any]) -> None:
     """Refuse parameters that the constructor does not have, or not with such a value."""
     name, known = family.__name__, inspect.signature(family).parameters

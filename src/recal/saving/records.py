@@ -24,8 +24,6 @@ RECORDS: tuple[type[Any], ...] = (
     Preprocessing,
     SignalTable,
 )
-# Fields of earlier versions, which are read and left out.
-FORMER: dict[str, frozenset[str]] = {"Profile": frozenset(["estimators"])}
 # What a calibrator may carry, by the attribute's name.
 ATTACHED: dict[str, type[Any]] = {
     "decision_": DecisionRule,

@@ -18,7 +18,7 @@ from recal.files.tensors import read_tensors, write_tensors
 from recal.files.urls import as_path
 from recal.plan import Plan
 from recal.saving.classifiers import encode_classifier, give_code, restore_classifier
-from recal.saving.records import FORMER, RECORDS
+from recal.saving.records import RECORDS
 from recal.transforms.pool import Own, by_name
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def load(
     given = by_name(() if transforms is None else transforms)
     try:
         header, arrays, as_written = read_tensors(source)
-        decoder = Decoder(arrays, given, RECORDS, FORMER)
+        decoder = Decoder(arrays, given, RECORDS)
         loaded = _restore(header, decoder)
         if unused := set(arrays) - decoder.used_arrays:
             raise FileError(f"it holds arrays that nothing refers to: {', '.join(sorted(unused)[:3])}")
@@ -191,7 +191,7 @@ def _is_calibrator(value: Any) -> bool:
 
 
 def _restore_calibrator(header: dict[str, Any], decoder: Decoder, inside: tuple[str, ...] = ()) -> Calibrator:
-    from recal.saving.contents import check_params, check_state, current_names
+    from recal.saving.contents import check_params, check_state
 
     name, params, state = header.get("class"), header.get("params"), header.get("state")
     family = calibrator_named(name) if isinstance(name, str) else None
@@ -200,7 +200,7 @@ def _restore_calibrator(header: dict[str, Any], decoder: Decoder, inside: tuple[
     if not isinstance(params, dict) or not isinstance(state, dict):
         raise FileError("`params` and `state` must be objects")
     # Item by item: a dict at this level may not be one of the encoder's tagged values.
-    params = current_names(family, {key: decoder.decode(value) for key, value in params.items()})
+    params = {key: decoder.decode(value) for key, value in params.items()}
     state = {key: _restore_state(key, value, decoder, inside) for key, value in state.items()}
     check_params(family, params)
     check_state(family, state)

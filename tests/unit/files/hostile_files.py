@@ -47,6 +47,8 @@ BLEND = {
     "gate": 0.99,
     "gated_own": 1.0,
     "gated_offsets": [],
+    "mixture": 0.0,
+    "gated_mixture": 0.0,
     "answers": "kept",
 }
 BLENDED = {**RECAL, "state": {**RECAL["state"], "plan_": {**PLAN, "steps": [], "blend": BLEND}}}

@@ -284,15 +284,6 @@ def test_a_header_whose_length_begins_like_another_kind_of_file_is_read(tmp_path
     assert load(path) == Plan(start=0.5)
 
 
-def test_parameters_under_their_names_of_the_release_candidate_are_understood():
-    from recal.calibrators import MatrixScaling, PlattScaling, VectorScaling
-    from recal.saving.contents import current_names
-
-    assert current_names(PlattScaling, {"smooth": 0.2, "answers": "kept"}) == {"penalty": 0.2, "answers": "kept"}
-    assert current_names(VectorScaling, {"ridge": 1.0}) == {"penalty": 1.0}
-    assert current_names(MatrixScaling, {"lambdas": 1.0, "mus": 2.0}) == {"penalty": 1.0, "intercept_penalty": 2.0}
-
-
 def test_one_changed_bit_of_an_array_is_noticed(tmp_path):
     """A bit of a weight makes other probabilities, and each value may still be a possible one."""
     rng = np.random.default_rng(0)
