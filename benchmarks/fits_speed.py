@@ -19,7 +19,7 @@ from benchmarks.contestants import installed, of_probmetrics, of_sklearn
 from benchmarks.measuring import bare_sum, made_up, real_views, take_turns
 from benchmarks.ratios import Ratio, table
 from recal import ReCal, TemperatureScaling, Views, ViewStacking
-from recal.engine.replay import calibrate_arrays, calibrated_scales
+from recal.maps.replay import calibrate_arrays, calibrated_scales
 
 SIZES = ((5000, 10), (5000, 100), (25_000, 1000))
 # By how much made-up logits are multiplied: their best beta is then as many times smaller.

@@ -16,8 +16,9 @@ import numpy as np
 import onnxruntime
 
 from recal import Plan, ReCal, Step, Views, read_views
-from recal.engine.replay import calibrate_arrays
-from recal.export.heads import Head, head_model
+from recal.export.calibration import calibration_of
+from recal.export.traced_calibration import calibration_model
+from recal.maps.replay import calibrate_arrays
 
 STEPS, REPEATS = 162, 9
 
@@ -58,7 +59,7 @@ def open_session(model: str | bytes) -> onnxruntime.InferenceSession:
 
 def compare(plan: Plan, logits: np.ndarray, seen: np.ndarray, n: int) -> None:
     """Print what n rows at a time cost."""
-    session = open_session(head_model(Head(plan), logits.shape[1]).SerializeToString())
+    session = open_session(calibration_model(calibration_of(plan), logits.shape[1]).SerializeToString())
     batches = [(logits[i : i + n], np.ascontiguousarray(seen[:, i : i + n])) for i in range(0, len(logits), n)]
     feeds = [{"logits": own, "transformed": views} for own, views in batches]
     worst = max(

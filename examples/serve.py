@@ -2,18 +2,19 @@
 
     pip install 'recal-calibration[onnx]' fastapi uvicorn
     recal export calibration.recal --model net.onnx --accept 0.97 --out calibrated.onnx
-    python examples/serve.py calibrated.onnx --follow --threshold 0.97
+    python examples/serve.py calibrated.onnx --follow
 
 POST /predict takes one input as the raw bytes of an array in the file's dtype and shape, or as JSON {"input": [...]},
-and answers {"prediction", "confidence", "accept", "passes"}; `accept` is false where a person should look, and null
-where the file has no threshold. What is no input is answered by 400 or 413, what the calibration does not take (floats
-above white, for instance) by 422. GET /health says whether the service answers, GET /metrics what it has seen
-(Prometheus text). Requests that come together are answered together; when the queue is full the answer is 503 at once,
-so that nobody waits for what will not come.
+and answers {"prediction", "label", "confidence", "accept", "passes"}. `prediction` is the index of the class and
+`label` its name; names and thresholds come from the file's metadata. `accept` is false if a person should look, and
+null if the file has no threshold. An input that cannot be read gets 400 or 413; one that the calibration does not take
+(floats above white, for instance) gets 422. GET /health says whether the service is up and how inputs must be prepared;
+GET /metrics gives counts and rates (Prometheus text). Requests that arrive together are answered together. When the
+queue is full, the answer is 503 at once.
 
 `recal export` writes the profile of the fit beside the file (calibrated.profile.recal). With it the service compares
-the model's logits, an output of the file, with those of the fit. With --follow it lets confidences follow damage: the
-last 1,000 answers are judged together, anew after each 100. Answers never change.
+the model's logits, an output of the file, with those of the fit. With --follow, confidences follow damage: the last
+1,000 inputs are judged together, again after each 100. Predictions never change.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Service:
     queue_size: int
     profile: Any = None
     follow: bool = False
-    threshold: float | None = None
+    thresholds: np.ndarray | None = None
     seen: Seen = field(default_factory=Seen)
 
     def __post_init__(self) -> None:
@@ -106,8 +107,12 @@ class Service:
             raise SystemExit(f"{self.file} does not give the model's logits, which are watched; export it again.")
         if self.follow and self.profile is None:
             raise SystemExit("--follow needs the profile that `recal export` writes beside the file, or --profile.")
-        if self.follow and "accept" in self.outputs and self.threshold is None:
-            raise SystemExit("--follow changes confidences: give the threshold of `accept` again as --threshold.")
+        self.metadata = metadata_of(self.session)
+        self.classes = self.metadata.get("classes")
+        if self.thresholds is None and (limits := self.metadata.get("thresholds")) is not None:
+            self.thresholds = np.array([math.inf if limit is None else limit for limit in limits])
+        if self.follow and "accept" in self.outputs and self.thresholds is None:
+            raise SystemExit(f"{self.file} does not say its threshold, which --follow needs; pass --threshold.")
         self.window: deque[Any] = deque(maxlen=WINDOW)
         self.due = ANEW
         self.queue: asyncio.Queue[tuple[np.ndarray, asyncio.Future[dict[str, Any]]]] = asyncio.Queue(self.queue_size)
@@ -179,12 +184,13 @@ class Service:
         if self.profile is not None and taken.any():
             self._look_at(found["logits"][taken])
             if self.follow:
-                sure, accept = self._followed(found["probs"], sure, accept)
+                sure, accept = self._followed(found["probs"], found["prediction"], sure, accept)
         seen.confidence += float(sure[taken].sum())
         seen.accepted += int(taken.sum()) if accept is None else int(accept[taken].sum())
         return [
             {
                 "prediction": int(found["prediction"][row]),
+                "label": self._label(int(found["prediction"][row])),
                 "confidence": float(sure[row]),
                 "accept": None if accept is None else bool(accept[row]),
                 "passes": int(found["passes"][row]) if "passes" in found else 1,
@@ -207,7 +213,13 @@ class Service:
         if self.due <= 0 or self.seen.condition is None:
             self.seen.condition, self.due = self.profile.condition(np.stack(self.window)), ANEW
 
-    def _followed(self, probs: np.ndarray, sure: np.ndarray, accept: Any) -> tuple[np.ndarray, Any]:
+    def _label(self, prediction: int) -> Any:
+        """Return the name of a class; its index if the file holds no names."""
+        return prediction if self.classes is None or prediction < 0 else self.classes[prediction]
+
+    def _followed(
+        self, probs: np.ndarray, predictions: np.ndarray, sure: np.ndarray, accept: Any
+    ) -> tuple[np.ndarray, Any]:
         """Let confidences follow the window's condition; inputs unlike all of the fit's are never accepted."""
         from recal.decisions.watching.result import followed_confidences, to_the_power
 
@@ -215,15 +227,32 @@ class Service:
         given, followed = probs[rows].astype(np.float64), sure.astype(np.float64)
         given /= given.sum(axis=1, keepdims=True)
         followed[rows] = followed_confidences(followed[rows], given, to_the_power(given, condition.ratio))
-        if self.threshold is None:
+        if self.thresholds is None:
             return followed, accept
-        return followed, (followed >= self.threshold) & (not condition.unlike)
+        limits = self.thresholds[predictions] if len(self.thresholds) > 1 else self.thresholds[0]
+        return followed, (followed >= limits) & (not condition.unlike)
 
     def _watch_anew(self) -> None:
         if self.profile is not None:
             from recal.decisions import StreamWatch
 
             self.seen.watch = StreamWatch(self.profile, use_views=False)
+
+
+def metadata_of(session: onnxruntime.InferenceSession) -> dict[str, Any]:
+    """Return what `recal export` wrote into the file besides the graph: classes, thresholds, preprocessing."""
+    stored = session.get_modelmeta().custom_metadata_map
+    return {name.removeprefix("recal_"): json.loads(text) for name, text in stored.items() if name.startswith("recal_")}
+
+
+def preparation(metadata: dict[str, Any]) -> str | None:
+    """Return how inputs must be prepared before they are sent: resizing and cropping are not part of the file."""
+    stored = metadata.get("preprocessing", {})
+    steps = {name: stored[name] for name in ("read", "pixels", "resize", "crop", "seconds") if name in stored}
+    if not steps:
+        return None
+    listed = ", ".join(f"{name} {value}" for name, value in steps.items())
+    return f"Files were read with {listed} at the fit. This is not part of the ONNX file: do the same before sending."
 
 
 def make_app(service: Service) -> FastAPI:
@@ -241,7 +270,8 @@ def make_app(service: Service) -> FastAPI:
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "file": service.file.name, "waiting": service.queue.qsize()}
+        waiting, needed = service.queue.qsize(), preparation(service.metadata)
+        return {"status": "ok", "file": service.file.name, "waiting": waiting, "preparation": needed}
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -264,7 +294,7 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="what `recal export --model` wrote")
     parser.add_argument("--profile", type=Path, help="of the fit; by default what `recal export` wrote beside the file")
     parser.add_argument("--follow", action="store_true", help="let confidences follow damage")
-    parser.add_argument("--threshold", type=float, help="with --follow: accept answers from this confidence on")
+    parser.add_argument("--threshold", type=float, help="with --follow: another threshold than the file's")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--max-batch", type=int, default=32)
@@ -277,7 +307,10 @@ def main() -> None:
         profile = recal.load(path)
     import uvicorn
 
-    service = Service(given.file, given.max_batch, given.queue, profile, given.follow, given.threshold)
+    thresholds = None if given.threshold is None else np.array([given.threshold])
+    service = Service(given.file, given.max_batch, given.queue, profile, given.follow, thresholds)
+    if (needed := preparation(service.metadata)) is not None:
+        print(needed)
     # A client that sends its request slowly must not keep the service from ending.
     ending = {"timeout_graceful_shutdown": GRACE_SECONDS}
     uvicorn.run(make_app(service), host=given.host, port=given.port, log_level="warning", **ending)

@@ -40,7 +40,7 @@ _HOMES = {
     "reliability_diagram": "reporting.plots",
     "CalibratedClassifier": "collecting.classifier",
     "CalibratedModule": "export.torch_module",
-    "export_onnx": "export.export",
+    "export_onnx": "export.onnx_file",
     "docs_dir": "documentation",
     "load": "saving.saved",
     "save": "saving.saved",

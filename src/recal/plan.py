@@ -9,49 +9,21 @@ from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from recal.checks import Floats
+from recal.engine.reference import ConfidenceAt, Program, Rule, Ties
 from recal.errors import InputError, NotFittedError
+from recal.maps.arrays import soft_log_probs, softmax
+from recal.maps.base import Array, Map, Views, like, namespace, wide
+from recal.maps.steps import step_probs
 from recal.transforms import Transform, as_transform
 from recal.transforms.base import shown
 
-ConfidenceAt = Literal["original", "own"]
-Ties = Literal["float32", "exact"]
+__all__ = ["NEUTRAL", "Answers", "Blend", "ConfidenceAt", "Plan", "Rule", "Step", "Ties", "plan_of"]
 Answers = Literal["kept", "free"]
 
 NEUTRAL = (1.0, 1.0, 1.0, 1.0)
 # How many logits are looked at together: some megabytes as float64.
 _BLOCK = 1_000_000
-
-
-@dataclass(frozen=True)
-class Rule:
-    """The readings of the method that a replay needs, so that it groups as the fit did.
-
-    Parameters
-    ----------
-    confidence_at : {"original", "own"}
-        Where a view's confidence is read: at the original's prediction, or at the view's own maximum.
-    ties : {"float32", "exact"}
-        How confidences are compared: as float32 softmax, where saturated ones are equal, or in log-odds.
-    floor : float or None
-        The smallest probability before a logarithm is taken; None for no floor.
-    """
-
-    confidence_at: ConfidenceAt = "original"
-    ties: Ties = "float32"
-    floor: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.confidence_at not in ("original", "own"):
-            raise InputError(
-                "must be 'original' or 'own'", argument="confidence_at", came=f"got {self.confidence_at!r}"
-            )
-        if self.ties not in ("float32", "exact"):
-            raise InputError("must be 'float32' or 'exact'", argument="ties", came=f"got {self.ties!r}")
-        if self.floor is not None and not (_is_number(self.floor) and 0.0 < self.floor < 0.5):
-            raise InputError("must lie in (0, 0.5) or be None", argument="floor", came=f"got {self.floor!r}")
 
 
 @dataclass(frozen=True)
@@ -83,7 +55,7 @@ class Blend:
         softmax(own x(original) + sum of weight x(view) + offsets),
 
     or, where its confidence softmax(start z) reaches `gate`, softmax(gated_own x(original) + gated_offsets), which
-    needs no view. With answers kept the model's own answer stays the likeliest (`recal.runtime.reference`).
+    needs no view. With answers kept the model's own answer stays the likeliest (`recal.engine.reference`).
 
     Parameters
     ----------
@@ -181,8 +153,7 @@ class Blend:
         return lines
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Map):
     """Scale all logits by `start`, then replay `steps` and scale the original's logits by `finish`, or apply `blend`.
 
     A plan has steps or a blend, never both. Plain temperature scaling is a plan with a start and neither.
@@ -227,6 +198,28 @@ class Plan:
             return tuple(transform for transform, _ in self.blend.weights)
         return tuple(dict.fromkeys(step.transform for step in self.steps if not step.is_neutral))
 
+    @property
+    def keeps_order(self) -> bool:  # type: ignore[override]
+        return self.blend is None
+
+    @property
+    def keeps_answers(self) -> bool:
+        """Whether predictions never change."""
+        return self.blend is None or self.blend.answers == "kept"
+
+    @property
+    def n_classes(self) -> int | None:
+        return None if self.blend is None else self.blend.n_classes
+
+    @property
+    def gate(self) -> float | None:
+        """The confidence from which on no view is computed; None if there is no gate, or no view."""
+        return None if self.blend is None or not self.blend.weights else self.blend.gate
+
+    def with_gate(self, gate: float | None) -> Plan:
+        """Return the same plan with another gate; None computes the views of all samples."""
+        return self if self.blend is None else replace(self, blend=replace(self.blend, gate=gate))
+
     @cached_property
     def unguarded(self) -> Plan:
         """The same plan without the guard: what it gives the model's answer is the confidence in that answer."""
@@ -235,29 +228,69 @@ class Plan:
         return replace(self, blend=replace(self.blend, answers="free"))
 
     @cached_property
-    def program(self) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    def program(self) -> Program:
         """The steps that change something, as arrays: each one's index in `transforms`, and its four betas."""
         index = {transform: number for number, transform in enumerate(self.transforms)}
         steps = [step for step in self.steps if not step.is_neutral]
         views = np.array([index[step.transform] for step in steps], dtype=np.intp)
         return views, np.array([step.betas for step in steps], dtype=np.float64).reshape(-1, 4)
 
-    def needs_views(self, logits: Floats) -> NDArray[np.bool_]:
-        """Say of each sample whether its views must be computed, (n_samples,): its confidence is below the gate.
+    def needs_views(self, logits: Array) -> Array:
+        """Return for each sample whether its views must be computed, (n_samples,): its confidence is below the gate.
 
         Decided from the original's logits alone, row by row, in float64.
         """
         gate = None if self.blend is None else self.blend.gate
         if gate is None or not self.transforms:
-            return np.full(len(logits), bool(self.transforms))
+            return super().needs_views(logits)
+        if not isinstance(logits, np.ndarray):
+            return self._is_below(wide(logits), gate)
         needed = np.empty(len(logits), dtype=bool)
         size = max(1, _BLOCK // logits.shape[1])
         for begin in range(0, len(logits), size):
-            block = np.array(logits[begin : begin + size], dtype=np.float64, order="C")
-            block -= block.max(axis=1, keepdims=True)
-            block *= self.start
-            needed[begin : begin + size] = 1.0 / np.exp(block).sum(axis=1) < gate
+            block = np.ascontiguousarray(logits[begin : begin + size], dtype=np.float64)
+            needed[begin : begin + size] = self._is_below(block, gate)
         return needed
+
+    def _is_below(self, z: Array, gate: float) -> Array:
+        xp = namespace(z)
+        weights = xp.exp((z - xp.max(z, axis=1, keepdims=True)) * self.start)
+        return 1.0 / xp.sum(weights, axis=1) < gate
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        if self.blend is None:
+            return step_probs(self.program, self.start, self.finish, self.rule, z, views)
+        if self.blend.needs_mixture:
+            raise InputError("This plan is part of an ensemble of calibrators", remedy="Use the ensemble itself")
+        return self.blended(z, views)
+
+    def compiled(self, z: Array, views: Views) -> tuple[Array, Array]:
+        from recal.maps.replay import calibrate_arrays
+
+        probs = calibrate_arrays(self, z, np.asarray(views))
+        return probs, probs.max(axis=1)
+
+    def blended(self, z: Array, views: Views = (), mixed: Array | None = None) -> Array:
+        """Return the probabilities of the blend; `mixed` is what an ensemble's mixture gives, where that is part of it.
+
+        Without views, all samples are taken to be above the gate.
+        """
+        blend = self.blend
+        assert blend is not None
+        x = soft_log_probs(z, self.start, blend.epsilon)
+        members = None
+        if mixed is not None and blend.needs_mixture:
+            members = namespace(z).log(mixed * (1.0 - blend.epsilon) + blend.epsilon / z.shape[1])
+        if blend.weights and not views:
+            return softmax(_weighed(x, blend.gated_own, blend.gated_offsets, members, blend.gated_mixture))
+        scores = _weighed(x, blend.own, blend.offsets, members, blend.mixture)
+        for (_, weight), view in zip(blend.weights, views):
+            scores = scores + soft_log_probs(view, self.start, blend.epsilon) * weight
+        if blend.weights and blend.gate is not None:
+            above = _weighed(x, blend.gated_own, blend.gated_offsets, members, blend.gated_mixture)
+            xp = namespace(z)
+            scores = xp.where(xp.expand_dims(self.needs_views(z), axis=1), scores, above)
+        return softmax(scores)
 
     def __str__(self) -> str:
         start = f"Plan: temperature {1 / self.start:.4g}"
@@ -281,6 +314,12 @@ class Plan:
         count = len(self.transforms)
         named = ", ".join(map(shown, self.transforms[:3])) + (", ..." if count > 3 else "")
         return f"{count} view{'' if count == 1 else 's'} ({named})" if count else "no views"
+
+
+def _weighed(x: Array, own: float, offsets: tuple[float, ...], members: Array | None, mixture: float) -> Array:
+    scores = x * own
+    scores = scores + like(x, np.array(offsets)) if offsets else scores
+    return scores if members is None else scores + members * mixture
 
 
 def _range(values: tuple[float, ...]) -> str:

@@ -22,15 +22,14 @@ ROOMS = (
     "errors checks progress schema documentation",
     "engine.kernels",
     "transforms",
-    "views plan",
-    "runtime.reference",  # what a plan means: small work and ties are decided there, so it stands below the engine
+    "views",
     "engine",
-    "maps",
+    "maps plan",
     "files",
     "metrics",
     "calibrators",
     "decisions",
-    "collecting answers export runtime",
+    "collecting answers export",
     "saving",
     "comparison",
     "reporting",
@@ -94,7 +93,7 @@ def imported(path: Path) -> list[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             module = ".".join(part for part in (base, node.module) if part)
-            if module in ("recal", "recal.engine", "recal.runtime"):  # a name stands for its home, a folder for itself
+            if module in ("recal", "recal.engine", "recal.maps"):  # a name stands for its home, a folder for itself
                 found += [(public_homes().get(a.name, f"{module}.{a.name}"), node.lineno) for a in node.names]
             else:
                 found.append((module, node.lineno))

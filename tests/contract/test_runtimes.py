@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -11,25 +11,27 @@ import pytest
 import torch
 
 from recal import Blend, Plan, Step, Views
-from recal.engine import replay
-from recal.export.heads import Head, head_model
-from recal.export.torch_replay import Replay
+from recal.export.calibration import calibration_of
+from recal.export.torch_module import CalibrationLayer
+from recal.export.traced_calibration import calibration_model
+from recal.maps import replay
+from recal.maps.guard import answer
 from recal.plan import Rule
-from recal.runtime import reference
 
 Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
 
 
 def by_torch(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
-    return Replay(plan).by_torch(torch.from_numpy(logits), torch.from_numpy(transformed)).double().softmax(1).numpy()
+    logits_and_confidence = CalibrationLayer(plan).by_torch(torch.from_numpy(logits), torch.from_numpy(transformed))
+    return logits_and_confidence[0].double().softmax(1).numpy()
 
 
 def by_torch_on_the_cpu(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
-    return Replay(plan)(torch.from_numpy(logits), torch.from_numpy(transformed)).double().softmax(1).numpy()
+    return CalibrationLayer(plan)(torch.from_numpy(logits), torch.from_numpy(transformed)).double().softmax(1).numpy()
 
 
 def by_onnx(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
-    model = head_model(Head(plan), logits.shape[1])
+    model = calibration_model(calibration_of(plan), logits.shape[1])
     onnx.checker.check_model(model, full_check=True)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     inputs = {"logits": logits, "transformed": transformed} if plan.transforms else {"logits": logits}
@@ -41,7 +43,7 @@ def by_numba(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndar
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay, "SMALL", 0)
         probs = replay.calibrate_arrays(plan, logits, transformed)
-    np.testing.assert_allclose(probs, reference.calibrated_probs(plan, logits, transformed), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(probs, expected_arrays(plan, logits, transformed), rtol=0, atol=1e-12)
     return probs
 
 
@@ -49,8 +51,13 @@ RUNTIMES: tuple[Runtime, ...] = (by_numba, by_torch, by_torch_on_the_cpu, by_onn
 every_runtime = pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.__name__)
 
 
+def expected_arrays(plan: Plan, logits: np.ndarray, transformed: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """What the plan's map gives in numpy."""
+    return answer(plan, np.float64(logits), [np.float64(view) for view in transformed], kept=plan.keeps_answers)[0]
+
+
 def expected_probs(plan: Plan, views: Views) -> np.ndarray:
-    return reference.calibrated_probs(plan, views.logits, [views.transformed(t) for t in plan.transforms])
+    return expected_arrays(plan, views.logits, [views.transformed(t) for t in plan.transforms])
 
 
 def problem(seed: int, n_classes: int, rule: Rule, dtype: str = "float32") -> tuple[Plan, Views, np.ndarray]:
@@ -209,7 +216,7 @@ def test_long_plans_agree(runtime: Runtime, n_classes: int, near: bool) -> None:
     logits = (rng.normal(size=(12, n_classes)) * rng.choice([1, 6], (12, 1))).astype(np.float32)
     noise = rng.normal(size=(len(plan.transforms), *logits.shape)) * (1e-6 if near else 1.0)
     transformed = (logits + noise).astype(np.float32)
-    expected = reference.calibrated_probs(plan, logits, transformed)
+    expected = expected_arrays(plan, logits, transformed)
     np.testing.assert_allclose(runtime(plan, logits, transformed), expected, rtol=0, atol=1e-6)
 
 
@@ -222,9 +229,9 @@ def test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it(
     assert lifted.any() if answers == "kept" else not lifted.any()
     logits = np.ascontiguousarray(views.logits)
     tensors = torch.from_numpy(logits), torch.from_numpy(np.ascontiguousarray(transformed))
-    np.testing.assert_allclose(Replay(plan).confidence(*tensors).numpy(), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(CalibrationLayer(plan).both(*tensors)[1].numpy(), expected, rtol=0, atol=1e-6)
     session = onnxruntime.InferenceSession(
-        head_model(Head(plan), 5).SerializeToString(), providers=["CPUExecutionProvider"]
+        calibration_model(calibration_of(plan), 5).SerializeToString(), providers=["CPUExecutionProvider"]
     )
     found = session.run(["confidence"], {"logits": logits, "transformed": transformed})[0]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)

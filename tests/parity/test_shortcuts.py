@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from recal import Plan, ReCal, Step, Views
-from recal.engine import replay
-from recal.engine.replay import calibrate_arrays, calibrated_probs, calibrated_scales
+from recal.engine import reference
 from recal.engine.scaled import ScaledLogits
+from recal.maps import replay
+from recal.maps.replay import calibrate_arrays, calibrated_probs, calibrated_scales
 from recal.plan import Rule
-from recal.runtime import reference
 from tests.problems import lossy_views
 
 
@@ -76,7 +76,8 @@ def test_the_replay(k, sharpness, rule, monkeypatch):
     )
     plan = Plan(steps, start=0.8, finish=1.1, rule=rule)
     monkeypatch.setattr(replay, "SMALL", 0)
-    expected = reference.replayed(plan, z, [sample.transformed(t) for t in plan.transforms]).scales
+    seen = [sample.transformed(t) for t in plan.transforms]
+    expected = reference.replayed(plan.program, plan.start, plan.finish, plan.rule, z, seen).scales
     np.testing.assert_array_equal(calibrated_scales(plan, sample), expected)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from recal.calibrators import TemperatureScaling
+from recal.engine.reference import MARGIN, keep_answers
 from recal.engine.same_rows import kept_hashes, seen_among
 from recal.metrics import evaluate
 from recal.metrics.calibration_error import equal_mass_edges, table_of
@@ -19,7 +20,6 @@ from recal.metrics.intervals import (
 )
 from recal.metrics.resampling import gather
 from recal.metrics.rows import equal_width_edges, score
-from recal.runtime.reference import MARGIN, keep_answers
 
 
 def scored(n: int = 300):

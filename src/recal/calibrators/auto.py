@@ -18,6 +18,7 @@ from recal.calibrators.recal import ReCal
 from recal.calibrators.stacking.view_choice import LossGain
 from recal.checks import Labels
 from recal.errors import FewSamplesWarning, InputError
+from recal.maps.base import Map
 from recal.plan import Answers
 from recal.transforms import Transform
 from recal.views import Views
@@ -134,6 +135,11 @@ class AutoCalibration(Calibrator):
         inner.check_state()
         if len(inner.classes_) != n_classes or getattr(self, "plan_", None) != getattr(inner, "plan_", None):
             raise InputError("must have the classes and the plan of its `calibrator_`", subject="AutoCalibration")
+
+    @property
+    def map_(self) -> Map:  # type: ignore[override]
+        """The map of the method that was chosen."""
+        return self.calibrator_.map_
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return self.calibrator_._predict_proba(views)

@@ -42,13 +42,13 @@ from recal.checks import (
     is_single_column,
     looks_like_probabilities,
 )
+from recal.engine.reference import keep_answers
 from recal.engine.same_rows import kept_hashes, row_hashes, sampled_rows, seen_among
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Array, Map, is_array, namespace, wide
 from recal.maps.group_offsets import GroupOffsets
 from recal.maps.guard import answer
 from recal.plan import Answers, Plan
-from recal.runtime.reference import keep_answers
 from recal.schema import check, field_kinds
 from recal.transforms import Transform
 from recal.views import Views

@@ -100,9 +100,9 @@ def apply(
         _name_classes(calibrator, inputs.class_names, calibration)
     from recal import Plan
     from recal.collecting.predictions import Predictions, passes_of, profile_of
-    from recal.engine.replay import answers_of
     from recal.errors import InputError
     from recal.files.probabilities import check_prob_name, write_prob_file
+    from recal.maps.replay import answers_of
 
     in_parts = not out.suffix
     together = follow or class_mix is not None or bool(impossible)

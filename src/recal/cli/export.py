@@ -50,18 +50,18 @@ def export(
 
     source = load_calibration(calibration)
     from recal.errors import InputError
-    from recal.export import export_onnx, export_replay
+    from recal.export import export_calibration, export_onnx
+    from recal.export.calibration import calibration_of
     from recal.export.cost import measure
-    from recal.export.heads import head_of
 
-    head = head_of(source)
+    parts = calibration_of(source)
     of_model = {"shape": shape, "dtype": dtype, **vars(between), "outputs": outputs, "accept": accept}
     with working("Exporting"):
         if model is None:
             if given := [f"--{name}" for name in without_none(**of_model)]:
                 raise InputError(f"{', '.join(given)} describe a model's inputs and outputs: give --model, too.")
             n_classes = classes if classes is not None else len(getattr(source, "classes_", ()))
-            export_replay(source, out, n_classes=classes)
+            export_calibration(source, out, n_classes=classes)
         else:
             opened = _opened(model, trust)
             stored = getattr(source, "preprocessing_", None)
@@ -71,16 +71,18 @@ def export(
             export_onnx(opened, example, out, plan=source, preprocess=prepared, **more)
             n_classes = _n_classes(out)
         kept = _keep_profile(source, out) if model is not None else None
-        cost = measure(out, head, n_classes, with_model=model is not None)
+        cost = measure(out, parts, n_classes, with_model=model is not None)
     if as_json:
-        views = [str(transform) for transform in head.transforms]
-        steps = 0 if head.plan is None else len(head.plan.steps)
+        views = [str(transform) for transform in parts.transforms]
+        steps = len(getattr(parts.map, "steps", ()))
         told = {"file": out, "transforms": views, "steps": steps, "bytes": out.stat().st_size}
         print_json({**told, "ms": cost.whole, "calibration_ms": cost.calibration, "profile": kept})
         return
-    say(f"Written to {out}: {_described(head, model is not None)}.")
+    say(f"Written to {out}: {_described(parts, model is not None)}.")
     if kept is not None:
         say(f"The profile of the fit's inputs is in {kept}: examples/serve.py watches and follows with it.")
+    if model is not None and (reading := _not_in_file(source)):
+        say(f"Not part of the file: {reading}. Prepare inputs in the same way before you pass them.")
     whole = "" if cost.whole is None else f"One answer takes {cost.whole:.3g} ms on one thread here, of which "
     say(f"{whole}{'the' if whole else 'The'} calibration alone takes {cost.calibration:.2g} ms.")
 
@@ -94,16 +96,19 @@ def _keep_profile(source: Any, out: Path) -> Path | None:
     return None if profile is None else save(profile, out.with_suffix(PROFILE))
 
 
-def _described(head: Any, with_model: bool) -> str:
-    plan, views = head.plan, len(head.transforms)
-    if plan is None:
-        shape = type(head.calibrator).__name__
-    else:
-        shape = f"{len(plan.steps)} steps" if plan.blend is None else "a blend"
+def _not_in_file(source: Any) -> str:
+    """Return the options by which files were read, such as --resize 256: the ONNX file starts after them."""
+    stored = getattr(source, "preprocessing_", None)
+    settings = {} if stored is None else stored.options()
+    names = ("read", "pixels", "resize", "crop", "seconds")
+    return " ".join(f"--{name} {settings[name]}" for name in names if name in settings)
+
+
+def _described(calibration: Any, with_model: bool) -> str:
+    shape, views, gate = calibration.describe(), len(calibration.transforms), calibration.gate
     if not with_model:
         return f"{shape}, {views} views; inputs: logits{', transformed' if views else ''}"
-    if head.gated is not None:
-        gate = head.gated.blend.gate
+    if gate is not None:
         return f"{shape}; an answer costs 1 forward pass from a confidence of {gate:g} on, {1 + views} below"
     return f"{shape}, {views} views; each answer costs {1 + views} forward pass{'es' if views else ''}"
 
@@ -113,7 +118,11 @@ def _opened(model: Path, trust: str | None) -> Any:
     from recal.errors import FileError, InputError
 
     if model.suffix.lower() not in (".onnx", ".pt2"):
-        raise InputError(f"--model of recal export takes an .onnx file, or a .pt2 file of torch.export, got {model}.")
+        raise InputError(
+            f"recal export takes an .onnx file, or a .pt2 file of torch.export, got {model}",
+            remedy="Convert the model to ONNX first (skl2onnx does so for scikit-learn), or leave out --model to write "
+            "the calibration alone, which takes the model's logits",
+        )
     if not model.is_file():
         raise FileError(missing(model))
     if model.suffix.lower() == ".onnx":
@@ -144,7 +153,7 @@ def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> A
                 "Leave the option out, or collect and fit again."
             )
     if isinstance(model, Path):
-        from recal.export.pieces import example_of, read_model
+        from recal.export.network import example_of, read_model
 
         return None if sizes is None and kind is None else example_of(read_model(model), kind, sizes)
     if sizes is None:
@@ -168,7 +177,7 @@ def _dtype(name: str) -> Any:
 
 def _n_classes(path: Path) -> int:
     from recal.export.graph import onnx
-    from recal.export.pieces import sizes
+    from recal.export.network import sizes
 
     return sizes(next(value for value in onnx.load(path).graph.output if value.name == "probs"))[1]
 

@@ -23,8 +23,8 @@ from recal.collecting.predictions import passes_of
 from recal.comparison import compare_probs
 from recal.decisions import Decision, decide
 from recal.demo.figures import draw_summary, draw_zoomed
-from recal.engine.replay import calibrated_probs
 from recal.errors import FewSamplesWarning, InputError, MissingExtraError
+from recal.maps.replay import calibrated_probs
 from recal.metrics import Evaluation, evaluate
 from recal.plan import Plan
 from recal.reporting import report

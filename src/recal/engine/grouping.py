@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_logits
+from recal.engine import reference
 from recal.engine.kernels import SMALL
+from recal.engine.reference import ConfidenceAt, Rule, Ties
 from recal.engine.scaled import Columns, ScaledLogits, ScaledRows, Vector
 from recal.errors import InputError
-from recal.plan import ConfidenceAt, Rule, Ties
-from recal.runtime import reference
 
 # How many exponentials the rule for ties holds at a time.
 _PIECE = 1_000_000

@@ -17,7 +17,7 @@ from recal.engine.kernels import SMALL, series
 from recal.engine.kernels import rows as kernels
 from recal.engine.kernels.mapped import MappedRows
 from recal.engine.kernels.threads import over_rows
-from recal.runtime.reference import SCALE_RANGE, Rows
+from recal.engine.reference import SCALE_RANGE, Rows
 
 Vector = NDArray[np.float64]
 Columns = NDArray[np.intp]

@@ -1,6 +1,23 @@
-"""The ONNX runtime: a model and its calibration, the calibration alone, or prediction sets, as one file."""
+"""Calibrated models for other runtimes: one ONNX file, or a torch module.
 
-from recal.export.export import export_onnx, export_replay
-from recal.export.sets import export_sets
+Names load on first use: the torch module needs no onnx, and the ONNX file no torch.
+"""
 
-__all__ = ["export_onnx", "export_replay", "export_sets"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "export_calibration": "onnx_file",
+    "export_onnx": "onnx_file",
+    "export_sets": "sets",
+    "keep_classes": "sets",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

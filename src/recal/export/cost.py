@@ -1,4 +1,4 @@
-"""What an exported file costs here, measured: the whole of it, and the calibration alone."""
+"""How long an exported file takes on this machine: the whole file, and the calibration alone."""
 
 from __future__ import annotations
 
@@ -9,33 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from recal.export.heads import Head, head_model
-from recal.export.rows import open_session
+from recal.export.calibration import Calibration
+from recal.export.network import open_session
+from recal.export.traced_calibration import calibration_model
 
 _RUNS = 15
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds of one answer: of the whole file, None where it holds no model, and of the calibration alone."""
+    """Milliseconds for one row: the whole file (None if it holds no model), and the calibration alone."""
 
     whole: float | None
     calibration: float
 
 
-def measure(path: str | os.PathLike[str], head: Head, n_classes: int, *, with_model: bool) -> Cost:
-    """Return what one answer costs on this machine, the median of some runs on one thread.
-
-    Inputs are random: views that differ, logits of middling confidence.
-    """
+def measure(path: str | os.PathLike[str], calibration: Calibration, n_classes: int, *, with_model: bool) -> Cost:
+    """Return how long one row takes: the median of a few runs on one thread, with random inputs."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(1, n_classes)).astype(np.float32) * 3
     feeds = {"logits": logits}
-    if head.transforms:
-        noise = rng.normal(size=(len(head.transforms), 1, n_classes)).astype(np.float32)
+    if calibration.transforms:
+        noise = rng.normal(size=(len(calibration.transforms), 1, n_classes)).astype(np.float32)
         feeds["transformed"] = logits + noise
-    calibration = _median(head_model(head, n_classes).SerializeToString(), feeds)
-    return Cost(_median(os.fspath(path), None) if with_model else None, calibration)
+    alone = _median(calibration_model(calibration, n_classes).SerializeToString(), feeds)
+    return Cost(_median(os.fspath(path), None) if with_model else None, alone)
 
 
 def _median(model: str | bytes, feeds: dict[str, Any] | None) -> float:
@@ -48,7 +46,7 @@ def _median(model: str | bytes, feeds: dict[str, Any] | None) -> float:
     session.run(None, feeds)  # the first run prepares
     times = []
     for _ in range(_RUNS):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         session.run(None, feeds)
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - start)
     return 1000 * float(np.median(times))

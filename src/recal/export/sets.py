@@ -1,4 +1,4 @@
-"""Prediction sets as ONNX operations: from probabilities to the classes that stay in play."""
+"""Prediction sets for other runtimes: on tensors of any device, and as an ONNX file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,49 @@ from pathlib import Path
 
 import numpy as np
 
-from recal.decisions.sets import PredictionSets
+from recal.decisions.sets import PredictionSets, content_uniforms
 from recal.errors import InputError
-from recal.export.graph import BOOL, DOUBLE, FLOAT, INT64, Nodes, model_of, tensor
 from recal.files.atomic import replacing
+from recal.maps.arrays import is_at, take_along, top_column
+from recal.maps.base import Array, like, namespace, wide
+
+
+def keep_classes(sets: PredictionSets, probs: Array) -> Array:
+    """Return for each class whether it stays in the set, (n, n_classes), as `PredictionSets.predict` does.
+
+    Probabilities may be arrays of any library, such as torch tensors; the sets are of the same kind.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from recal.decisions import PredictionSets
+    >>> from recal.export import keep_classes
+    >>> keep_classes(PredictionSets("lac", 0.9, (0.7,)), torch.tensor([[0.6, 0.35, 0.05]])).tolist()
+    [[True, True, False]]
+    """
+    sets.check_classes(probs.shape[1])
+    z = wide(probs)
+    xp = namespace(z)
+    kept = _scores(sets, z) <= like(z, np.asarray(sets.limits))
+    if sets.at_least_one:
+        kept = kept | (is_at(z, top_column(z)) & ~xp.any(kept, axis=1, keepdims=True))
+    return kept
+
+
+def _scores(sets: PredictionSets, z: Array) -> Array:
+    if sets.method == "lac":
+        return 1.0 - z
+    xp, n_classes = namespace(z), z.shape[1]
+    order = xp.argsort(-z, axis=1, stable=True)
+    falling = take_along(z, order, axis=1)
+    scores = xp.cumulative_sum(falling, axis=1)
+    if sets.randomised:
+        plain = z.detach().cpu().numpy() if hasattr(z, "detach") else np.asarray(z)
+        scores = scores - (1.0 - like(z, content_uniforms(plain)[:, None])) * falling
+    if sets.method == "raps":
+        beyond = np.maximum(np.arange(1, n_classes + 1) - sets.free_ranks, 0)
+        scores = scores + like(z, sets.penalty * beyond)
+    return take_along(scores, xp.argsort(order, axis=1), axis=1)
 
 
 def export_sets(sets: PredictionSets, path: str | os.PathLike[str], n_classes: int) -> Path:
@@ -27,35 +66,17 @@ def export_sets(sets: PredictionSets, path: str | os.PathLike[str], n_classes: i
     >>> export_sets(PredictionSets("lac", 0.9, (0.7,)), tempfile.mkdtemp() + "/sets.onnx", n_classes=3).name
     'sets.onnx'
     """
-    sets.check_classes(n_classes)
+    from recal.export.graph import BOOL, FLOAT, OPSET, Nodes, model_of, tensor
+    from recal.export.tracer import OPEN, Graph
+
     if sets.method != "lac" and sets.randomised:
         raise InputError(
             f"Randomised {sets.method} sets read the bits of the probabilities, which ONNX cannot; "
             "make them with randomised=False."
         )
-    g = Nodes()
-    probs = g.cast("probs", DOUBLE)
-    kept = g.op("LessOrEqual", _scores(g, probs, sets, n_classes), g.const(np.asarray(sets.limits, np.float64)))
-    if sets.at_least_one:
-        none = g.op("Not", g.cast(g.reduce("ReduceMax", g.cast(kept, INT64), 1), BOOL))
-        first = g.op("ArgMax", probs, axis=1, keepdims=1)
-        likeliest = g.op("Equal", first, g.const(np.arange(n_classes, dtype=np.int64)))
-        kept = g.op("Or", kept, g.op("And", likeliest, none))
-    kept = g.op("Identity", kept)
-    g.rename(kept, "sets")
-    shape = ["n", n_classes]
+    g, shape = Nodes(), ["n", n_classes]
+    g.rename(keep_classes(sets, Graph(g, OPSET).input("probs", "float32", (OPEN, n_classes))).name, "sets")
     model = model_of(g, [tensor("probs", FLOAT, shape)], [tensor("sets", BOOL, shape)])
     with replacing(path) as file:
         file.write(model.SerializeToString())
     return Path(path)
-
-
-def _scores(g: Nodes, probs: str, sets: PredictionSets, n_classes: int) -> str:
-    if sets.method == "lac":
-        return g.op("Sub", g.const(np.float64(1.0)), probs)
-    falling, order = g.ops("TopK", probs, g.const([n_classes]), outputs=2, axis=1, largest=1, sorted=1)
-    scores = g.op("CumSum", falling, g.const(np.int64(1)))
-    if sets.method == "raps":
-        ranks = np.arange(1, n_classes + 1)
-        scores = g.op("Add", scores, g.const(sets.penalty * np.maximum(ranks - sets.free_ranks, 0.0)))
-    return g.op("ScatterElements", probs, order, scores, axis=1)

@@ -6,15 +6,77 @@ from collections.abc import Callable
 from typing import Any
 
 from recal.checks import looks_like_probabilities
-from recal.errors import InputError
-from recal.export.torch_blend import Tensor, torch
-from recal.export.torch_replay import Replay
-from recal.plan import Plan
+from recal.errors import InputError, MissingExtraError
+from recal.export.calibration import Calibration, calibration_of
 from recal.transforms import BuiltIn, Named, Transform
+from recal.transforms.arrays import is_plain
 from recal.transforms.preprocessing import match_preprocess
 
-__all__ = ["CalibratedModule", "Replay", "Tensor"]
+try:
+    import torch
+except ImportError:
+    raise MissingExtraError("torch", "torch", "CalibratedModule") from None
+
+__all__ = ["CalibratedModule", "CalibrationLayer", "Tensor", "torch"]
+Tensor = torch.Tensor
+_PLAIN_DTYPES = (torch.float16, torch.float32, torch.float64)
+# How many rows go through a model at once when views are joined, on a CPU and on other devices.
 _CPU_ROWS, _CPU_VALUES, _DEVICE_ROWS = 32, 100_000, 256
+
+
+class CalibrationLayer(torch.nn.Module):
+    """From a model's logits, and those of the views, to calibrated logits, on the tensors' own device.
+
+    Plain tensors on a CPU share their memory with numpy, which runs the map, compiled if it is large. On other devices,
+    under a trace or if a gradient is needed, torch runs the same map.
+
+    Parameters
+    ----------
+    source : Plan or fitted calibrator
+    """
+
+    def __init__(self, source: Any) -> None:
+        super().__init__()
+        self.calibration: Calibration = calibration_of(source)
+
+    def forward(self, logits: Tensor, transformed: Tensor) -> Tensor:
+        """Return calibrated logits, (n, n_classes), the largest of each row at 0.
+
+        Parameters
+        ----------
+        logits : (n, n_classes)
+        transformed : (m, n, n_classes), the logits through each of the calibration's transformations
+        """
+        return self.both(logits, transformed)[0]
+
+    def both(self, logits: Tensor, transformed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return calibrated logits, and the confidence in each prediction, (n,): its probability before any guard."""
+        plain = is_plain(logits) and is_plain(transformed) and logits.dtype in _PLAIN_DTYPES
+        # NaN in must be NaN out, which compiled loops do not promise.
+        if plain and len(logits) and bool(logits.isfinite().all()) and bool(transformed.isfinite().all()):
+            views = list(transformed.detach().numpy())
+            answers = self.calibration.answer(logits.detach().numpy(), views)
+            return _as_logits(torch.from_numpy(answers[0]), logits), torch.from_numpy(answers[1])
+        return self.by_torch(logits, transformed)
+
+    def by_torch(self, logits: Tensor, transformed: Tensor) -> tuple[Tensor, Tensor]:
+        """Do the same by torch operations alone."""
+        probs, confidence = self.calibration.answer(logits, list(transformed.unbind(0)))
+        return _as_logits(probs, logits), confidence
+
+    def needs_views(self, logits: Tensor) -> Tensor:
+        """Return for each sample whether its views must be computed, (n,)."""
+        if is_plain(logits) and logits.dtype in _PLAIN_DTYPES:
+            return torch.from_numpy(self.calibration.map.needs_views(logits.detach().numpy()))
+        needed: Tensor = self.calibration.map.needs_views(logits)
+        return needed
+
+
+def _as_logits(probs: Tensor, logits: Tensor) -> Tensor:
+    """Return logarithms, the largest of each row at 0, in float64 for float64 logits and in float32 for others."""
+    logs = probs.log()
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    return (logs - logs.amax(1, keepdim=True)).to(dtype)
 
 
 class _Tally:
@@ -81,7 +143,7 @@ class CalibratedModule(torch.nn.Module):
     def __init__(
         self,
         model: torch.nn.Module,
-        plan: Plan | Any,
+        plan: Any,
         preprocess: Callable[[Tensor], Tensor] | None = None,
         max_batch: int | None = None,
     ) -> None:
@@ -93,8 +155,8 @@ class CalibratedModule(torch.nn.Module):
         self.model = model
         self.preprocess = match_preprocess(getattr(plan, "preprocessing_", None), preprocess)
         self.max_batch = max_batch
-        self.replay = Replay(plan)
-        for transform in self.replay.plan.transforms:
+        self.source, self.layer = plan, CalibrationLayer(plan)
+        for transform in self.transforms:
             if isinstance(transform, Named) and transform.function is None:
                 raise InputError(
                     f"The plan needs your transformation {transform.name!r}, of which only the name is known. "
@@ -105,8 +167,13 @@ class CalibratedModule(torch.nn.Module):
         self.train(False)
 
     @property
-    def plan(self) -> Plan:
-        return self.replay.plan
+    def calibration(self) -> Calibration:
+        return self.layer.calibration
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The transformations whose views are computed."""
+        return self.calibration.transforms
 
     def train(self, mode: bool = True) -> CalibratedModule:
         """Stay in eval mode: a calibrated model is a finished one."""
@@ -120,16 +187,15 @@ class CalibratedModule(torch.nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return calibrated logits, (n, n_classes)."""
-        return self.replay(*self._seen(inputs))
+        return self.layer(*self._seen(inputs))
 
     def predict_confidence(self, inputs: Tensor) -> Tensor:
         """Return the chance that each answer is right, (n,), as a calibrator's `predict_confidence` does."""
-        return self.replay.confidence(*self._seen(inputs))
+        return self.predict_both(inputs)[1]
 
     def predict_both(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return calibrated logits, (n, n_classes), and the confidence in each answer, (n,), from the same passes."""
-        seen = self._seen(inputs)
-        return self.replay(*seen), self.replay.confidence(*seen)
+        return self.layer.both(*self._seen(inputs))
 
     def _seen(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the model's logits, (n, n_classes), and those of the views, (m, n, n_classes)."""
@@ -139,10 +205,9 @@ class CalibratedModule(torch.nn.Module):
             )
         inputs = torch.as_tensor(inputs)
         tracing = torch.compiler.is_compiling()
-        blend = self.plan.blend
-        if blend is not None and blend.gate is not None and blend.weights and not tracing:
+        if self.calibration.gate is not None and not tracing:
             return self._gated(inputs)
-        views = (None, *self.plan.transforms)
+        views = (None, *self.transforms)
         logits = self._logits(inputs, views, tracing)
         if not tracing:
             self._check_once(logits[0])
@@ -151,10 +216,10 @@ class CalibratedModule(torch.nn.Module):
 
     def _gated(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Ask for the views of those rows alone whose confidence is below the gate."""
-        transforms = self.plan.transforms
+        transforms = self.transforms
         logits = self._logits(inputs, (None,), False)[0]
         self._check_once(logits)
-        needed = self.replay.needs_views(logits)
+        needed = self.layer.needs_views(logits)
         rows = needed.nonzero()[:, 0]
         transformed = logits.new_zeros((len(transforms), *logits.shape))
         if len(rows):

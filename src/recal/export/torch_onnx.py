@@ -11,8 +11,7 @@ from typing import Any
 
 from recal.checks import looks_like_probabilities
 from recal.errors import InputError, MissingExtraError
-from recal.export.torch_blend import Tensor, torch
-from recal.export.torch_module import CalibratedModule
+from recal.export.torch_module import CalibratedModule, Tensor, torch
 from recal.plan import Plan
 from recal.transforms import Transform
 
@@ -61,7 +60,7 @@ def parts_of(model: Any, plan: Any, preprocess: Any) -> tuple[torch.nn.Module, A
     if isinstance(model, CalibratedModule):
         if plan is not None or preprocess is not None:
             raise InputError("A CalibratedModule has its own plan and preprocess; do not pass others.")
-        return model.model, model.replay.source, model.preprocess
+        return model.model, model.source, model.preprocess
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"A torch module or the path of an ONNX file is needed, got {type(model).__name__}.")
     return model, plan, preprocess

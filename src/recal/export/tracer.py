@@ -174,10 +174,16 @@ class Symbol(Traced):
     def long(self) -> Symbol:
         return self.to("int64")
 
+    def float(self) -> Symbol:
+        return self.to("float32")
+
+    def new_tensor(self, values: ArrayLike) -> Symbol:
+        return self.device.symbol(values, self.dtype)
+
     def clone(self) -> Symbol:
         return self
 
-    contiguous = clone
+    contiguous = detach = clone
 
     def round(self) -> Symbol:
         return self.elementwise("Round", np.round)  # halves to even, as numpy's
@@ -221,6 +227,9 @@ class Symbol(Traced):
         if self.values is not None:
             return self.device.symbol(self.values.transpose(order))
         return self.op("Transpose", shape=tuple(self.shape[axis] for axis in order), perm=list(order))
+
+    def permute(self, *order: int) -> Symbol:
+        return self.ordered(order)
 
     @property
     def T(self) -> Symbol:
@@ -531,8 +540,8 @@ class Functions:
         return tuple(x[(*key, place)] for place in range(x.shape[axis]))
 
     @staticmethod
-    def split(x: Symbol, sizes: Sequence[int], axis: int) -> list[Symbol]:
-        """Parts of an axis by one node; torch calls it split as well."""
+    def parts(x: Symbol, sizes: Sequence[int], *, axis: int) -> list[Symbol]:
+        """Return parts of these sizes along an axis, by one node."""
         at, g = axis % x.ndim, x.device.nodes
         names = g.split(x.name, sizes, at)
         shapes = [(*x.shape[:at], size, *x.shape[at + 1 :]) for size in sizes]
@@ -589,14 +598,15 @@ class Functions:
 
     @staticmethod
     def repeated(count: int, step: Callable[[Symbol, Symbol], Symbol], state: Symbol) -> Symbol:
-        """Apply ``state = step(number, state)`` for number = 0, 1, ..., count - 1, as an ONNX loop."""
+        """Apply ``state = step(number, state)`` for each number, an array of shape (1,), as an ONNX loop."""
         graph = state.device
         outer = graph.nodes
         body = Nodes(outer)
         number, going, now = body.name(), body.name(), body.name()
         graph.nodes = body
         try:
-            after = step(Symbol(graph, number, "int64", ()), Symbol(graph, now, state.dtype, state.shape)).name
+            position = Symbol(graph, number, "int64", ()).expanded(0)
+            after = step(position, Symbol(graph, now, state.dtype, state.shape)).name
             goes_on = body.op("Identity", going)
         finally:
             graph.nodes = outer

@@ -83,7 +83,12 @@ def top_column(z: Array) -> Array:
 
 def at(z: Array, columns: Array) -> Array:
     """Return the value at each row's column, (n_samples, 1)."""
-    return namespace(z).take_along_axis(z, columns, axis=1)
+    return take_along(z, columns, axis=1)
+
+
+def take_along(x: Array, places: Array, axis: int) -> Array:
+    """Return take_along_axis; torch's own version would fix the number of rows of an exported program."""
+    return x.gather(axis, places) if hasattr(x, "gather") else namespace(x).take_along_axis(x, places, axis=axis)
 
 
 def is_at(z: Array, columns: Array) -> Array:

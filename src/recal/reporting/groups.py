@@ -13,8 +13,8 @@ from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.recal.loop import Iteration
 from recal.calibrators.temperature import TemperatureScaling
 from recal.engine.grouping import Group, group
-from recal.engine.replay import calibrated_probs
 from recal.errors import InputError
+from recal.maps.replay import calibrated_probs
 from recal.metrics import bin_table, evaluate
 from recal.plan import ConfidenceAt, Plan, Ties
 from recal.views import Views

@@ -35,11 +35,11 @@ from recal.comparison import compare_probs
 from recal.decisions import decide_each, profile
 from recal.decisions.guarantee import crossfitted_answers
 from recal.decisions.rule import check_share
-from recal.engine.replay import calibrated_probs
 from recal.errors import InputError, Remedy
 from recal.files.atomic import replacing
 from recal.files.urls import is_url
 from recal.files.views import read_views
+from recal.maps.replay import calibrated_probs
 from recal.metrics import evaluate
 from recal.plan import Plan
 from recal.reporting import report

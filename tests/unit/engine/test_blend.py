@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from recal import Blend, Plan, Views
-from recal.engine.replay import calibrate_arrays, calibrated_probs, calibrated_scales
+from recal.engine.reference import keep_answers
 from recal.errors import InputError
-from recal.runtime.reference import keep_answers, soft_log_probs
+from recal.maps.arrays import soft_log_probs
+from recal.maps.replay import calibrate_arrays, calibrated_probs, calibrated_scales
 
 
 def problem(seed=0, n=60, n_classes=4, gate=0.9, answers="kept", dtype=np.float32):
@@ -90,7 +91,7 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(monkeypatch):
     whole = calibrated_probs(plan, views)
     for row in range(0, 150, 13):
         np.testing.assert_array_equal(calibrated_probs(plan, views[row])[0], whole[row])
-    monkeypatch.setattr("recal.engine.replay._BLOCK", 57 * 7)
+    monkeypatch.setattr("recal.maps.replay._BLOCK", 57 * 7)
     np.testing.assert_array_equal(calibrated_probs(plan, views), whole)
 
 
@@ -105,7 +106,7 @@ def test_a_blend_without_views_needs_none():
     plan, views = problem()
     plan = Plan(start=0.6, blend=dataclasses.replace(plan.blend, weights=(), answers="free"))
     assert plan.transforms == ()
-    scores = 0.7 * soft_log_probs(views.logits, 0.6, 1e-3) + np.array(plan.blend.offsets)
+    scores = 0.7 * soft_log_probs(np.float64(views.logits), 0.6, 1e-3) + np.array(plan.blend.offsets)
     expected = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     np.testing.assert_allclose(calibrated_probs(plan, Views(views.logits)), expected, atol=1e-12)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from recal import AutoCalibration, Views, export_onnx, pool
-from recal.calibrators import CalibrationEnsemble, StructuredVectorScaling
-from recal.export.export import export_replay
+from recal.calibrators import CalibrationEnsemble
+from recal.export import export_calibration
 
 torch = pytest.importorskip("torch")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -41,19 +41,19 @@ def fitted(request):
 
 
 def test_torch_operations_and_the_reference_agree(fitted):
-    from recal.export.torch_replay import Replay
+    from recal.export.torch_module import CalibrationLayer
 
     ensemble, views = fitted
-    replay = Replay(ensemble)
+    replay = CalibrationLayer(ensemble)
     logits = torch.from_numpy(np.array(views.logits))
     transformed = torch.from_numpy(np.array([views.transformed(t) for t in ensemble.needed_transforms()]))
     if not len(transformed):
         transformed = torch.zeros(0, *logits.shape)
     expected, confidence = ensemble.predict_both(views)
-    for found in (replay.by_reference(logits, transformed), replay.by_torch(logits, transformed)):
+    for found, sure in (replay.both(logits, transformed), replay.by_torch(logits, transformed)):
         np.testing.assert_allclose(found.softmax(1).numpy(), expected, atol=1e-5)
         np.testing.assert_array_equal(found.argmax(1).numpy(), expected.argmax(axis=1))
-    np.testing.assert_allclose(replay.confidence(logits, transformed).numpy(), confidence, atol=1e-5)
+        np.testing.assert_allclose(sure.numpy(), confidence, atol=1e-5)
 
 
 def test_an_exported_program_answers_the_same(fitted):
@@ -70,7 +70,7 @@ def test_an_exported_program_answers_the_same(fitted):
 
 def test_the_replay_in_onnx_agrees(fitted, tmp_path):
     ensemble, views = fitted
-    session = onnxruntime.InferenceSession(export_replay(ensemble, tmp_path / "replay.onnx"))
+    session = onnxruntime.InferenceSession(export_calibration(ensemble, tmp_path / "replay.onnx"))
     feeds = {"logits": np.array(views.logits)}
     if ensemble.needed_transforms():
         feeds["transformed"] = np.array([views.transformed(t) for t in ensemble.needed_transforms()])
@@ -79,19 +79,6 @@ def test_the_replay_in_onnx_agrees(fitted, tmp_path):
     np.testing.assert_allclose(probs, expected, atol=1e-5)
     np.testing.assert_array_equal(probs.argmax(axis=1), expected.argmax(axis=1))
     np.testing.assert_allclose(found, confidence, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["ts", "ets", "svs", "sms", "beta", "isotonic", "ets-svs", "ets-sms"])
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_every_member_is_mapped_by_torch_as_by_numpy(name, n_classes):
-    from recal.calibrators.ensemble.members import fit_members
-    from recal.export.torch_mixture import Mixture
-
-    views, y = looks(n_classes, n=300)
-    ensemble = CalibrationEnsemble(answers="free")
-    ensemble.members_, ensemble.weights_ = fit_members((name,), views.logits, y), {name: 1.0}
-    new = np.array(looks(n_classes, seed=1)[0].logits)
-    np.testing.assert_allclose(Mixture(ensemble)(torch.from_numpy(new)).numpy(), ensemble.mixture(new), atol=1e-9)
 
 
 def test_one_onnx_file_asks_for_views_below_the_gate_alone(tmp_path):
@@ -121,13 +108,3 @@ def test_one_onnx_file_asks_for_views_below_the_gate_alone(tmp_path):
     np.testing.assert_allclose(probs, expected, atol=1e-5)
     np.testing.assert_array_equal(passes, 1 + ensemble.plan_.needs_views(own))
     assert 0 < (passes == 1).sum() < 900
-
-
-def test_a_single_member_becomes_a_module_too():
-    from recal.export.torch_replay import Replay
-
-    views, y = looks()
-    scaled = StructuredVectorScaling(answers="kept").fit(views.logits, y)
-    logits = torch.from_numpy(np.array(views.logits))
-    found = Replay(scaled).by_torch(logits, torch.zeros(0, *logits.shape)).softmax(1).numpy()
-    np.testing.assert_allclose(found, scaled.predict_proba(views.logits), atol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from recal.runtime.reference import MARGIN, keep_answers
+from recal.engine.reference import MARGIN, keep_answers
 
 
 def rows(seed: int, n: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from recal import CalibratedModule, Plan, Step, TemperatureScaling, Views, save
 from recal.cli.app import run
-from recal.engine.replay import calibrated_probs
 from recal.errors import FileError, InputError
-from recal.export import export_onnx, export_replay
+from recal.export import export_calibration, export_onnx
+from recal.maps.replay import calibrated_probs
 from recal.transforms import as_transform
 
 PLAN = Plan(
@@ -102,15 +102,15 @@ def test_the_replay_alone(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     logits = rng.normal(size=(8, 4)).astype(np.float32) * 5
     calibrator = TemperatureScaling().fit(logits, rng.integers(0, 4, 8))
-    path = export_replay(calibrator, tmp_path / "replay.onnx")
+    path = export_calibration(calibrator, tmp_path / "replay.onnx")
     np.testing.assert_allclose(answers(path, logits), calibrator.predict_proba(logits), atol=1e-6)
     with pytest.raises(InputError, match="pass n_classes"):
-        export_replay(PLAN, tmp_path / "replay.onnx")
+        export_calibration(PLAN, tmp_path / "replay.onnx")
 
 
 def test_random_transformations_are_refused_with_the_remedy(tmp_path: Path) -> None:
     plan = Plan((Step("jpeg:30", (0.9, 0.8, 0.7, 0.6)),))
-    with pytest.raises(InputError, match=r"'jpeg:30' cannot be written.*replay alone"):
+    with pytest.raises(InputError, match=r"'jpeg:30' cannot be written.*calibration alone"):
         export_onnx(network(), torch.rand(1, 3, 12, 12), tmp_path / "x.onnx", plan=plan)
     assert not (tmp_path / "x.onnx").exists()
 
@@ -191,6 +191,12 @@ def test_the_command_line_writes_all_three_kinds(tmp_path: Path, capsys: pytest.
         np.testing.assert_allclose(answers(out, batch.numpy()), module(batch).softmax(1).numpy(), atol=1e-5)
     capsys.readouterr()
 
+    out = tmp_path / "other.onnx"
     assert run(["export", str(calibration), "--out", str(out), "--shape", "3,x"]) == 2
     assert run(["export", str(calibration), "--out", str(out), "--model", str(model), "--shape", "3,x"]) == 2
     assert "got 3,x" in capsys.readouterr().err
+    assert run(["export", str(calibration), "--out", str(out), "--model", str(tmp_path / "forest.skops")]) == 2
+    refusal = " ".join(capsys.readouterr().err.split())
+    assert "forest.skops" in refusal
+    assert "skl2onnx" in refusal
+    assert "leave out --model" in refusal

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from recal import Blend, CalibratedModule, Plan, Step, Views, save
 from recal.cli.app import run
 from recal.collecting import Normalize
-from recal.engine.replay import calibrated_probs
 from recal.errors import InputError
 from recal.export import export_onnx
+from recal.maps.replay import calibrated_probs
 from recal.transforms import as_transform
 
 BLEND = Plan(start=0.5, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2))
@@ -159,6 +159,7 @@ def test_the_command_line_reads_preprocessing_as_collect_and_apply_do(
     views = Views(logits(pixels), {t: logits(t(pixels)) for t in plan.transforms})
     np.testing.assert_allclose(outputs_of(out, pixels)["probs"], calibrated_probs(plan, views), atol=1e-5)
 
+    out = tmp_path / "other.onnx"
     assert run(["export", str(calibration), "--out", str(out), "--classes", "5", "--dtype", "uint8"]) == 2
     assert "--dtype describe a model" in capsys.readouterr().err
     assert run(["export", str(calibration), "--model", str(model), "--out", str(out), "--dtype", "words"]) == 2

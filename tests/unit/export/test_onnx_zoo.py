@@ -14,9 +14,9 @@ import pytest
 
 from recal import Blend, Plan, Step, Views, collect, save
 from recal.collecting import OnnxModel
-from recal.engine.replay import answers_of
 from recal.errors import FileError, InputError
 from recal.export import export_onnx
+from recal.maps.replay import answers_of
 from tests.unit.export import onnx_zoo as zoo
 
 VIEWS = (("flip", 0.4), ("zoom:0.7", 0.5))

@@ -96,7 +96,7 @@ def test_collect_fit_and_export_give_what_collect_fit_and_apply_give(
 def test_a_contradiction_is_refused_and_a_repetition_is_not(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, calibration = str(fitted / "net.onnx"), str(fitted / "it.recal")
     applied = ["apply", calibration, "--model", model, "--data", str(fitted / "data.npz")]
-    applied += ["--out", str(fitted / "other.npz")]
+    applied += ["--out", str(fitted / "other.npz"), "--force"]
     exported = ["export", calibration, "--model", model, "--out", str(fitted / "other.onnx")]
     assert run([*applied, "--divide", "255"]) == 0
     for command in (applied, exported):
@@ -121,7 +121,12 @@ def test_grey_images_of_a_folder_are_read_as_they_were(tmp_path: Path, capsys: p
     method = ["--method", "recal", "--max-iter", "3", "--tol", "0", "--out", out]
     assert run(["fit", str(tmp_path / "views.npz"), *method]) == 0
     assert run(["apply", out, *data, "--out", str(tmp_path / "probs.npz")]) == 0
+    capsys.readouterr()
     assert run(["export", out, "--model", str(model), "--out", str(tmp_path / "whole.onnx")]) == 0
+    assert "Not part of the file: --pixels gray --resize 8." in " ".join(capsys.readouterr().out.split())
+    stored = {p.key: json.loads(p.value) for p in onnx.load(tmp_path / "whole.onnx").metadata_props if "recal" in p.key}
+    assert stored["recal_preprocessing"]["resize"] == 8
+    assert stored["recal_classes"] == [f"class{number}" for number in range(4)]
     kept = read_views(tmp_path / "views.npz").preprocessing
     digest = as_model(str(model)).fingerprint()
     assert kept == Preprocessing(pixels="gray", resize=8, shape=(8, 8), dtype="uint8", model=digest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import math
 import re
 import signal
 import socket
@@ -19,9 +20,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from recal import Blend, Plan, Views
+from recal import Blend, DecisionRule, Plan, TemperatureScaling, Views
 from recal.decisions import profile
 from recal.export import export_onnx
+from recal.transforms.preprocessing import Preprocessing
 
 pytest.importorskip("fastapi")
 pytest.importorskip("httpx")
@@ -187,7 +189,7 @@ def test_confidences_follow_a_window_of_damaged_inputs(serve: Any, file: Path) -
             noise = strength * size * np.random.default_rng(number).normal(size=clean.shape)
             through[f"{kind}:{strength}"] = net_logits((clean + noise).astype(np.float32))
     kept = profile(Views(net_logits(clean), through, y))
-    service = serve.Service(file, 64, 16, kept, True, 0.7)
+    service = serve.Service(file, 64, 16, kept, True)
     damaged = (stream(600, 7) + 2.0 * np.random.default_rng(8).normal(size=(600, 6))).astype(np.float32)
     plain = serve.Service(file, 64, 16)
     pairs = [(service.run(rows), plain.run(rows)) for rows in np.split(damaged, 12)]
@@ -198,9 +200,32 @@ def test_confidences_follow_a_window_of_damaged_inputs(serve: Any, file: Path) -
     assert "recal_followed_ratio" in service.seen.lines()
 
 
-def test_following_asks_for_the_threshold_again(serve: Any, file: Path) -> None:
-    with pytest.raises(SystemExit, match="give the threshold"):
-        serve.Service(file, 8, 16, profile(net_logits(stream(200, 0))), True)
+def test_names_thresholds_and_preparation_come_from_the_file(serve: Any, file: Path, tmp_path: Path) -> None:
+    logits = net_logits(stream(300, 1))
+    labels = np.array(["ant", "bee", "cow"])[logits.argmax(1)]
+    calibrator = TemperatureScaling().fit(logits, labels, classes=["ant", "bee", "cow"])
+    calibrator.decision_ = DecisionRule((0.6, 0.7, math.inf), risk=0.05, confidence=0.95)
+    calibrator.preprocessing_ = Preprocessing(resize=256, crop=224)
+    named = export_onnx(file.parent / "net.onnx", path=tmp_path / "named.onnx", plan=calibrator)
+    service = serve.Service(named, 8, 16, profile(logits), True)
+    assert service.metadata["classes"] == ["ant", "bee", "cow"]
+    assert service.metadata["risk"] == 0.05
+    np.testing.assert_array_equal(service.thresholds, [0.6, 0.7, math.inf])
+    answers = service.run(stream(50, 2))
+    assert [answer["label"] for answer in answers] == [["ant", "bee", "cow"][a["prediction"]] for a in answers]
+    assert not any(answer["accept"] for answer in answers if answer["label"] == "cow")
+    assert "resize 256, crop 224" in serve.preparation(service.metadata)
+    assert serve.preparation(serve.Service(file, 8, 16).metadata) is None
+
+
+def test_following_uses_the_threshold_of_the_file(serve: Any, file: Path) -> None:
+    kept = profile(net_logits(stream(200, 0)))
+    stored = serve.Service(file, 64, 16, kept, True)
+    stated = serve.Service(file, 64, 16, kept, True, np.array([0.7]))
+    lower = serve.Service(file, 64, 16, kept, True, np.array([0.4]))
+    accepted = [[answer["accept"] for answer in one.run(stream(64, 3))] for one in (stored, stated, lower)]
+    assert accepted[0] == accepted[1]
+    assert sum(accepted[2]) > sum(accepted[0])
 
 
 def test_sigterm_ends_the_service_while_a_slow_client_is_connected(file: Path, tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import torch
 
 from recal.decisions import PredictionSets, prediction_sets
 from recal.errors import InputError
-from recal.export import export_sets
-from recal.export.torch_sets import SetsModule
+from recal.export import export_sets, keep_classes
 
 RNG = np.random.default_rng(0)
 PROBS = RNG.dirichlet([0.4] * 5, size=600).astype(np.float32)
@@ -45,7 +44,7 @@ def test_onnx_keeps_the_same_classes(method, options, tmp_path):
 @pytest.mark.parametrize(("method", "options"), [*FORMS, ("aps", {}), ("raps", {"per_class": True})])
 def test_torch_keeps_the_same_classes(method, options):
     sets = made(method, options)
-    np.testing.assert_array_equal(SetsModule(sets)(torch.from_numpy(PROBS)).numpy(), sets.predict(PROBS))
+    np.testing.assert_array_equal(keep_classes(sets, torch.from_numpy(PROBS)).numpy(), sets.predict(PROBS))
 
 
 def test_equal_probabilities_are_ranked_alike(tmp_path):
@@ -53,7 +52,7 @@ def test_equal_probabilities_are_ranked_alike(tmp_path):
     even = np.full((1, 4), 0.25, dtype=np.float32)
     session = onnxruntime.InferenceSession(str(export_sets(sets, tmp_path / "sets.onnx", n_classes=4)))
     assert session.run(["sets"], {"probs": even})[0].tolist() == sets.predict(even).tolist()
-    assert SetsModule(sets)(torch.from_numpy(even)).tolist() == sets.predict(even).tolist()
+    assert keep_classes(sets, torch.from_numpy(even)).tolist() == sets.predict(even).tolist()
 
 
 def test_a_limit_without_end_keeps_every_class(tmp_path):

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from recal import Blend, CalibratedModule, Plan, ReCal, Step, TemperatureScaling, Views
-from recal.engine.replay import calibrated_probs
 from recal.errors import InputError, NotFittedError
-from recal.export.torch_replay import Replay
+from recal.export.torch_module import CalibrationLayer
+from recal.maps.replay import calibrated_probs
 from recal.transforms import Named
 
 PLAN = Plan(
@@ -179,9 +179,12 @@ def test_code_that_works_in_place_spoils_neither_the_inputs_nor_other_views(
 def test_nan_from_the_model_stays_nan_in_its_row() -> None:
     logits = torch.randn(4, 10)
     logits[2, 3] = float("nan")
-    answer = Replay(Plan(start=0.5))(logits, torch.zeros(0, 4, 10))
+    layer = CalibrationLayer(Plan(start=0.5))
+    answer = layer(logits, torch.zeros(0, 4, 10))
     assert answer[2].isnan().any()
-    torch.testing.assert_close(answer[[0, 1, 3]], Replay(Plan(start=0.5))(logits[[0, 1, 3]], torch.zeros(0, 3, 10)))
+    torch.testing.assert_close(
+        answer[[0, 1, 3]], CalibrationLayer(Plan(start=0.5))(logits[[0, 1, 3]], torch.zeros(0, 3, 10))
+    )
 
 
 @pytest.mark.parametrize(

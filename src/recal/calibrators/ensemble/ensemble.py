@@ -9,14 +9,15 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.ensemble.fitting import Evidence, FittedEnsemble, Options, are_whole, fit_ensemble
-from recal.calibrators.ensemble.members import Members, family_of, mixture_probs, needed_for
+from recal.calibrators.ensemble.members import READS, Members, family_of, mixture_probs, needed_for
 from recal.calibrators.machinery.parameters import check_count, check_random_state
 from recal.calibrators.machinery.state import check_plan
 from recal.calibrators.stacking.estimator import check_gate, report_of
 from recal.calibrators.stacking.view_choice import LossGain
 from recal.checks import Floats, Labels
-from recal.engine.replay import calibrated_probs
 from recal.errors import InputError
+from recal.maps.mixture import Mixture
+from recal.maps.replay import calibrated_probs
 from recal.plan import Answers, Plan
 from recal.transforms.base import shown
 from recal.views import Views
@@ -131,6 +132,19 @@ class CalibrationEnsemble(Calibrator):
             self.views_report_ = report_of(alone, fitted.candidates, fitted.choice, weights)
         if fitted.plan is not None:
             self.plan_ = fitted.plan
+
+    @property
+    def map_(self) -> Mixture:  # type: ignore[override]
+        """The weighted mean of the members' maps, with the plan on top if views are used."""
+        if not hasattr(self, "members_"):
+            raise AttributeError("This CalibrationEnsemble has no map_ before it is fitted.")
+        names = needed_for(self.weights_)
+        return Mixture(
+            members=tuple(self.members_[name].map_ for name in names),
+            weights=np.array([self.weights_.get(name, 0.0) for name in names]),
+            reads=np.array([names.index(READS[name]) if name in READS else -1 for name in names]),
+            plan=getattr(self, "plan_", None),
+        )
 
     def mixture(self, logits: Floats) -> NDArray[np.float64]:
         """Return the weighted mean of what the members answer, before any view and any guard."""

@@ -20,8 +20,8 @@ from recal.calibrators.stacking.view_choice import (
 )
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Labels
+from recal.engine.reference import keep_answers
 from recal.plan import Answers, Blend, Plan
-from recal.runtime.reference import keep_answers
 from recal.transforms import Transform
 from recal.views import Views
 

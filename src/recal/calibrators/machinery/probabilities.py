@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import Labels
 from recal.engine.kernels import SMALL, rows
 from recal.engine.kernels.threads import over_rows
+from recal.engine.reference import lift_answers
 from recal.engine.scaled import as_rows
-from recal.runtime.reference import lift_answers
 
 # The ends of what float64 can say strictly between 0 and 1, leaving out subnormal numbers.
 SMALLEST = float(np.finfo(np.float64).tiny)

@@ -15,9 +15,9 @@ from recal.calibrators.machinery.state import check_plan
 from recal.calibrators.machinery.suspicions import FEWEST_MISTAKES
 from recal.calibrators.recal.loop import Iteration, Reading, ThinEvidence, compile_plan
 from recal.checks import Labels
-from recal.engine.replay import calibrated_probs
 from recal.errors import FewSamplesWarning, InputError
-from recal.plan import ConfidenceAt, Rule, Ties
+from recal.maps.replay import calibrated_probs
+from recal.plan import ConfidenceAt, Plan, Rule, Ties
 from recal.progress import track
 from recal.transforms import Transform, as_transform
 from recal.views import Views
@@ -173,6 +173,11 @@ class ReCal(Calibrator):
 
     def _check_state(self, n_classes: int) -> None:
         check_plan(self, n_classes)
+
+    @property
+    def map_(self) -> Plan:  # type: ignore[override]
+        """The fitted map, which is `plan_`."""
+        return self.plan_
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return calibrated_probs(self.plan_, views)

@@ -19,9 +19,9 @@ from recal.calibrators.machinery.state import check_plan
 from recal.calibrators.stacking.stack_map import Stack, StackMap
 from recal.calibrators.stacking.view_choice import WORTH, Choice, LossGain, Material, choose_views
 from recal.checks import Floats, Labels
-from recal.engine.replay import calibrated_probs
 from recal.engine.scaled import ScaledLogits
 from recal.errors import InputError
+from recal.maps.replay import calibrated_probs
 from recal.plan import Answers, Blend, Plan
 from recal.transforms import Transform
 from recal.views import Views
@@ -145,6 +145,11 @@ class ViewStacking(Calibrator):
     def _check_state(self, n_classes: int) -> None:
         check_plan(self, n_classes)
 
+    @property
+    def map_(self) -> Plan:  # type: ignore[override]
+        """The fitted map, which is `plan_`."""
+        return self.plan_
+
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return calibrated_probs(self.plan_.unguarded, views)
 
@@ -172,7 +177,7 @@ def share_of_chance(n_samples: int) -> float:
 
 
 def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilon: float) -> None:
-    """Fill what `runtime.reference.soft_log_probs` gives, in float32 throughout, as it is kept: a third of the time."""
+    """Fill what `engine.reference.soft_log_probs` gives, in float32 throughout, as it is kept: a third of the time."""
     size, n_classes = max(1, _BLOCK // logits.shape[1]), logits.shape[1]
     for begin in range(0, len(logits), size):
         part = logits[begin : begin + size]

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from recal.calibrators.machinery.folds import stratified_folds
 from recal.calibrators.stacking.stack_map import Stack, StackMap, Vector
 from recal.checks import Labels
+from recal.engine.reference import keep_answers
 from recal.plan import Answers
 from recal.progress import track
-from recal.runtime.reference import keep_answers
 
 # Few samples are cut into more folds: each fit then sees nearly all of them.
 N_FOLDS, _MANY_FOLDS, _FEW_SAMPLES = 5, 10, 3000

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
+from recal.engine import reference
 from recal.engine.kernels import SMALL, rows, series
 from recal.engine.kernels import steps as compiled
 from recal.engine.kernels.threads import over_rows
 from recal.engine.scaled import Vector, as_rows
 from recal.errors import InputError
-from recal.plan import Plan
-from recal.runtime import reference
 from recal.views import Views
+
+if TYPE_CHECKING:  # a plan is a map, and calls this module for large arrays
+    from recal.plan import Plan
 
 Matrix = NDArray[np.float64]
 Selection = slice | NDArray[np.intp]
@@ -77,7 +79,7 @@ def calibrated_scales(plan: Plan, views: Views) -> Vector:
 def calibrated_logits(plan: Plan, logits: Floats, transformed: Floats) -> Matrix:
     """Return what a plan without a blend makes of logits, the largest of each row at 0, from plain arrays."""
     if plan.rule.floor is not None:
-        return reference.replayed(plan, logits, transformed).now()
+        return _replayed(plan, logits, transformed).now()
     drops = logits.astype(np.float64)
     drops -= drops.max(axis=1, keepdims=True)
     return _scales(plan, logits, transformed, _is_small(plan, logits))[:, None] * drops
@@ -135,10 +137,22 @@ def _block_probs(
     plan: Plan, logits: Floats, transformed: Sequence[Floats], mixed: Matrix | None, plainly: bool
 ) -> Matrix:
     if plan.blend is not None:
-        return reference.blended_probs(plan, logits, transformed, np.full(len(logits), bool(transformed)), mixed)
+        return _blended(plan, logits, transformed, mixed)
     if plan.rule.floor is not None:
-        return reference.replayed(plan, logits, transformed).probs()
+        return _replayed(plan, logits, transformed).probs()
     return scaled_answers(logits, _scales(plan, logits, transformed, plainly))[0]
+
+
+def _replayed(plan: Plan, logits: Floats, transformed: Sequence[Floats] | Floats) -> reference.Rows:
+    return reference.replayed(plan.program, plan.start, plan.finish, plan.rule, logits, transformed)
+
+
+def _blended(plan: Plan, logits: Floats, transformed: Sequence[Floats], mixed: Matrix | None) -> Matrix:
+    assert plan.blend is not None
+    own = plan.blended(np.float64(logits), [np.float64(view) for view in transformed], mixed)
+    if plan.keeps_answers:
+        own = reference.keep_answers(own, logits.argmax(axis=1))
+    return np.clip(own, np.finfo(np.float64).tiny, reference.BELOW_ONE, out=own)
 
 
 def scaled_answers(logits: Floats, scales: Vector) -> tuple[Matrix, Vector]:
@@ -176,7 +190,7 @@ def _scales(plan: Plan, logits: Floats, transformed: Sequence[Floats] | Floats, 
     if not len(steps):
         return start_scales(plan, len(logits))
     if plainly:
-        return reference.replayed(plan, logits, transformed).scales
+        return _replayed(plan, logits, transformed).scales
     kind = _ShortRows if logits.shape[1] <= _SHORT_STEPS else _LongRows
     original, views = kind(logits, plan.start), [kind(view, plan.start) for view in transformed]
     own_answer = plan.rule.confidence_at == "own"

@@ -1,20 +1,25 @@
-"""What a plan means, in plain numpy: the reference to which every other runtime is held.
+"""How ReCal groups and rescales samples, in plain numpy: the reference for compiled loops and other libraries.
 
-numba (`recal.engine`), torch and ONNX give the same answers faster or elsewhere. Small work runs here, and so does
-every comparison of two confidences that others find too close to call: the rule for ties is `comparable`, and numpy's
-order of summation is part of it. All sums run along a row: a sample alone gets, bit for bit, what it gets in a batch.
+Compiled loops (`recal.engine.kernels`) and other array libraries (`recal.maps.steps`) give the same answers. Small
+arrays are computed here, and so is every comparison of two confidences that is too close for a compiled loop to decide:
+`comparable` is the rule for ties, and numpy's order of summation is part of it. All sums run along a row, so a sample
+alone gets, bit for bit, what it gets in a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
-from recal.plan import Plan, Rule
+from recal.errors import InputError
 
+ConfidenceAt = Literal["original", "own"]
+Ties = Literal["float32", "exact"]
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 # No sequence of betas takes a scale out of this range, so nothing over- or underflows to inf or 0.
@@ -23,27 +28,37 @@ SCALE_RANGE = (1e-100, 1e100)
 ABOVE_ZERO, BELOW_ONE = 1e-300, 1.0 - 2.0**-53
 # How far, relatively, a rival stays below an answer that is kept: enough for float32 to tell them apart.
 MARGIN = 1e-6
+# Each step's view, (n_steps,), and its four betas, (n_steps, 4).
+Program = tuple[NDArray[np.intp], NDArray[np.float64]]
 
 
-def calibrated_probs(plan: Plan, logits: Floats, transformed: Sequence[Floats] | Floats) -> Matrix:
-    """Return the probabilities that a plan gives, (n_samples, n_classes).
+@dataclass(frozen=True)
+class Rule:
+    """How samples are sorted into groups: what a replay must know to group as the fit did.
 
     Parameters
     ----------
-    logits : (n_samples, n_classes)
-    transformed : one such array for each of `plan.transforms`
-
-    Examples
-    --------
-    >>> from recal import Plan, Step
-    >>> from recal.runtime.reference import calibrated_probs
-    >>> plan = Plan((Step("zoom:0.5", (1.0, 1.0, 1.0, 0.5)),))
-    >>> calibrated_probs(plan, np.array([[2.0, 0.0]]), [np.array([[1.0, 0.0]])]).round(3).tolist()
-    [[0.731, 0.269]]
+    confidence_at : {"original", "own"}
+        Where a view's confidence is read: at the original's prediction, or at the view's own maximum.
+    ties : {"float32", "exact"}
+        How confidences are compared: as float32 softmax, where saturated ones are equal, or in log-odds.
+    floor : float or None
+        The smallest probability before a logarithm is taken; None for no floor.
     """
-    if plan.blend is not None:
-        return blended_probs(plan, logits, transformed, plan.needs_views(logits))
-    return replayed(plan, logits, transformed).probs()
+
+    confidence_at: ConfidenceAt = "original"
+    ties: Ties = "float32"
+    floor: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.confidence_at not in ("original", "own"):
+            raise InputError(
+                "must be 'original' or 'own'", argument="confidence_at", came=f"got {self.confidence_at!r}"
+            )
+        if self.ties not in ("float32", "exact"):
+            raise InputError("must be 'float32' or 'exact'", argument="ties", came=f"got {self.ties!r}")
+        if self.floor is not None and not (isinstance(self.floor, float) and 0.0 < self.floor < 0.5):
+            raise InputError("must lie in (0, 0.5) or be None", argument="floor", came=f"got {self.floor!r}")
 
 
 class Rows:
@@ -83,17 +98,19 @@ class Rows:
         return np.minimum(weights, BELOW_ONE, out=weights)
 
 
-def replayed(plan: Plan, logits: Floats, transformed: Sequence[Floats] | Floats) -> Rows:
-    """Return the originals' rows after the plan: each step groups samples by the original and a view, scales both."""
-    original = Rows(logits, plan.rule.floor)
-    views = [Rows(view, plan.rule.floor) for view in transformed]
+def replayed(
+    program: Program, start: float, finish: float, rule: Rule, logits: Floats, transformed: Sequence[Floats] | Floats
+) -> Rows:
+    """Return the originals' rows after all steps: each groups samples by the original and a view, and rescales both."""
+    original = Rows(logits, rule.floor)
+    views = [Rows(view, rule.floor) for view in transformed]
     for rows in (original, *views):
-        rows.rescale(plan.start)
-    for number, betas in zip(*plan.program):
-        factors = betas[groups(original, views[number], plan.rule)]
+        rows.rescale(start)
+    for number, betas in zip(*program):
+        factors = betas[groups(original, views[number], rule)]
         original.rescale(factors)
         views[number].rescale(factors)
-    original.rescale(plan.finish)
+    original.rescale(finish)
     return original
 
 
@@ -120,56 +137,6 @@ def comparable(rows: Matrix, at: Labels, rule: Rule) -> NDArray[np.floating]:
     return rows[every, at] - rival - np.log(np.exp(others - rival[:, None]).sum(axis=1))
 
 
-def soft_log_probs(logits: Floats, beta: float, epsilon: float) -> Matrix:
-    """Return x(z) = log((1 - epsilon) softmax(beta z) + epsilon / K), (n_samples, n_classes) float64.
-
-    Examples
-    --------
-    >>> from recal.runtime.reference import soft_log_probs
-    >>> np.exp(soft_log_probs(np.array([[1000.0, 0.0]]), 1.0, 0.01)).round(3).tolist()
-    [[0.995, 0.005]]
-    """
-    x = np.array(logits, dtype=np.float64, order="C")
-    x -= x.max(axis=1, keepdims=True)
-    x *= beta
-    np.exp(x, out=x)
-    x *= (1.0 - epsilon) / x.sum(axis=1, keepdims=True)
-    x += epsilon / x.shape[1]
-    return np.log(x, out=x)
-
-
-def blended_probs(
-    plan: Plan,
-    logits: Floats,
-    transformed: Sequence[Floats] | Floats,
-    needed: NDArray[np.bool_],
-    mixed: Matrix | None = None,
-) -> Matrix:
-    """Return the probabilities of a blend; samples more confident than the gate are not `needed`, nor are their views.
-
-    `mixed` is what an ensemble's mixture gives, where that is part of the blend.
-    """
-    blend = plan.blend
-    assert blend is not None
-    scores = soft_log_probs(logits, plan.start, blend.epsilon)
-    gated = ~needed if blend.weights else np.zeros(len(logits), dtype=bool)
-    scores *= np.where(gated, blend.gated_own, blend.own)[:, None]
-    if blend.offsets:
-        scores[~gated] += np.asarray(blend.offsets)
-    if blend.gated_offsets:
-        scores[gated] += np.asarray(blend.gated_offsets)
-    for (_, weight), view in zip(blend.weights, transformed):
-        scores[needed] += weight * soft_log_probs(view[needed], plan.start, blend.epsilon)
-    if blend.needs_mixture and mixed is not None:
-        x = np.log((1.0 - blend.epsilon) * mixed + blend.epsilon / mixed.shape[1])
-        scores += x * np.where(gated, blend.gated_mixture, blend.mixture)[:, None]
-    scores -= scores.max(axis=1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=1, keepdims=True)
-    probs = keep_answers(scores, logits.argmax(axis=1)) if blend.answers == "kept" else scores
-    return np.clip(probs, np.finfo(np.float64).tiny, BELOW_ONE, out=probs)
-
-
 def keep_answers(probs: Matrix, answers: Labels) -> Matrix:
     """Return the nearest probabilities in which each row's answer is the likeliest class: the guard.
 
@@ -181,7 +148,7 @@ def keep_answers(probs: Matrix, answers: Labels) -> Matrix:
 
     Examples
     --------
-    >>> from recal.runtime.reference import keep_answers
+    >>> from recal.engine.reference import keep_answers
     >>> keep_answers(np.array([[0.6, 0.1, 0.3]]), np.array([2])).round(3).tolist()
     [[0.45, 0.1, 0.45]]
     """

@@ -1,0 +1,228 @@
+"""ReCal's steps on arrays of any library: numpy goes through `recal.engine`, others through the same arithmetic here.
+
+Arithmetic is float64. Only the rule for ties compares float32 confidences, and the last bit of a float32 sum depends on
+its order. numpy halves a row until a block has at most 128 values, adds each block in eight lanes, the lanes in pairs,
+what is left of the last block one by one, and then the blocks along the tree of halves. Sums here follow that order, so
+that samples fall into the same groups to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.engine.reference import SCALE_RANGE, Program, Rule, replayed
+from recal.maps.arrays import take_along
+from recal.maps.base import Array, Views, indices, like, namespace
+from recal.maps.scaling import scaled_softmax
+
+BLOCK, LANES = 128, 8
+# Eight lanes are added in pairs, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). In this order each level adds two halves.
+_PAIRED = [0, 4, 2, 6, 1, 5, 3, 7]
+
+
+def step_probs(program: Program, start: float, finish: float, rule: Rule, z: Array, views: Views) -> Array:
+    """Return the probabilities after all steps, (n_samples, n_classes).
+
+    Parameters
+    ----------
+    program : the view of each step, (n_steps,), and its four betas, (n_steps, 4)
+    start, finish : what all logits are multiplied by before the steps, and the original's after them
+    """
+    if isinstance(z, np.ndarray):
+        return replayed(program, start, finish, rule, z, views).probs()
+    if rule.floor is not None:
+        return scaled_softmax(_floored_rows(program, start, finish, rule, z, views), 1.0)
+    return scaled_softmax(z, _scales(program, start, finish, rule, z, views))
+
+
+def _scales(program: Program, start: float, finish: float, rule: Rule, z: Array, views: Views) -> Array:
+    """Return each sample's scale after all steps, (n_samples, 1)."""
+    xp, first = namespace(z), min(max(start, SCALE_RANGE[0]), SCALE_RANGE[1])
+    if not len(program[0]):
+        return like(z, np.clip(first * finish, *SCALE_RANGE).reshape(1, 1))
+    rows = _Stack(z, views, program, rule)
+    # Rows are only ever multiplied by a scale: they are laid out once, and the loop carries scales, (1 + m, 1, n).
+    laid = rows.lay_out(rows.drops, rows.read)
+    begun = xp.zeros_like(laid[:, :1, :]) + first
+
+    def step(number: Array, scales: Array) -> Array:
+        pair = rows.pair(number)
+        factors = rows.factors(number, xp.take(scales, pair, axis=0) * xp.take(laid, pair, axis=0))
+        return xp.where(rows.touches(pair), xp.clip(scales * factors, *SCALE_RANGE), scales)
+
+    scales = _repeated(z, len(program[0]), step, begun)[0, 0, :]
+    return xp.expand_dims(xp.clip(scales * finish, *SCALE_RANGE), axis=1)
+
+
+def _floored_rows(program: Program, start: float, finish: float, rule: Rule, z: Array, views: Views) -> Array:
+    """Return the originals' log-probabilities after all steps, none below log(floor); the largest of a row is 0."""
+    xp, rows, least = namespace(z), _Stack(z, views, program, rule), math.log(rule.floor or 1.0)
+
+    def rescaled(state: Array, factors: Array | float) -> Array:
+        scaled = state * factors
+        logs = scaled - xp.log(xp.sum(xp.exp(scaled), axis=2, keepdims=True))
+        logs = xp.maximum(logs, like(z, least))
+        return logs - xp.max(logs, axis=2, keepdims=True)
+
+    def step(number: Array, state: Array) -> Array:
+        pair = rows.pair(number)
+        laid = rows.lay_out(xp.take(state, pair, axis=0), xp.take(rows.read, pair, axis=0))
+        factors = xp.permute_dims(rows.factors(number, laid), (0, 2, 1))
+        return xp.where(rows.touches(pair), rescaled(state, factors), state)
+
+    state = rescaled(rescaled(rows.drops, 1.0), start)
+    return rescaled(_repeated(z, len(program[0]), step, state), finish)[0, :, :]
+
+
+class _Stack:
+    """The originals and their views as one array, (1 + m, n, K), and what each step reads of it."""
+
+    def __init__(self, z: Array, views: Views, program: Program, rule: Rule) -> None:
+        xp = namespace(z)
+        self.xp, self.rule, self.n_classes, self.count = xp, rule, int(z.shape[1]), 1 + len(views)
+        stack = xp.stack([z, *views], axis=0)
+        self.drops = stack - xp.max(stack, axis=2, keepdims=True)
+        self.columns = xp.argmax(stack, axis=2)
+        at = self.columns
+        if rule.confidence_at == "original":
+            at = xp.take(at, indices(z, [0] * self.count), axis=0)
+        self.read = xp.expand_dims(at, axis=2)
+        numbers, betas = program
+        self.pairs = indices(z, np.stack([np.zeros_like(numbers), numbers + 1], axis=1))
+        self.betas = like(z, betas.reshape(-1))
+        self.places = indices(z, np.arange(self.count).reshape(-1, 1, 1))
+
+    def pair(self, number: Array) -> Array:
+        """Return where the original and the view of a step stand, (2,)."""
+        return self.xp.reshape(self.xp.take(self.pairs, number, axis=0), (2,))
+
+    def touches(self, pair: Array) -> Array:
+        """Return whether a step rescales each layer of the stack, (1 + m, 1, 1)."""
+        return (self.places == 0) | (self.places == self.xp.reshape(pair[1:], (1, 1, 1)))
+
+    def lay_out(self, rows: Array, read: Array) -> Array:
+        """Return rows, (..., n, K), as (..., classes, n) in the order of summation, with the value to read behind."""
+        xp = self.xp
+        value = take_along(rows, read, axis=2)
+        if self.rule.ties == "exact":
+            here = indices(rows, np.arange(self.n_classes).reshape(1, 1, -1)) == read
+            rows = xp.where(here, like(rows, -math.inf), rows)
+        else:
+            layout = _layout(self.n_classes)
+            if (layout == self.n_classes).any():  # gaps, which add nothing
+                rows = xp.concat([rows, xp.zeros_like(value) - math.inf], axis=2)
+            if not np.array_equal(layout, np.arange(self.n_classes)):
+                rows = xp.take(rows, indices(rows, layout), axis=2)
+        return xp.permute_dims(xp.concat([rows, value], axis=2), (0, 2, 1))
+
+    def factors(self, number: Array, laid: Array) -> Array:
+        """Return each sample's factor in a step, (1, 1, n), from the rows of its pair as they are now."""
+        xp = self.xp
+        confidences = self._comparable(laid)
+        fell = confidences[:1, :, :] >= confidences[1:, :, :]
+        columns = xp.take(self.columns, self.pair(number), axis=0)
+        kept = xp.expand_dims(columns[:1, :] == columns[1:, :], axis=1)
+        group = 2 * xp.astype(kept, xp.int64) + xp.astype(fell, xp.int64) + 4 * number
+        return xp.reshape(xp.take(self.betas, xp.reshape(group, (-1,)), axis=0), (1, 1, -1))
+
+    def _comparable(self, laid: Array) -> Array:
+        """Return what the rule for ties compares, (2, 1, n); see `recal.engine.reference.comparable`."""
+        xp = self.xp
+        if self.rule.ties == "exact":
+            others, value = _parts(laid, [self.n_classes, 1])
+            rival = xp.max(others, axis=1, keepdims=True)
+            return value - rival - xp.log(xp.sum(xp.exp(others - rival), axis=1, keepdims=True))
+        value, total = _sum32(xp.astype(xp.exp(laid), xp.float32), self.n_classes)
+        return value / total
+
+
+def _repeated(z: Array, count: int, step: Callable[[Array, Array], Array], state: Array) -> Array:
+    """Apply state = step(number, state) for each number, an array of shape (1,); a tracer writes it as one loop."""
+    xp = namespace(z)
+    if hasattr(xp, "repeated"):
+        return xp.repeated(count, step, state)
+    for number in range(count):
+        state = step(indices(z, [number]), state)
+    return state
+
+
+def _parts(x: Array, sizes: Sequence[int]) -> list[Array]:
+    """Return parts of these sizes along axis 1."""
+    xp = namespace(x)
+    if hasattr(xp, "parts"):
+        return list(xp.parts(x, sizes, axis=1))
+    ends = np.cumsum(sizes)
+    return [x[:, end - size : end, :] for size, end in zip(sizes, ends.tolist())]
+
+
+def _sum32(values: Array, count: int) -> tuple[Array, Array]:
+    """Return what is read, and the sum of float32 values as numpy adds up a row, (2, 1, n) each."""
+    if count < LANES:
+        *parts, value = _parts(values, [1] * (count + 1))
+        return value, _in_turn(parts)
+    blocks, rows, _ = lanes(count).shape
+    half, rest = LANES // 2 * blocks, count % LANES
+    *parts, value = _parts(values, [2 * half] * rows + [1] * (rest + 1))
+    total = _in_turn(parts[:rows])
+    for size in (4, 2, 1):
+        first, second = _parts(total, [size * blocks] * 2)
+        total = first + second
+    sums = _parts(total, [1] * blocks) if blocks > 1 else [total]
+    sums[-1] = _in_turn([sums[-1], *parts[rows:]])
+    return value, _in_pairs(sums, count)
+
+
+def _in_turn(parts: Sequence[Any]) -> Any:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _in_pairs(sums: list[Any], count: int) -> Any:
+    """Add up the sums of blocks along the tree of halves; takes its blocks from the front of the list."""
+    if count <= BLOCK:
+        return sums.pop(0)
+    left = _in_pairs(sums, half_of(count))
+    return left + _in_pairs(sums, count - half_of(count))
+
+
+def half_of(count: int) -> int:
+    """Return how many of `count` values go to the left half."""
+    return count // 2 - count // 2 % LANES
+
+
+def block_sizes(count: int) -> list[int]:
+    """Return the sizes of the blocks, from left to right."""
+    return [count] if count <= BLOCK else block_sizes(half_of(count)) + block_sizes(count - half_of(count))
+
+
+@lru_cache(maxsize=32)
+def lanes(count: int) -> NDArray[np.int64]:
+    """Return the columns that each block's rows of eight hold, (n_blocks, n_rows, 8); `count` stands for a zero."""
+    sizes = block_sizes(count)
+    places = np.full((len(sizes), max(sizes) // LANES, LANES), count, dtype=np.int64)
+    start = 0
+    for block, size in enumerate(sizes):
+        whole = size - size % LANES
+        places[block, : whole // LANES] = np.arange(start, start + whole).reshape(-1, LANES)
+        start += size
+    return places
+
+
+@lru_cache(maxsize=32)
+def _layout(n_classes: int) -> NDArray[np.int64]:
+    """Return where classes stand: the rows of eight lanes of all blocks, lane by lane, then what is left over.
+
+    `n_classes` itself stands for a gap.
+    """
+    if n_classes < LANES:
+        return np.arange(n_classes)
+    rows = lanes(n_classes)[:, :, _PAIRED].transpose(1, 2, 0)  # (rows, lanes, blocks)
+    return np.concatenate([rows.reshape(-1), np.arange(n_classes - n_classes % LANES, n_classes)])

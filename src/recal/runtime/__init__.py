@@ -1,1 +1,0 @@
-"""What runs after a fit: probabilities from a plan, in numpy (the reference), torch and ONNX."""
