@@ -1,0 +1,84 @@
+"""A server on the loopback interface that speaks chat completions, and misbehaves on request."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Script:
+    """What the server does: `answer(prompt)` gives tokens with probabilities; `faults` come first, one per request."""
+
+    def __init__(self, answer, faults=()):
+        self.answer, self.faults = answer, list(faults)
+        self.requests, self.keys, self.lock = [], set(), threading.Lock()
+
+    def prompts(self):
+        return Counter(request["messages"][0]["content"] for request in self.requests)
+
+
+def positions(tokens):
+    content = []
+    for token, top in tokens:
+        listed = [{"token": name, "logprob": math.log(share), "bytes": None} for name, share in top.items()]
+        content.append({"token": token, "logprob": listed[0]["logprob"], "bytes": None, "top_logprobs": listed})
+    return content
+
+
+@contextmanager
+def serving(script):
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with script.lock:
+                fault = script.faults.pop(0) if script.faults else None
+                script.keys.add(self.headers.get("Authorization"))
+                if fault is None:
+                    script.requests.append(request)
+            if fault == "slow":
+                time.sleep(0.6)
+            if isinstance(fault, tuple):
+                status, body = fault
+                return self.reply(status, body)
+            if isinstance(fault, int):
+                return self.reply(fault, {"error": {"message": f"fault {fault}"}})
+            tokens = script.answer(request["messages"][0]["content"])
+            message = {"role": "assistant", "content": "".join(token for token, _ in tokens or [])}
+            if tokens is None:
+                message |= {"content": None, "refusal": "I cannot help with that."}
+            logprobs = None if tokens is None else {"content": positions(tokens), "refusal": None}
+            choice = {"index": 0, "finish_reason": "length", "message": message, "logprobs": logprobs}
+            return self.reply(
+                200,
+                {"id": "chatcmpl-1", "object": "chat.completion", "created": 0, "model": "tiny", "choices": [choice]},
+            )
+
+        def reply(self, status, body):
+            content = json.dumps(body).encode()
+            try:
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.send_header("retry-after-ms", "1")
+                self.end_headers()
+                self.wfile.write(content)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # the client has given up
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

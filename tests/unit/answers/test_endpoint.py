@@ -1,0 +1,181 @@
+"""Asking a language model over HTTP, against a server on the loopback interface."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from recal.answers.endpoint import Endpoint, EndpointError, Interview, Ledger
+from recal.answers.prompts import Template, ways_to_ask
+from recal.errors import FileError, InputError
+from tests.unit.answers.server import Script, serving
+
+pytest.importorskip("openai")
+OPTIONS = ["A", "B", "C"]
+QUESTIONS = {
+    "question": np.array([f"question {n}" for n in range(6)], dtype=object),
+    "A": np.array([f"red {n}" for n in range(6)], dtype=object),
+    "B": np.array([f"green {n}" for n in range(6)], dtype=object),
+    "C": np.array([f"blue {n}" for n in range(6)], dtype=object),
+}
+LISTED = Template("listed", "{question}\n{options}\nAnswer:")
+SHORT = Template("short", "{question} A: {A} B: {B} C: {C}?")
+
+
+def prefers_green(prompt):
+    """The model likes the option whose text is green, and the first letter a little."""
+    letter = next(line.partition(".")[0] for line in prompt.splitlines() if "green" in line) if "\n" in prompt else "B"
+    shares = {"A": 0.15, "B": 0.1, "C": 0.1}
+    shares[letter] = 0.7
+    return [(letter, {letter: 0.7, **shares})]
+
+
+def interview(url, ledger, *, templates=(LISTED,), permute=0, labels=None, **settings):
+    askings = ways_to_ask(templates, OPTIONS, list(QUESTIONS), permute)
+    endpoint = Endpoint(url, "tiny", **{"retries": 4, "concurrency": 3, "timeout": 5.0, **settings})
+    return Interview(endpoint, QUESTIONS, OPTIONS, askings, ledger, labels)
+
+
+def test_templates_and_orders_become_views_mapped_back_to_the_options(tmp_path):
+    script = Script(prefers_green)
+    with serving(script) as url:
+        asked = interview(url, tmp_path / "ledger.jsonl", templates=(LISTED, SHORT), labels=np.array(["B"] * 6))
+        asked.run()
+        views = asked.views().views
+        permuted = interview(url, tmp_path / "ledger.jsonl", permute=3)
+        assert (permuted.cost().n_requests, permuted.cost().n_kept) == (18, 6)
+        permuted.run()
+        ordered = permuted.views().views
+    assert [str(one) for one in views.transforms] == ["short"]
+    np.testing.assert_allclose(np.exp(views.logits), np.tile([0.15, 0.7, 0.1], (6, 1)))
+    assert views.labels.tolist() == [1] * 6
+    assert [str(one) for one in ordered.transforms][:2] == ["listed order 1-2-0", "listed order 2-0-1"]
+    for transform in ordered.transforms:
+        assert (ordered.transformed(transform).argmax(axis=1) == 1).all()  # green stays green in every order
+    assert "A. green 0\nB. blue 0\nC. red 0" in "".join(script.prompts())
+    first = script.requests[0]
+    assert (first["model"], first["max_tokens"], first["top_logprobs"], first["temperature"]) == ("tiny", 1, 20, 0.0)
+
+
+def test_busy_servers_errors_and_timeouts_are_repeated(tmp_path):
+    script = Script(prefers_green, faults=[429, 500, 503, "slow", 429])
+    with serving(script) as url:
+        asked = interview(url, tmp_path / "ledger.jsonl", timeout=0.3)
+        asked.run()
+    assert asked.cost().n_requests == 0
+    assert set(asked.ledger.answers) == {asked.endpoint.key_of(prompt) for prompt in asked.prompts[0]}
+
+
+def test_a_server_that_stays_down_stops_the_run_and_keeps_what_was_answered(tmp_path):
+    script = Script(prefers_green)
+    with serving(script) as url:
+        asked = interview(url, tmp_path / "ledger.jsonl", retries=1, concurrency=1)
+        done = 0
+
+        def break_down(count, total):
+            nonlocal done
+            done = count
+            if count == 4:
+                script.faults = [500] * 50
+
+        with pytest.raises(EndpointError, match="answered 500 after 2 attempts: .*fault 500"):
+            asked.run(break_down)
+        assert done == 4
+        script.faults.clear()
+        again = interview(url, tmp_path / "ledger.jsonl")
+        assert (again.cost().n_requests, again.cost().n_kept) == (2, 4)
+        again.run()
+    assert set(script.prompts().values()) == {1}  # no answer was paid for twice
+    assert again.views().views.n_samples == 6
+
+
+def test_half_a_line_of_a_killed_run_is_asked_again_and_damage_is_refused(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    ledger.add("one", [("A", {"A": -0.5})])
+    with path.open("ab") as file:
+        file.write(b'{"key": "two", "tok')
+    again = Ledger(path)
+    assert list(again.answers) == ["one"]
+    again.add("three", [])
+    assert list(Ledger(path).answers) == ["one", "three"]
+    path.write_text('{"key": "one"}\n')
+    with pytest.raises(FileError, match="line 1 is damaged"):
+        Ledger(path)
+
+
+def test_refusals_and_truncated_logprobs_are_counted(tmp_path):
+    def answer(prompt):
+        if "question 0" in prompt:
+            return None
+        return [("I", {"I": 0.9})] if "question 1" in prompt else [("B", {"B": 0.8})]
+
+    script = Script(answer, faults=[])
+    with serving(script) as url:
+        asked = interview(url, tmp_path / "ledger.jsonl", concurrency=1)
+        asked.run()
+        found = asked.views()
+    assert (found.n_unanswered, found.n_missing, found.n_cells) == (2, 14, 18)
+    assert len(set(found.views.logits[0])) == 1
+    np.testing.assert_allclose(np.exp(found.views.logits[2]), [1e-5, 0.8, 1e-5])
+
+
+def test_a_filtered_prompt_counts_as_a_refusal_and_other_bad_requests_stop_the_run(tmp_path):
+    filtered = (400, {"error": {"message": "filtered", "code": "content_filter"}})
+    with serving(Script(prefers_green, faults=[filtered])) as url:
+        asked = interview(url, tmp_path / "a.jsonl", concurrency=1)
+        asked.run()
+        assert asked.views().n_unanswered == 1
+    for fault, message in [
+        ((400, {"error": {"message": "top_logprobs must be at most 5"}}), "refuses the request: .*at most 5"),
+        ((401, {"error": {"message": "bad key"}}), "Set OPENAI_API_KEY"),
+        ((404, {"error": {"message": "no such model"}}), "has no model 'tiny'"),
+    ]:
+        with serving(Script(prefers_green, faults=[fault] * 9)) as url:
+            with pytest.raises(EndpointError, match=message):
+                interview(url, tmp_path / "b.jsonl", retries=0).run()
+    with pytest.raises(EndpointError, match="cannot be reached"):
+        interview("http://127.0.0.1:9/v1", tmp_path / "c.jsonl", retries=0).run()
+    with serving(Script(lambda prompt: [])) as url, pytest.raises(EndpointError, match="returned no logprobs"):
+        interview(url, tmp_path / "d.jsonl").run()
+
+
+def test_the_key_is_sent_and_written_nowhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-1234")
+    script = Script(prefers_green)
+    with serving(script) as url:
+        asked = interview(url, tmp_path / "ledger.jsonl")
+        asked.run()
+        asked.views().views.write(tmp_path / "views.npz")
+    assert script.keys == {"Bearer sk-secret-1234"}
+    for path in tmp_path.iterdir():
+        assert b"sk-secret" not in path.read_bytes()
+    assert "sk-secret" not in repr(asked.endpoint)
+
+
+def test_the_cost_is_known_before_the_first_request(tmp_path):
+    asked = interview("http://127.0.0.1:9/v1", tmp_path / "ledger.jsonl", permute=2, max_tokens=5)
+    cost = asked.cost()
+    assert (cost.n_requests, cost.answer_tokens) == (18, 90)
+    assert cost.prompt_tokens == round(sum(len(prompt) for way in asked.prompts for prompt in way) / 4)
+    assert str(cost).startswith("18 requests, about ")
+
+
+def test_templates_name_columns_and_braces(tmp_path):
+    row = {"question": "why?", "kind": "x"}
+    assert Template("t", '{{"q": "{question}"}} {options}').fill(row, ["yes", "no"], [1, 0]) == '{"q": "why?"} no, yes'
+    with pytest.raises(InputError, match="names the column 'text'; the questions have question"):
+        ways_to_ask([Template("t", "{text}")], ["yes", "no"], ["question"], 0)
+    with pytest.raises(InputError, match="names no column"):
+        ways_to_ask([Template("t", "hello")], ["yes", "no"], ["question"], 0)
+    with pytest.raises(InputError, match="lists no options that could change their order"):
+        ways_to_ask([Template("t", "{question}")], ["yes", "no"], ["question"], 1)
+    with pytest.raises(InputError, match="2 options have 1 other orders"):
+        ways_to_ask([Template("t", "{question} {options}")], ["yes", "no"], ["question"], 2)
+    with pytest.raises(InputError, match="different file names"):
+        ways_to_ask([LISTED, LISTED], OPTIONS, list(QUESTIONS), 0)
+    orders = [asking.order for asking in ways_to_ask([LISTED], OPTIONS, list(QUESTIONS), 5)]
+    assert len(set(orders)) == 6
+    assert json.dumps(orders[0]) == "[0, 1, 2]"
