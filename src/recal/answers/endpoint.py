@@ -33,11 +33,6 @@ class EndpointError(RecalError):
     """A server that cannot be asked, or that does not return what is needed."""
 
 
-def is_endpoint(model: object) -> bool:
-    """Whether a model is named by the address of a server."""
-    return isinstance(model, str) and model.startswith(("http://", "https://"))
-
-
 @dataclass(frozen=True)
 class Endpoint:
     """A language model behind an address such as http://localhost:8000/v1.

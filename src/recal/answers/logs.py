@@ -130,12 +130,12 @@ def read_labels(path: Path, label_column: str | None = None) -> dict[str, str] |
     """Read the right options: by id if the table has a column of ids, else in the order of the rows."""
     columns = read_table(path)
     label = _column(path, columns, label_column, _LABELS, "labels")
-    texts = [_text(value) for value in columns[label]]
+    texts = [text_of(value) for value in columns[label]]
     name = next((name for name in _IDS if name in columns), None)
-    return texts if name is None else {_text(one): text for one, text in zip(columns[name], texts)}
+    return texts if name is None else {text_of(one): text for one, text in zip(columns[name], texts)}
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     """Return a value of a table as text; 3.0 is written 3, as ids are."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
@@ -162,21 +162,24 @@ def _with_truths(path: Path, scores: OptionScores, truths: Mapping[str, str] | S
         raise InputError(f"There are {len(truths):,} labels for the {len(scores.ids):,} questions of {path}.")
     else:
         labels = list(truths)
-    return OptionScores(scores.ids, scores.log_probs, scores.options, _label_array(path, labels, scores))
+    return OptionScores(
+        scores.ids,
+        scores.log_probs,
+        scores.options,
+        label_array(path, labels, scores.options, scores.log_probs.shape[1]),
+    )
 
 
-def _label_array(path: Path, labels: Sequence[str], scores: OptionScores) -> NDArray[Any]:
+def label_array(where: Any, labels: Sequence[str], names: Sequence[str] | None, n_options: int) -> NDArray[Any]:
     """Return labels as names of options if these have names, else as columns; a column's number names an option too."""
-    n_options = scores.log_probs.shape[1]
-    names = scores.options
-    known = {str(place): place for place in range(n_options)} if names is None or not set(labels) <= set(names) else {}
-    if names is not None and not known:
+    if names is not None and set(labels) <= set(names):
         return np.array(labels)
-    if odd := [label for label in labels if label not in known]:
+    places = {str(place): place for place in range(n_options)}
+    if odd := [label for label in labels if label not in places]:
         allowed = ", ".join(names) if names is not None else f"0 to {n_options - 1}"
-        raise InputError(f"The label {odd[0]!r} of {path} is none of the options; they are {allowed}.")
-    places = np.array([known[label] for label in labels])
-    return places if names is None else np.array(names)[places]
+        raise InputError(f"The label {odd[0]!r} of {where} is none of the options; they are {allowed}.")
+    columns = np.array([places[label] for label in labels])
+    return columns if names is None else np.array(names)[columns]
 
 
 # lm-evaluation-harness
@@ -299,7 +302,7 @@ def _read_responses(
     own = [next((line[name] for name in _LABELS if name in line), None) for line in lines]
     labels = None if None in own or truths is not None else own
     scores = OptionScores(ids, np.array(rows), tuple(options))
-    return scores if labels is None else _with_truths(path, scores, [_text(label) for label in labels])
+    return scores if labels is None else _with_truths(path, scores, [text_of(label) for label in labels])
 
 
 def token_positions(body: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
@@ -356,6 +359,6 @@ def _read_option_table(path: Path, options: Sequence[str] | None, label_column: 
         values = values - top - np.log(np.nansum(np.exp(values - top), axis=1, keepdims=True))
     values[~np.isfinite(values)] = np.nan
     rows = range(len(values))
-    ids = unique_ids([_text(one) for one in columns[name]] if name is not None else rows)
+    ids = unique_ids([text_of(one) for one in columns[name]] if name is not None else rows)
     scores = OptionScores(ids, values, tuple(options))
-    return scores if label is None else _with_truths(path, scores, [_text(one) for one in columns[label].tolist()])
+    return scores if label is None else _with_truths(path, scores, [text_of(one) for one in columns[label].tolist()])

@@ -130,7 +130,11 @@ def write_with_columns(
     elif given.suffix.lower() in (".jsonl", ".ndjson"):
         own = {name: values.tolist() for name, values in _read_jsonl(given).items()}
     else:
-        own = {name: values.tolist() for name, values in _read_csv(given).items()}
+        as_text = target.suffix.lower() in (".csv", ".tsv")  # where every digit stays as it was written
+        own = {
+            name: values.tolist() if as_text else [_plain(value) for value in as_column(values).tolist()]
+            for name, values in _read_csv(given).items()
+        }
     columns = {name: values for name, values in own.items() if name not in new} | new
     if target.suffix.lower() == ".parquet":
         arrow, parquet = pyarrow_for("Writing Parquet files", "tables")
@@ -149,6 +153,11 @@ def write_with_columns(
     with replacing(target) as file:
         file.write(lines.encode())
     return target
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON and Parquet: None where it is missing."""
+    return None if value != value or value == "" else value
 
 
 def _cell(value: Any) -> Any:

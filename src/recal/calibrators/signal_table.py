@@ -45,7 +45,7 @@ class SignalTable:
 
     Attributes
     ----------
-    names : the columns in their order; "groups" last where groups were given
+    names : the columns in their order; last the name of the groups, if there are any
     levels : for each column its levels in sorted order, empty for numbers
     named : whether the columns came with names, so that new data are matched by name
     grouped : whether the last column holds the groups
@@ -70,8 +70,11 @@ class SignalTable:
         levels = [_levels(column) for column in columns.values()]
         names = list(columns)
         if groups is not None:
-            names.append(GROUPS if GROUPS not in names else "groups of answers")
-            levels.append(tuple(sorted(set(_texts(np.asarray(groups))) - {""})))
+            name, column = _named_groups(groups)
+            if name in names:
+                raise InputError(f"The groups have the name of a signal, {name!r}. Leave that signal out.")
+            names.append(name)
+            levels.append(tuple(sorted(set(_texts(column)) - {""})))
         return cls(tuple(names), tuple(levels), named, groups is not None)
 
     @property
@@ -101,7 +104,8 @@ class SignalTable:
         else:
             picked = list(columns.values())
         if self.grouped:
-            picked.append(np.full(len(picked[0]), "", dtype=object) if groups is None else np.asarray(groups))
+            none = np.full(len(picked[0]), "", dtype=object)
+            picked.append(none if groups is None else _named_groups(groups)[1])
         if len(sizes := {len(column) for column in picked}) != 1:
             raise InputError(f"Signals and groups must have one value per answer; their lengths are {sorted(sizes)}.")
         numbers = [
@@ -119,6 +123,16 @@ class SignalTable:
                 raise InputError(
                     f"The signal {name!r} equals the grades in every row, so it leaks the result. Leave it out."
                 )
+
+
+def _named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
+    """Return the name of the groups and one value per answer: of an array, a named column or {name: values}."""
+    if isinstance(groups, Mapping):
+        if len(groups) != 1:
+            raise InputError("must hold one column", argument="groups", came=f"got {len(groups)}")
+        ((name, values),) = groups.items()
+        return str(name), np.asarray(values)
+    return str(getattr(groups, "name", None) or GROUPS), np.asarray(groups)
 
 
 def _columns(signals: Any) -> tuple[dict[str, NDArray[Any]], bool]:

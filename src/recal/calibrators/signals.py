@@ -101,7 +101,7 @@ class SignalCalibration(Estimator):
             Missing values are allowed. Text columns are categories.
         correct : array-like of shape (n_samples,)
             Whether each answer is right: True or False, 1 or 0.
-        groups : array-like of shape (n_samples,), optional
+        groups : array-like of shape (n_samples,), or {name: values}, optional
             The subject, customer or source of each answer. Each group gets an offset, shrunk towards none.
         sample_weight : array-like of shape (n_samples,), optional
             How much each answer counts.
@@ -176,7 +176,7 @@ class SignalCalibration(Estimator):
         best = self.table_.names[_best_signal(self.map_)] if "Platt scaling" in self.weights_ else ""
         if not self.losses_:
             return f"Platt scaling of {best!r}: {self.n_fitted_:,} graded answers are too few to combine signals."
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in self.weights_.items())
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in self.weights_.items() if share >= 0.005)
         levels = int(np.count_nonzero(self.map_.offsets.any(axis=1)))
         offsets = f" with offsets per level of {levels} column{'s' * (levels > 1)}" if levels else ""
         return (

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from recal.cli.answers import LEDGER, apply_signals, ask_endpoint, is_endpoint, reads_signals
 from recal.cli.files import check_kind, check_views_held, kind_of, load_calibration, open_views
-from recal.cli.options import MORE, ModelOptions, compare_preprocessing, without_none
+from recal.cli.options import MORE, LanguageOptions, ModelOptions, compare_preprocessing, without_none
 from recal.cli.printing import AsJson, print_json, say, shows_progress, typed, working
 
 if TYPE_CHECKING:
@@ -28,7 +30,13 @@ def apply(
     ],
     out: Annotated[Path, typer.Option("--out", help="Where to write the answers: .csv, .parquet, .npz, or a folder.")],
     inputs: ModelOptions,
-    views: Annotated[Path | None, typer.Argument(help="Views of the inputs: an .npz file or a .zarr folder.")] = None,
+    language: LanguageOptions,
+    views: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Views of the inputs (.npz, .zarr), or the table of new answers for a table's calibration."
+        ),
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Adjust the temperature to these inputs, without labels.")
     ] = False,
@@ -82,16 +90,24 @@ def apply(
 
     Example: [bold]recal apply calibration.recal new-views.npz --out probs.npz[/bold]
 
+    Example: [bold]recal apply folder new.csv --out accepted.csv[/bold] (a table of answers with their signals)
+
     Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out answers --engine ray[/bold]
     """
     from recal.workflow.folder import calibration_in
 
     calibration = calibration_in(calibration)
     check_kind(calibration, "calibration")
+    if views is not None and inputs.model is None and reads_signals(calibration):
+        apply_signals(calibration, views, out, as_json)
+        return
     if views is not None and inputs.model is None and kind_of(views) in ("probabilities", "table"):
         _apply_rule(calibration, views, inputs.labels, out, as_json)
         return
-    if inputs.is_complete:
+    if is_endpoint(inputs.model):
+        views = _ask(inputs, language, calibration, out, as_json)
+        inputs = replace(inputs, model=None, data=None)
+    elif inputs.is_complete:
         inputs.check_files("apply")
     elif views is not None:
         check_kind(views, "views")
@@ -205,6 +221,14 @@ def apply(
     each = applied.passes_per_answer
     cost = "" if each is None or each == 1 else f" An answer {_TAKES[inputs.model is None]} {each:.2f} forward passes."
     say(f"{n_samples:,} answers written to {out}.{cost}{following}")
+
+
+def _ask(inputs: ModelOptions, language: LanguageOptions, calibration: Path, out: Path, as_json: bool) -> Path:
+    """Ask a server for the views that the calibration needs, and return the file of these views."""
+    needed = {str(transform) for transform in load_calibration(calibration).needed_transforms()}
+    joined = ask_endpoint(inputs, language, Path(f"{out}{LEDGER}"), as_json, needed)
+    say(str(joined), quiet=as_json or not str(joined))
+    return joined.views.write(Path(f"{out}.views.npz"))
 
 
 def _accepted(rule: Any, applied: Predictions, accept_unlike: bool) -> Any:

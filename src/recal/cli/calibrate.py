@@ -7,13 +7,47 @@ from typing import Annotated, Any
 
 import typer
 
-from recal.cli.options import MORE, ModelOptions, number_labels, preflight, transforms_for
+from recal.cli.answers import (
+    ask_endpoint,
+    calibrate_table,
+    calibrate_views,
+    collect_endpoint,
+    collect_log,
+    is_endpoint,
+    is_log,
+)
+from recal.cli.files import kind_of, open_views
+from recal.cli.options import MORE, LanguageOptions, ModelOptions, number_labels, preflight, transforms_for
 from recal.cli.printing import AsJson, command_line, command_words, print_json, say, shows_progress, typed
 
 
 def calibrate(
     out: Annotated[Path, typer.Option("--out", help="The folder to write: calibration, rule and report.")],
     inputs: ModelOptions,
+    language: LanguageOptions,
+    graded: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[TABLE|VIEWS]", help="Graded answers (.csv, .parquet, .jsonl) or labelled views, without a model."
+        ),
+    ] = None,
+    correct: Annotated[
+        str | None, typer.Option("--correct", help="With TABLE: the column that says which answers are right.")
+    ] = None,
+    signals: Annotated[
+        str | None,
+        typer.Option("--signals", help="With TABLE: the columns to learn from. By default all numeric ones."),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", help="With TABLE: the column of groups; each gets an offset.", rich_help_panel=MORE),
+    ] = None,
+    per_group: Annotated[
+        bool,
+        typer.Option(
+            "--per-group", help="With --group: a threshold and a guarantee for each group.", rich_help_panel=MORE
+        ),
+    ] = False,
     risk: Annotated[float, typer.Option("--risk", help="The largest share of errors among automated answers.")] = 0.01,
     confidence: Annotated[
         float, typer.Option("--confidence", help="The probability that the guarantee holds.", rich_help_panel=MORE)
@@ -65,7 +99,22 @@ def calibrate(
     Example: [bold]recal calibrate --model net.onnx --data labelled/ --risk 0.01 --out calibrated[/bold]
 
     Then: [bold]recal apply calibrated --model net.onnx --data new/ --out answers.csv[/bold]
+
+    Answers of any system that were graded as right or wrong need no model: a table with one row per answer and columns
+    of signals, such as a stated confidence, a log-probability or a length.
+
+    Example: [bold]recal calibrate graded.csv --correct right --signals stated,logprob --risk 0.1 --out folder[/bold]
     """
+    rules: dict[str, Any] = {"risk": risk, "confidence": confidence, "random_state": seed}
+    if graded is not None:
+        _calibrate_source(graded, out, inputs, (correct, signals, group, per_group), rules, as_json)
+        return
+    if is_endpoint(inputs.model):
+        joined = ask_endpoint(inputs, language, out / "answers.jsonl", as_json)
+        say(str(joined), quiet=as_json or not str(joined))
+        about = {"Model": f"{language.model_name} at {inputs.model}", "Data": str(inputs.data)}
+        calibrate_views(joined.views, out, about, rules, as_json)
+        return
     _, data = inputs.check_files("calibrate")
     from recal.workflow.job import calibrate as run
     from recal.workflow.job import check_labelled
@@ -117,6 +166,36 @@ def calibrate(
     say(f"Report: {out / 'report.html'}. Next: {next_line}")
 
 
+def _calibrate_source(
+    source: Path,
+    out: Path,
+    inputs: ModelOptions,
+    columns: tuple[str | None, str | None, str | None, bool],
+    how: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Calibrate what needs no model: a table of graded answers, or labelled views."""
+    from recal.errors import InputError
+
+    if inputs.model is not None or inputs.data is not None:
+        raise InputError(f"recal calibrate takes either {source}, or --model and --data.")
+    correct, signals, group, per_group = columns
+    if kind_of(source) in ("table", "text") or source.suffix.lower() in (".jsonl", ".ndjson"):
+        if correct is None:
+            from recal.answers.tables import read_table
+
+            raise InputError(
+                f"Name the column of {source} that says which answers are right: --correct COLUMN. It has "
+                f"{', '.join(read_table(source))}."
+            )
+        names = None if signals is None else [name.strip() for name in signals.split(",")]
+        table = {"correct": correct, "signals": names, "group": group, "per_group": per_group}
+        calibrate_table(source, out, {**how, **table}, as_json)
+        return
+    views = open_views(source, inputs.labels, inputs.classes)
+    calibrate_views(views, out, {"Data": str(source)}, how, as_json)
+
+
 def _with_risk(risk: float | None) -> str | None:
     """Return the same command with a risk that the labelled inputs can show; it reuses what was collected."""
     if risk is None:
@@ -133,6 +212,7 @@ def collect(
         typer.Option("--out", help="Where to write: .zarr (resumable; a folder or a URL such as s3://...) or .npz."),
     ],
     inputs: ModelOptions,
+    language: LanguageOptions,
     pool: Annotated[
         str,
         typer.Option(
@@ -164,11 +244,23 @@ def collect(
     your own) comes after them. A .zarr store is written batch by batch: run the same command again to resume after an
     interruption. With --pilot 1000, all views are computed for 1,000 samples only, and those that help for all.
 
+    Without --model, --data is a log of a language model: lm-evaluation-harness samples, chat completions or Batch API
+    output with logprobs (.jsonl), or a table with one column per option. --view NAME=FILE adds other prompts for the
+    same questions. With --model http://... a server is asked, and answers are kept as they arrive.
+
+    Example: [bold]recal collect --data samples.jsonl --view direct=direct.jsonl --out views.npz[/bold]
+
     Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide 255 --mean
     0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10 --out views.zarr[/bold]
     """
     from recal.errors import InputError
 
+    if inputs.model is None and inputs.data is not None and is_log(inputs.data):
+        collect_log(inputs, language, out, as_json)
+        return
+    if is_endpoint(inputs.model):
+        collect_endpoint(inputs, language, out, as_json)
+        return
     inputs.check_files("collect")
     if pilot is not None and pool == "none":
         raise InputError("--pilot finds out which transformations help: name them with --pool, such as --pool auto.")

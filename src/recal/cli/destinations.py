@@ -30,7 +30,7 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("evaluate", "report"): (".html",),
     ("groups", "chart"): (".png", ".svg", ".pdf"),
     ("export", "out"): (".onnx",),
-    ("apply", "out"): (".npz", ".parquet", ".csv", ""),
+    ("apply", "out"): (".npz", ".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ""),
     ("collect", "out"): (".npz", ".zarr"),
     ("watch", "save_to"): (".recal", ""),
 }

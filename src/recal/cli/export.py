@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from recal.cli.answers import export_signals, reads_signals, tell_signals
 from recal.cli.files import check_kind
 from recal.cli.options import Outputs, PreprocessOptions, Trust, outputs_for, without_none
 from recal.cli.printing import AsJson, print_json, say, typed, working
@@ -47,7 +48,11 @@ def export(
     Example: [bold]recal export calibration.recal --model model.onnx --out calibrated.onnx[/bold]
     """
     from recal.cli.files import load_calibration
+    from recal.workflow.folder import file_or_in
 
+    if model is None and reads_signals(file_or_in(calibration)):
+        export_signals(file_or_in(calibration), out, as_json)
+        return
     source = load_calibration(calibration)
     from recal.errors import InputError
     from recal.export import export_calibration, export_onnx
@@ -199,6 +204,9 @@ def plan(
     file = file_or_in(file)
     check_kind(file, "calibration")
     loaded = load(file)
+    if type(loaded).__name__ == "SignalCalibration":
+        tell_signals(file, loaded, _rule(getattr(loaded, "decision_", None)), as_json)
+        return
     if not hasattr(loaded, "predict_proba") and not hasattr(loaded, "steps"):
         _tell_record(file, loaded, as_json)
         return

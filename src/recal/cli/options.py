@@ -25,6 +25,7 @@ _MODEL = "Model"
 _INPUTS = "Inputs"
 _IMAGES = "Images and preprocessing"
 _TABLES = "Tables and sounds"
+_LANGUAGE = "Language models"
 # Options that every command has; a long list of options does not need them at the top.
 _GENERAL = ("as_json", "force", "quiet")
 TABLES = (".csv", ".tsv", ".parquet")
@@ -334,6 +335,83 @@ class ModelOptions(PreprocessOptions):
         names = ("model", "weights", "trust", "preprocess", "device", "engine")
         given = without_none(**{name: getattr(self, name) for name in names})
         return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+
+
+@dataclass(frozen=True)
+class LanguageOptions:
+    """Logs of language models, and servers that are asked: shared by collect, calibrate and apply."""
+
+    model_name: Annotated[
+        str | None,
+        typer.Option(
+            "--model-name", help="The model's name on the server of --model http://...", rich_help_panel=_LANGUAGE
+        ),
+    ] = None
+    template: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--template",
+            help="A prompt with {column} where a column of the data goes, and {options}. Repeat it for more views.",
+            rich_help_panel=_LANGUAGE,
+        ),
+    ] = None
+    options: Annotated[
+        str | None,
+        typer.Option("--options", help="The answers, such as A,B,C,D.", rich_help_panel=_LANGUAGE),
+    ] = None
+    view: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--view",
+            help="NAME=FILE: a log of another prompt for the same questions. May be repeated.",
+            rich_help_panel=_LANGUAGE,
+        ),
+    ] = None
+    permute: Annotated[
+        int,
+        typer.Option(
+            "--permute", help="Ask again with the options in this many other orders.", rich_help_panel=_LANGUAGE
+        ),
+    ] = 0
+    floor: Annotated[
+        float | None,
+        typer.Option(
+            "--floor",
+            help="The probability of options that were not returned.",
+            show_default="half of the smallest returned one, at most 1e-5",
+            rich_help_panel=_LANGUAGE,
+        ),
+    ] = None
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", help="Tokens of an answer; more than 1 to reason.", rich_help_panel=_LANGUAGE)
+    ] = 1
+    top_logprobs: Annotated[
+        int,
+        typer.Option("--top-logprobs", help="How many likely tokens to ask for.", rich_help_panel=_LANGUAGE),
+    ] = 20
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", help="Requests at the same time.", rich_help_panel=_LANGUAGE)
+    ] = 8
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds until a request is repeated.", rich_help_panel=_LANGUAGE)
+    ] = 60.0
+
+    @property
+    def option_names(self) -> list[str] | None:
+        """The options that were typed, in order."""
+        return None if self.options is None else [name.strip() for name in self.options.split(",")]
+
+    def logs(self) -> dict[str, Path]:
+        """Return the files of --view by the names of the views."""
+        from recal.errors import InputError
+
+        named = {}
+        for text in self.view or ():
+            name, equals, path = text.partition("=")
+            if not (name and equals and path):
+                raise InputError(f"--view takes NAME=FILE, such as --view direct=direct.jsonl, got {text!r}.")
+            named[name] = Path(path)
+        return named
 
 
 def outputs_for(outputs: str | None, stored: Any = None) -> Any:

@@ -23,12 +23,15 @@ from recal.transforms.pool import Own, by_name
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
+    from recal.calibrators.signals import SignalCalibration
     from recal.collecting.classifier import CalibratedClassifier
     from recal.decisions.rule import DecisionRule
     from recal.decisions.sets import PredictionSets
     from recal.decisions.watching.profile import Profile
 
-    Savable: TypeAlias = Calibrator | CalibratedClassifier | Plan | DecisionRule | PredictionSets | Profile
+    Savable: TypeAlias = (
+        Calibrator | SignalCalibration | CalibratedClassifier | Plan | DecisionRule | PredictionSets | Profile
+    )
 
 
 def save(obj: Savable, path: str | os.PathLike[str]) -> Path:

@@ -156,8 +156,44 @@ def calibrate(
         deciding = _Answers(rows, *fitted.predict_both(rows))
     checking = _Answers(judging, *fitted.predict_both(judging))
     result = _judged(fitted, deciding, checking, risk, confidence, sizes, cross_fit, folder, random_state)
-    facts = {"Model": _name(model), "Data": _name(inputs), "Date": _today(), **(about or {})}
+    facts = {"Model": _name(model), "Data": _name(inputs), "Date": today(), **(about or {})}
     _write(result, checking, title, command, facts, random_state)
+    return result
+
+
+def calibrate_views(
+    views: Views,
+    out: str | os.PathLike[str],
+    *,
+    risk: float = 0.01,
+    confidence: float = 0.95,
+    calibrator: Calibrator | None = None,
+    random_state: int = 0,
+    title: str = "Calibration report",
+    command: str = "",
+    about: Mapping[str, str] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Calibrated:
+    """Do what `calibrate` does with views that were collected before, such as those of a language model's log."""
+    check_share(risk, "risk")
+    check_share(confidence, "confidence")
+    if views.labels is None:
+        raise InputError("The views have no labels", remedy=Remedy("Pass views with labels", typed="Add --labels FILE"))
+    parts = split(views.n_samples, random_state)
+    sizes = (len(parts[0]), len(parts[1]), len(parts[2]))
+    say(
+        f"1/3  Split {views.n_samples:,} labelled inputs: {sizes[0]:,} to fit, {sizes[1]:,} to decide, {sizes[2]:,} to "
+        "check."
+    )
+    say("2/3  Fit the calibration.")
+    method = AutoCalibration(random_state=random_state) if calibrator is None else calibrator
+    fitted = method.fit(views[parts[0]])
+    say("3/3  Choose the threshold, and check everything on the remaining inputs.")
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    deciding, checking = (_Answers(views[rows], *fitted.predict_both(views[rows])) for rows in parts[1:])
+    result = _judged(fitted, deciding, checking, risk, confidence, sizes, False, folder, random_state)
+    _write(result, checking, title, command, {"Date": today(), **(about or {})}, random_state)
     return result
 
 
@@ -338,7 +374,7 @@ def _name(value: Any) -> str:
     return str(value) if isinstance(value, str | os.PathLike) else type(value).__name__
 
 
-def _today() -> str:
+def today() -> str:
     """Return the date for the page; reproducible builds set SOURCE_DATE_EPOCH."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC) if epoch.isdigit() else datetime.datetime.now()

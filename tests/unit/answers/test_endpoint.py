@@ -80,7 +80,7 @@ def test_a_server_that_stays_down_stops_the_run_and_keeps_what_was_answered(tmp_
             if count == 4:
                 script.faults = [500] * 50
 
-        with pytest.raises(EndpointError, match="answered 500 after 2 attempts: .*fault 500"):
+        with pytest.raises(EndpointError, match=r"answered 500 after 2 attempts: .*fault 500"):
             asked.run(break_down)
         assert done == 4
         script.faults.clear()
@@ -133,9 +133,9 @@ def test_a_filtered_prompt_counts_as_a_refusal_and_other_bad_requests_stop_the_r
         ((401, {"error": {"message": "bad key"}}), "Set OPENAI_API_KEY"),
         ((404, {"error": {"message": "no such model"}}), "has no model 'tiny'"),
     ]:
-        with serving(Script(prefers_green, faults=[fault] * 9)) as url:
-            with pytest.raises(EndpointError, match=message):
-                interview(url, tmp_path / "b.jsonl", retries=0).run()
+        script = Script(prefers_green, faults=[fault] * 9)
+        with serving(script) as url, pytest.raises(EndpointError, match=message):
+            interview(url, tmp_path / "b.jsonl", retries=0).run()
     with pytest.raises(EndpointError, match="cannot be reached"):
         interview("http://127.0.0.1:9/v1", tmp_path / "c.jsonl", retries=0).run()
     with serving(Script(lambda prompt: [])) as url, pytest.raises(EndpointError, match="returned no logprobs"):

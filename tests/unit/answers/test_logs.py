@@ -94,7 +94,7 @@ def test_runs_are_joined_by_doc_hash_and_questions_in_one_file_only_are_left_out
     with pytest.raises(InputError, match="other labels than the first file for 3 questions"):
         read_log(main, views={"direct": wrong})
     stranger = write_lines(tmp_path / "d.jsonl", [harness_line(9, [-5.0, -1.0], 0)])
-    with pytest.raises(InputError, match="no question in common.*'hash0'.*'hash9'"):
+    with pytest.raises(InputError, match=r"no question in common.*'hash0'.*'hash9'"):
         read_log(main, views={"direct": stranger})
 
 
@@ -118,7 +118,7 @@ def test_batch_output_is_joined_with_labels_by_custom_id(tmp_path):
     assert "3 of 6 option scores (50.0%) were not returned; they count as probability 1.0e-05" in str(joined)
     assert open_log(log, {}, ["A", "B"], labels, floor=0.01).views.logits[1, 0] == np.log(0.01)
     labels.write_text("custom_id,label\nq3,A\nq2,B\n")
-    with pytest.raises(InputError, match="labels lack 1 of 3 questions.*'q1'"):
+    with pytest.raises(InputError, match=r"labels lack 1 of 3 questions.*'q1'"):
         open_log(log, {}, ["A", "B"], labels)
 
 
@@ -154,7 +154,9 @@ def test_older_completions_and_labels_in_the_same_line(tmp_path):
 @pytest.mark.parametrize("kind", ["probabilities", "logarithms", "logits"])
 def test_tables_with_one_column_per_option(tmp_path, kind):
     probs = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])
-    values = {"probabilities": probs, "logarithms": np.log(probs), "logits": np.log(probs) + [[5.0], [-1.0]]}[kind]
+    values = {"probabilities": probs, "logarithms": np.log(probs), "logits": np.log(probs) + np.array([[5.0], [-1.0]])}[
+        kind
+    ]
     path = tmp_path / "options.csv"
     rows = [f"{n},{','.join(map(repr, row.tolist()))},{label}" for n, (row, label) in enumerate(zip(values, "AC"))]
     path.write_text("\n".join(["id,A,B,C,label", *rows]))

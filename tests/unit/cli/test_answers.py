@@ -1,0 +1,228 @@
+"""Tables of graded answers, logs and servers of language models, as a user types them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from recal import load, read_views
+from recal.cli.app import run
+from tests.problems import graded_answers
+from tests.unit.answers.server import Script, serving
+
+pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+
+
+def write_table(path, columns):
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for row in zip(*columns.values()):
+            writer.writerow(["" if isinstance(value, float) and value != value else value for value in row])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with graded answers, new ones, and a calibration of the former."""
+    folder = tmp_path_factory.mktemp("answers")
+    signals, correct, groups, _ = graded_answers(1200, seed=0, strength=3.0)
+    columns = {**signals, "subject": groups, "right": np.where(correct, "yes", "no")}
+    write_table(folder / "graded.csv", columns)
+    write_table(folder / "new.csv", {name: values[:200] for name, values in columns.items() if name != "right"})
+    words = ["--correct", "right", "--group", "subject", "--signals", "judge,kind,stated", "--risk", "0.2"]
+    assert run(["calibrate", str(folder / "graded.csv"), *words, "--out", str(folder / "out")]) == 0
+    return folder
+
+
+def test_a_table_is_calibrated_and_applied_in_two_commands(place, capsys):
+    assert {path.name for path in (place / "out").iterdir()} == {"calibration.recal", "report.html", "summary.json"}
+    summary = json.loads((place / "out" / "summary.json").read_text())
+    assert summary["signals"] == ["judge", "kind", "stated", "subject"]
+    assert summary["parts"] == {"fit": 600, "decide": 360, "check": 240}
+    assert summary["after"]["ece"] < summary["before"]["ece"]
+    for name in ("accepted.csv", "accepted.parquet", "accepted.jsonl"):
+        assert run(["apply", str(place / "out"), str(place / "new.csv"), "--out", str(place / name)]) == 0
+    assert "answers with their confidence written to" in capsys.readouterr().out
+    with (place / "accepted.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    with (place / "new.csv").open() as file:
+        given = list(csv.DictReader(file))
+    assert [{name: row[name] for name in given[0]} for row in rows] == given  # the table's own columns are kept
+    calibration = load(place / "out" / "calibration.recal")
+    threshold = calibration.decision_.thresholds[0]
+    accepted = [row["accepted"] == "true" for row in rows]
+    assert accepted == [float(row["confidence"]) >= threshold for row in rows]
+    assert 0 < sum(accepted) < 200
+    table = pyarrow.parquet.read_table(place / "accepted.parquet")
+    assert table.column("accepted").to_pylist() == accepted
+    lines = [json.loads(line) for line in (place / "accepted.jsonl").read_text().splitlines()]
+    assert isinstance(lines[0]["stated"], float)
+    assert run(["apply", str(place / "out"), str(place / "accepted.jsonl"), "--out", str(place / "again.csv")]) == 0
+    with (place / "again.csv").open() as file:
+        assert [row["accepted"] == "true" for row in csv.DictReader(file)] == accepted
+
+
+def test_the_calibration_is_shown_and_exported(place, capsys):
+    assert run(["plan", str(place / "out")]) == 0
+    told = capsys.readouterr().out
+    assert "Signals    judge, kind, stated, subject" in told
+    assert "Importance judge +" in told
+    assert "Decides" in told
+    assert run(["export", str(place / "out"), "--out", str(place / "signals.onnx")]) == 0
+    assert "signals (n, 4) in the order judge, kind, stated, subject" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--correct", "rigth"], "has no column 'rigth'; it has stated, tokens, judge, kind, subject, right."),
+        (["--correct", "right", "--signals", "judge,stted"], "has no column 'stted'"),
+        (["--correct", "right", "--signals", "right"], "'right' holds the grades and cannot be a signal"),
+        (["--correct", "stated"], "column 'stated': `correct` must be True or False"),
+        ([], "--correct COLUMN. It has stated, tokens"),
+        (["--correct", "right", "--per-group"], "--per-group needs the column of groups"),
+        (["--correct", "right", "--model", "x.onnx"], "either"),
+    ],
+)
+def test_wrong_columns_are_refused_with_the_ones_there_are(place, capsys, words, message):
+    assert run(["calibrate", str(place / "graded.csv"), *words, "--out", str(place / "other")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (place / "other").exists()
+
+
+def test_a_leak_and_a_missing_column_are_refused(place, tmp_path, capsys):
+    signals, correct, _, _ = graded_answers(300, seed=0)
+    write_table(tmp_path / "leak.csv", {**signals, "score": correct.astype(int), "right": correct})
+    assert run(["calibrate", str(tmp_path / "leak.csv"), "--correct", "right", "--out", str(tmp_path / "out")]) == 2
+    assert "'score' equals the grades in every row, so it leaks the result" in capsys.readouterr().err
+    write_table(tmp_path / "new.csv", {"stated": [0.5]})
+    assert run(["apply", str(place / "out"), str(tmp_path / "new.csv"), "--out", str(tmp_path / "x.csv")]) == 2
+    assert "has no column 'judge'; it has stated" in capsys.readouterr().err
+
+
+def test_groups_can_have_a_guarantee_each(place, tmp_path):
+    words = ["--correct", "right", "--group", "subject", "--per-group", "--risk", "0.3", "--out", str(tmp_path / "out")]
+    assert run(["calibrate", str(place / "graded.csv"), *words]) == 0
+    rule = load(tmp_path / "out" / "calibration.recal").decision_
+    assert rule.groups == ("law", "physics", "poetry")
+    assert len(set(rule.thresholds)) > 1
+    assert run(["apply", str(tmp_path / "out"), str(place / "new.csv"), "--out", str(tmp_path / "x.csv")]) == 0
+
+
+def write_log(path, noise, seed, n=500):
+    labels = np.random.default_rng(0).integers(0, 4, n)
+    rng = np.random.default_rng(seed)
+    with path.open("w") as file:
+        for number, label in enumerate(labels.tolist()):
+            scores = (2 * np.eye(4)[label] + noise * rng.normal(size=4)) * 3
+            line = {
+                "doc_hash": f"h{number}",
+                "target": label,
+                "filtered_resps": [[str(one), "False"] for one in scores],
+            }
+            file.write(json.dumps(line) + "\n")
+
+
+def test_from_a_log_to_automated_answers(tmp_path, capsys):
+    write_log(tmp_path / "samples.jsonl", 1.0, 1)
+    write_log(tmp_path / "direct.jsonl", 1.2, 2)
+    view = f"direct={tmp_path / 'direct.jsonl'}"
+    assert (
+        run(["collect", "--data", str(tmp_path / "samples.jsonl"), "--view", view, "--out", str(tmp_path / "v.npz")])
+        == 0
+    )
+    assert "Next: recal calibrate" in capsys.readouterr().out
+    assert [str(one) for one in read_views(tmp_path / "v.npz").transforms] == ["direct"]
+    assert run(["calibrate", str(tmp_path / "v.npz"), "--risk", "0.1", "--out", str(tmp_path / "out")]) == 0
+    assert "can be automated with at most 10 % errors" in capsys.readouterr().out
+    assert run(["apply", str(tmp_path / "out"), str(tmp_path / "v.npz"), "--out", str(tmp_path / "a.csv")]) == 0
+    for words, message in [(["--view", "direct"], "--view takes NAME=FILE"), (["--view", "a=gone.jsonl"], "no file")]:
+        out = ["--out", str(tmp_path / "w.npz")]
+        assert run(["collect", "--data", str(tmp_path / "samples.jsonl"), *words, *out]) == 2
+        assert message in capsys.readouterr().err
+
+
+def likes_letter(prompt):
+    letter = "ABC"[int(prompt.split()[1]) % 3]
+    return [(letter, {letter: 0.6, **{other: 0.15 for other in "ABC" if other != letter}})]
+
+
+@pytest.fixture
+def questions(tmp_path):
+    pytest.importorskip("openai")
+    numbers = list(range(120))
+    columns = {"question": [f"number {n}" for n in numbers], "label": ["ABC"[n % 3 if n % 5 else 0] for n in numbers]}
+    write_table(tmp_path / "questions.csv", columns)
+    (tmp_path / "plain.txt").write_text("{question}\nAnswer {options}:")
+    (tmp_path / "polite.txt").write_text("{question} please, one of {options}:")
+    words = ["--model-name", "tiny", "--options", "A,B,C", "--data", str(tmp_path / "questions.csv")]
+    for name in ("plain", "polite"):
+        words += ["--template", str(tmp_path / f"{name}.txt")]
+    return words
+
+
+def test_a_server_is_asked_calibrated_and_applied(questions, tmp_path, capsys):
+    script = Script(likes_letter)
+    with serving(script) as url:
+        words = ["--model", url, *questions]
+        assert run(["collect", *words, "--permute", "1", "--out", str(tmp_path / "v.npz")]) == 0
+        told = capsys.readouterr().out
+        assert "480 requests, about" in told
+        views = read_views(tmp_path / "v.npz")
+        assert [str(one) for one in views.transforms] == ["polite", "plain order 1-2-0", "polite order 1-2-0"]
+        assert views.labels is not None
+        assert run(["collect", *words, "--permute", "1", "--force", "--out", str(tmp_path / "v.npz")]) == 0
+        assert "0 requests" in capsys.readouterr().out  # every answer was kept
+        assert run(["calibrate", *words, "--risk", "0.4", "--out", str(tmp_path / "out")]) == 0
+        assert "240 requests" in capsys.readouterr().out
+        assert run(["apply", str(tmp_path / "out"), *words, "--out", str(tmp_path / "a.csv")]) == 0
+        asked = capsys.readouterr().out
+        assert "120 requests" in asked or "240 requests" in asked  # only the views that the calibration needs
+    with (tmp_path / "a.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 120
+    assert (
+        run(["collect", "--model", "http://127.0.0.1:9/v1", "--data", "x.csv", "--out", str(tmp_path / "w.npz")]) == 2
+    )
+    assert "also needs --model-name, --options, --template" in capsys.readouterr().err
+
+
+def test_a_killed_run_resumes_and_pays_for_no_answer_twice(questions, tmp_path, capsys):
+    def slowly(prompt):
+        time.sleep(0.02)
+        return likes_letter(prompt)
+
+    script = Script(slowly)
+    with serving(script) as url:
+        words = ["collect", "--model", url, *questions, "--concurrency", "2", "--out", str(tmp_path / "v.npz")]
+        process = subprocess.Popen([sys.executable, "-m", "recal", *words], env=os.environ | {"PYTHONUNBUFFERED": "1"})
+        deadline = time.monotonic() + 60
+        while len(script.requests) < 40 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kept = len((tmp_path / "v.npz.answers.jsonl").read_text().splitlines())
+        assert 0 < kept < 240
+        assert not (tmp_path / "v.npz").exists()
+        assert run(words) == 0
+    counts = script.prompts()
+    assert len(counts) == 240
+    assert sum(count - 1 for count in counts.values()) <= 2  # only requests that were under way at the kill
+    assert read_views(tmp_path / "v.npz").n_samples == 120
+
+
+def test_a_server_that_fails_says_where_the_answers_are_kept(questions, tmp_path, capsys):
+    script = Script(likes_letter, faults=[(401, {"error": {"message": "bad key"}})] * 400)
+    with serving(script) as url:
+        assert run(["collect", "--model", url, *questions, "--out", str(tmp_path / "v.npz")]) == 2
+    told = capsys.readouterr().err
+    assert "Set OPENAI_API_KEY" in told
+    assert "v.npz.answers.jsonl; the same command resumes" in told
