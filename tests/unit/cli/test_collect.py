@@ -134,7 +134,7 @@ def test_the_same_command_resumes_and_another_is_refused(place, capsys):
             ["collect", "--model", "a:b", "--data", "data.npz", "--out", "v.npz", "--preprocess=a:b", "--divide=2"],
             "--preprocess does it all; leave out --divide",
         ),
-        (["apply", "c.recal", "--out", "p.txt"], "ending in .npz or .parquet or .csv, got 'p.txt'"),
+        (["apply", "c.recal", "--out", "p.txt"], "or .ndjson, got 'p.txt'"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_sentence(place, capsys, arguments, message):
