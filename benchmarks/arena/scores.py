@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.arena.summary import PANEL, Problem
-from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.names import find_method
 from recal.engine.reference import keep_answers
+from recal.maps.arrays import softmax
 
 JUDGED = ("ensemble", "auto")
 # More of our methods, which are judged by the panel and are not part of it.

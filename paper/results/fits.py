@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
-from recal.calibrators.machinery.probabilities import bounded_probs, softmax
+from recal.maps.arrays import softmax
+from recal.maps.guard import bounded, lift_answers
 from recal.errors import ConvergenceWarning
 from paper.results.paper import COMPARED, Compared
 from recal.metrics import evaluate
@@ -83,7 +84,7 @@ def judge(method: Compared, protocol: Protocol, *, seed: int) -> tuple[dict[str,
 
 def uncalibrated(views: Views) -> NDArray[np.float64]:
     """Return the network's own probabilities."""
-    return bounded_probs(softmax(views.logits), views.logits.argmax(1))
+    return lift_answers(bounded(softmax(views.logits)), views.logits.argmax(1)[:, None])
 
 
 def _with_pool(views: Views, transforms: tuple[Transform, ...]) -> Views:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isnan
 from typing import Any
 
-from recal.calibrators.machinery.probabilities import softmax
+from recal.maps.arrays import softmax
 from recal.calibrators.temperature import TemperatureScaling
 from recal.engine.grouping import Group
 from paper.results.paper import GROUP_KINDS, GROUP_PARAMETERS

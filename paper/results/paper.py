@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from recal.calibrators.base import Calibrator
-from recal.calibrators.dirichlet import DirichletCalibration
+from recal.calibrators.matrix import DirichletCalibration
 from recal.calibrators.matrix import MatrixScaling
 from recal.calibrators.recal import ReCal
 from recal.calibrators.temperature import TemperatureScaling

@@ -28,7 +28,7 @@ _HOMES = {
     "ReCal": "calibrators.recal",
     "SignalCalibration": "calibrators.signals",
     "TemperatureScaling": "calibrators.temperature",
-    "ViewStacking": "calibrators.stacking.estimator",
+    "ViewStacking": "calibrators.stacking",
     "evaluate": "metrics.evaluation",
     "decide": "decisions.guarantee",
     "DecisionRule": "decisions.rule",

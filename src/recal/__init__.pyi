@@ -12,7 +12,7 @@ from .calibrators.auto import AutoCalibration as AutoCalibration
 from .calibrators.recal import ReCal as ReCal
 from .calibrators.signals import SignalCalibration as SignalCalibration
 from .calibrators.temperature import TemperatureScaling as TemperatureScaling
-from .calibrators.stacking.estimator import ViewStacking as ViewStacking
+from .calibrators.stacking import ViewStacking as ViewStacking
 from .metrics.evaluation import evaluate as evaluate
 from .decisions.guarantee import decide as decide
 from .decisions.rule import DecisionRule as DecisionRule

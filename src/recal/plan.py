@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from recal.errors import InputError, NotFittedError
 from recal.maps.arrays import soft_log_probs, softmax
 from recal.maps.base import Array, Map, Views, like, namespace, wide
 from recal.maps.steps import step_probs
+from recal.schema import LARGEST
 from recal.transforms import Transform, as_transform
 from recal.transforms.base import shown
 
@@ -347,6 +349,23 @@ def _is_beta(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_plan(plan: Any, n_classes: int) -> None:
+    """Refuse a plan for other classes, and one whose numbers together are beyond any float."""
+    if not isinstance(plan, Plan):
+        raise InputError("must be a plan", argument="plan_", came=f"got {type(plan).__name__}")
+    widest = math.log(plan.start) + math.log(plan.finish) + sum(math.log(max(step.betas)) for step in plan.steps)
+    blend, numbers = plan.blend, [plan.start]
+    if blend is not None:
+        numbers += [blend.own, blend.gated_own, blend.mixture, blend.gated_mixture]
+        numbers += [weight for _, weight in blend.weights] + [*blend.offsets, *blend.gated_offsets]
+    if widest > math.log(LARGEST) or any(abs(value) > LARGEST for value in numbers):
+        raise InputError(f"holds numbers that together exceed {LARGEST:g}", argument="plan_")
+    if blend is not None and blend.n_classes not in (None, n_classes):
+        raise InputError(
+            f"has offsets for {blend.n_classes} classes, and `classes_` names {n_classes}", argument="plan_"
+        )
 
 
 def plan_of(source: Any) -> Plan:

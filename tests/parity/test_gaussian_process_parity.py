@@ -7,8 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from recal.calibrators.gaussian_process import latent_process
-from recal.calibrators.gaussian_process.latent_process import LatentProcess
+from recal.calibrators.gaussian_process import LatentProcess, latent_process
 
 POINTS = np.linspace(-5.0, 0.0, 4)
 LENGTH, VARIANCE = 1.5, 0.8

@@ -9,8 +9,8 @@ from scipy import optimize
 
 from recal import Views
 from recal.calibrators import MATTA, VATTA, ConsistencyCalibration, LearnedAggregation
-from recal.calibrators.machinery.adaptive_mixture import allowed_share
-from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.vatta import allowed_share
+from recal.maps.arrays import softmax
 
 
 def problem(n: int = 300, k: int = 4, seed: int = 0) -> Views:

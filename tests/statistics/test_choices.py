@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from recal.calibrators import auto
+from recal.calibrators.solvers.stack import Stack
 from recal.calibrators.stacking import view_choice
-from recal.calibrators.stacking.stack_map import Stack
-from recal.calibrators.stacking.view_choice import GrowingStack, LossGain, _lowest_gate, _pays, _surer_than
+from recal.calibrators.view_choice import GrowingStack, LossGain, _lowest_gate, _pays, _surer_than
 from recal.comparison.judgement import PROPER, recommend
 
 

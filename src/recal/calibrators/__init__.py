@@ -1,4 +1,4 @@
-"""One method, one file; what several methods share is in `machinery`.
+"""One method, one file; what several methods share is in `solvers`.
 
 `CALIBRATORS` is the family that the command line, the loader and the contract tests read, in the order listed here.
 A new method is one file, one line here and one in `__init__.pyi`, which says the same to type checkers.
@@ -18,32 +18,32 @@ _HOMES = {
     "AutoCalibration": ("auto", "auto"),
     "BayesianBinning": ("bbq", "bbq"),
     "BetaCalibration": ("beta", "beta"),
-    "CalibrationEnsemble": ("ensemble", "ensemble.ensemble"),
-    "CentredIsotonic": ("centred", "centred_isotonic"),
+    "CalibrationEnsemble": ("ensemble", "ensemble"),
+    "CentredIsotonic": ("centred", "isotonic"),
     "ConsistencyCalibration": ("consistency", "consistency"),
-    "DirichletCalibration": ("dir-odir", "dirichlet"),
+    "DirichletCalibration": ("dir-odir", "matrix"),
     "EnsembleTemperatureScaling": ("ets", "ets"),
-    "GaussianProcessCalibration": ("gp", "gaussian_process.estimator"),
+    "GaussianProcessCalibration": ("gp", "gaussian_process"),
     "HistogramBinning": ("histogram", "histogram"),
     "IsotonicCalibration": ("isotonic", "isotonic"),
-    "IsotonicMulticlass": ("irm", "irm"),
-    "IsotonicOneVsAll": ("irova-ts", "irova"),
+    "IsotonicMulticlass": ("irm", "isotonic"),
+    "IsotonicOneVsAll": ("irova-ts", "isotonic"),
     "MatrixScaling": ("ms-odir", "matrix"),
     "MutualInformationBinning": ("imax", "imax"),
-    "MATTA": ("matta", "matta"),
-    "OrderPreserving": ("iop", "order_preserving.estimator"),
+    "MATTA": ("matta", "vatta"),
+    "OrderPreserving": ("iop", "order_preserving"),
     "PlattScaling": ("platt", "platt"),
-    "QuadraticScaling": ("quadratic", "quadratic"),
+    "QuadraticScaling": ("quadratic", "affine"),
     "ReCal": ("recal", "recal"),
     "SplineCalibration": ("spline", "spline"),
-    "StructuredMatrixScaling": ("sms", "structured_matrix"),
-    "StructuredVectorScaling": ("svs", "structured_vector"),
+    "StructuredMatrixScaling": ("sms", "structured"),
+    "StructuredVectorScaling": ("svs", "structured"),
     "TemperatureScaling": ("ts", "temperature"),
     "VATTA": ("vatta", "vatta"),
     "VectorScaling": ("vs", "vector"),
     "VennAbers": ("venn-abers", "venn_abers"),
     "ViewAveraging": ("tta", "view_averaging"),
-    "ViewStacking": ("stack", "stacking.estimator"),
+    "ViewStacking": ("stack", "stacking"),
 }
 # Reads signals of answers, not logits: it is saved like the others, and is no member of `CALIBRATORS`.
 _OF_SIGNALS = {"SignalCalibration": "signals"}

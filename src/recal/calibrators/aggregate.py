@@ -9,13 +9,13 @@ import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
-from recal.calibrators.machinery.common_scale import fit_beta
-from recal.calibrators.machinery.parameters import check_flag, check_number
-from recal.calibrators.machinery.probabilities import log_softmax
+from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
 from recal.maps.aggregation import ViewSum, tame
+from recal.maps.arrays import log_softmax
 from recal.maps.base import wide
 from recal.plan import Answers
+from recal.schema import NotNegative
 from recal.views import Views
 
 
@@ -64,13 +64,13 @@ class LearnedAggregation(Calibrator):
     beta_ = from_map("beta")
     weights_ = from_map("weights")
 
-    def __init__(self, *, answers: Answers = "free", per_class: bool = False, penalty: float = 0.0001) -> None:
+    def __init__(self, *, answers: Answers = "free", per_class: bool = False, penalty: NotNegative = 0.0001) -> None:
         self.per_class = per_class
         self.penalty = penalty
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        per_class, penalty = check_flag("per_class", self.per_class), check_number("penalty", self.penalty)
+        per_class, penalty = self.per_class, self.penalty
         beta = fit_beta(views.logits, labels)
         layers = [views.logits, *(views.transformed(transform) for transform in views.transforms)]
         stack = np.stack([tame(beta * wide(layer)) for layer in layers], axis=1)

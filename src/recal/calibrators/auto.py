@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.ensemble.ensemble import CalibrationEnsemble
-from recal.calibrators.ensemble.fitting import Evidence, FittedEnsemble, are_whole, fit_ensemble, losses_of
-from recal.calibrators.machinery.parameters import check_random_state
+from recal.calibrators.ensemble import CalibrationEnsemble
+from recal.calibrators.ensemble_fit import Evidence, FittedEnsemble, are_whole, fit_ensemble, losses_of
 from recal.calibrators.recal import ReCal
-from recal.calibrators.stacking.view_choice import LossGain
+from recal.calibrators.view_choice import LossGain
 from recal.checks import Labels
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.base import Map
 from recal.plan import Answers
+from recal.schema import RandomState
 from recal.transforms import Transform
 from recal.views import Views
 
@@ -81,7 +81,7 @@ class AutoCalibration(Calibrator):
 
     calibrator_: Calibrator
 
-    def __init__(self, *, answers: Answers = "kept", random_state: int | np.random.Generator | None = 0) -> None:
+    def __init__(self, *, answers: Answers = "kept", random_state: RandomState = 0) -> None:
         self.answers = answers
         self.random_state = random_state
 
@@ -109,7 +109,7 @@ class AutoCalibration(Calibrator):
             self._choose(views, labels, weights)
 
     def _choose(self, views: Views, labels: Labels, counts: Vector | None) -> None:
-        rng = check_random_state(self.random_state)
+        rng = np.random.default_rng(self.random_state)
         ensemble = CalibrationEnsemble(answers=self.answers, random_state=int(rng.integers(2**31)))
         fitted = fit_ensemble(views, labels, counts, ensemble.options(), rng)
         ensemble._take(fitted)

@@ -25,12 +25,9 @@ from typing import Any, ClassVar, Protocol, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.calibrators.estimator import Estimator
 from recal.calibrators.group_offsets import fit_group_offsets
-from recal.calibrators.machinery.estimator import Estimator
-from recal.calibrators.machinery.parameters import check_choice
-from recal.calibrators.machinery.probabilities import bounded_probs
-from recal.calibrators.machinery.state import check_kinds
-from recal.calibrators.machinery.suspicions import refuse_codes, warn_of_suspicions
+from recal.calibrators.sample_checks import refuse_codes, warn_of_suspicions
 from recal.checks import (
     ASIDES,
     Floats,
@@ -47,9 +44,9 @@ from recal.engine.same_rows import kept_hashes, row_hashes, sampled_rows, seen_a
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Array, Map, is_array, namespace, wide
 from recal.maps.group_offsets import GroupOffsets
-from recal.maps.guard import answer
+from recal.maps.guard import answer, bounded, lift_answers
 from recal.plan import Answers, Plan
-from recal.schema import check, field_kinds
+from recal.schema import check, check_parameters, field_kinds
 from recal.transforms import Transform
 from recal.views import Views
 
@@ -179,6 +176,7 @@ class Calibrator(Estimator, ABC):
             A subject, customer or camera of each sample. One offset per group is added to the log-odds of
             `predict_confidence(X, groups)`, shrunk by cross-validation; probabilities and predictions do not change.
         """
+        check_parameters(self)
         views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
         names = classes if classes is not None else views.classes
         if y is not None:
@@ -201,8 +199,6 @@ class Calibrator(Estimator, ABC):
             )
         columns = np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
         warn_of_suspicions(views.logits, labels, columns)
-        if hasattr(self, "answers"):
-            check_choice("answers", self.answers, ("kept", "free"))
         n_fitted = views.n_samples
         if sample_weight is None:
             self._fit(views, labels)
@@ -324,13 +320,13 @@ class Calibrator(Estimator, ABC):
             return answer(self.map_, views.logits, self._view_logits(views), kept=self.keeps_accuracy)
         own = self._predict_proba(views)
         if not self.keeps_accuracy:
-            probs = bounded_probs(own)
+            probs = bounded(own)
             return probs, probs.max(axis=1)
         top = np.argmax(views.logits, axis=1)
         # Methods that may change answers are bent back by the guard; the others need no more than a tie broken.
         guarded = hasattr(self, "answers")
-        probs = bounded_probs(keep_answers(own, top) if guarded else own, top)
-        return probs, bounded_probs(own[np.arange(len(own)), top]) if guarded else probs.max(axis=1)
+        probs = lift_answers(bounded(keep_answers(own, top) if guarded else own), top[:, None])
+        return probs, bounded(own[np.arange(len(own)), top]) if guarded else probs.max(axis=1)
 
     def predict(self, X: Views | ArrayLike) -> NDArray[Any]:
         """Return the most probable class of each sample."""
@@ -450,7 +446,6 @@ class Calibrator(Estimator, ABC):
             raise InputError("must be a list of distinct classes", argument="classes_")
         if len(classes) < 2:
             raise InputError("must name at least two classes", argument="classes_", came=f"got {len(classes)}")
-        check_kinds(self)
         for name, kind in field_kinds(type(self)).items():
             if name.endswith("_") and name in vars(self):
                 check(vars(self)[name], kind, name)
@@ -467,7 +462,7 @@ class Calibrator(Estimator, ABC):
         self._check_state(len(classes))
 
     def _check_state(self, n_classes: int) -> None:
-        """Refuse parts of this method's own that do not belong together; see `machinery.state`."""
+        """Refuse parts of this method's own that do not belong together."""
 
     def _check_width(self, X: Views | ArrayLike) -> None:
         """Refuse logits of another number of classes, before anything else is said about them."""

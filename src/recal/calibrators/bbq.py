@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
-from recal.calibrators.machinery.binning import equal_width_edges, halfway
-from recal.calibrators.machinery.monotone import pack, smooth
-from recal.calibrators.machinery.parameters import check_choice, check_number, warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores
+from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.solvers.curves import equal_width_edges, halfway, pack, smooth
 from recal.checks import Labels
+from recal.maps.arrays import class_scores
 from recal.maps.curves import Steps
 from recal.plan import Answers
+from recal.schema import NotNegative, Number
 from recal.views import Views
 
 Vector = NDArray[np.float64]
@@ -83,10 +84,10 @@ class BayesianBinning(Calibrator):
         self,
         *,
         answers: Answers = "free",
-        strategy: str = "both",
-        spread: float = 10.0,
-        prior_samples: float = 2.0,
-        penalty: float = 1.0,
+        strategy: Literal["both", "mass"] = "both",
+        spread: Annotated[float, Number(1.0)] = 10.0,
+        prior_samples: Annotated[float, Number(1e-6)] = 2.0,
+        penalty: NotNegative = 1.0,
     ) -> None:
         self.strategy = strategy
         self.spread = spread
@@ -95,11 +96,10 @@ class BayesianBinning(Calibrator):
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        spread = check_number("spread", self.spread, least=1.0)
-        prior = check_number("prior_samples", self.prior_samples, least=1e-6)
+        spread, prior = self.spread, self.prior_samples
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         columns = np.ascontiguousarray(class_scores(views.logits).T)
-        widths = check_choice("strategy", self.strategy, ("both", "mass")) == "both"
+        widths = self.strategy == "both"
         mass = both = _Layout.of(len(labels), spread, False)
         if widths:
             both = _Layout.of(len(labels), spread, True)

@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
-from recal.calibrators.machinery.newton import NEAR_TOL
-from recal.calibrators.machinery.one_vs_rest import (
+from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.solvers.logistic import (
     TOL,
-    check_smooth,
     fit_jointly,
     fit_logistic,
     largest_score,
     targets,
 )
-from recal.calibrators.machinery.parameters import check_flag, warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores
+from recal.calibrators.solvers.newton import NEAR_TOL
 from recal.checks import Labels
+from recal.maps.arrays import class_scores
 from recal.maps.curves import BetaCurves, beta_features
 from recal.plan import Answers
+from recal.schema import NotNegative
 from recal.views import Views
 
 # As a member of the ensemble, which calls `_fit_near`, curves are moved together with so many classes only: with fewer
@@ -72,7 +72,7 @@ class BetaCalibration(Calibrator):
     coefficients_ = from_map("coefficients")
     limit_ = from_map("limit")
 
-    def __init__(self, *, answers: Answers = "free", penalty: float = 0.1, joint: bool = True) -> None:
+    def __init__(self, *, answers: Answers = "free", penalty: NotNegative | bool = 0.1, joint: bool = True) -> None:
         self.penalty = penalty
         self.joint = joint
         self.answers = answers
@@ -88,7 +88,7 @@ class BetaCalibration(Calibrator):
         scores = class_scores(views.logits)
         limit = largest_score(scores)
         features = beta_features(scores, limit)
-        high, low = targets(labels, views.n_classes, check_smooth(self.penalty))
+        high, low = targets(labels, views.n_classes, float(self.penalty))
         if views.n_classes == 2:  # the second class's map is the first's, mirrored
             start = start if start is None else start[:, :1]
             a, b, c = _increasing([feature[:, :1] for feature in features], labels, high[:1], low[:1], start)[:, 0]
@@ -99,7 +99,7 @@ class BetaCalibration(Calibrator):
             self._move_together(features, labels)
 
     def _move_together(self, features: Sequence[NDArray[np.float64]], labels: Labels) -> None:
-        if check_flag("joint", self.joint):
+        if self.joint:
             self.map_ = BetaCurves(fit_jointly(features, labels, self.coefficients_), self.limit_)
 
 

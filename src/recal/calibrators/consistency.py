@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
-from recal.calibrators.machinery.parameters import check_count, check_random_state
 from recal.checks import Labels
 from recal.maps.aggregation import Votes, count_votes
 from recal.maps.base import wide
 from recal.metrics import ece
 from recal.plan import Answers
+from recal.schema import Count, RandomState
 from recal.views import Views
 
 # The published search for the noise's size: a coarse grid, then three finer ones around the best so far.
@@ -76,9 +76,9 @@ class ConsistencyCalibration(Calibrator):
         self,
         *,
         answers: Answers = "free",
-        draws: int = 200,
-        n_bins: int = 15,
-        random_state: int | np.random.Generator | None = 0,
+        draws: Count = 200,
+        n_bins: Count = 15,
+        random_state: RandomState = 0,
     ) -> None:
         self.draws = draws
         self.n_bins = n_bins
@@ -86,16 +86,14 @@ class ConsistencyCalibration(Calibrator):
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        check_count("draws", self.draws)
-        n_bins = check_count("n_bins", self.n_bins)
-        seed = int(check_random_state(self.random_state).integers(2**31))
+        seed = int(np.random.default_rng(self.random_state).integers(2**31))
         layers = [wide(views.logits), *(wide(views.transformed(one)) for one in views.transforms)]
         best, least = 0.0, np.inf
         for level in range(_LEVELS + 1):
             reach = 10.0 ** (1 - level)
             low, high = (0.0, _LARGEST_NOISE) if level == 0 else (max(best - reach, 0.0), best + reach)
             for noise in np.linspace(low, high, _GRID):
-                error = float(ece(count_votes(layers, float(noise), self.draws, seed), labels, n_bins=n_bins))
+                error = float(ece(count_votes(layers, float(noise), self.draws, seed), labels, n_bins=self.n_bins))
                 if error < least:
                     best, least = float(noise), error
         self.map_ = Votes(views.transforms, best, self.draws, seed)

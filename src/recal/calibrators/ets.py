@@ -8,8 +8,8 @@ import numpy as np
 import scipy
 
 from recal.calibrators.base import Calibrator, from_map
-from recal.calibrators.machinery.common_scale import fit_betas
-from recal.calibrators.machinery.mixture_weights import mixture_weights
+from recal.calibrators.solvers.mixture import mixture_weights
+from recal.calibrators.solvers.temperature import fit_betas
 from recal.checks import Labels
 from recal.engine.scaled import ScaledLogits, Vector
 from recal.maps.scaling import TemperatureMixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.machinery.folds import stratified_folds
+from recal.calibrators.solvers.folds import stratified_folds
 from recal.engine.clusters import check_names, cluster_folds
 from recal.maps.group_offsets import GroupOffsets, log_odds, sigmoid
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import scipy
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
-from recal.calibrators.machinery.binning import equal_mass_edges, equal_width_edges, frequencies
-from recal.calibrators.machinery.parameters import check_choice, check_count, warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores
+from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.solvers.curves import equal_mass_edges, equal_width_edges, frequencies
 from recal.checks import Labels
+from recal.maps.arrays import class_scores
 from recal.maps.curves import Bins
 from recal.plan import Answers
+from recal.schema import Count, NotNegative
 from recal.views import Views
 
 
@@ -60,7 +63,12 @@ class HistogramBinning(Calibrator):
     values_ = from_map("values")
 
     def __init__(
-        self, *, answers: Answers = "free", n_bins: int | None = None, strategy: str = "mass", penalty: float = 1.0
+        self,
+        *,
+        answers: Answers = "free",
+        n_bins: Count | None = None,
+        strategy: Literal["mass", "width"] = "mass",
+        penalty: NotNegative = 1.0,
     ) -> None:
         self.n_bins = n_bins
         self.strategy = strategy
@@ -68,8 +76,7 @@ class HistogramBinning(Calibrator):
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        strategy = check_choice("strategy", self.strategy, ("mass", "width"))
-        n_bins = self._count_bins(strategy, len(labels), views.n_classes)
+        strategy, n_bins = self.strategy, self._count_bins(len(labels), views.n_classes)
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         columns = np.ascontiguousarray(class_scores(views.logits).T)
         all_edges, values = np.empty((len(columns), n_bins - 1)), np.empty((len(columns), n_bins))
@@ -85,7 +92,7 @@ class HistogramBinning(Calibrator):
             values[k] = frequencies(counts, hits, middles, len(columns), self.penalty)
         self.map_ = Bins(all_edges, values)
 
-    def _count_bins(self, strategy: str, n_samples: int, n_classes: int) -> int:
+    def _count_bins(self, n_samples: int, n_classes: int) -> int:
         if self.n_bins is not None:
-            return check_count("n_bins", self.n_bins)
-        return 15 if strategy == "width" else max(1, min(max(15, 3 * n_classes), 30, n_samples // 10))
+            return self.n_bins
+        return 15 if self.strategy == "width" else max(1, min(max(15, 3 * n_classes), 30, n_samples // 10))

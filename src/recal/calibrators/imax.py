@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
-from recal.calibrators.machinery.binning import frequencies
-from recal.calibrators.machinery.parameters import check_choice, check_count, warn_if_few
-from recal.calibrators.machinery.probabilities import log_odds, log_softmax
+from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.solvers.curves import frequencies
 from recal.checks import Labels
+from recal.maps.arrays import log_odds, log_softmax
 from recal.maps.curves import InformativeBins
 from recal.plan import Answers
+from recal.schema import Count, NotNegative
 from recal.views import Views
 
 Vector = NDArray[np.float64]
@@ -77,7 +80,12 @@ class MutualInformationBinning(Calibrator):
     values_ = from_map("values")
 
     def __init__(
-        self, *, answers: Answers = "free", n_bins: int = 15, share: str = "all", penalty: float = 1.0
+        self,
+        *,
+        answers: Answers = "free",
+        n_bins: Count = 15,
+        share: Literal["all", "none"] = "all",
+        penalty: NotNegative = 1.0,
     ) -> None:
         self.n_bins = n_bins
         self.share = share
@@ -85,9 +93,9 @@ class MutualInformationBinning(Calibrator):
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        n_bins = check_count("n_bins", self.n_bins)
+        n_bins = self.n_bins
         odds = _clipped_odds(views)
-        if check_choice("share", self.share, ("all", "none")) == "all":
+        if self.share == "all":
             pooled = np.zeros(odds.shape, dtype=bool)
             pooled[np.arange(len(labels)), labels] = True
             groups = [(odds.ravel(), pooled.ravel())]

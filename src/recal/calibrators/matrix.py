@@ -1,21 +1,136 @@
-"""Matrix scaling with off-diagonal and intercept regularisation, MS-ODIR (Guo et al., 2017; Kull et al., 2019)."""
+"""Matrix scaling and Dirichlet calibration with off-diagonal and intercept regularisation (Kull et al., 2019).
+
+The objective is the mean NLL of softmax(W x + b)
+    + lambda * mean of the squared off-diagonal weights + mu * mean of the squared intercepts.
+The diagonal is free, so that a strong lambda and mu leave one scale for each class.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
-from recal.calibrators.machinery.common_scale import fit_beta
-from recal.calibrators.machinery.odir import candidates, fit_map, make_folds, search
-from recal.calibrators.machinery.parameters import check_choice, check_count, check_random_state, warn_if_few
+from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.solvers.folds import stratified_folds
+from recal.calibrators.solvers.linear import DiagonalMap, LinearMap
+from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
+from recal.errors import InputError
+from recal.maps.arrays import linear, log_softmax
 from recal.maps.base import wide
 from recal.maps.scaling import Linear, linear_features
 from recal.plan import Answers
+from recal.progress import track
+from recal.schema import Number, RandomState, Strength
 from recal.views import Views
+
+# The free diagonal is given a trace of ridge, else it would run away wherever the classes can be told apart.
+_TRACE = 1e-9
+# Weaker and weaker penalties lead from under- to over-fitting; once the held-out loss is this much above the best of
+# its path, what follows is more of the same, and costs most.
+_HOPELESS = 1.1
+# A search compares losses that differ in the third digit.
+_SEARCH_TOL = 1e-4
+
+
+@dataclass(frozen=True)
+class Search:
+    """The held-out NLL of every pair: `scores[i, j]` for lambdas[i] and mus[j], inf where the path was cut short."""
+
+    lambdas: tuple[float, ...]
+    mus: tuple[float, ...]
+    scores: np.ndarray
+
+    @property
+    def best(self) -> tuple[float, float]:
+        """The pair with the least held-out NLL; of equals, the strongest penalty."""
+        row, column = np.unravel_index(int(np.argmin(self.scores)), self.scores.shape)
+        return self.lambdas[row], self.mus[column]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for a file: None where a path was cut short."""
+        scores = [[float(score) if np.isfinite(score) else None for score in row] for row in self.scores]
+        return {"lambdas": list(self.lambdas), "mus": list(self.mus), "nll": scores}
+
+
+def candidates(
+    values: float | Sequence[float] | None, name: str, scale: float, decades: Sequence[float]
+) -> tuple[float, ...]:
+    """Return the values to try, strongest first; by default `scale` times powers of ten."""
+    if values is None:
+        return tuple(sorted((float(scale * 10.0**power) for power in decades), reverse=True))
+    try:
+        given = np.unique(np.asarray(values, dtype=np.float64))
+    except (TypeError, ValueError):
+        given = np.empty(0)
+    if given.size == 0 or not (np.isfinite(given).all() and given[0] > 0.0):
+        raise InputError(
+            "must hold positive numbers", argument=name, came=f"got {values!r}", remedy="A tiny one stands for none"
+        )
+    return tuple(float(value) for value in given[::-1])
+
+
+def search(
+    features: np.ndarray, labels: Labels, fold: np.ndarray, beta: float, lambdas: Sequence[float], mus: Sequence[float]
+) -> Search:
+    """Score every pair by the held-out NLL over the folds, following each path from strong to weak lambda."""
+    totals = np.zeros((len(lambdas), len(mus)))
+    for held in track(range(int(fold.max()) + 1), "searching lambda and mu, fold"):
+        rows = fold != held
+        problem = LinearMap(features[rows], labels[rows], features.shape[1])
+        outside, truth = features[~rows], labels[~rows]
+        for column, mu in track(tuple(enumerate(mus)), "mu"):
+            theta, least = starting_point(problem.features, problem.labels, beta, mu), np.inf
+            for row, lam in enumerate(lambdas):
+                penalise(problem, lam, mu, beta)
+                theta = problem.solve(theta, tol=_SEARCH_TOL, warn=False).point
+                loss = _total_nll(outside, truth, theta)
+                totals[row, column] += loss
+                least = min(least, loss)
+                if loss > _HOPELESS * least:
+                    totals[row + 1 :, column] = np.inf
+                    break
+    return Search(tuple(lambdas), tuple(mus), totals / len(labels))
+
+
+def fit_map(features: np.ndarray, labels: Labels, beta: float, lam: float, mu: float) -> np.ndarray:
+    """Return theta = [W | b], (n_classes, n_classes + 1), at the minimum of the written objective."""
+    problem = LinearMap(features, labels, features.shape[1])
+    penalise(problem, lam, mu, beta)
+    return problem.solve(starting_point(features, labels, beta, mu), max_iter=100).point
+
+
+def penalise(problem: LinearMap, lam: float, mu: float, beta: float) -> None:
+    """Give a problem the objective's penalties."""
+    count = problem.n_classes
+    ridge = np.full((count, count + 1), lam / (count * (count - 1)))
+    np.fill_diagonal(ridge, _TRACE)
+    ridge[:, -1] = mu / count
+    problem.penalise(ridge, beta * np.eye(count, count + 1))
+
+
+def starting_point(features: np.ndarray, labels: Labels, beta: float, mu: float) -> np.ndarray:
+    """Return where a path starts: the map without off-diagonal weights, which costs little next to any other."""
+    count = features.shape[1]
+    common = np.array([[beta], [0.0]]) * np.ones(count)
+    problem = DiagonalMap(features, labels, ridge=np.array([[_TRACE], [mu / count]]), centre=common)
+    scales, shifts = problem.solve(common, tol=_SEARCH_TOL, warn=False).point
+    return np.column_stack([np.diag(scales), shifts])
+
+
+def make_folds(labels: Labels, n_folds: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the fold of each sample: at most one fold per sample."""
+    return stratified_folds(labels, min(n_folds, len(labels)), rng)
+
+
+def _total_nll(features: np.ndarray, labels: Labels, theta: np.ndarray) -> float:
+    logs = log_softmax(linear(features, theta[:, :-1], theta[:, -1]))
+    return float(-logs[np.arange(len(labels)), labels].sum())
+
 
 # Powers of ten per weight and per intercept that suit 10 to 1,000 classes; the answer depends little on mu.
 _LAMBDA_DECADES = (-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
@@ -93,11 +208,11 @@ class MatrixScaling(Calibrator):
         self,
         *,
         answers: Answers = "free",
-        penalty: float | Sequence[float] | None = None,
-        intercept_penalty: float | Sequence[float] | None = None,
-        n_folds: int = 5,
+        penalty: Strength | Sequence[Strength] | None = None,
+        intercept_penalty: Strength | Sequence[Strength] | None = None,
+        n_folds: Annotated[int, Number(2, whole=True)] = 5,
         final: Literal["average", "refit"] = "average",
-        random_state: int | None = 0,
+        random_state: RandomState = 0,
     ) -> None:
         self.penalty = penalty
         self.intercept_penalty = intercept_penalty
@@ -107,8 +222,7 @@ class MatrixScaling(Calibrator):
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        final = check_choice("final", self.final, ("average", "refit"))
-        n_folds, rng = check_count("n_folds", self.n_folds, least=2), check_random_state(self.random_state)
+        rng = np.random.default_rng(self.random_state)
         warn_if_few(self, len(labels), views.n_classes)
         count = views.n_classes
         many = count > _MANY_CLASSES
@@ -121,10 +235,33 @@ class MatrixScaling(Calibrator):
         self.lambda_, self.mu_, self.search_ = lambdas[0], mus[0], {}
         folds: list[np.ndarray] = [np.ones(len(labels), dtype=bool)]
         if len(lambdas) * len(mus) > 1 and len(labels) > 1:
-            fold = make_folds(labels, n_folds, rng)
+            fold = make_folds(labels, self.n_folds, rng)
             found = search(features, labels, fold, beta, lambdas, mus)
             self.search_, (self.lambda_, self.mu_) = found.as_json(), found.best
-            if final == "average":
+            if self.final == "average":
                 folds = [fold != held for held in range(int(fold.max()) + 1)]
         maps = np.stack([fit_map(features[rows], labels[rows], beta, self.lambda_, self.mu_) for rows in folds])
         self.map_ = Linear(maps[:, :, :-1], maps[:, :, -1], self.features)
+
+
+class DirichletCalibration(MatrixScaling):
+    """Mix the log-probabilities linearly, softmax(W log p + b): calibrates Dirichlet-shaped answers exactly (Dir-ODIR).
+
+    The same objective, search, parameters and attributes as `MatrixScaling`; only what is mixed differs, so that the
+    answer depends on the model's probabilities and not on a constant added to all logits of a sample.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.calibrators import DirichletCalibration
+    >>> rng = np.random.default_rng(0)
+    >>> honest = rng.normal(size=(300, 3))
+    >>> y = (honest + rng.gumbel(size=(300, 3))).argmax(axis=1)
+    >>> model = DirichletCalibration(penalty=1.0, intercept_penalty=1.0).fit(3.0 * honest, y)
+    >>> shifted = 3.0 * honest + rng.normal(size=(300, 1))
+    >>> bool(np.allclose(model.predict_proba(shifted), model.predict_proba(3.0 * honest)))
+    True
+    """
+
+    short_name: ClassVar[str] = "dir-odir"
+    features: ClassVar[Literal["logits", "log-probabilities"]] = "log-probabilities"

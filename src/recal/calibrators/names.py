@@ -26,7 +26,7 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
     --------
     >>> from recal.calibrators.names import find_method
     >>> find_method("svs (kept)")
-    (<class 'recal.calibrators.structured_vector.StructuredVectorScaling'>, {'answers': 'kept'})
+    (<class 'recal.calibrators.structured.StructuredVectorScaling'>, {'answers': 'kept'})
     """
     by_name = short_names()
     found = _WITH_ANSWERS.fullmatch(name)

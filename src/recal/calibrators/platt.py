@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.machinery.one_vs_rest import check_smooth, fit_logistic, largest_score, targets
-from recal.calibrators.machinery.parameters import warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores
+from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.solvers.logistic import fit_logistic, largest_score, targets
 from recal.checks import Labels
+from recal.maps.arrays import class_scores
 from recal.maps.curves import LogisticCurves
 from recal.plan import Answers
+from recal.schema import NotNegative
 from recal.views import Views
 
 
@@ -52,7 +53,7 @@ class PlattScaling(Calibrator):
 
     map_: LogisticCurves
 
-    def __init__(self, *, answers: Answers = "free", penalty: float = 0.1) -> None:
+    def __init__(self, *, answers: Answers = "free", penalty: NotNegative | bool = 0.1) -> None:
         self.penalty = penalty
         self.answers = answers
 
@@ -61,7 +62,7 @@ class PlattScaling(Calibrator):
         scores = class_scores(views.logits)
         limit = largest_score(scores)
         scores = np.clip(scores, -limit, limit)
-        high, low = targets(labels, views.n_classes, check_smooth(self.penalty))
+        high, low = targets(labels, views.n_classes, float(self.penalty))
         if views.n_classes == 2:  # the second class's curve is the first's, mirrored
             slope, intercept = fit_logistic([scores[:, :1]], labels, high[:1], low[:1])[:, 0]
             curves = np.array([[slope, slope], [intercept, -intercept]])

@@ -8,12 +8,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.machinery.estimator import Estimator
-from recal.calibrators.machinery.folds import stratified_folds
-from recal.calibrators.machinery.mixture_weights import mixture_weights, without_light_ones
-from recal.calibrators.machinery.parameters import check_random_state
+from recal.calibrators.estimator import Estimator
 from recal.calibrators.signal_models import FITS, fit_linear, fit_platt, fit_scale, fit_splines, ridge_offsets
 from recal.calibrators.signal_table import SignalTable, read_correct
+from recal.calibrators.solvers.folds import stratified_folds
+from recal.calibrators.solvers.mixture import mixture_weights, without_light_ones
 from recal.checks import check_weights
 from recal.engine.kernels.threads import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
@@ -106,7 +105,7 @@ class SignalCalibration(Estimator):
         sample_weight : array-like of shape (n_samples,), optional
             How much each answer counts.
         """
-        rng = check_random_state(self.random_state)
+        rng = np.random.default_rng(self.random_state)
         table = SignalTable.of(signals, groups)
         values = table.values(signals, groups)
         right = read_correct(correct, len(values))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_map
-from recal.calibrators.machinery.common_scale import fit_beta
-from recal.calibrators.machinery.monotone import smooth
-from recal.calibrators.machinery.parameters import check_count
-from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.solvers.curves import smooth
+from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
+from recal.maps.arrays import softmax
 from recal.maps.curves import TopLine
+from recal.schema import NotNegative, Number
 from recal.views import Views
 
 # A share of e to this power is none.
@@ -74,7 +74,7 @@ class SplineCalibration(Calibrator):
     values_ = from_map("values")
     beta_ = from_map("beta")
 
-    def __init__(self, *, n_knots: int = 6, penalty: float = 1.0) -> None:
+    def __init__(self, *, n_knots: Annotated[int, Number(2, whole=True)] = 6, penalty: NotNegative = 1.0) -> None:
         self.n_knots = n_knots
         self.penalty = penalty
 
@@ -82,7 +82,7 @@ class SplineCalibration(Calibrator):
         n_samples = len(labels)
         beta = fit_beta(views.logits, labels)
         # Fewer samples than knots would leave the spline undetermined; two knots make a straight line.
-        n_knots = min(check_count("n_knots", self.n_knots, least=2), max(2, n_samples // 2))
+        n_knots = min(self.n_knots, max(2, n_samples // 2))
         top = views.logits.argmax(axis=1)
         confidence = softmax(views.logits)[np.arange(n_samples), top]
         order = np.argsort(confidence, kind="stable")

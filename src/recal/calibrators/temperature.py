@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_map
-from recal.calibrators.machinery.common_scale import fit_temperature
+from recal.calibrators.solvers.temperature import fit_temperature
 from recal.checks import Labels
 from recal.maps.scaling import Temperature
 from recal.plan import Plan

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
-from recal.calibrators.machinery.common_scale import fit_beta
-from recal.calibrators.machinery.diagonal_map import DiagonalMap
-from recal.calibrators.machinery.parameters import check_strength, warn_if_few
+from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.solvers.linear import DiagonalMap
+from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Floats, Labels
 from recal.maps.scaling import Affine, within
 from recal.plan import Answers
+from recal.schema import Strength
 from recal.views import Views
 
 
@@ -57,7 +58,7 @@ class VectorScaling(Calibrator):
     shifts_ = from_map("shift")
     limit_ = from_map("limit")
 
-    def __init__(self, *, answers: Answers = "free", penalty: float = 1e-7) -> None:
+    def __init__(self, *, answers: Answers = "free", penalty: Strength = 1e-7) -> None:
         self.penalty = penalty
         self.answers = answers
 
@@ -65,13 +66,12 @@ class VectorScaling(Calibrator):
         self._fit_weighted(views, labels, None)
 
     def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64] | None) -> None:
-        ridge = check_strength("penalty", self.penalty)
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         logits: Floats = np.array(views.logits, dtype=np.float64, order="C")
         limit = max(100.0, 20.0 * float(np.median(np.abs(logits).max(axis=1))))
         logits = within(logits, limit)
         start = np.zeros((2, views.n_classes))
         start[0] = fit_beta(logits, labels, weights)
-        solution = DiagonalMap(logits, labels, ridge=ridge, centre=start, weights=weights).solve(start)
+        solution = DiagonalMap(logits, labels, ridge=self.penalty, centre=start, weights=weights).solve(start)
         scale, shift = solution.point
         self.map_, self.loss_ = Affine(scale, shift, limit), solution.loss

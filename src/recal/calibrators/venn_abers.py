@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
-from recal.calibrators.machinery.monotone import pack
-from recal.calibrators.machinery.parameters import warn_if_few
-from recal.calibrators.machinery.probabilities import class_scores
+from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.solvers.curves import pack
 from recal.checks import Labels
+from recal.maps.arrays import class_scores
 from recal.maps.curves import Brackets
 from recal.plan import Answers
 from recal.views import Views

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
-from recal.calibrators.machinery.common_scale import fit_beta
-from recal.calibrators.machinery.parameters import check_flag
+from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
 from recal.maps.aggregation import ViewMean, mean_probs
 from recal.maps.arrays import safe_log
@@ -57,7 +56,6 @@ class ViewAveraging(Calibrator):
         self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        check_flag("temperature", self.temperature)
         beta = 1.0
         if self.temperature:
             mean = mean_probs(wide(views.logits), [wide(views.transformed(one)) for one in views.transforms])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.stacking.estimator import ViewStacking
+from recal.calibrators.stacking import ViewStacking
 from recal.collecting.fingerprint import digest
 from recal.collecting.inputs.sources import FILE_OPTIONS, Batch, IndexedSource, Stamp
 from recal.collecting.local import as_pool, collect, open_source

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import InputError
+from recal.maps.arrays import softmax
 from recal.metrics import LABELS
 from recal.metrics.consistency import CalibrationTest, calibration_test_of
 from recal.metrics.differences import CALIBRATION_ERRORS

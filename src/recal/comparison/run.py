@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal import __version__
 from recal.calibrators.base import Calibrator
-from recal.calibrators.machinery.probabilities import softmax
 from recal.calibrators.names import find_method as find_class
 from recal.calibrators.names import name_of
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_graded, check_labels, is_graded
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup
 from recal.errors import InputError, RecalError, Remedy
+from recal.maps.arrays import softmax
 from recal.metrics import LABELS, evaluate
 from recal.metrics.differences import paired_draws
 from recal.metrics.rows import RowScores, score

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import Calibrator, as_views
-from recal.calibrators.machinery.folds import stratified_folds
+from recal.calibrators.solvers.folds import stratified_folds
 from recal.checks import Floats, Labels, check_confidences, check_graded, check_labels, check_probs, is_graded
 from recal.decisions.certify import (
     Counts,

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Labels
 from recal.decisions import Decision
 from recal.engine.grouping import Group, group
 from recal.errors import MissingExtraError
 from recal.files.atomic import replacing
+from recal.maps.arrays import softmax
 from recal.metrics import Evaluation
 from recal.metrics.calibration_error import table_of
 from recal.metrics.rows import equal_width_edges

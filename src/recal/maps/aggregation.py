@@ -152,5 +152,9 @@ def count_votes(layers: list[Any], noise: float, draws: int, seed: int) -> Array
         for start in range(0, len(own), at_once):
             part = like(z, own[start : start + at_once])[None, :, :]
             winners = xp.argmax(layer[:, None, :] + part, axis=2)
-            counts = counts + xp.sum(xp.astype(winners[:, :, None] == classes, z.dtype), axis=1)
+            if isinstance(z, np.ndarray):
+                cells = (np.arange(len(z))[:, None] * n_classes + winners).ravel()
+                counts += np.bincount(cells, minlength=z.size).reshape(z.shape)
+            else:
+                counts = counts + xp.sum(xp.astype(winners[:, :, None] == classes, z.dtype), axis=1)
     return (counts + 1.0 / n_classes) / (total + 1)

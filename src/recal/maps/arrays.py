@@ -17,7 +17,7 @@ from recal.engine.scaled import as_rows
 from recal.maps.base import Array, indices, like, namespace, wide
 
 # Probabilities of exactly 0 and 1 are moved to the ends of what float64 can say between them.
-SMALLEST = float(np.finfo(np.float64).tiny)
+SMALLEST, BELOW_ONE = float(np.finfo(np.float64).tiny), 1.0 - 2.0**-53
 # A sum below this may have lost some of what was added.
 _UNDERFLOWING = 1e-290
 # Rows of a matrix product at a time: a product of one shape adds up every row in the same order.
@@ -117,16 +117,16 @@ def log_odds(log_probs: Array) -> Array:
     """
     xp = namespace(log_probs)
     probs = xp.exp(log_probs)
-    here = is_at(log_probs, top_column(log_probs))
-    others = xp.where(here, xp.zeros_like(probs), probs)
+    top = top_column(log_probs)
+    others = put(probs, top, xp.zeros_like(probs[:, :1]))
     rest = xp.sum(others, axis=1, keepdims=True)
     log_rest = xp.log(xp.maximum(rest, like(rest, _UNDERFLOWING)))
     far = rest < _UNDERFLOWING
     if not isinstance(far, np.ndarray) or far.any():
-        below = xp.where(here, like(log_probs, -np.inf), log_probs)
+        below = put(log_probs, top, xp.zeros_like(rest) - np.inf)
         second = xp.max(below, axis=1, keepdims=True)
         log_rest = xp.where(far, second + xp.log(xp.sum(xp.exp(below - second), axis=1, keepdims=True)), log_rest)
-    return log_probs - xp.where(here, log_rest, xp.log1p(-others))
+    return log_probs - put(xp.log1p(-others), top, log_rest)
 
 
 def normalise(scores: Array) -> Array:

@@ -18,6 +18,7 @@ from recal.maps.arrays import (
     look_up,
     look_up_table,
     normalise,
+    put,
     sigmoid,
     softmax,
     softplus,
@@ -218,40 +219,36 @@ def spread_rest(z: Array, beta: float, column: Array, confidence: Array) -> Arra
     """
     xp = namespace(z)
     confidence = xp.maximum(confidence, like(z, 1.0 / z.shape[1]))
-    here = is_at(z, column)
-    others = xp.where(here, like(z, -np.inf), z)
+    nothing = xp.zeros_like(confidence) - np.inf
+    others = put(z, column, nothing)
     logs = beta * (others - xp.max(others, axis=1, keepdims=True))
-    logs = xp.where(here, like(z, -np.inf), xp.maximum(logs, like(z, _LOWEST)))
+    logs = put(xp.maximum(logs, like(z, _LOWEST)), column, nothing)
     rest = 1.0 - confidence
     certain = rest <= 0.0
     most = xp.where(certain, like(z, np.inf), confidence / xp.where(certain, xp.ones_like(rest), rest))
     shares = softmax(logs)
     crowded = xp.max(shares, axis=1, keepdims=True) > most
     if not isinstance(z, np.ndarray):
-        drawn = _scaled_shares(logs, here, _largest_factor(logs, here, most))
-        shares = xp.where(crowded, drawn, shares)
+        drops, here = put(logs, column, xp.zeros_like(rest)), is_at(z, column)
+        shares = xp.where(crowded, _drawn_together(drops, here, most), shares)
     elif crowded.any():
         rows = np.flatnonzero(crowded)
-        factor = _largest_factor(logs[rows], here[rows], most[rows])
-        shares[rows] = _scaled_shares(logs[rows], here[rows], factor)
-    return xp.where(here, confidence, shares * rest)
+        drops, here = put(logs[rows], column[rows], np.zeros((len(rows), 1))), is_at(z[rows], column[rows])
+        shares[rows] = _drawn_together(drops, here, most[rows])
+    return put(shares * rest, column, confidence)
 
 
-def _largest_factor(logs: Array, here: Array, most: Array) -> Array:
-    """Return the largest factor in [0, 1] at which no row's softmax exceeds `most`; the largest log is 0."""
-    xp = namespace(logs)
-    low, high = xp.zeros_like(most), xp.ones_like(most)
-    drops = xp.where(here, xp.zeros_like(logs), logs)
+def _drawn_together(drops: Array, here: Array, most: Array) -> Array:
+    """Return the softmax of drops times the largest factor in [0, 1] at which no row exceeds `most`.
+
+    The largest drop of a row is 0; the prediction, which is `here`, has no part in it.
+    """
+    xp = namespace(drops)
+    low, high, none = xp.zeros_like(most), xp.ones_like(most), xp.zeros_like(drops)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        weights = xp.where(here, xp.zeros_like(logs), xp.exp(drops * middle))
+        weights = xp.where(here, none, xp.exp(drops * middle))
         crowded = 1.0 / xp.sum(weights, axis=1, keepdims=True) > most
         low, high = xp.where(crowded, low, middle), xp.where(crowded, middle, high)
-    return low
-
-
-def _scaled_shares(logs: Array, here: Array, factor: Array) -> Array:
-    xp = namespace(logs)
-    drops = xp.where(here, xp.zeros_like(logs), logs)
-    weights = xp.where(here, xp.zeros_like(logs), xp.exp(drops * factor))
+    weights = xp.where(here, none, xp.exp(drops * low))
     return weights / xp.sum(weights, axis=1, keepdims=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from recal.engine.kernels import SMALL
-from recal.maps.arrays import at, is_at, top_column
+from recal.maps.arrays import BELOW_ONE, SMALLEST, at, is_at, top_column
 from recal.maps.base import Array, Map, Views, like, namespace, wide
 
 # How far, relatively, a rival stays below a prediction that is kept: enough for float32 to tell them apart.
@@ -43,12 +43,11 @@ def bounded(probs: Array) -> Array:
     One that underflowed to 0 becomes the smallest normal float (a loss of 708, not infinity); one that rounded to 1
     becomes the float before 1.
     """
+    if isinstance(probs, np.ndarray):  # numpy's clip takes three times as long
+        return np.minimum(np.maximum(probs, SMALLEST), BELOW_ONE)
     xp = namespace(probs)
     limits = xp.finfo(probs.dtype)
-    smallest, largest = float(limits.smallest_normal), 1.0 - 0.5 * float(limits.eps)
-    if isinstance(probs, np.ndarray):  # numpy's clip takes three times as long
-        return np.minimum(np.maximum(probs, smallest), largest)
-    return xp.clip(probs, smallest, largest)
+    return xp.clip(probs, float(limits.smallest_normal), 1.0 - 0.5 * float(limits.eps))
 
 
 def keep_answers(probs: Array, columns: Array) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import InputError
-from recal.maps.arrays import is_large, linear, log_softmax, soft_log_probs, softmax
+from recal.maps.arrays import BELOW_ONE, is_large, linear, log_softmax, soft_log_probs, softmax
 from recal.maps.base import Array, Map, Views, like, namespace
 from recal.maps.compiled import scaled_answers
 from recal.schema import LARGEST, SMALLEST, Floats, Number
@@ -18,8 +18,8 @@ PerClass = Annotated[Vector, Floats("K")]
 Scale = Annotated[float, Number(SMALLEST, LARGEST)]
 Share = Annotated[float, Number(0.0, 1.0)]
 
-# A probability of exactly 0 at the truth is an infinite loss, and nothing is certain.
-ABOVE_ZERO, BELOW_ONE = 1e-300, 1.0 - 2.0**-53
+# A probability of exactly 0 at the truth is an infinite loss.
+ABOVE_ZERO = 1e-300
 # Features no larger than this can be squared and multiplied; a class that is ruled out may have a logit of -3e38.
 _LARGEST_FEATURE = 1e9
 

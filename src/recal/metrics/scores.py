@@ -288,7 +288,7 @@ def decompose(
     from sklearn.base import clone
 
     from recal.calibrators import StructuredMatrixScaling, StructuredVectorScaling
-    from recal.calibrators.machinery.folds import stratified_folds
+    from recal.calibrators.solvers.folds import stratified_folds
 
     scores = {"nll": nll, "brier": brier}
     if loss not in scores:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.machinery.probabilities import softmax
-from recal.calibrators.recal.loop import Iteration
+from recal.calibrators.recal import Iteration
 from recal.calibrators.temperature import TemperatureScaling
 from recal.engine.grouping import Group, group
 from recal.errors import InputError
+from recal.maps.arrays import softmax
 from recal.maps.replay import calibrated_probs
 from recal.metrics import bin_table, evaluate
 from recal.plan import ConfidenceAt, Plan, Ties

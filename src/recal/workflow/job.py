@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
-from recal.calibrators.machinery.parameters import check_random_state
 from recal.checks import Floats
 from recal.collecting.default_pool import AUTO, NAMED, usual_pool
 from recal.collecting.inputs.sources import IndexedSource, Source
@@ -45,6 +44,7 @@ from recal.plan import Plan
 from recal.reporting import report
 from recal.reporting.verdict import answer_change
 from recal.saving.saved import save
+from recal.schema import Seed, check
 from recal.transforms import Transform
 from recal.views import Views
 from recal.workflow.folder import CALIBRATION, CROSS_FIT, DECIDE, FIT, JUDGE, PAGE, SUMMARY
@@ -114,7 +114,7 @@ def calibrate(
         )
     check_share(risk, "risk")
     check_share(confidence, "confidence")
-    check_random_state(random_state)
+    check(random_state, Seed(), "random_state")
     folder = Path(out)
     source = open_source(inputs, labels, files or {})
     if not isinstance(source, IndexedSource):

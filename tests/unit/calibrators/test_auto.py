@@ -7,8 +7,8 @@ import pytest
 
 from recal import AutoCalibration, TemperatureScaling, Views, ViewStacking, load, save
 from recal.calibrators import CalibrationEnsemble
-from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import FileError
+from recal.maps.arrays import softmax
 
 
 def problem(seed=0, n=800, n_classes=4, *, useful=True, tilt=0.0, scale=1.0):

@@ -7,10 +7,9 @@ import pytest
 
 from recal import Views, load, save
 from recal.calibrators import AutoCalibration, CalibrationEnsemble, TemperatureScaling
-from recal.calibrators.ensemble.fitting import are_whole
-from recal.calibrators.ensemble.members import each_probs, fit_members, member_names
-from recal.calibrators.machinery.folds import copies_of, stratified_folds
-from recal.calibrators.machinery.mixture_weights import mixture_weights
+from recal.calibrators.ensemble_fit import are_whole, each_probs, fit_members, member_names
+from recal.calibrators.solvers.folds import copies_of, stratified_folds
+from recal.calibrators.solvers.mixture import mixture_weights
 from recal.errors import FileError
 
 

@@ -4,8 +4,8 @@ from scipy.optimize import minimize
 
 from recal import TemperatureScaling
 from recal.calibrators import EnsembleTemperatureScaling
-from recal.calibrators.machinery.mixture_weights import mixture_weights
-from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.solvers.mixture import mixture_weights
+from recal.maps.arrays import softmax
 
 
 def likeliest(parts):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from recal.calibrators import HistogramBinning
-from recal.calibrators.machinery.binning import equal_mass_edges
-from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.solvers.curves import equal_mass_edges
 from recal.errors import InputError
+from recal.maps.arrays import softmax
 
 
 def draw(n=300, k=3, seed=0):

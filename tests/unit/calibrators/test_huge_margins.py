@@ -11,7 +11,7 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import roc_auc_score
 
 from recal import calibrators
-from recal.calibrators.machinery.probabilities import class_scores
+from recal.maps.arrays import class_scores
 
 SORTED_BY_SCORES = (
     calibrators.IsotonicCalibration, calibrators.IsotonicMulticlass, calibrators.IsotonicOneVsAll,

@@ -6,9 +6,9 @@ import scipy.special
 from sklearn.isotonic import IsotonicRegression
 
 from recal.calibrators import IsotonicCalibration, IsotonicMulticlass, IsotonicOneVsAll
-from recal.calibrators.machinery.monotone import fit_increasing
-from recal.calibrators.machinery.probabilities import softmax
+from recal.calibrators.solvers.curves import fit_increasing
 from recal.errors import FewSamplesWarning, InputError
+from recal.maps.arrays import softmax
 
 
 def draw(n=400, k=4, seed=0, decimals=None):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.calibrators.machinery.diagonal_map import DiagonalMap
-from recal.calibrators.machinery.linear_map import LinearMap, linear_scores
+from recal.calibrators.solvers.linear import DiagonalMap, LinearMap
+from recal.maps import arrays
 
 N, K = 40, 4
 
@@ -74,7 +74,7 @@ def test_scores_of_a_row_do_not_depend_on_its_batch():
     rng = np.random.default_rng(0)
     for k in (3, 17, 40):
         features, weights, shift = rng.normal(size=(130, k)), rng.normal(size=(k, k)), rng.normal(size=k)
-        scores = linear_scores(features, weights, shift)
+        scores = arrays.linear(features, weights, shift)
         np.testing.assert_allclose(scores, features @ weights.T + shift, rtol=1e-10, atol=1e-12)
         for row in (0, 63, 64, 129):
-            np.testing.assert_array_equal(linear_scores(features[row : row + 1], weights, shift)[0], scores[row])
+            np.testing.assert_array_equal(arrays.linear(features[row : row + 1], weights, shift)[0], scores[row])

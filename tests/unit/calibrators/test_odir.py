@@ -7,7 +7,7 @@ import pytest
 from scipy.special import softmax
 
 from recal.calibrators import DirichletCalibration, MatrixScaling
-from recal.calibrators.machinery.folds import stratified_folds
+from recal.calibrators.solvers.folds import stratified_folds
 from recal.errors import FewSamplesWarning, InputError
 
 
@@ -96,9 +96,9 @@ def test_a_strong_lambda_leaves_one_scale_per_class(data):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"penalty": -1.0}, "`penalty` must hold positive numbers, got -1.0"),
+        ({"penalty": -1.0}, "`penalty` must be a positive number, a list.*got -1.0"),
         ({"intercept_penalty": []}, r"`intercept_penalty` must hold positive numbers, got \[\]"),
-        ({"intercept_penalty": [1.0, np.nan]}, "`intercept_penalty` must hold positive numbers"),
+        ({"intercept_penalty": [1.0, np.nan]}, "`intercept_penalty` must be a positive number"),
         ({"n_folds": 1}, "`n_folds` must be a whole number of at least 2, got 1"),
         ({"final": "median"}, "'average', 'refit', got 'median'"),
     ],

@@ -4,8 +4,7 @@ from scipy.optimize import check_grad
 
 from recal import TemperatureScaling
 from recal.calibrators import OrderPreserving
-from recal.calibrators.machinery.increasing_curve import IncreasingCurve
-from recal.calibrators.order_preserving.network import OrderNetwork
+from recal.calibrators.order_preserving import IncreasingCurve, OrderNetwork
 from recal.errors import InputError
 from recal.maps.arrays import log_softmax, softmax
 from recal.maps.order import unpack

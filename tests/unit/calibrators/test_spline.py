@@ -4,8 +4,8 @@ from scipy.interpolate import CubicSpline
 
 from recal import TemperatureScaling
 from recal.calibrators import SplineCalibration
-from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import InputError
+from recal.maps.arrays import softmax
 from recal.maps.curves import spread_rest
 
 
@@ -97,7 +97,7 @@ def test_a_confidence_below_chance_is_raised_to_it():
 
 def test_the_rest_of_a_saturated_row_is_shared_out():
     probs = spread_rest(np.array([[5000.0, 1.0, 0.0]]), 0.5, np.array([[0]]), np.array([[0.9]]))
-    np.testing.assert_allclose(probs[0, 1:], 0.1 * softmax([[0.5, 0.0]])[0])
+    np.testing.assert_allclose(probs[0, 1:], 0.1 * softmax(np.array([[0.5, 0.0]]))[0])
 
 
 def test_bad_parameters_are_refused():

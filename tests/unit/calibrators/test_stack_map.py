@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from recal.calibrators.stacking.stack_map import Stack, StackMap
+from recal.calibrators.solvers.stack import Stack, StackMap
 
 
 def problem(seed=0, n=300, n_classes=4, n_views=3):

@@ -9,7 +9,7 @@ import pytest
 
 from recal import TemperatureScaling
 from recal.calibrators import VectorScaling
-from recal.calibrators.machinery.suspicions import warn_of_suspicions
+from recal.calibrators.sample_checks import warn_of_suspicions
 from recal.errors import DoubtfulLabelsWarning, FewSamplesWarning
 
 

@@ -4,8 +4,8 @@ from scipy import optimize
 
 from recal import Views
 from recal.calibrators import ViewAveraging
-from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import InputError
+from recal.maps.arrays import softmax
 
 
 def test_the_answer_is_the_mean_over_the_original_and_the_views():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from recal import TemperatureScaling, Views, ViewStacking, load, metrics, save
-from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import InputError
+from recal.maps.arrays import softmax
 from recal.transforms import Named
 
 
@@ -139,7 +139,7 @@ def test_too_many_values_are_shortlisted_and_drawn(monkeypatch):
     rng = np.random.default_rng(1)
     useless = {f"zoom:0.{i}": rng.normal(size=own.shape) for i in range(10, 40)}
     views = Views(own, {**useless, "mine": good})
-    monkeypatch.setattr("recal.calibrators.stacking.estimator._MOST_VALUES", 9 * 5 * 800)
+    monkeypatch.setattr("recal.calibrators.stacking._MOST_VALUES", 9 * 5 * 800)
     fitted = ViewStacking().fit(views, y)
     assert [str(t) for t in fitted.plan_.transforms] == ["mine"]
     assert len(fitted.views_report_) == 31

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from recal import Views, load, profile, save, watch
-from recal.calibrators.machinery.common_scale import fit_beta
+from recal.calibrators.solvers.temperature import fit_beta
 from recal.decisions import StreamWatch, class_mix, to_the_power
 from recal.decisions.watching.following import LENGTH, NOISE, Following, Process, TwoReadings, held_back
 from recal.decisions.watching.learning import labelled_rows

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from recal import ReCal, TemperatureScaling, Views
-from recal.engine import temperature
-from recal.engine.temperature import LARGEST_BETA, LEAST_BETA, solve_betas
+from recal.calibrators.solvers import temperature
+from recal.calibrators.solvers.temperature import LARGEST_BETA, LEAST_BETA, solve_betas
 from recal.errors import ConvergenceWarning, FewSamplesWarning, InputError
 
 

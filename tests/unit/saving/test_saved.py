@@ -18,8 +18,8 @@ from sklearn.base import clone
 from recal import Blend, Plan, Step, load, save
 from recal.calibrators import MatrixScaling
 from recal.calibrators.base import Calibrator
-from recal.calibrators.machinery.probabilities import softmax
 from recal.errors import FileError, InputError, NotFittedError
+from recal.maps.arrays import softmax
 from recal.plan import Rule
 from recal.saving import saved
 from recal.transforms import Named

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.machinery.probabilities import softmax
 from recal.checks import Floats, check_logits, check_probs
 from recal.decisions.watching.statistics import RowNumbers, row_numbers
 from recal.errors import InputError
+from recal.maps.arrays import softmax
 
 if TYPE_CHECKING:
     from recal.decisions.watching.profile import Profile

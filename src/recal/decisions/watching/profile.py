@@ -276,7 +276,7 @@ def _log_odds_of_answer(log_probs: Vector, answers: NDArray[np.intp]) -> Vector:
 
 
 def _best_beta(views: Views, labels: NDArray[np.intp]) -> float:
-    from recal.calibrators.machinery.common_scale import fit_betas
+    from recal.calibrators.solvers.temperature import fit_betas
     from recal.engine.scaled import ScaledLogits
 
     return float(fit_betas(ScaledLogits(views.logits), labels).values[0])

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.machinery.probabilities import bounded_probs
 from recal.checks import check_probs
 from recal.decisions.certify import Interval
 from recal.decisions.rule import DecisionRule
 from recal.decisions.watching.class_mix import ClassMix
 from recal.errors import InputError
+from recal.maps.guard import bounded, lift_answers
 
 _EVERYTHING: Interval = (0.0, 1.0)
 
@@ -168,7 +168,8 @@ def to_the_power(probs: ArrayLike, ratio: float) -> NDArray[np.float64]:
         return array
     logs = np.log(np.maximum(array, np.finfo(np.float64).tiny))
     weights = np.exp(ratio * (logs - logs.max(axis=1, keepdims=True)))
-    return bounded_probs(weights / weights.sum(axis=1, keepdims=True), array.argmax(axis=1))
+    probs = bounded(weights / weights.sum(axis=1, keepdims=True))
+    return lift_answers(probs, array.argmax(axis=1)[:, None])
 
 
 def followed_confidences(

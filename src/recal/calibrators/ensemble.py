@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.ensemble.fitting import Evidence, FittedEnsemble, Options, are_whole, fit_ensemble
-from recal.calibrators.ensemble.members import READS, Members, family_of, mixture_probs, needed_for
-from recal.calibrators.machinery.parameters import check_count, check_random_state
-from recal.calibrators.machinery.state import check_plan
-from recal.calibrators.stacking.estimator import check_gate, report_of
-from recal.calibrators.stacking.view_choice import LossGain
+from recal.calibrators.ensemble_fit import (
+    READS,
+    Evidence,
+    FittedEnsemble,
+    Members,
+    Options,
+    are_whole,
+    family_of,
+    fit_ensemble,
+    mixture_probs,
+    needed_for,
+)
+from recal.calibrators.stacking import Gate, report_of
+from recal.calibrators.view_choice import LossGain
 from recal.checks import Floats, Labels
 from recal.errors import InputError
 from recal.maps.mixture import Mixture
 from recal.maps.replay import calibrated_probs
-from recal.plan import Answers, Plan
+from recal.plan import Answers, Plan, check_plan
+from recal.schema import RandomState, Size
 from recal.transforms.base import shown
 from recal.views import Views
 
@@ -99,9 +108,9 @@ class CalibrationEnsemble(Calibrator):
         self,
         *,
         answers: Answers = "kept",
-        max_views: int = 3,
-        gate: float | Literal["auto"] | None = 0.99,
-        random_state: int | np.random.Generator | None = 0,
+        max_views: Size = 3,
+        gate: Gate = 0.99,
+        random_state: RandomState = 0,
     ) -> None:
         self.answers = answers
         self.max_views = max_views
@@ -109,17 +118,17 @@ class CalibrationEnsemble(Calibrator):
         self.random_state = random_state
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        self._take(fit_ensemble(views, labels, None, self.options(), check_random_state(self.random_state)))
+        self._take(fit_ensemble(views, labels, None, self.options(), np.random.default_rng(self.random_state)))
 
     def _fit_weighted(self, views: Views, labels: Labels, weights: Vector) -> None:
         if are_whole(weights):
             super()._fit_weighted(views, labels, weights)
         else:
-            self._take(fit_ensemble(views, labels, weights, self.options(), check_random_state(self.random_state)))
+            self._take(fit_ensemble(views, labels, weights, self.options(), np.random.default_rng(self.random_state)))
 
     def options(self) -> Options:
-        """Return the parameters, checked."""
-        return Options(self.answers, check_count("max_views", self.max_views, least=0), check_gate(self.gate))
+        """Return the parameters that the fit reads."""
+        return Options(self.answers, self.max_views, self.gate)
 
     def _take(self, fitted: FittedEnsemble) -> None:
         self.members_, self.weights_ = fitted.members, fitted.weights
@@ -165,7 +174,7 @@ class CalibrationEnsemble(Calibrator):
         if not positive or abs(sum(shares) - 1) > 1e-6:
             raise InputError("must be positive numbers that sum to 1", argument="weights_")
         if hasattr(self, "plan_"):
-            check_plan(self, n_classes)
+            check_plan(self.plan_, n_classes)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         mixed = self.mixture(views.logits)

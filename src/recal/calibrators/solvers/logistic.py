@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import scipy
 
-from recal.calibrators.machinery.parameters import check_number
 from recal.checks import Labels
 
 # In units where each feature has a root mean square of 1: too weak to be seen, enough to make the answer unique.
@@ -19,11 +17,6 @@ _MAX_STEPS = 100
 # gain nothing that is seen in samples left out.
 _JOINT_PENALTY = 1e-3
 _JOINT_STEPS = 20
-
-
-def check_smooth(value: Any) -> float:
-    """Return how many samples soften the targets; True stands for Platt's one, False for none."""
-    return float(value) if isinstance(value, bool | np.bool_) else check_number("penalty", value)
 
 
 def targets(labels: Labels, n_classes: int, smooth: float) -> tuple[np.ndarray, np.ndarray]:

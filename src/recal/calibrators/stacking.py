@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.machinery.common_scale import fit_beta
-from recal.calibrators.machinery.parameters import (
-    check_count,
-    check_flag,
-    check_number,
-    check_random_state,
-)
-from recal.calibrators.machinery.state import check_plan
-from recal.calibrators.stacking.stack_map import Stack, StackMap
-from recal.calibrators.stacking.view_choice import WORTH, Choice, LossGain, Material, choose_views
+from recal.calibrators.solvers.stack import Stack, StackMap
+from recal.calibrators.solvers.temperature import fit_beta
+from recal.calibrators.view_choice import WORTH, Choice, LossGain, Material, choose_views
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
-from recal.errors import InputError
 from recal.maps.replay import calibrated_probs
-from recal.plan import Answers, Blend, Plan
+from recal.plan import Answers, Blend, Plan, check_plan
+from recal.schema import NotNegative, Number, RandomState, Size
 from recal.transforms import Transform
 from recal.views import Views
 
@@ -36,6 +29,9 @@ _BLOCK = 200_000
 _MOST_EPSILON = 1e-4
 # Views that are known by name only, and lose nothing.
 _LOSSLESS_NAMES = frozenset(["flip", "mirror", "shift", "crop"])
+
+
+Gate = Annotated[float, Number(0.0, 1.0, ends="(]")] | Literal["auto"] | None
 
 
 class ViewStacking(Calibrator):
@@ -80,7 +76,7 @@ class ViewStacking(Calibrator):
 
     Notes
     -----
-    Where the views exceed 100 million values, eight candidates are shortlisted by their gain alone, and as many samples
+    Where the views exceed 50 million values, eight candidates are shortlisted by their gain alone, and as many samples
     are drawn at random as then fit; views on disk are read one candidate at a time.
 
     Examples
@@ -102,11 +98,11 @@ class ViewStacking(Calibrator):
         self,
         *,
         answers: Answers = "kept",
-        max_views: int = 3,
-        gate: float | Literal["auto"] | None = 0.99,
+        max_views: Size = 3,
+        gate: Gate = 0.99,
         no_harm: bool = True,
-        worth: float | None = None,
-        random_state: int | np.random.Generator | None = 0,
+        worth: NotNegative | None = None,
+        random_state: RandomState = 0,
     ) -> None:
         self.answers = answers
         self.max_views = max_views
@@ -116,11 +112,10 @@ class ViewStacking(Calibrator):
         self.random_state = random_state
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        rng = check_random_state(self.random_state)
-        max_views = check_count("max_views", self.max_views, least=0)
-        gate, no_harm = check_gate(self.gate), check_flag("no_harm", self.no_harm)
+        rng = np.random.default_rng(self.random_state)
+        max_views = self.max_views
         kept = self.answers == "kept"
-        worth = WORTH[self.answers] if self.worth is None else check_number("worth", self.worth)
+        worth = WORTH[self.answers] if self.worth is None else self.worth
         logits = views.logits
         beta = fit_beta(logits, labels)
         epsilon = share_of_chance(len(labels))
@@ -131,7 +126,7 @@ class ViewStacking(Calibrator):
             alone = _gains_alone(views, labels, candidates, beta, epsilon)
             candidates = _best(candidates, alone)
         material = material_of(views, labels, candidates, beta, epsilon, kept=kept)
-        choice = choose_views(material, rng, max_views=max_views, gate=gate, no_harm=no_harm, worth=worth)
+        choice = choose_views(material, rng, max_views=max_views, gate=self.gate, no_harm=self.no_harm, worth=worth)
         self.plan_ = _plan(choice, candidates, beta, epsilon, self.answers)
         self.accepted_ = bool(self.plan_.transforms)
         self.temperature_ = 1.0 / beta
@@ -143,7 +138,7 @@ class ViewStacking(Calibrator):
         self.views_report_ = report_of(gains, candidates, choice, weights)
 
     def _check_state(self, n_classes: int) -> None:
-        check_plan(self, n_classes)
+        check_plan(self.plan_, n_classes)
 
     @property
     def map_(self) -> Plan:  # type: ignore[override]
@@ -152,14 +147,6 @@ class ViewStacking(Calibrator):
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         return calibrated_probs(self.plan_.unguarded, views)
-
-
-def check_gate(gate: Any) -> float | str | None:
-    if gate is None or (isinstance(gate, str) and gate == "auto"):
-        return gate
-    if isinstance(gate, bool) or not isinstance(gate, int | float | np.number) or not 0.0 < gate <= 1.0:
-        raise InputError("must be a confidence in (0, 1], 'auto' or None", argument="gate", came=f"got {gate!r}")
-    return float(gate)
 
 
 def _draw(views: Views, labels: Labels, n_candidates: int, rng: np.random.Generator) -> tuple[Views, Labels]:

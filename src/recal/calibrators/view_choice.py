@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.machinery.folds import stratified_folds
-from recal.calibrators.stacking.stack_map import Stack, StackMap, Vector
+from recal.calibrators.solvers.folds import stratified_folds
+from recal.calibrators.solvers.stack import Stack, StackMap, Vector
 from recal.checks import Labels
 from recal.engine.reference import keep_answers
 from recal.plan import Answers

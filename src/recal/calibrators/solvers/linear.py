@@ -1,12 +1,9 @@
-"""The softmax of a linear map of features, fitted with one ridge strength per weight.
+"""The softmax of a linear map of features, fitted with a ridge: vector and matrix scaling and their structured kin.
 
-Matrix scaling, Dirichlet calibration and structured matrix scaling are this problem with different features and
-strengths: minimise over theta = [W | b], of shape (n_classes, n_features + 1),
-
-    mean NLL of softmax(X W^T + b)  +  sum of ridge * (theta - centre)^2.
-
-Losses and gradients are in float64; products with the Hessian, which only shape a search direction, in float32.
-Nothing larger than the features is ever held.
+Minimise over theta the mean NLL of softmax(scores) + sum of ridge * (theta - centre)^2. A `DiagonalMap` scales and
+shifts each feature, theta = (v, b) of shape (2, n_classes); a `LinearMap` mixes them, theta = [W | b] of shape
+(n_classes, n_features + 1). Losses and gradients are in float64. Products with the Hessian, which only shape a search
+direction, are in float32. Nothing larger than the features is ever held.
 """
 
 from __future__ import annotations
@@ -15,11 +12,97 @@ from dataclasses import replace
 
 import numpy as np
 
-from recal.calibrators.machinery.newton import Solution, minimise
+from recal.calibrators.solvers.newton import Solution, minimise
 from recal.checks import Labels
 from recal.engine.kernels.threads import one_thread
 
-_BLOCK = 64
+
+class DiagonalMap:
+    """The penalised loss of one data set.
+
+    Parameters
+    ----------
+    features : ndarray of shape (n_samples, n_classes), float64
+    labels : ndarray of shape (n_samples,)
+    ridge, centre : float or ndarray that broadcasts to (2, n_classes)
+        The strengths, which must be positive, and what scale (row 0) and shift (row 1) are drawn to.
+    weights : ndarray of shape (n_samples,), optional
+        How often each sample counts.
+    """
+
+    def __init__(
+        self,
+        features: np.ndarray,
+        labels: Labels,
+        *,
+        ridge: np.ndarray | float,
+        centre: np.ndarray | float,
+        weights: np.ndarray | None = None,
+    ) -> None:
+        self.features, self.labels = features, labels
+        self.ridge, self.centre = ridge, centre
+        self._light = features.astype(np.float32)
+        self._rows = np.arange(len(labels))
+        self._mean = np.full(len(labels), 1.0 / len(labels)) if weights is None else weights / weights.sum()
+        self._light_mean = self._mean.astype(np.float32)
+
+    def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 100, warn: bool = True) -> Solution:
+        with one_thread():
+            return minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
+
+    def evaluate(self, point: np.ndarray) -> float:
+        self._point = point
+        scores = self.features * point[0]
+        scores += point[1]
+        scores -= scores.max(axis=1, keepdims=True)
+        at_truth = scores[self._rows, self.labels]
+        np.exp(scores, out=scores)
+        totals = scores.sum(axis=1)
+        scores /= totals[:, None]
+        self._probs = scores
+        off = point - self.centre
+        return float(self._mean @ (np.log(totals) - at_truth) + np.sum(self.ridge * off * off))
+
+    def gradient(self) -> np.ndarray:
+        self._light_probs = self._probs.astype(np.float32)
+        self._probs[self._rows, self.labels] -= 1.0
+        gradient = np.stack([self._mean @ (self._probs * self.features), self._mean @ self._probs])
+        self._probs[self._rows, self.labels] += 1.0
+        gradient += 2.0 * self.ridge * (self._point - self.centre)
+        self._prepare()
+        return gradient
+
+    def hessian_times(self, direction: np.ndarray) -> np.ndarray:
+        light = direction.astype(np.float32)
+        change = self._light * light[0]
+        change += light[1]
+        change -= np.einsum("ij,ij->i", change, self._light_probs)[:, None]
+        change *= self._light_probs
+        shifts = self._light_mean @ change
+        change *= self._light
+        return np.stack([self._light_mean @ change, shifts]) + 2.0 * self.ridge * direction
+
+    def _prepare(self) -> None:
+        """Keep each class's own two-by-two block of the Hessian, leaving out the coupling between classes."""
+        spread = self._light_probs * (1.0 - self._light_probs)
+        constant = (self._light_mean @ spread).astype(np.float64)
+        spread *= self._light
+        linear = (self._light_mean @ spread).astype(np.float64)
+        spread *= self._light
+        square = (self._light_mean @ spread).astype(np.float64)
+        ridge = 2.0 * np.broadcast_to(self.ridge, self._point.shape)
+        # Rounding in float32 must not make a block indefinite.
+        self._block = (square * (1.0 + 1e-5) + ridge[0], linear, constant * (1.0 + 1e-5) + ridge[1])
+
+    def precondition(self, residual: np.ndarray) -> np.ndarray:
+        square, linear, constant = self._block
+        determinant = np.maximum(square * constant - linear * linear, 1e-12 * square * constant)
+        return np.stack(
+            [
+                (constant * residual[0] - linear * residual[1]) / determinant,
+                (square * residual[1] - linear * residual[0]) / determinant,
+            ]
+        )
 
 
 class LinearMap:
@@ -120,22 +203,3 @@ class LinearMap:
         shift = self._weight * np.einsum("ij,ij->i", self._along, solved)
         solved -= shift[:, None] * self._along / self._diagonal
         return solved
-
-
-@one_thread()
-def linear_scores(features: np.ndarray, weights: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-    """Return features @ weights.T + intercept in float64, each row bit for bit the same whatever its batch.
-
-    A matrix product may sum in another order for another number of rows, so the product always has the same shape:
-    rows go in blocks of one size, the last filled up with zeros.
-    """
-    features = np.asarray(features, dtype=np.float64)
-    block = np.zeros((_BLOCK, features.shape[1]))
-    scores = np.empty((len(features), len(weights)))
-    mixing = np.ascontiguousarray(weights.T)
-    for first in range(0, len(features), _BLOCK):
-        rows = features[first : first + _BLOCK]
-        block[: len(rows)] = rows
-        scores[first : first + _BLOCK] = (block @ mixing)[: len(rows)]
-    scores += intercept
-    return scores

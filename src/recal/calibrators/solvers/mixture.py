@@ -33,7 +33,7 @@ def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: V
 
     Examples
     --------
-    >>> from recal.calibrators.machinery.mixture_weights import mixture_weights
+    >>> from recal.calibrators.solvers.mixture import mixture_weights
     >>> likelihoods = np.array([[0.9, 0.5], [0.1, 0.5]])
     >>> mixture_weights(likelihoods, np.array([3.0, 1.0]), np.zeros(2)).round(3)
     array([0.625, 0.375])

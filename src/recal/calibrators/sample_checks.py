@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.machinery.probabilities import log_softmax
 from recal.checks import Floats, Labels
 from recal.errors import DoubtfulLabelsWarning, FewSamplesWarning, InputError
+from recal.maps.arrays import log_softmax
 
+# A curve learned from fewer samples, or fewer mistakes, of its class than this follows noise.
+_SAMPLES_PER_CLASS = 10
 # Temperatures are learned from mistakes; with fewer the result depends on individual samples.
 FEWEST_MISTAKES = 10
 # Rows that are looked at, evenly spaced: enough for every test, and nothing beside the cost of a fit.
@@ -228,3 +230,21 @@ def _other_labels(match: _Match, n_samples: int, names: NDArray[Any] | None) -> 
                 "others. Were parts joined whose labels are in another order?"
             )
     return ""
+
+
+def warn_if_few(method: object, n_samples: int, n_classes: int, mistakes: int | None = None) -> None:
+    """Say clearly that a method with parameters of its own for every class has too few samples for them.
+
+    `mistakes` is given by methods that were seen to do harm where the model makes few of them.
+    """
+    enough = _SAMPLES_PER_CLASS * n_classes
+    few_mistakes = mistakes is not None and mistakes < enough
+    if n_samples < enough or few_mistakes:
+        have = f"{mistakes} mistakes among {n_samples} samples" if few_mistakes else f"{n_samples} samples"
+        warnings.warn(
+            f"{type(method).__name__} learns from each class alone, and {have} of {n_classes} classes are "
+            f"fewer than {_SAMPLES_PER_CLASS} per class: expect worse probabilities than the model's own. "
+            "Use a method that shares its parameters, such as TemperatureScaling or IsotonicMulticlass.",
+            FewSamplesWarning,
+            stacklevel=4,
+        )

@@ -1,1 +1,0 @@
-"""What several methods share: solvers, folds, binning, monotone curves, penalties, checks of parameters."""

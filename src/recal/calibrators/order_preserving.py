@@ -1,0 +1,347 @@
+"""Functions of the logits that never change their order, learned by a small network or a curve."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator
+from recal.calibrators.solvers.temperature import fit_betas
+from recal.checks import Floats, Labels
+from recal.engine.scaled import ScaledLogits
+from recal.errors import ConvergenceWarning
+from recal.maps.arrays import log_softmax
+from recal.maps.order import GapNetwork, RisingCurve, network_shapes, unpack
+from recal.schema import Count, NotNegative, Number, RandomState
+from recal.views import Views
+
+Vector = NDArray[np.float64]
+Objective = Callable[[Vector], tuple[float, Vector]]
+
+
+@dataclass(frozen=True)
+class IncreasingCurve:
+    """From 0 downwards: piece j lies between inputs[j] and inputs[j + 1] and has the slope exp(parameters[j]).
+
+    The last piece goes on for ever. A log-probability of 0 stays 0; softmax needs no more.
+    """
+
+    inputs: Vector  # knots, falling from 0
+
+    @classmethod
+    def for_logits(cls, logits: Floats, labels: Labels, n_pieces: int) -> IncreasingCurve:
+        """Put the knots where the truth's log-probability and the two largest lie: what the likelihood hangs on."""
+        log_probs = log_softmax(logits)
+        truth = log_probs[np.arange(len(labels)), labels]
+        largest = np.partition(log_probs, -2, axis=1)[:, -2:]
+        crucial = np.concatenate([truth, largest.ravel()])
+        knots = np.quantile(crucial, np.arange(1, n_pieces) / n_pieces)
+        # Knots closer than this cannot be told apart by data, and would make slopes of nothing.
+        distinct = [0.0]
+        for knot in knots[::-1]:
+            if knot < distinct[-1] - 1e-3:
+                distinct.append(float(knot))
+        return cls(np.array(distinct))
+
+    def start(self, beta: float) -> Vector:
+        """Return the parameters of temperature scaling."""
+        return np.full(len(self.inputs), np.log(beta))
+
+    def map(self, parameters: Vector) -> RisingCurve:
+        """Return the fitted map."""
+        return RisingCurve(self.inputs, parameters)
+
+    def objective(self, logits: Floats, labels: Labels, penalty: float) -> Objective:
+        """Return the function of the parameters that is minimised, with its gradient."""
+        piece, beyond = self._locate(log_softmax(logits))
+        rows, n_pieces = np.arange(len(labels)), len(self.inputs)
+        lengths = -np.diff(self.inputs)
+
+        def loss(parameters: Vector) -> tuple[float, Vector]:
+            slopes = np.exp(parameters)
+            mapped = self._apply(piece, beyond, slopes)
+            log_probs = log_softmax(mapped)
+            pull = np.exp(log_probs)
+            pull[rows, labels] -= 1.0
+            pull /= len(labels)
+            # A value lies in one piece and has all those above it, whole, behind it.
+            partly = np.bincount(piece.ravel(), weights=(pull * beyond).ravel(), minlength=n_pieces)
+            below = np.cumsum(np.bincount(piece.ravel(), weights=pull.ravel(), minlength=n_pieces)[::-1])[::-1]
+            by_slope = -partly.astype(np.float64)
+            by_slope[:-1] -= lengths * below[1:]
+            bends = np.diff(parameters)
+            gradient = slopes * by_slope
+            gradient[1:] += 2 * penalty * bends
+            gradient[:-1] -= 2 * penalty * bends
+            return float(-log_probs[rows, labels].mean() + penalty * (bends**2).sum()), gradient
+
+        return loss
+
+    def _locate(self, log_probs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """Return each value's piece, and how far below the piece's upper end it lies."""
+        rising = -self.inputs
+        piece = np.maximum(np.searchsorted(rising, -log_probs, side="right") - 1, 0)
+        return piece, self.inputs[piece] - log_probs
+
+    def _apply(self, piece: NDArray[np.intp], beyond: NDArray[np.float64], slopes: Vector) -> NDArray[np.float64]:
+        ends = np.concatenate([[0.0], -np.cumsum(slopes[:-1] * -np.diff(self.inputs))])
+        return ends[piece] - slopes[piece] * beyond
+
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class OrderNetwork:
+    """tanh units on the logarithms of the distances from the top, then one softplus output for each gap.
+
+    With n_ranks < n_classes the last output is the factor of all distances below the last rank that is read.
+    """
+
+    inputs: Matrix  # (2, n_ranks - 1): means and scales of the inputs
+    n_classes: int
+    n_hidden: int
+
+    @classmethod
+    def for_logits(cls, logits: Floats, n_ranks: int, n_hidden: int) -> OrderNetwork:
+        n_ranks = min(n_ranks, logits.shape[1])
+        features = _features(_Sorted(logits, n_ranks).values)
+        scales = features.std(axis=0)
+        inputs = np.stack([features.mean(axis=0), np.where(scales > 1e-9, scales, 1.0)])
+        return cls(inputs, logits.shape[1], n_hidden)
+
+    @property
+    def n_ranks(self) -> int:
+        return self.inputs.shape[1] + 1
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return network_shapes(self.inputs.shape[1], self.n_classes, self.n_hidden)
+
+    def map(self, parameters: Vector) -> GapNetwork:
+        """Return the fitted map."""
+        return GapNetwork(self.inputs, parameters, self.n_classes)
+
+    def start(self, beta: float, rng: np.random.Generator) -> Vector:
+        """Return parameters of temperature scaling: the first layer drawn at random, the second all but silent."""
+        first, hidden, second, outputs = self.shapes
+        before_softplus = beta + np.log(-np.expm1(-beta))
+        return np.concatenate(
+            [
+                rng.normal(scale=1 / np.sqrt(first[0]), size=first).ravel(),
+                np.zeros(hidden),
+                np.zeros(np.prod(second)),
+                np.full(outputs, before_softplus),
+            ]
+        )
+
+    def objective(self, logits: Floats, labels: Labels, penalty: float) -> Objective:
+        """Return the function of the parameters that is minimised, with its gradient."""
+        ranked = _Sorted(logits, self.n_ranks)
+        scaled = (_features(ranked.values) - self.inputs[0]) / self.inputs[1]
+        gaps, n_samples, n_gaps = ranked.gaps, len(labels), self.n_ranks - 1
+        truth = ranked.rank_of(labels)  # n_ranks for a truth below the ranks that are read
+        rows = np.arange(n_samples)
+        tail = _Tail(logits, labels, ranked, truth) if self.n_classes > self.n_ranks else None
+
+        def loss(parameters: Vector) -> tuple[float, Vector]:
+            weights, offsets, out_weights, out_offsets = unpack(parameters, self.shapes)
+            hidden = np.tanh(scaled @ weights + offsets)
+            before = hidden @ out_weights + out_offsets
+            factors = np.logaddexp(0.0, before)
+            levels = np.zeros((n_samples, n_gaps + 1 + (tail is not None)))
+            levels[:, 1 : n_gaps + 1] = -np.cumsum(gaps * factors[:, :n_gaps], axis=1)
+            reached = levels[rows, np.minimum(truth, n_gaps)]
+            if tail is not None:
+                partition, slope = tail.partition(factors[:, -1])
+                levels[:, -1] = levels[:, n_gaps] + partition
+                reached = reached - factors[:, -1] * tail.truth_below
+            log_total = np.logaddexp.reduce(levels, axis=1)
+            probs = np.exp(levels - log_total[:, None])
+            # Column l: how much the mass above gap l exceeds its share; the gap's factor pulls the two sides apart.
+            excess = np.cumsum(probs[:, :n_gaps], axis=1) - (truth[:, None] <= np.arange(n_gaps))
+            by_factor = np.empty_like(factors)
+            by_factor[:, :n_gaps] = gaps * excess
+            if tail is not None:
+                by_factor[:, -1] = probs[:, -1] * slope + tail.truth_below
+            by_before = by_factor * scipy.special.expit(before) / n_samples
+            by_hidden = (by_before @ out_weights.T) * (1.0 - hidden**2)
+            uneven = out_offsets - out_offsets.mean()
+            gradient = np.concatenate(
+                [
+                    (scaled.T @ by_hidden + 2 * penalty * weights).ravel(),
+                    by_hidden.sum(axis=0),
+                    (hidden.T @ by_before + 2 * penalty * out_weights).ravel(),
+                    by_before.sum(axis=0) + 2 * penalty * uneven,
+                ]
+            )
+            size = (weights**2).sum() + (out_weights**2).sum() + (uneven**2).sum()
+            return float((log_total - reached).mean() + penalty * size), gradient
+
+        return loss
+
+
+class _Sorted:
+    """The largest logits of each row, in falling order, and the columns they stand in."""
+
+    def __init__(self, logits: Floats, n_ranks: int) -> None:
+        rising = np.array(logits, dtype=np.float64, order="C")
+        np.negative(rising, out=rising)
+        if n_ranks < rising.shape[1]:
+            found = np.argpartition(rising, n_ranks - 1, axis=1)[:, :n_ranks]
+            found.sort(axis=1)  # ties then keep the columns' order
+        else:
+            found = np.broadcast_to(np.arange(n_ranks), rising.shape)
+        values = np.take_along_axis(rising, found, axis=1)
+        order = np.argsort(values, axis=1, kind="stable")
+        self.columns = np.take_along_axis(found, order, axis=1)
+        self.values = -np.take_along_axis(values, order, axis=1)
+        self.gaps = self.values[:, :-1] - self.values[:, 1:]
+
+    def rank_of(self, labels: Labels) -> NDArray[np.intp]:
+        """Return the rank of each label; the number of ranks where it is not among them."""
+        found = self.columns == labels[:, None]
+        return np.where(found.any(axis=1), found.argmax(axis=1), self.columns.shape[1])
+
+
+class _Tail:
+    """What lies below the ranks that are read: a partition function with one factor per row."""
+
+    def __init__(self, logits: Floats, labels: Labels, ranked: _Sorted, truth: NDArray[np.intp]) -> None:
+        n_samples, n_ranks = ranked.values.shape
+        outside = np.ones(logits.shape, dtype=bool)
+        np.put_along_axis(outside, ranked.columns, False, axis=1)
+        rest = np.asarray(logits, dtype=np.float64)[outside].reshape(n_samples, -1)
+        self._state = ScaledLogits(rest)
+        self._drop = ranked.values[:, -1] - self._state.maxima
+        own = np.asarray(logits, dtype=np.float64)[np.arange(n_samples), labels]
+        self.truth_below = np.where(truth == n_ranks, ranked.values[:, -1] - own, 0.0)
+
+    def partition(self, factors: Vector) -> tuple[Vector, Vector]:
+        """Return log sum exp(-factor * distance below the last rank), and its derivative in the factor."""
+        slopes = self._state.slopes(factors)[0]
+        return self._state.log_partition_at(factors) - factors * self._drop, slopes - self._drop
+
+
+def _features(values: Matrix) -> Matrix:
+    """Return the logarithm of 1 + each distance from the top: bounded enough for saturated logits."""
+    return np.log1p(values[:, :1] - values[:, 1:])
+
+
+# e to this power is still a float that can be multiplied by another.
+_LARGEST_EXPONENT = 230.0
+
+
+class OrderPreserving(Calibrator):
+    """Stretch the gaps between sorted logits by positive factors, so that no class ever overtakes another.
+
+    Order-invariant (the default): a small network reads the sorted logits and answers a factor for each gap between
+    neighbours. Equal factors would be a temperature; a factor of its own for each gap and each sample can make the
+    first two classes hard to tell and the rest negligible. Classes are treated alike: permuting the logits permutes
+    the answer. Diagonal: one increasing curve, with pieces of different slope, is applied to every log-probability.
+
+    Both begin at temperature scaling and are fitted by L-BFGS with exact gradients; neither needs torch. Two readings
+    differ from the publication, to work with a thousand classes on few samples: the network tells apart the first
+    `n_ranks` logits only, all gaps below them share one factor; and the diagonal curve is piecewise linear rather than
+    the integral of a network. Reference: Rahimi et al., *Intra order-preserving functions for calibration of
+    multi-class neural networks* (NeurIPS 2020).
+
+    Parameters
+    ----------
+    variant : {"order-invariant", "diagonal"}
+    n_ranks : int
+        How many of the largest logits the network reads.
+    n_hidden : int
+        The network's hidden units.
+    n_pieces : int
+        The diagonal curve's linear pieces.
+    penalty : float
+        Of the network's squared weights and of what sets the gaps' mean factors apart, or of the squared differences
+        of the log-slopes of neighbouring pieces; both become temperature scaling as it grows.
+    max_iter : int
+        Iterations of L-BFGS.
+    random_state : int, optional
+        Of the network's first weights.
+
+    Attributes
+    ----------
+    parameters_ : ndarray
+        All that was learned, end to end: factors are kept as logarithms or before the softplus.
+    inputs_ : ndarray
+        The network's means and scales of its inputs, or the curve's knots.
+    loss_ : float
+        The mean negative log-likelihood of the fitted samples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.calibrators import OrderPreserving
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(500, 3))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> model = OrderPreserving(random_state=0).fit(4 * logits, labels)  # four times too sure
+    >>> bool(model.predict_proba([[4.0, 0.0, 0.0]])[0, 0] < 0.7)
+    True
+    """
+
+    short_name = "iop"
+    keeps_accuracy = True
+
+    map_: GapNetwork | RisingCurve
+    loss_: float
+
+    def __init__(
+        self,
+        *,
+        variant: Literal["order-invariant", "diagonal"] = "order-invariant",
+        n_ranks: Annotated[int, Number(2, whole=True)] = 10,
+        n_hidden: Count = 16,
+        n_pieces: Count = 10,
+        penalty: NotNegative = 0.003,
+        max_iter: Count = 200,
+        random_state: RandomState = 0,
+    ) -> None:
+        self.variant = variant
+        self.n_ranks = n_ranks
+        self.n_hidden = n_hidden
+        self.n_pieces = n_pieces
+        self.penalty = penalty
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        rng = np.random.default_rng(self.random_state)
+        state = ScaledLogits(views.logits)
+        beta = fit_betas(state, labels).values[0]
+        function: OrderNetwork | IncreasingCurve
+        if self.variant == "diagonal":
+            function = IncreasingCurve.for_logits(views.logits, labels, self.n_pieces)
+            start = function.start(beta)
+        else:
+            function = OrderNetwork.for_logits(views.logits, self.n_ranks, self.n_hidden)
+            start = function.start(beta, rng)
+        parameters = start
+        # Without a mistake every gap would be stretched without end: temperature scaling is all that can be learned.
+        if (state.columns != labels).any():
+            objective = function.objective(views.logits, labels, self.penalty)
+            options = {"maxiter": self.max_iter}
+            answer = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+            if answer.status not in (0, 1):  # 1: as many iterations as were asked for
+                warnings.warn(f"OrderPreserving stopped early: {answer.message}.", ConvergenceWarning, stacklevel=3)
+            parameters = np.asarray(answer.x, dtype=np.float64)
+        self.loss_ = float(function.objective(views.logits, labels, 0.0)(parameters)[0])
+        self.map_ = function.map(parameters)
+
+    @property
+    def parameters_(self) -> NDArray[np.float64]:
+        return self.map_.log_slopes if isinstance(self.map_, RisingCurve) else self.map_.parameters
+
+    @property
+    def inputs_(self) -> NDArray[np.float64]:
+        return self.map_.knots if isinstance(self.map_, RisingCurve) else self.map_.inputs

@@ -1,0 +1,171 @@
+"""Structured vector and matrix scaling: ridges that follow the size of the data, on robust log-probabilities."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+import numpy as np
+
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.solvers.linear import DiagonalMap, LinearMap
+from recal.calibrators.solvers.newton import NEAR_TOL
+from recal.calibrators.solvers.temperature import fit_beta
+from recal.checks import Labels
+from recal.maps.arrays import soft_log_probs
+from recal.maps.base import wide
+from recal.maps.scaling import StructuredAffine, StructuredLinear
+from recal.plan import Answers
+from recal.schema import Strength
+from recal.views import Views
+
+
+class StructuredVectorScaling(Calibrator):
+    """Scale and shift class by class, as far from temperature scaling as the number of samples warrants (SVS).
+
+    With x the log-probabilities after temperature scaling, mixed with 1 part in n + 1 of the uniform answer, minimise
+
+        mean NLL of softmax(v * x + b)  +  K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty * sum of b^2).
+
+    Parameters
+    ----------
+    scale_penalty, shift_penalty : float
+        Strengths relative to the authors' K/n.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    beta_ : float
+        The scale 1/T of the temperature scaling that comes first.
+    scales_, shifts_ : ndarray of shape (n_classes,)
+        v and b.
+    n_fitted_ : int
+        The number of samples of the fit, which sets the share of the uniform answer.
+    loss_ : float
+        The penalised loss at the minimum.
+
+    Examples
+    --------
+    >>> from recal.calibrators import StructuredVectorScaling
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+    >>> StructuredVectorScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.76, 0.24]])
+    """
+
+    short_name: ClassVar[str] = "svs"
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
+
+    map_: StructuredAffine
+    loss_: float
+    beta_ = from_map("beta")
+    scales_ = from_map("scale")
+    shifts_ = from_map("shift")
+
+    def __init__(
+        self, *, answers: Answers = "free", scale_penalty: Strength = 1.0, shift_penalty: Strength = 1.0
+    ) -> None:
+        self.scale_penalty = scale_penalty
+        self.shift_penalty = shift_penalty
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        self._fit_near(views, labels, fit_beta(views.logits, labels), None)
+
+    def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
+        ridge = np.array(
+            [
+                [self.scale_penalty],
+                [self.shift_penalty],
+            ]
+        )
+        uniform = 1.0 / (len(labels) + 1.0)
+        features = soft_log_probs(wide(views.logits) * beta, 1.0, uniform)
+        identity = np.zeros((2, views.n_classes))
+        identity[0] = 1.0
+        ridge *= views.n_classes / len(labels)
+        problem = DiagonalMap(features, labels, ridge=ridge, centre=identity)
+        if near is None:
+            found = problem.solve(identity)
+        else:
+            found = problem.solve(np.stack([near.scales_, near.shifts_]), tol=NEAR_TOL)
+        self.map_ = StructuredAffine(beta, uniform, found.point[0], found.point[1])
+        self.loss_ = found.loss
+
+
+class StructuredMatrixScaling(Calibrator):
+    """Mix the classes linearly, as far from temperature scaling as the number of samples warrants (SMS).
+
+    With x the log-probabilities after temperature scaling, mixed with 1 part in n + 1 of the uniform answer, minimise
+    over W = diag(v) + M, M off the diagonal, the mean NLL of softmax(W x + b) plus
+
+        K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty * sum of b^2) + K(K-1)/n * mix_penalty * sum of M^2.
+
+    Parameters
+    ----------
+    scale_penalty, shift_penalty, mix_penalty : float
+        Strengths relative to the authors' K/n, K/n and K(K-1)/n.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    beta_ : float
+        The scale 1/T of the temperature scaling that comes first.
+    weights_ : ndarray of shape (n_classes, n_classes)
+        W; row k gives the score of class k.
+    intercept_ : ndarray of shape (n_classes,)
+        b.
+    n_fitted_ : int
+        The number of samples of the fit, which sets the share of the uniform answer.
+    loss_ : float
+        The penalised loss at the minimum.
+
+    Examples
+    --------
+    >>> from recal.calibrators import StructuredMatrixScaling
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+    >>> StructuredMatrixScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.75, 0.25]])
+    """
+
+    short_name: ClassVar[str] = "sms"
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
+
+    map_: StructuredLinear
+    loss_: float
+    beta_ = from_map("beta")
+    weights_ = from_map("weights")
+    intercept_ = from_map("intercept")
+
+    def __init__(
+        self,
+        *,
+        answers: Answers = "free",
+        scale_penalty: Strength = 1.0,
+        shift_penalty: Strength = 1.0,
+        mix_penalty: Strength = 1.0,
+    ) -> None:
+        self.scale_penalty = scale_penalty
+        self.shift_penalty = shift_penalty
+        self.mix_penalty = mix_penalty
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        self._fit_near(views, labels, fit_beta(views.logits, labels), None)
+
+    def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
+        count = views.n_classes
+        ridge = np.full((count, count + 1), self.mix_penalty * (count - 1))
+        np.fill_diagonal(ridge, self.scale_penalty)
+        ridge[:, -1] = self.shift_penalty
+        ridge *= count / len(labels)
+        uniform = 1.0 / (len(labels) + 1.0)
+        problem = LinearMap(soft_log_probs(wide(views.logits) * beta, 1.0, uniform), labels, count)
+        identity = np.eye(count, count + 1)
+        problem.penalise(ridge, identity)
+        if near is None:
+            found = problem.solve(identity)
+        else:
+            found = problem.solve(np.column_stack([near.weights_, near.intercept_]), tol=NEAR_TOL)
+        self.map_ = StructuredLinear(beta, uniform, found.point[:, :-1].copy(), found.point[:, -1].copy())
+        self.loss_ = found.loss
