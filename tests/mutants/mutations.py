@@ -21,12 +21,14 @@ _SAME = "unit/engine/test_same_rows.py"
 _DECIDE = "unit/decisions/test_decide.py"
 _RULE = "unit/decisions/test_rule.py"
 _BY_GROUP = "unit/decisions/test_groups.py"
+_CONSTANTS = "statistics/test_decision_constants.py"
 _GUARD = "unit/export/test_guard.py"
 _METRICS = "parity/test_metrics_parity.py"
 _CHOICES = "statistics/test_choices.py"
 _AUTO = "unit/calibrators/test_auto.py"
 _SETS = "unit/decisions/test_sets.py"
 _WATCH = "unit/decisions/test_watch.py"
+_WATCH_CONFIDENCES = "unit/decisions/test_watch_confidences.py"
 _FOLLOWING = "unit/decisions/test_following.py"
 _MIX = "unit/decisions/test_class_mix.py"
 _ATOMIC = "unit/files/test_atomic.py"
@@ -85,7 +87,7 @@ MUTATIONS = tuple(
         ("decisions/sets.py", "array.shape[1] + 1) - self.free_ranks", "array.shape[1] + 1) - 0", _DECISIONS),
         # watches without labels
         ("decisions/watching/shift.py", "(largest >= largest[0])", "(largest > largest[0])", _DECISIONS),
-        ("decisions/watching/shift.py", "alarm=p_value <= alpha", "alarm=p_value < alpha", _DECISIONS),
+        ("decisions/watching/shift.py", "p_value <= alpha", "p_value < alpha", _DECISIONS),
         ("decisions/watching/shift.py", "smaller = n_fit + n_today, min(", "smaller = n_fit + n_today, max(", _WATCH),
         (
             "decisions/watching/shift.py",
@@ -134,6 +136,18 @@ MUTATIONS = tuple(
         ("decisions/watching/class_mix.py", "_DAMAGED = 1.1\n", "_DAMAGED = 1.2\n", _MIX),
         ("decisions/watching/class_mix.py", "if abs(math.log(profile", "if -(math.log(profile", _MIX),
         ("decisions/watching/following.py", "FEWEST_KINDS = 3", "FEWEST_KINDS = 2", _FOLLOWING),
+        ("decisions/watching/following.py", "_DISAGREEMENT = 0.9", "_DISAGREEMENT = 1.0", _CONSTANTS),
+        ("decisions/watching/following.py", "_DEVIATIONS = 1.959964", "_DEVIATIONS = 1.0", _CONSTANTS),
+        ("decisions/watching/following.py", "_LEFT_OUT_LEVEL = 0.9", "_LEFT_OUT_LEVEL = 0.5", _CONSTANTS),
+        ("decisions/watching/class_mix.py", "_USUAL = 5.0", "_USUAL = 0.5", _CONSTANTS),
+        ("decisions/watching/shift.py", "_DEVIATIONS = 1.959964", "_DEVIATIONS = 1.644854", _WATCH_CONFIDENCES),
+        ("decisions/curves.py", "[(1 - confidence) / 2, (1 + confidence) / 2]", "[0.05, 0.95]", _CONSTANTS),
+        ("decisions/curves.py", "[0.025, 0.975]", "[0.05, 0.95]", _CONSTANTS),
+        ("decisions/guarantee.py", "np.flatnonzero(fold != number)", "np.arange(len(fold))", _CONSTANTS),
+        ("decisions/guarantee.py", "rtol=1e-6", "rtol=1e-4", _CONSTANTS),
+        ("decisions/guarantee.py", "high / low > 1.01", "high / low > 1.1", _CONSTANTS),
+        ("calibrators/auto.py", "_NEARLY_ALL = 0.95", "_NEARLY_ALL = 0.85", _CONSTANTS),
+        ("calibrators/ensemble_fit.py", "_PRIOR_BY_MISTAKES = 30.0", "_PRIOR_BY_MISTAKES = 3.0", _CONSTANTS),
         # rows that were fitted on
         ("engine/same_rows.py", "_LEAST_SHARE = 0.01", "_LEAST_SHARE = 0.5", _SAME),
         ("engine/same_rows.py", "by_chance + 3.0 * np.sqrt(2.0 * max(by_chance, share_kept))", "0", _INTERVALS),

@@ -33,6 +33,10 @@ FEWEST_KINDS = 3
 # From this variance on, a batch is unlike every set of the fit and its accuracy is unknown. Its temperature still
 # follows, because the process predicts less change the less it knows.
 UNKNOWN_FROM = 0.3
+# If leaving out single kinds of view changes log(beta) by this share of its predicted change, the kinds disagree and
+# the temperature of the fit stays. Sounds with crackle had 1.1, and following raised their NLL by a quarter. Twenty
+# damages of photographs had less than 0.8 if there was anything to gain.
+_DISAGREEMENT = 0.9
 # With this quantile, intervals for kinds of damage that the profile never saw hold in about 95 % of batches.
 _LEFT_OUT_LEVEL = 0.9
 _DEVIATIONS = 1.959964
@@ -175,12 +179,16 @@ class Following:
         reading, chance = self._read(rows), self._chance(rows)
         unlike = reading.variance >= UNKNOWN_FROM
         error = self._doubts[0] ** 2 * (reading.variance + NOISE) + reading.disputed[0]
-        ratio = math.exp(held_back(float(reading.changes[0]), error, chance[0]))
+        change = float(reading.changes[0])
+        disagree = (
+            math.sqrt(reading.disputed[0]) >= _DISAGREEMENT * abs(change) and held_back(change, 0.0, chance[0]) != 0
+        )
+        ratio = 1.0 if disagree else math.exp(held_back(change, error, chance[0]))
         if unlike or reading.as_damage >= UNKNOWN_FROM:
             reason = _UNLIKE if unlike else _FEW_CLASSES
             nothing = unknown(self.beta, reason, n, reading.variance)
-            return replace(nothing, ratio=ratio, beta=self.beta * ratio, unlike=unlike)
-        return self._known(reading, ratio, n, chance[1])
+            return replace(nothing, ratio=ratio, beta=self.beta * ratio, unlike=unlike, kinds_disagree=disagree)
+        return replace(self._known(reading, ratio, n, chance[1]), kinds_disagree=disagree)
 
     def _known(self, reading: _Reading, ratio: float, n: int, chance: float) -> WatchResult:
         """Return the result for a batch of `n` that resembles sets of the fit."""

@@ -51,6 +51,8 @@ class WatchResult:
         that of the fit and the ratio is 1.
     variance : float
         How far the inputs are from everything seen at the fit: 0 (very similar) to 1 (unlike anything).
+    kinds_disagree : bool
+        Whether the kinds of damage at the fit disagree about the temperature, so that it stays.
     unlike : bool
         Whether the inputs are unlike every view of the fit. No decision rule should be relied on for them.
     alarm : bool or None
@@ -76,6 +78,7 @@ class WatchResult:
     interval: Interval = _EVERYTHING
     variance: float = 1.0
     unlike: bool = False
+    kinds_disagree: bool = False
     alarm: bool | None = None
     p_value: float = math.nan
     alpha: float = math.nan
@@ -96,6 +99,7 @@ class WatchResult:
             "ratio": self.ratio,
             "variance": self.variance,
             "unlike": self.unlike,
+            "kinds_disagree": self.kinds_disagree,
         }
         if self.alarm is None:
             return plain
@@ -129,6 +133,8 @@ class WatchResult:
     @property
     def temperature_message(self) -> str:
         """One sentence about the temperature."""
+        if self.kinds_disagree:
+            return "The temperature of the fit stays, because the views of the fit disagree about these inputs."
         if abs(self.ratio - 1) < 0.005:
             return "The temperature of the fit stays."
         return f"The temperature is multiplied by {1 / self.ratio:.2f}."

@@ -102,14 +102,11 @@ def watch(
         "Pass the logits of new inputs.",
     )
     p_value, corrected = _max_t(fit, today, permutations, np.random.default_rng(random_state))
-    values = _values(fit, today)
-    if batch is None:
-        result = _graded_result(profile, today.log_odds, alarm=p_value <= alpha)
-    else:
-        result = profile.condition(batch.logits)
+    values, alarm = _values(fit, today), p_value <= alpha
+    result = _graded_result(profile, today.log_odds, alarm=alarm) if batch is None else profile.condition(batch.logits)
     return replace(
         result,
-        alarm=p_value <= alpha,
+        alarm=alarm,
         p_value=p_value,
         alpha=alpha,
         findings=tuple(Finding(name, *values[name], p_value=corrected[name]) for name in corrected),

@@ -1,0 +1,222 @@
+"""Statistical constants of decisions and of the default, each against a closed form or a count of its own."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from recal import AutoCalibration, TemperatureScaling, decide
+from recal.calibrators import auto, ensemble_fit
+from recal.decisions import curves, decide_each, more_labels
+from recal.decisions.certify import certified, further_answers, ranked, smallest_size
+from recal.decisions.guarantee import crossfitted_answers
+from recal.decisions.watching.class_mix import learn_classes
+from recal.decisions.watching.following import NOISE, UNKNOWN_FROM, Following, _Reading
+from recal.decisions.watching.statistics import row_numbers
+from recal.views import Views
+from tests.problems import logits_and_labels
+
+
+def two_columns(confidence):
+    return np.column_stack([confidence, 1 - np.asarray(confidence)])
+
+
+def test_cross_fitting_never_fits_a_sample_that_it_then_predicts():
+    logits, y = logits_and_labels(120)
+    seen: list[tuple[set[float], set[float]]] = []
+
+    class Spy(TemperatureScaling):
+        def fit(self, X, y=None, **options):
+            self._rows = set(X.logits[:, 0].tolist())
+            return super().fit(X, y, **options)
+
+        def predict_both(self, X, groups=None):
+            seen.append((self._rows, set(X.logits[:, 0].tolist())))
+            return super().predict_both(X, groups)
+
+    crossfitted_answers(Spy(), Views(logits), y, folds=6, classes=None, random_state=0)
+    assert len(seen) == 6
+    assert all(not fitted & left for fitted, left in seen)
+    assert all(len(fitted) == 100 for fitted, _ in seen)
+    assert set().union(*(left for _, left in seen)) == set(logits[:, 0].tolist())
+
+
+def test_cross_fitting_keeps_clusters_whole():
+    logits, y = logits_and_labels(120)
+    clusters, seen = np.arange(120) // 4, []
+
+    class Spy(TemperatureScaling):
+        def predict_both(self, X, groups=None):
+            seen.append(set(X.logits[:, 0].tolist()))
+            return super().predict_both(X, groups)
+
+    crossfitted_answers(Spy(), Views(logits), y, folds=5, classes=None, random_state=0, clusters=clusters)
+    for cluster in range(30):
+        rows = set(logits[clusters == cluster, 0].tolist())
+        assert sum(bool(rows & left) for left in seen) == 1
+
+
+@pytest.mark.parametrize(("confidence", "tail"), [(0.95, 0.025), (0.8, 0.1)])
+def test_the_interval_of_a_gain_has_the_confidence_of_the_decision(monkeypatch, confidence, tail):
+    shares = np.stack([np.zeros(201), np.linspace(0, 1, 201)])
+    monkeypatch.setattr(curves, "_resampled_shares", lambda *rest: shares)
+    sure = np.linspace(0.99, 0.5, 300)
+    methods = {"one": two_columns(sure), "two": two_columns(sure)}
+    gain = decide_each(methods, np.zeros(300, int), risk=0.1, confidence=confidence).gains["two"]
+    assert gain.interval == pytest.approx((tail, 1 - tail))
+
+
+def test_the_interval_of_a_promise_holds_95_of_100_draws(monkeypatch):
+    numbers = iter(np.linspace(0, 1, 201).tolist())
+    monkeypatch.setattr(curves, "_share", lambda *rest: next(numbers))
+    sure = np.linspace(0.99, 0.5, 300)
+    decision = decide(two_columns(sure), np.zeros(300, int), risk=0.1)
+    promise = more_labels(two_columns(sure), np.zeros(300, int), decision, (2,), draws=201)[0]
+    assert promise.interval == pytest.approx((0.025, 0.975))
+
+
+def condition(change=(0.0, 0.0), variance=0.0, disputed=(0.0, 0.0), doubts=(0.0, 0.0), n=400, n_samples=600):
+    """Return what following says of a batch whose reading is known."""
+    following = SimpleNamespace(
+        damaging=("zoom", "blur", "noise"),
+        beta=2.0,
+        n_samples=n_samples,
+        _doubts=doubts,
+        clean_log_odds=math.log(9.0),
+        _chance=lambda rows: np.zeros(2),
+        _read=lambda rows: _Reading(np.array(change), variance, 0.0, np.array(disputed)),
+    )
+    following._known = partial(Following._known, following)
+    logits = 3 * np.random.default_rng(0).normal(size=(n, 4))
+    return Following.condition_of(following, row_numbers(logits, 1.0, 0.5))
+
+
+def test_the_interval_of_a_followed_accuracy_is_normal_in_its_log_odds():
+    """Nine of ten answers are right: the log-odds vary by 1 / (n p q) in the batch and at the fit."""
+    deviation = math.sqrt((1 / 400 + 1 / 600) / 0.09)
+    centre, reach = math.log(9.0), norm.ppf(0.975) * deviation
+    expected = [1 / (1 + math.exp(-(centre + side * reach))) for side in (-1, 1)]
+    assert condition().interval == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_interval_grows_by_what_the_process_does_not_know():
+    outcomes = (1 / 400 + 1 / 600) / 0.09
+    for variance, doubt, disputed in ((0.1, 2.0, 0.0), (0.0, 0.0, 0.04)):
+        low, _ = condition(variance=variance, doubts=(0.0, doubt), disputed=(0.0, disputed)).interval
+        squared = doubt**2 * (variance + NOISE) + norm.ppf(0.975) ** 2 * (outcomes + disputed)
+        assert math.log(low / (1 - low)) == pytest.approx(math.log(9.0) - math.sqrt(squared), rel=1e-6)
+
+
+def test_kinds_of_view_that_disagree_leave_the_temperature_as_it_was():
+    follows, stays = (condition(change=(-0.5, 0.0), disputed=(share**2, 0.0)) for share in (0.44, 0.46))
+    assert not follows.kinds_disagree
+    assert follows.ratio == pytest.approx(math.exp(-0.5 * 0.25 / (0.25 + 0.44**2)))
+    assert stays.kinds_disagree
+    assert (stays.ratio, stays.beta) == (1.0, 2.0)
+    assert "because the views of the fit disagree" in str(stays)
+    assert not condition(change=(0.0, 0.0), disputed=(0.01, 0.0)).kinds_disagree, "no change, nothing to dispute"
+
+
+def test_the_doubt_about_an_accuracy_is_the_nine_tenths_quantile_over_kinds_left_out():
+    """Sets on a line: every kind is predicted by the others and judged by its own sets."""
+    rng = np.random.default_rng(1)
+    kinds = ("", *np.repeat(["a", "b", "c", "d"], 10))
+    statistics = np.zeros((41, 9))
+    statistics[1:, 0] = rng.uniform(-2, 2, 40)
+    changes = np.column_stack([0.3 * statistics[:, 0], 0.5 * statistics[:, 0]])
+    changes[1:] += rng.normal(0, 0.3, (40, 2))
+    following = Following(
+        1.0, 0.5, 0.9, 1000, kinds, ("a", "b", "c"), statistics, np.ones(9), changes, np.zeros(41, int)
+    )
+    errors = []
+    for kind in "abcd":
+        own = np.array(kinds) == kind
+        predicted, variance = following._learn(~own)(statistics[own])
+        known = variance < UNKNOWN_FROM
+        errors.append((np.abs(changes[own] - predicted) / np.sqrt(variance + NOISE)[:, None])[known])
+    joined = np.concatenate(errors)
+    n = len(joined)
+    assert n > 30
+    assert following._doubts[0] == pytest.approx(np.median(joined[:, 0]))
+    assert following._doubts[1] == pytest.approx(np.sort(joined[:, 1])[math.ceil(0.9 * (n + 1)) - 1])
+
+
+def test_the_numbers_of_a_class_are_averaged_with_five_usual_samples():
+    rng = np.random.default_rng(2)
+    labels = np.r_[np.zeros(95, int), np.ones(5, int)]
+    logits = rng.normal(size=(100, 2)) + 2 * np.eye(2)[labels]
+    learned = learn_classes(logits, labels, 1.0, 0.7)
+    confidence = 1 / (1 + np.exp(-np.abs(logits[:, 0] - logits[:, 1])))
+    for column, count in ((0, 95), (1, 5)):
+        own = confidence[labels == column]
+        assert learned.numbers[column, 0] == pytest.approx((own.sum() + 5 * confidence.mean()) / (count + 5))
+    # The factors give each class its share, which is averaged with that of five usual samples.
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    adjusted = probs * learned.offsets
+    shares = (adjusted / adjusted.sum(axis=1, keepdims=True)).mean(axis=0)
+    assert shares == pytest.approx((np.array([95, 5]) + 5 * probs.mean(axis=0)) / 105, abs=1e-4)
+
+
+def test_confidences_that_differ_by_a_millionth_are_read_by_the_rule():
+    sure = np.linspace(0.6, 0.9, 400)
+    for factor, reads in ((1 - 5e-7, "maximum"), (1 - 5e-6, "confidence")):
+        decision = decide(two_columns(sure), np.zeros(400, int), confidences=sure * factor)
+        assert decision.rule.reads == reads
+
+
+def test_the_lowest_risk_that_samples_support_is_found_to_one_per_cent():
+    sure, right = np.linspace(0.99, 0.6, 100), np.ones(100, bool)
+    supported = decide(sure, right).supported_risk
+    lowest = 1 - 0.05 ** (1 / 100)  # 100 right answers show this risk
+    assert lowest <= supported <= 1.0101 * lowest
+
+
+@pytest.mark.parametrize("risk", [0.02, 0.05])
+def test_the_labels_that_are_said_to_be_needed_are_about_enough(risk):
+    """Three of four answers are clean; a sample that is too small says how many more it needs."""
+    rng, enough, told = np.random.default_rng(3), [], []
+
+    def draw(n):
+        sure = rng.random(n)
+        return ranked(sure, (sure < 0.25) & (rng.random(n) < 0.5))
+
+    for _ in range(60):
+        small = draw(int(0.7 / risk))
+        if len(certified(small, risk, 0.05)):
+            continue
+        more, _ = further_answers(small, risk, 0.05)
+        if more is not None:
+            told.append(more)
+            enough.append(bool(len(certified(draw(len(small) + more), risk, 0.05))))
+    assert len(enough) > 30
+    assert 0.25 < np.mean(enough) < 0.9
+    assert np.median(told) < 4 * smallest_size(0, risk, 0.05)
+
+
+@pytest.mark.parametrize(("weight", "alone"), [(0.94, False), (0.95, True)])
+def test_a_member_with_95_per_cent_of_the_weight_is_taken_alone(weight, alone):
+    member = TemperatureScaling()
+    ensemble = SimpleNamespace(reason_="Mixes methods.", answers="kept")
+    fitted = SimpleNamespace(weights={"ts": weight}, members={"ts": member}, plan=None, evidence=object())
+    chosen, _ = auto._simplest(ensemble, fitted)
+    assert (chosen is member) is alone
+
+
+def test_the_prior_of_temperature_scaling_is_thirty_over_the_mistakes(monkeypatch):
+    priors, weigh = [], ensemble_fit.mixture_weights
+
+    def spy(likelihoods, counts, prior, *rest):
+        priors.append((float(prior[0]), len(likelihoods)))
+        return weigh(likelihoods, counts, prior, *rest)
+
+    monkeypatch.setattr(ensemble_fit, "mixture_weights", spy)
+    logits, y = logits_and_labels(300)
+    AutoCalibration().fit(logits, y)
+    mistakes = int((logits.argmax(axis=1) != y).sum())
+    whole = [prior for prior, n in priors if n == 300]
+    assert whole[-1] == pytest.approx(0.5 + 30 / mistakes)
