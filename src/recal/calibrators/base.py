@@ -299,9 +299,9 @@ class Calibrator(Estimator, ABC):
         """
         self._check_width(X)
         if not isinstance(X, Views) and looks_like_probabilities(array := check_form(X, "X", single="log-odds")):
-            return seen_among(array, getattr(self, "prob_hashes_", _NO_HASHES), self.n_fitted_)[1]
+            return seen_among(array, getattr(self, "prob_hashes_", _NO_HASHES), getattr(self, "n_fitted_", 0))[1]
         views = as_views(X, needs_views=False, method=type(self).__name__)
-        return seen_among(views.logits, getattr(self, "row_hashes_", _NO_HASHES), self.n_fitted_)[1]
+        return seen_among(views.logits, getattr(self, "row_hashes_", _NO_HASHES), getattr(self, "n_fitted_", 0))[1]
 
     def _answer_in_parts(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Answer for some rows after the others: what a method makes on its way then stays in the processor's cache."""

@@ -22,6 +22,7 @@ _spec.loader.exec_module(hostile)
 def test_the_honest_files_that_the_hostile_ones_are_made_from_load(tmp_path):
     (tmp_path / "ts").write_bytes(hostile.HONEST)
     assert load(tmp_path / "ts").temperature_ == 2.0
+    assert load(tmp_path / "ts").fitted_rows([[2.0, 0.0]]) == 0, "it keeps no hashes of rows"
     (tmp_path / "recal").write_bytes(hostile.pack(hostile.RECAL))
     assert len(load(tmp_path / "recal").plan_.steps) == 1
     (tmp_path / "blended").write_bytes(hostile.pack(hostile.BLENDED))
