@@ -17,6 +17,7 @@ class Mutation(NamedTuple):
 
 _DECISIONS = "statistics/test_decisions.py"
 _INTERVALS = "statistics/test_intervals.py"
+_EXACT = "statistics/test_exact.py"
 _SAME = "unit/engine/test_same_rows.py"
 _DECIDE = "unit/decisions/test_decide.py"
 _RULE = "unit/decisions/test_rule.py"
@@ -191,6 +192,26 @@ MUTATIONS = tuple(
         ("engine/reference.py", "np.arange(2, rivals.shape[1] + 2)", "np.arange(1, rivals.shape[1] + 1)", _GUARD),
         # metrics and their intervals
         ("metrics/intervals.py", "DEVIATIONS = 1.96", "DEVIATIONS = 1.5", _INTERVALS),
+        ("metrics/exact.py", "LEVEL = 0.95", "LEVEL = 0.9", _EXACT),
+        ("metrics/exact.py", "betaincinv(count + 1, n - count", "betaincinv(count + 0.5, n - count", _EXACT),
+        ("metrics/exact.py", "total + pseudo, squares + pseudo**2", "total, squares", _EXACT),
+        ("metrics/exact.py", "2 * correlation * a * b", "correlation * a * b", _EXACT),
+        ("metrics/intervals.py", "FEW = 30", "FEW = 3", _EXACT),
+        ("metrics/intervals.py", "_LEAST_ERROR = 0.2", "_LEAST_ERROR = 0.02", "unit/metrics/test_evaluation.py"),
+        ("metrics/intervals.py", "            low = 0.0\n", "            pass\n", _EXACT),
+        (
+            "metrics/intervals.py",
+            "(_coverage(rows.confidence)), rare, 1.0",
+            "(_coverage(rows.confidence)), rare, 0.1",
+            _EXACT,
+        ),
+        (
+            "metrics/calibration_error.py",
+            "error_at(coefficients, middle) > middle",
+            "error_at(coefficients, middle) > 2 * middle",
+            _EXACT,
+        ),
+        ("metrics/calibration_error.py", "np.exp(-0.5 * (bandwidth", "np.exp(-1.0 * (bandwidth", _EXACT),
         ("metrics/intervals.py", "return low, max(high, _solve(", "return low, min(high, _solve(", _INTERVALS),
         ("metrics/intervals.py", 'if name in ("aurc", "auroc") else 0.0', "if False else 0.0", _INTERVALS),
         ("metrics/intervals.py", "(width.correct[filled] + 1)", "(width.correct[filled] + 0)", _INTERVALS),

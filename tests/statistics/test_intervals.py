@@ -104,7 +104,7 @@ def test_class_wise_bins_of_few_rows_have_noise_that_resampling_does_not_show():
     rows = score(probs, y)
     (low, high), _ = classwise_interval(probs, y, rows, edges, 500, np.random.default_rng(0))
     assert low == 0.0, "an error of 0.03 is within the noise of four rows"
-    assert high > 0.03
+    assert high > 0.04
 
 
 def test_a_sample_of_weight_zero_does_not_count():

@@ -76,6 +76,13 @@ def difference(comparison: Comparison, metric: str, method: str, other: str) -> 
     apart, n = one - two, len(one)
     if n < 2:
         return Difference(metric, float(apart.mean()), math.inf, 1)
+    if comparison.clusters is not None:  # rows of one cluster are not independent: add them up
+        sums = np.bincount(comparison.clusters, weights=apart - apart.mean())
+        groups = len(sums)
+        if groups < 2:
+            return Difference(metric, float(apart.mean()), math.inf, 1)
+        error = math.sqrt(float(sums @ sums) * groups / (groups - 1)) / n
+        return Difference(metric, float(apart.mean()), error, groups - 1)
     return Difference(metric, float(apart.mean()), float(apart.std(ddof=1)) / math.sqrt(n), n - 1)
 
 

@@ -88,6 +88,7 @@ class Comparison:
     test_rows : the test rows' places in the file they come from; None where they are all of it, in order
     classes : names of the columns, where they were given
     passes_known : False if probabilities were given without their number of forward passes
+    clusters : the cluster of each test row of the first split, if clusters were given
     graded : True if the confidence of each answer was given instead of probabilities; `probs` then holds 1-D arrays,
         every prediction is class 0, and `labels` are 0 for right answers
     """
@@ -113,6 +114,7 @@ class Comparison:
     classes: NDArray[Any] | None = None
     passes_known: bool = True
     graded: bool = False
+    clusters: NDArray[np.intp] | None = None
 
     def rows(self, metric: str) -> list[Row]:
         """One line for each method, in the order of `methods`."""

@@ -1,4 +1,4 @@
-"""Fit every method on the same rows, test it on the same other rows, as often as asked."""
+"""Fit every method on the same rows and test it on the same other rows, for one split or several."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from recal.calibrators.names import name_of
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_graded, check_labels, is_graded
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup
+from recal.engine.clusters import check_clusters, split_by_cluster
 from recal.errors import InputError, RecalError, Remedy
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS, evaluate
@@ -29,7 +30,7 @@ from recal.progress import track
 from recal.views import Views
 
 Methods = Sequence[Calibrator | str] | Mapping[str, Calibrator | str]
-# Random halves when no test set is given: fewer tell little, since one split proves nothing.
+# Number of random halves if no test set is given; a single split proves little.
 _HALVES = 10
 
 
@@ -42,6 +43,7 @@ def compare(
     baseline: str = TemperatureScaling.short_name,
     bootstrap: int = 500,
     n_bins: int = 15,
+    clusters: ArrayLike | None = None,
     random_state: int = 0,
 ) -> Comparison:
     """Compare calibrators on the same data.
@@ -61,6 +63,9 @@ def compare(
         Draws for the intervals of a single split. Several splits have a corrected t-interval instead, see
         `corrected_interval`.
     n_bins : int
+    clusters : array-like, optional
+        Names of rows that belong together, such as frames of one video: first those of `fit`, then those of `test`.
+        Random splits never divide a cluster, and intervals resample whole clusters.
     random_state : int
         Seeds the splits, the draws, and every method that draws at random.
 
@@ -78,24 +83,24 @@ def compare(
     True
     """
     named = _named(methods, baseline)
-    pooled, cuts, random_halves = _cuts(fit, test, splits, random_state)
+    pooled, cuts, random_halves = _cuts(fit, test, splits, random_state, clusters)
     names = (UNCALIBRATED, *named)
     n_splits = len(cuts)
     values = {metric: np.full((n_splits, len(names)), np.nan) for metric in LABELS}
     seconds = np.zeros((n_splits, len(names)))
     first: dict[str, _Fitted] = {}
     failures: dict[str, str] = {}
-    for split, (fit_views, test_views, _) in enumerate(track(cuts, "split")):
+    for split, cut in enumerate(track(cuts, "split")):
         for index, name in track(tuple(enumerate(names)), "method"):
             if name in failures:
                 continue
             try:
-                fitted = _run(named.get(name), fit_views, test_views, random_state + split)
+                fitted = _run(named.get(name), cut, random_state + split)
             except RecalError as error:
                 failures[name] = str(error)
                 continue
-            found = evaluate(fitted.probs, _labels(test_views), confidences=fitted.confidences, n_bins=n_bins)
-            for metric, value in found.items():
+            result = evaluate(fitted.probs, _labels(cut.test), confidences=fitted.confidences, n_bins=n_bins)
+            for metric, value in result.items():
                 values[metric][split, index] = value
             seconds[split, index] = fitted.seconds
             if split == 0:
@@ -104,10 +109,10 @@ def compare(
         raise InputError(f"The baseline {baseline!r} cannot be fitted: {failures[baseline]}")
     kept = [index for index, name in enumerate(names) if name not in failures]
     names = tuple(names[index] for index in kept)
-    labels = _labels(cuts[0][1])
+    labels = _labels(cuts[0].test)
     samples = {name: score(first[name].probs, labels, confidences=first[name].confidences) for name in names}
     draws = bootstrap if n_splits == 1 else 0
-    intervals, paired = _resampled(names, first, samples, labels, draws, n_bins, random_state)
+    intervals, paired = _resampled(names, first, samples, cuts[0], draws, n_bins, random_state)
     return Comparison(
         methods=names,
         baseline=baseline,
@@ -116,8 +121,8 @@ def compare(
         passes=tuple(first[name].passes for name in names),
         keeps_accuracy=tuple(first[name].keeps_accuracy for name in names),
         setup=Setup(
-            n_fit=cuts[0][0].n_samples,
-            n_test=cuts[0][1].n_samples,
+            n_fit=cuts[0].fit.n_samples,
+            n_test=cuts[0].test.n_samples,
             n_classes=pooled.n_classes,
             n_bins=n_bins,
             splits=n_splits,
@@ -133,9 +138,10 @@ def compare(
         intervals=intervals,
         paired=paired,
         failures=failures,
-        fit_views=cuts[0][0],
-        test=cuts[0][1],
-        test_rows=cuts[0][2],
+        fit_views=cuts[0].fit,
+        test=cuts[0].test,
+        test_rows=cuts[0].rows,
+        clusters=cuts[0].test_clusters,
         classes=pooled.classes,
     )
 
@@ -150,6 +156,7 @@ def compare_probs(
     bootstrap: int = 500,
     n_bins: int = 15,
     classes: Sequence[Any] | NDArray[Any] | None = None,
+    clusters: ArrayLike | None = None,
     random_state: int = 0,
 ) -> Comparison:
     """Compare probabilities from anywhere on the same rows, such as ``{"before": p, "after": q}``.
@@ -166,6 +173,8 @@ def compare_probs(
         Names that are not in it take one.
     baseline : str, optional
         The name to which differences are taken; the first by default.
+    clusters : array-like of shape (n_samples,), optional
+        Names of rows that belong together; intervals resample whole clusters.
 
     Examples
     --------
@@ -195,7 +204,10 @@ def compare_probs(
         labels = truth = check_labels(y, len(arrays[0]), arrays[0].shape[1], classes)
         predictions = [array.argmax(axis=1) for array in arrays]
     own = [(confidences or {}).get(name) for name in names]
-    options: dict[str, Any] = {"bootstrap": bootstrap, "n_bins": n_bins, "random_state": random_state}
+    groups = None if clusters is None else check_clusters(clusters, len(labels))
+    options: dict[str, Any] = {
+        "bootstrap": bootstrap, "n_bins": n_bins, "random_state": random_state, "clusters": groups
+    }  # fmt: skip
     evaluations = [evaluate(array, truth, confidences=given, **options) for array, given in zip(arrays, own)]
     samples = {name: score(array, truth, confidences=given) for name, array, given in zip(names, arrays, own)}
     metrics = tuple(evaluations[0])
@@ -222,12 +234,24 @@ def compare_probs(
         samples=samples,
         answers=dict(zip(names, predictions)),
         intervals={metric: [one.intervals[metric] for one in evaluations] for metric in metrics} if bootstrap else {},
-        paired=paired_draws(list(samples.values()), bootstrap, n_bins, random_state) if bootstrap else {},
+        paired=paired_draws(list(samples.values()), bootstrap, n_bins, random_state, groups) if bootstrap else {},
         probs=dict(zip(names, arrays)),
         labels=labels,
         graded=graded,
+        clusters=groups,
         classes=None if classes is None else np.asarray(classes),
     )
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Views to fit on and to test on; `rows` are the test rows in the pooled views, None if the test set was given."""
+
+    fit: Views
+    test: Views
+    rows: NDArray[np.intp] | None
+    fit_clusters: NDArray[np.intp] | None = None
+    test_clusters: NDArray[np.intp] | None = None
 
 
 @dataclass(frozen=True)
@@ -240,24 +264,28 @@ class _Fitted:
     keeps_accuracy: bool
 
 
-def _run(calibrator: Calibrator | None, fit: Views, test: Views, seed: int) -> _Fitted:
+def _run(calibrator: Calibrator | None, cut: _Cut, seed: int) -> _Fitted:
     if calibrator is None:
-        probs = softmax(test.logits)
+        probs = softmax(cut.test.logits)
         return _Fitted(None, probs, probs.max(axis=1), 0.0, 1.0, True)
     began = time.process_time()
-    fresh = refit(calibrator, fit, seed)
+    fresh = refit(calibrator, cut.fit, seed, cut.fit_clusters)
     seconds = time.process_time() - began
-    return _Fitted(fresh, *fresh.predict_both(test), seconds, passes_per_answer(fresh, test), fresh.keeps_accuracy)
+    passes = passes_per_answer(fresh, cut.test)
+    return _Fitted(fresh, *fresh.predict_both(cut.test), seconds, passes, fresh.keeps_accuracy)
 
 
-def refit(calibrator: Calibrator, views: Views, seed: int) -> Calibrator:
-    """A new calibrator of the same kind and options, fitted on these views; what it draws comes from the seed."""
+def refit(calibrator: Calibrator, views: Views, seed: int, clusters: NDArray[np.intp] | None = None) -> Calibrator:
+    """Return a new calibrator of the same kind and options, fitted on these views with this seed."""
     from sklearn.base import clone
 
     fresh: Calibrator = clone(calibrator)
     if "random_state" in inspect.signature(type(fresh)).parameters and fresh.get_params()["random_state"] is None:
         fresh.set_params(random_state=seed)
-    return fresh.fit(views)
+    options: dict[str, Any] = {}
+    if clusters is not None and "clusters" in inspect.signature(fresh.fit).parameters:
+        options["clusters"] = clusters
+    return fresh.fit(views, **options)
 
 
 def passes_per_answer(calibrator: Calibrator, views: Views) -> float:
@@ -291,7 +319,7 @@ def _name(method: Any) -> str:
 
 
 def usual_methods(views: Views) -> list[str]:
-    """What to compare where nobody says: one of each kind worth a look, those from views where there are any."""
+    """Methods to compare by default: one of each useful kind, with those that use views if there are any."""
     return ["ts", "ets", "spline", "irm", "svs", "ensemble", *(["recal", "stack"] if views.transforms else [])]
 
 
@@ -301,11 +329,9 @@ def find_method(name: str) -> Calibrator:
     return known(**options)
 
 
-# Views to fit on, views to test on, and the latter's rows in the file they come from, where they are not all of it.
-_Cut = tuple[Views, Views, NDArray[np.intp] | None]
-
-
-def _cuts(fit: Views, test: Views | None, splits: int | None, seed: int) -> tuple[Views, list[_Cut], bool]:
+def _cuts(
+    fit: Views, test: Views | None, splits: int | None, seed: int, clusters: ArrayLike | None
+) -> tuple[Views, list[_Cut], bool]:
     if splits is not None and (isinstance(splits, bool) or not isinstance(splits, int) or splits < 1):
         raise InputError("must be a whole number of at least 1", argument="splits", came=f"got {splits!r}")
     for views in (fit, test):
@@ -317,20 +343,39 @@ def _cuts(fit: Views, test: Views | None, splits: int | None, seed: int) -> tupl
         raise InputError(
             "must have the same classes", argument=("fit", "test"), came=f"got {fit.n_classes} and {test.n_classes}"
         )
+    n = fit.n_samples + (0 if test is None else test.n_samples)
+    groups = None if clusters is None else check_clusters(clusters, n)
     if test is not None and splits is None:
-        return fit, [(fit, test, None)], False
+        if groups is None:
+            return fit, [_Cut(fit, test, None)], False
+        parts = groups[: fit.n_samples], _renumbered(groups[fit.n_samples :])
+        return fit, [_Cut(fit, test, None, *parts)], False
     pooled = fit if test is None else pool_views(fit, test)
     size = pooled.n_samples // 2 if test is None else fit.n_samples
     if pooled.n_samples < 2:
         raise InputError("At least two samples are needed, to fit on one and test on the other.")
     rng = np.random.default_rng(seed)
-    orders = [rng.permutation(pooled.n_samples) for _ in range(splits or _HALVES)]
-    halves = [(np.sort(order[:size]), np.sort(order[size:])) for order in orders]
-    return pooled, [(pooled[first], pooled[second], second) for first, second in halves], True
+    cuts = []
+    for _ in range(splits or _HALVES):
+        if groups is None:
+            order = rng.permutation(n)
+            first, second = np.sort(order[:size]), np.sort(order[size:])
+            cuts.append(_Cut(pooled[first], pooled[second], second))
+        else:
+            first, second = split_by_cluster(groups, (size / n, 1 - size / n), rng)
+            if not (len(first) and len(second)):
+                raise InputError("There are too few clusters to fit on some and test on others.", argument="clusters")
+            numbers = groups[first], _renumbered(groups[second])
+            cuts.append(_Cut(pooled[first], pooled[second], second, *numbers))
+    return pooled, cuts, True
+
+
+def _renumbered(clusters: NDArray[np.intp]) -> NDArray[np.intp]:
+    return np.unique(clusters, return_inverse=True)[1].astype(np.intp)
 
 
 def pool_views(one: Views, other: Views) -> Views:
-    """Both sets of rows as one, with the transformations that both hold."""
+    """Join two sets of rows, with the transformations that both have."""
     shared = [transform for transform in one.transforms if transform in other.transforms]
     joined: dict[Any, NDArray[Any]] = {t: np.concatenate([one.transformed(t), other.transformed(t)]) for t in shared}
     labels = np.concatenate([_labels(one), _labels(other)])
@@ -356,30 +401,31 @@ def _resampled(
     names: Sequence[str],
     first: Mapping[str, _Fitted],
     samples: Mapping[str, RowScores],
-    labels: NDArray[np.intp],
+    cut: _Cut,
     draws: int,
     n_bins: int,
     seed: int,
 ) -> tuple[dict[str, list[tuple[float, float]]], dict[str, NDArray[np.float64]]]:
     if not draws:
         return {}, {}
-    evaluated = [
+    evaluations = [
         evaluate(
             first[name].probs,
-            labels,
+            _labels(cut.test),
             bootstrap=draws,
             confidences=first[name].confidences,
             n_bins=n_bins,
+            clusters=cut.test_clusters,
             random_state=seed,
         )
         for name in names
     ]
-    intervals = {metric: [one.intervals[metric] for one in evaluated] for metric in LABELS}
-    return intervals, paired_draws([samples[name] for name in names], draws, n_bins, seed)
+    intervals = {metric: [one.intervals[metric] for one in evaluations] for metric in LABELS}
+    return intervals, paired_draws([samples[name] for name in names], draws, n_bins, seed, cut.test_clusters)
 
 
 def fingerprint(views: Views) -> str:
-    """A short name for the data, the same wherever the same numbers are."""
+    """A short hash of the data: equal for equal numbers."""
     return _digest(views.logits, views.labels, *sorted(map(str, views.transforms)))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recal import ReCal, TemperatureScaling, Views, compare
-from recal.comparison import compare_probs
+from recal.comparison import compare_probs, judge
 from recal.comparison.results import corrected_interval
 from recal.errors import InputError
 from recal.metrics import METRICS, evaluate
@@ -232,3 +232,32 @@ def test_graded_answers_are_compared_by_their_confidences():
     np.testing.assert_array_equal(result.answers["sharp"] == result.test_labels, correct)
     assert "500 graded answers" in str(result)
     assert "classwise_ece" not in result.values
+
+
+def test_splits_never_divide_a_cluster():
+    views = make_views(400)
+    clusters = np.repeat(np.arange(40), 10)
+    result = compare(["ts"], views, splits=3, clusters=clusters)
+    assert set(clusters[result.test_rows]).isdisjoint(np.delete(clusters, result.test_rows))
+    assert result.setup.n_fit == result.setup.n_test == 200
+    with pytest.raises(InputError, match="one value per sample"):
+        compare(["ts"], views, splits=3, clusters=clusters[:-1])
+
+
+def test_intervals_of_copies_in_clusters_are_those_of_single_rows():
+    """Ten copies of each row tell no more than one row, if they are named as clusters."""
+    fit, test = make_views(300), make_views(150, seed=1)
+    copies = Views(np.repeat(test.logits, 10, axis=0), labels=np.repeat(test.labels, 10))
+    clusters = np.r_[np.arange(300), 300 + np.repeat(np.arange(150), 10)]
+    plain = Views(fit.logits, labels=fit.labels)
+    methods = {"ts": "ts", "vs": "vs"}
+    single = compare(methods, plain, Views(test.logits, labels=test.labels), bootstrap=400)
+    clustered = compare(methods, plain, copies, bootstrap=400, clusters=clusters)
+    careless = compare(methods, plain, copies, bootstrap=400)
+    for metric in ("nll", "brier", "aurc", "ece"):
+        widths = [np.diff(one.row(metric, "vs").difference_interval)[0] for one in (single, clustered, careless)]
+        assert widths[1] == pytest.approx(widths[0], rel=0.3), metric
+        assert widths[2] < 0.6 * widths[0], metric
+    errors = [judge(one, "vs", "ts").difference("nll").error for one in (single, clustered)]
+    assert errors[1] == pytest.approx(errors[0], rel=1e-6)
+    assert judge(clustered, "vs", "ts").difference("nll").freedom == 149
