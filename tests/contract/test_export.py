@@ -103,6 +103,30 @@ def test_every_runtime_gives_the_same(method: type[Calibrator], answers: str | N
         np.testing.assert_allclose(alone, written[rows], rtol=0, atol=1e-7)
 
 
+STEPS = ("Isotonic", "CentredIsotonic", "Histogram", "BayesianBinning", "MutualInformation", "Venn", "Spline")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [method for method in CALIBRATORS if method.__name__.startswith(STEPS)],
+    ids=lambda method: method.__name__,
+)
+@pytest.mark.parametrize("grid", [0.25, None], ids=["scores that tie", "scores apart"])
+def test_steps_and_lines_do_not_depend_on_the_last_bit(method: type[Calibrator], grid: float | None) -> None:
+    """Logits on a grid give scores that equal knots of the fit up to rounding, which differs between libraries."""
+    rng = np.random.default_rng(3)
+    calibrated = rng.normal(size=(15_000, 3)) * 1.5
+    labels = (calibrated + rng.gumbel(size=calibrated.shape)).argmax(1)
+    logits = (calibrated * rng.choice([1, 3, 12], (len(labels), 1))).astype(np.float32)
+    logits = logits if grid is None else (np.round(logits / grid) * grid).astype(np.float32)
+    calibrator = method().fit(logits[:5000], labels[:5000])
+    probs = calibrator.predict_proba(logits[5000:])
+    written = by_onnx(session_of(calibrator, 3), logits[5000:], np.zeros((0, 10_000, 3)))[0]
+    np.testing.assert_allclose(written, probs, rtol=0, atol=2e-6)
+    found = calibration_of(calibrator).answer(torch.from_numpy(logits[5000:]), [])[0].numpy()
+    np.testing.assert_allclose(found, probs, rtol=0, atol=2e-6)
+
+
 def test_the_other_forms_of_order_preserving_functions_too() -> None:
     views = problem(10)
     for options in ({"variant": "diagonal"}, {"n_ranks": 3, "max_iter": 20}):

@@ -9,7 +9,7 @@ import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_map
-from recal.calibrators.solvers.curves import smooth
+from recal.calibrators.solvers.curves import merge_ties, smooth
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
 from recal.maps.arrays import softmax
@@ -17,10 +17,8 @@ from recal.maps.curves import TopLine
 from recal.schema import NotNegative, Number
 from recal.views import Views
 
-# A share of e to this power is none.
-LOWEST = -1e6
-# How finely the others of a row are drawn together where one would overtake the predicted class.
-HALVINGS = 30
+# Confidences that differ by less count as equal: this is a few units in the last place.
+_TIE = 1e-15
 
 
 class SplineCalibration(Calibrator):
@@ -93,7 +91,7 @@ class SplineCalibration(Calibrator):
         self.coefficients_ = np.linalg.lstsq(_basis(self.knots_)(ranks), excess, rcond=None)[0]
         # Half a rank back is the middle of what a sample adds to the sum.
         slopes = _basis(self.knots_)(ranks[1:] - 0.5 / n_samples, 1) @ self.coefficients_
-        scores, tied, counts = np.unique(confidence, return_inverse=True, return_counts=True)
+        scores, tied, counts = np.unique(merge_ties(confidence, _TIE), return_inverse=True, return_counts=True)
         calibrated = scores + np.bincount(tied, weights=slopes) / counts
         values = smooth(np.clip(calibrated, 0.0, 1.0), n_samples, views.n_classes, self.penalty)
         self.map_ = TopLine(scores, values, beta)

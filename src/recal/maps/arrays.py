@@ -20,6 +20,9 @@ from recal.maps.base import Array, indices, like, namespace, wide
 SMALLEST, BELOW_ONE = float(np.finfo(np.float64).tiny), 1.0 - 2.0**-53
 # A sum below this may have lost some of what was added.
 _UNDERFLOWING = 1e-290
+# Scores that differ by less than this, relatively, count as equal. Libraries round the last bit of a logarithm in
+# different ways; a sample whose score is an edge, or a score of the fit, must not change sides by that.
+TIE = 1e-12
 # Rows of a matrix product at a time: a product of one shape adds up every row in the same order.
 _BLOCK = 64
 
@@ -180,11 +183,18 @@ def interpolate(scores: Array, knots: np.ndarray, values: np.ndarray, offsets: n
     return y0 + (y1 - y0) * xp.clip(part, 0.0, 1.0)
 
 
+def past_ties(edges: np.ndarray) -> np.ndarray:
+    """Return upper edges of bins moved up so far that scores equal to an edge, but for rounding, lie below it."""
+    with np.errstate(over="ignore"):  # an edge at the end of all floats may become infinite
+        return edges + TIE * (1.0 + np.abs(edges))
+
+
 def look_up(scores: Array, edges: np.ndarray, values: np.ndarray, offsets: np.ndarray) -> Array:
-    """Send each column to the values of its own bins; a bin holds its upper edge.
+    """Send each column to the values of its own bins; a bin holds its upper edge, and what equals it but for rounding.
 
     Bins of all columns lie end to end, as in `interpolate`; each column's last edge is endless.
     """
+    edges = past_ties(edges)
     if isinstance(scores, np.ndarray):
         out = np.empty_like(scores)
         for columns, part in _parts(scores, offsets):
@@ -239,7 +249,7 @@ def look_up_table(scores: Array, edges: np.ndarray, values: np.ndarray) -> Array
     """Do the same with as many bins in each column: edges (n_columns, n_bins - 1), values (n_columns, n_bins)."""
     if is_large(scores) and len(edges) == scores.shape[1]:
         out = np.empty_like(scores)
-        over_rows(bins.look_up, np.ascontiguousarray(scores), edges, values, out)
+        over_rows(bins.look_up, np.ascontiguousarray(scores), past_ties(edges), values, out)
         return out
     count, n_bins = values.shape
     endless = np.concatenate([edges, np.full((count, 1), np.inf)], axis=1)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from recal.engine.kernels import SMALL, bins
 from recal.engine.kernels.threads import over_rows
+from recal.maps.arrays import TIE
 
 Knots = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -21,8 +22,10 @@ def fit_increasing(scores: NDArray[np.float64], hits: NDArray[np.bool_]) -> Knot
     block of the solution can end between two equal targets, so the misses between neighbouring hits are pooled
     beforehand: the solver sees at most two elements per hit, however many classes' scores were pooled.
     """
-    ordered = np.sort(scores)
-    where, counts = np.unique(scores[hits], return_counts=True)
+    exact = np.sort(scores)
+    ordered = merge_ties(exact)
+    hit_scores = scores[hits] if ordered is exact else ordered[np.searchsorted(exact, scores[hits])]
+    where, counts = np.unique(hit_scores, return_counts=True)
     left, right = np.searchsorted(ordered, where, "left"), np.searchsorted(ordered, where, "right")
     # Elements in turn: the misses before a score with hits, then all samples at that score.
     edges = np.empty(2 * len(where) + 2, dtype=np.intp)
@@ -41,6 +44,19 @@ def fit_increasing(scores: NDArray[np.float64], hits: NDArray[np.bool_]) -> Knot
     low, high = ordered[starts[first]], ordered[ends[last]]
     keep = np.stack([np.ones(len(low), dtype=bool), high > low], axis=1).ravel()
     return np.stack([low, high], axis=1).ravel()[keep], np.repeat(fitted[first], 2)[keep]
+
+
+def merge_ties(ordered: NDArray[np.float64], tie: float = TIE) -> NDArray[np.float64]:
+    """Return sorted scores in which neighbours that are equal but for rounding are equal; the same array if none are.
+
+    A curve with a jump between two such scores would give a sample one value or the other by the last bit of a
+    logarithm, which differs between libraries.
+    """
+    gaps = np.diff(ordered, prepend=-np.inf)
+    begins = gaps > tie * (1.0 + np.abs(ordered))
+    if not (~begins & (gaps > 0.0)).any():
+        return ordered
+    return ordered[np.maximum.accumulate(np.where(begins, np.arange(len(ordered)), 0))]
 
 
 def pack(curves: Sequence[Knots]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
