@@ -94,7 +94,7 @@ def apply(
 
     Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out answers --engine ray[/bold]
     """
-    from recal.workflow.folder import calibration_in
+    from recal.workflow.result import calibration_in
 
     calibration = calibration_in(calibration)
     check_kind(calibration, "calibration")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from recal.cli.answers import (
 )
 from recal.cli.files import kind_of, open_views
 from recal.cli.options import MORE, LanguageOptions, ModelOptions, number_labels, preflight, transforms_for
-from recal.cli.printing import AsJson, command_line, command_words, print_json, say, shows_progress, typed
+from recal.cli.printing import AsJson, command_line, command_words, is_quiet, print_json, say, typed
 
 
 def calibrate(
@@ -38,10 +39,6 @@ def calibrate(
         str | None,
         typer.Option("--signals", help="With TABLE: the columns to learn from. By default all numeric ones."),
     ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", help="With TABLE: the column of groups; each gets an offset.", rich_help_panel=MORE),
-    ] = None,
     per_group: Annotated[
         bool,
         typer.Option(
@@ -49,6 +46,18 @@ def calibrate(
         ),
     ] = False,
     risk: Annotated[float, typer.Option("--risk", help="The largest share of errors among automated answers.")] = 0.01,
+    answers: Annotated[
+        str,
+        typer.Option("--answers", help="kept: predictions never change; free: they may, which can raise the accuracy."),
+    ] = "kept",
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            help="The calibration method, such as ts; auto lets cross-validation choose.",
+            rich_help_panel=MORE,
+        ),
+    ] = "auto",
     confidence: Annotated[
         float, typer.Option("--confidence", help="The probability that the guarantee holds.", rich_help_panel=MORE)
     ] = 0.95,
@@ -107,7 +116,7 @@ def calibrate(
     """
     rules: dict[str, Any] = {"risk": risk, "confidence": confidence, "random_state": seed}
     if graded is not None:
-        _calibrate_source(graded, out, inputs, (correct, signals, group, per_group), rules, as_json)
+        _calibrate_source(graded, out, inputs, (correct, signals, inputs.group, per_group), rules, as_json)
         return
     if is_endpoint(inputs.model):
         joined = ask_endpoint(inputs, language, out / "answers.jsonl", as_json)
@@ -117,7 +126,9 @@ def calibrate(
         return
     _, data = inputs.check_files("calibrate")
     from recal.workflow.job import calibrate as run
-    from recal.workflow.job import check_labelled
+    from recal.workflow.job import check_labelled, ran_before
+
+    calibrator = _method(method, answers, seed)
 
     preprocess = inputs.preprocessing()
     model = inputs.open_model()
@@ -128,7 +139,8 @@ def calibrate(
         check_labelled(source, data)
         if inputs.classes is None and model.classes is None:
             number_labels(source, as_json)
-    preflight(model, source, transforms, preprocess=preprocess, classes=inputs.class_names, **how)
+    if again or not ran_before(out, model, source, None if pool == "none" else pool, seed, cross_fit=cross_fit):
+        preflight(model, source, transforms, preprocess=preprocess, classes=inputs.class_names, **how)
     try:
         result = run(
             model,
@@ -136,13 +148,14 @@ def calibrate(
             out,
             risk=risk,
             confidence=confidence,
+            calibrator=calibrator,
             pool=None if pool == "none" else pool,
             pilot=pilot,
             classes=inputs.class_names,
             preprocess=preprocess,
             cross_fit=cross_fit,
             random_state=seed,
-            progress=shows_progress() and not as_json,
+            progress=not is_quiet() and not as_json,
             command=command_line(),
             about={"Model": str(inputs.model), "Data": str(data)},
             resume=not again,
@@ -194,6 +207,21 @@ def _calibrate_source(
         return
     views = open_views(source, inputs.labels, inputs.classes)
     calibrate_views(views, out, {"Data": str(source)}, how, as_json)
+
+
+def _method(name: str, answers: str, seed: int) -> Any:
+    """Return the calibrator that was typed, with its answers kept or free."""
+    from recal.calibrators.names import find_method
+    from recal.cli.fit import make
+    from recal.errors import InputError
+
+    if answers not in ("kept", "free"):
+        raise InputError(f"--answers takes kept or free, got {answers!r}.")
+    has_choice = "answers" in inspect.signature(find_method(name)[0]).parameters
+    calibrator = make(name, {"answers": answers} if has_choice else {}, seed)
+    if not has_choice and calibrator.keeps_accuracy is not (answers == "kept") and answers == "free":
+        raise InputError(f"--method {name} never changes answers. Leave out --answers free, or use --method auto.")
+    return calibrator
 
 
 def _with_risk(risk: float | None) -> str | None:
@@ -270,7 +298,7 @@ def collect(
     preprocess, model = inputs.preprocessing(), inputs.open_model()
     source = inputs.open_data(model, quiet=as_json, guess=True)
     how: dict[str, Any] = inputs.running() | ({} if seed is None else {"seed": seed})
-    how |= {"out": out, "resume": not again, "progress": shows_progress() and not as_json}
+    how |= {"out": out, "resume": not again, "progress": not is_quiet() and not as_json}
     how |= {"preprocess": preprocess, "classes": inputs.class_names}
     transforms, trial = transforms_for(pool, source, model, seed), None
     try:

@@ -19,7 +19,7 @@ import typer
 from recal.cli.printing import be_quiet
 from recal.errors import InputError
 from recal.files.urls import as_path, is_remote, is_url
-from recal.workflow.folder import is_unfinished
+from recal.workflow.result import is_unfinished
 
 # The options that name an output, and the endings that each may have. A folder has none.
 OUTPUTS = {"out": "--out", "report": "--report", "chart": "--chart", "save_to": "--save"}

@@ -48,7 +48,7 @@ def export(
     Example: [bold]recal export calibration.recal --model model.onnx --out calibrated.onnx[/bold]
     """
     from recal.cli.files import load_calibration
-    from recal.workflow.folder import file_or_in
+    from recal.workflow.result import file_or_in
 
     if model is None and reads_signals(file_or_in(calibration)):
         export_signals(file_or_in(calibration), out, as_json)
@@ -199,7 +199,7 @@ def plan(
     Example: [bold]recal plan calibration.recal[/bold]
     """
     from recal.saving.saved import load
-    from recal.workflow.folder import file_or_in
+    from recal.workflow.result import file_or_in
 
     file = file_or_in(file)
     check_kind(file, "calibration")

@@ -245,7 +245,7 @@ def load_calibration(path: Path) -> Any:
     """Load what `recal fit` wrote; say so where the file is something else."""
     from recal import load
     from recal.errors import InputError
-    from recal.workflow.folder import file_or_in
+    from recal.workflow.result import file_or_in
 
     path = file_or_in(path)
     check_kind(path, "calibration")
@@ -284,7 +284,7 @@ def profile_in(path: Path, seed: int) -> Profile:
     from recal.decisions import Profile
     from recal.decisions import profile as take
     from recal.errors import InputError
-    from recal.workflow.folder import calibration_in
+    from recal.workflow.result import calibration_in
 
     path = path if path.suffix == ".zarr" else calibration_in(path)
     if check_kind(path, "calibration", "views") == "views":

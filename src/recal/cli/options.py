@@ -212,6 +212,32 @@ class ModelOptions(PreprocessOptions):
         str | None, typer.Option("--text-column", help="The one column to read, as texts.", rich_help_panel=_TABLES)
     ] = None
 
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            help="The column of a table that says which rows belong together, such as a patient or a video.",
+            rich_help_panel=_TABLES,
+        ),
+    ] = None
+    cluster_by: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster-by",
+            help="For a folder: which files belong together; 'parent' for those in one folder, or a regular expression "
+            "that finds the cluster in each name.",
+            rich_help_panel=_INPUTS,
+        ),
+    ] = None
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            help="The column of a table whose values each get their own threshold and guarantee.",
+            rich_help_panel=_TABLES,
+        ),
+    ] = None
+
     @property
     def is_complete(self) -> bool:
         """Whether there are a model and data."""
@@ -281,6 +307,7 @@ class ModelOptions(PreprocessOptions):
         others = without_none(
             read=self.read, on_error=self.on_error, label_column=self.label_column, text_column=self.text_column
         )
+        others |= without_none(cluster_column=self.cluster, group_column=self.group, cluster_by=self.cluster_by)
         if guess and self.labels is None:
             others |= self._guess_columns(model, quiet)
         return as_source(self.data, **without_none(**{**self._reading(model, stored, typed), **typed, **others}))

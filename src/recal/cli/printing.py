@@ -153,6 +153,11 @@ def be_quiet(quiet: bool) -> None:
     _quiet = quiet
 
 
+def is_quiet() -> bool:
+    """Whether --quiet was typed."""
+    return _quiet
+
+
 def shows_progress() -> bool:
     """Whether somebody watches: a terminal, and no --quiet."""
     return sys.stderr.isatty() and not _quiet

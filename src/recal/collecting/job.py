@@ -146,6 +146,7 @@ class Job:
                 seen = self.preprocess(seen)
             whose = f"The model {self.model.name}"
             answer = self.model.answer(seen)
+            self.model.n_answered += len(places)
             whose = None
             logits = as_logits(answer, self.outputs, self.model)
         except SystemExit as stop:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,11 +29,38 @@ from recal.transforms.preprocessing import Outputs, record
 from recal.views import Views
 
 
+class ProgressLines:
+    """Prints one line every 30 seconds: how much is done, and how long the rest will take."""
+
+    every: ClassVar[float] = 30.0
+
+    def __init__(self, what: str, total: int | None, done: int) -> None:
+        self.what, self.total, self.done = what, total, done
+        self.first, self.start = done, time.monotonic()
+        self.printed = self.start
+
+    def advance(self, count: int) -> None:
+        self.done += count
+        now = time.monotonic()
+        if now - self.printed < self.every:
+            return
+        self.printed = now
+        share = f"{self.done:,} inputs"
+        if self.total is not None:
+            seconds = (now - self.start) / (self.done - self.first) * (self.total - self.done)
+            left = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+            share = f"{self.done:,} of {self.total:,} inputs ({self.done / self.total:.0%}), about {left} left"
+        print(f"recal: {self.what}: {share}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def progress_bar(what: str, total: int | None, done: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function that is told how many more samples are finished."""
-    if not shown or not sys.stderr.isatty():
+    """Yield a function that is told how many more samples are finished: a bar, or a line every 30 seconds."""
+    if not shown:
         yield lambda count: None
+        return
+    if not sys.stderr.isatty():
+        yield ProgressLines(what, total, done).advance
         return
     from rich.console import Console
     from rich.progress import (
@@ -89,7 +117,7 @@ def collect(
         Not yet normalised: transformations act on pixels, and `preprocess` follows them. A folder, dataset or loader
         is read batch by batch and never held whole.
     pool : str, sequence of transformations, or None
-        As in `recal.pool`; None for the originals alone; "auto" for the default pool for such inputs.
+        As in `recal.pool`; None or "none" for the originals alone; "auto" for the default pool for such inputs.
     preprocess : callable, optional
         From a transformed batch to what the model takes (normalisation, layout). It gets a tensor on the model's
         device for a torch model, and an array otherwise.
@@ -106,7 +134,7 @@ def collect(
     resume : bool
         Resume a store that was interrupted; False starts over and overwrites it.
     progress : bool
-        Show a bar, if this is a terminal.
+        Show a bar; without a terminal, print a line every 30 seconds.
     outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR"
         What the model returns. Logarithms are taken of probabilities; those below a floor of 1e-12 count as the floor.
         "votes" are probabilities that are shares of trees or of neighbours, where 0 means too few voters: the floor is
@@ -170,7 +198,11 @@ def needs_pilot(source: Source, size: int) -> bool:
 
 def as_pool(pool: str | Sequence[Transform | str] | None, seed: int = 0) -> tuple[Transform, ...]:
     """Return a pool as its transformations; nothing at all where it is None or empty."""
-    if pool is None or (not isinstance(pool, str) and not callable(pool) and len(pool) == 0):
+    if (
+        pool is None
+        or (isinstance(pool, str) and pool == "none")
+        or (not isinstance(pool, str) and not callable(pool) and len(pool) == 0)
+    ):
         return ()
     return draw_pool(pool, seed=seed)
 

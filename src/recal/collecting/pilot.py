@@ -15,12 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.stacking import ViewStacking
+from recal.calibrators.temperature import TemperatureScaling
 from recal.collecting.fingerprint import digest
 from recal.collecting.inputs.sources import FILE_OPTIONS, Batch, IndexedSource, Stamp
 from recal.collecting.local import as_pool, collect, open_source
 from recal.errors import InputError, Remedy
+from recal.files.views import read_views
 from recal.transforms import Transform
 from recal.transforms.base import shown
+from recal.views import Views
+
+# The first part of a pilot. If no view comes near paying there, the rest is not computed.
+_FIRST = 400
+# The share of the loss that a forward pass more per answer must gain, as in `AutoCalibration`.
+_GAIN_PER_PASS = 0.005
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,10 @@ class Pilot:
     candidates, chosen : tuple of transformations
     stacking : ViewStacking
         As fitted on the pilot; `views_report_` says what every candidate would have added.
+    views : Views
+        All candidates of the pilot's samples.
+    n_planned : int
+        The samples that the pilot would have had if it had not stopped early.
     """
 
     n_samples: int
@@ -41,6 +53,8 @@ class Pilot:
     candidates: tuple[Transform, ...]
     chosen: tuple[Transform, ...]
     stacking: ViewStacking
+    views: Views
+    n_planned: int
 
     @property
     def passes(self) -> int:
@@ -54,9 +68,10 @@ class Pilot:
 
     def __str__(self) -> str:
         names = ", ".join(shown(transform) for transform in self.chosen)
-        found = f"chose {names}" if names else "found no view worth a forward pass"
+        result = f"chose {names}" if names else "found no view worth a forward pass"
+        early = f", and stopped early: {self.n_planned:,} were planned" if self.n_samples < self.n_planned else ""
         return (
-            f"A pilot of {len(self.candidates)} views on {self.n_samples:,} samples {found}: "
+            f"A pilot of {len(self.candidates)} views on {self.n_samples:,} samples {result}{early}. "
             f"{self.passes:,} forward passes in all instead of {self.passes_without:,}"
         )
 
@@ -71,9 +86,12 @@ def run_pilot(
     out: Path | None = None,
     seed: int = 0,
     stacking: ViewStacking | None = None,
+    reuse: bool = False,
     **how: Any,
 ) -> Pilot:
     """Collect all views of `size` samples drawn at random, and choose among them as `ViewStacking` does.
+
+    After the first 400 samples the pilot stops if no view comes near paying for its forward pass.
 
     Parameters
     ----------
@@ -85,6 +103,8 @@ def run_pilot(
         Where `collect` will write; the pilot is kept beside it, under the name with `.pilot` before its ending.
     stacking : ViewStacking, optional
         Chooses the views; the default one where not given.
+    reuse : bool
+        Read what an earlier run of the same model and inputs wrote without running the model to compare.
 
     Examples
     --------
@@ -98,7 +118,7 @@ def run_pilot(
     ...     return np.stack([-score, score], axis=1)
     >>> pilot = run_pilot(model, images, "flip+shift", 300, labels=y, progress=False)
     >>> print(pilot)
-    A pilot of 2 views on 300 samples chose flip: 2,700 forward passes in all instead of 2,700
+    A pilot of 2 views on 300 samples chose flip. 2,700 forward passes in all instead of 2,700
     """
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
         raise InputError("must be a whole number of samples from 1 on", argument="pilot", came=f"got {size!r}")
@@ -117,18 +137,61 @@ def run_pilot(
             ),
         )
     candidates = as_pool(pool, seed)
-    rows = np.sort(np.random.default_rng([seed, 1]).choice(source.n_samples, min(size, source.n_samples), False))
-    target = None if out is None else pilot_path(out)
-    views = collect(model, Picked(source, rows), candidates, out=target, **how)
-    chooser = (ViewStacking() if stacking is None else stacking).fit(views)
+    rows = np.random.default_rng([seed, 1]).permutation(source.n_samples)[:size]
+    stacking = ViewStacking() if stacking is None else stacking
+    views: Views | None = None
+    for number, part in enumerate(p for p in (rows[:_FIRST], rows[_FIRST:]) if len(p)):
+        target = None if out is None else pilot_path(out, number)
+        new = read_finished(target, candidates) if reuse and target is not None else None
+        new = collect(model, Picked(source, np.sort(part)), candidates, out=target, **how) if new is None else new
+        views = new if views is None else _joined(views, new)
+        stacking.fit(views)
+        if not _is_near_paying(stacking, views):
+            break
+    assert views is not None
     named = {str(transform): transform for transform in candidates}  # a store knows one's own by name only
-    chosen = tuple(named[str(transform)] for transform in chooser.needed_transforms())
-    return Pilot(len(rows), source.n_samples, candidates, chosen, chooser)
+    chosen = tuple(named[str(transform)] for transform in stacking.needed_transforms())
+    return Pilot(views.n_samples, source.n_samples, candidates, chosen, stacking, views, len(rows))
 
 
-def pilot_path(out: Path) -> Path:
-    """Return where the pilot's views are kept, beside those of all samples."""
-    return out.with_name(f"{out.stem}.pilot{out.suffix}")
+def _is_near_paying(stacking: ViewStacking, views: Views) -> bool:
+    """Whether the best view gains at least half of what pays for its forward pass, on samples left out."""
+    assert views.labels is not None
+    scaled = TemperatureScaling().fit(views.logits, views.labels).predict_proba(views.logits)
+    loss = float(-np.log(scaled[np.arange(len(scaled)), views.labels]).mean())
+    gains = [record["added"] for record in stacking.views_report_ if record["order"]]
+    return bool(stacking.needed_transforms()) or max(gains, default=0.0) > _GAIN_PER_PASS / 2 * loss
+
+
+def _joined(first: Views, second: Views) -> Views:
+    """Return the rows of two sets of views one after the other, in memory."""
+    assert first.labels is not None
+    assert second.labels is not None
+    transformed: dict[Transform | str, Any] = {
+        transform: np.concatenate([first.transformed(transform), second.transformed(transform)])
+        for transform in first.transforms
+    }
+    labels, names = np.concatenate([first.labels, second.labels]), first.classes
+    return Views(
+        np.concatenate([first.logits, second.logits]),
+        transformed,
+        labels if names is None else names[labels],
+        classes=names,
+        preprocessing=first.preprocessing,
+    )
+
+
+def read_finished(store: Path, transforms: Sequence[Transform]) -> Views | None:
+    """Return the views in a store that an earlier run finished with these transformations; None if it did not."""
+    if not store.exists():
+        return None
+    views = read_views(store)
+    return views if set(map(str, transforms)) == set(map(str, views.transforms)) else None
+
+
+def pilot_path(out: Path, part: int = 0) -> Path:
+    """Return where the views of the pilot's first or second part are kept, beside those of all samples."""
+    return out.with_name(f"{out.stem}.pilot{part + 1 if part else ''}{out.suffix}")
 
 
 class Picked(IndexedSource):
@@ -139,6 +202,8 @@ class Picked(IndexedSource):
         self.n_samples = len(rows)
         self.labels = None if source.labels is None else np.asarray(source.labels)[rows]
         self.classes, self.skipped = source.classes, source.skipped
+        self.clusters = None if source.clusters is None else source.clusters[rows]
+        self.groups = None if source.groups is None else source.groups[rows]
 
     def fingerprint(self) -> str:
         return digest([self.source.fingerprint(), self.rows])

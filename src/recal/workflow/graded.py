@@ -24,8 +24,8 @@ from recal.maps.signals import LOG_ODDS
 from recal.metrics import Evaluation, evaluate
 from recal.reporting import report
 from recal.saving.saved import save
-from recal.workflow.folder import CALIBRATION, PAGE, SUMMARY
 from recal.workflow.job import split, today
+from recal.workflow.result import CALIBRATION, PAGE, SUMMARY
 
 Vector = NDArray[np.float64]
 

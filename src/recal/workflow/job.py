@@ -7,17 +7,20 @@ chosen on the second, and both are judged on the third, so that no figure is mea
 
 from __future__ import annotations
 
+import copy
 import datetime
+import inspect
 import json
 import os
 import shlex
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
@@ -28,16 +31,17 @@ from recal.collecting.inputs.tables import TableSource, likely_labels
 from recal.collecting.job import Job
 from recal.collecting.local import as_pool, collect, needs_pilot, open_source
 from recal.collecting.models.base import Model, as_model
-from recal.collecting.pilot import Picked, pilot_path, run_pilot
+from recal.collecting.pilot import Picked, read_finished, run_pilot
 from recal.collecting.predictions import passes_of
 from recal.comparison import compare_probs
 from recal.decisions import decide_each, profile
 from recal.decisions.guarantee import crossfitted_answers
 from recal.decisions.rule import check_share
-from recal.errors import InputError, Remedy
+from recal.decisions.watching.profile import log_softmax
+from recal.engine.clusters import check_names, near_duplicates, split_by_cluster
+from recal.errors import DependentRowsWarning, InputError, Remedy
 from recal.files.atomic import replacing
 from recal.files.urls import is_url
-from recal.files.views import read_views
 from recal.maps.replay import calibrated_probs
 from recal.metrics import evaluate
 from recal.plan import Plan
@@ -47,14 +51,14 @@ from recal.saving.saved import save
 from recal.schema import Seed, check
 from recal.transforms import Transform
 from recal.views import Views
-from recal.workflow.folder import CALIBRATION, CROSS_FIT, DECIDE, FIT, JUDGE, PAGE, SUMMARY
-from recal.workflow.found import Calibrated
+from recal.workflow.result import CALIBRATION, CROSS_FIT, DECIDE, FIT, JUDGE, PAGE, SUMMARY, CalibrationResult
 
 # Fitting needs the most; a guarantee needs hundreds; to judge is to confirm.
 SHARES = (0.5, 0.3, 0.2)
 # With fewer than this in any part, no figure would mean anything.
 _FEWEST = 20
 _DRAWS = 200
+_RUN = "run.json"  # what a finished run computed for, and with which transformations
 _TRIED = 16  # inputs
 _FOLDS = 5  # of a cross-fit; each is one more fit
 
@@ -71,6 +75,8 @@ def calibrate(
     pilot: int = 1000,
     labels: Any = None,
     classes: Sequence[Any] | None = None,
+    clusters: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
     cross_fit: bool = False,
     random_state: int = 0,
     progress: bool = True,
@@ -82,7 +88,7 @@ def calibrate(
     device: Any = None,
     files: dict[str, Any] | None = None,
     **how: Any,
-) -> Calibrated:
+) -> CalibrationResult:
     """Calibrate a model on labelled inputs, decide which answers can be automated, and write both into a folder.
 
     Parameters
@@ -97,6 +103,12 @@ def calibrate(
         ``AutoCalibration()`` where not given.
     pilot : int
         The whole pool is computed for so many of the fitting inputs; for the others only the views that help.
+    clusters : array-like of shape (n_samples,), optional
+        Inputs that belong together: frames of a video, samples of a patient. A cluster is never divided between the
+        parts, and the guarantee accounts for it. By default what the source tells (`cluster_column`, `cluster_by`).
+    groups : array-like of shape (n_samples,), optional
+        Inputs that are decided one by one, each group with its own threshold and guarantee. By default what the source
+        tells (`group_column`).
     cross_fit : bool
         Fit and decide on the same inputs, as `recal.decisions.decide_crossfitted` does. More inputs choose the
         threshold, which automates more where labels are few. The guarantee is then measured, not proven.
@@ -123,41 +135,62 @@ def calibrate(
             "folder or a torch dataset, not a loader or a generator."
         )
     check_labelled(source)
-    parts = split(source.n_samples, random_state)
+    source = _with_rows_of(source, clusters, groups)
+    parts = split(source.n_samples, random_state, source.clusters)
     if cross_fit:
         both = np.sort(np.concatenate(parts[:2]))
         parts = both, both, parts[2]
     sizes = (len(parts[0]), len(parts[1]), len(parts[2]))
-    shared = "{:,} to fit and to decide" if cross_fit else "{:,} to fit, {:,} to decide"
-    told = f"1/4  Split {source.n_samples:,} labelled inputs: {shared.format(*sizes)}, {sizes[2]:,} to check."
-    say(told)
-    answering = as_model(model, outputs=outputs, device=device)
-    asked = {"classes": classes, "progress": progress, "outputs": outputs, **how}
+    by = "" if source.clusters is None else f" by {len(np.unique(source.clusters.astype(str))):,} clusters"
+    what_for = "{:,} to fit and to decide" if cross_fit else "{:,} to fit, {:,} to decide"
+    say(f"1/4  Split {source.n_samples:,} labelled inputs{by}: {what_for.format(*sizes)}, {sizes[2]:,} to check.")
+    adapter = as_model(model, outputs=outputs, device=device)
+    before = adapter.n_answered
+    how = {"classes": classes, "progress": progress, "outputs": outputs, **how}
     stores = folder / CROSS_FIT if cross_fit else folder  # other parts of the inputs than those of a run without
     stores.mkdir(parents=True, exist_ok=True)
+    fit_part, decide_part, check_part = (Picked(source, rows) for rows in parts)
 
     say("2/4  Run the model on the inputs, and on transformed copies of some of them.")
     method = AutoCalibration(random_state=random_state) if calibrator is None else calibrator
-    reads = method.needs_views or method.reads_views
-    candidates = _candidates(answering, source, pool, random_state, asked) if reads else ()
-    views = _fit_views(answering, Picked(source, parts[0]), candidates, pilot, stores / FIT, asked, random_state, say)
+    reads_views = method.needs_views or method.reads_views
+    key = RunKey.of(adapter, source, pool, random_state)
+    candidates = _candidates(adapter, source, pool, random_state, how, key, stores) if reads_views else ()
+    reuse = adapter.known_by_content and how.get("resume", True) and key.read(stores) is not None
+
+    def views_of(rows: Picked, transforms: Sequence[Transform], name: str) -> Views:
+        views = read_finished(stores / name, transforms) if reuse else None
+        return collect(adapter, rows, transforms, out=stores / name, **how) if views is None else views
+
+    trial = None
+    if candidates and needs_pilot(fit_part, pilot):
+        say(
+            f"     A pilot tries {len(candidates)} transformations on up to {pilot:,} inputs. It finds views that "
+            "improve the answers, and teaches recal apply --follow and recal watch to recognise damaged inputs."
+        )
+        trial = run_pilot(adapter, fit_part, candidates, pilot, out=stores / FIT, seed=random_state, reuse=reuse, **how)
+        say(f"     {trial}.")
+    views = views_of(fit_part, candidates if trial is None else trial.chosen, FIT)
     say("3/4  Fit the calibration.")
-    fitted = method.fit(views)
+    fitted = _fit(method, views, fit_part.clusters, None if cross_fit else fit_part.groups)
     # What `recal watch` and `recal apply --follow` compare with; the pilot holds every transformation.
-    tried = pilot_path(stores / FIT)
-    fitted.profile_ = profile(read_views(tried) if tried.exists() else views, random_state=random_state)
+    fitted.profile_ = profile(views if trial is None else trial.views, random_state=random_state)
     say("4/4  Choose the threshold, and check everything on the remaining inputs.")
-    needed = fitted.needed_transforms()
-    judging = collect(answering, Picked(source, parts[2]), needed, out=stores / JUDGE, **asked)
+    transforms = fitted.needed_transforms()
+    check_views = views_of(check_part, transforms, JUDGE)
     if cross_fit:
-        deciding = _crossfitted(method, views, random_state)
+        deciding = _crossfitted(method, views, random_state, fit_part)
     else:
-        rows = collect(answering, Picked(source, parts[1]), needed, out=stores / DECIDE, **asked)
-        deciding = _Answers(rows, *fitted.predict_both(rows))
-    checking = _Answers(judging, *fitted.predict_both(judging))
-    result = _judged(fitted, deciding, checking, risk, confidence, sizes, cross_fit, folder, random_state)
+        rows = views_of(decide_part, transforms, DECIDE)
+        deciding = _answers(fitted, rows, decide_part)
+    checking = _answers(fitted, check_views, check_part)
+    if source.clusters is None:
+        _warn_of_copies([views, *([] if cross_fit else [deciding.views]), checking.views])
+    n_passes = adapter.n_answered - before if how.get("engine", "local") == "local" else None
+    result = _judged(fitted, deciding, checking, risk, confidence, sizes, cross_fit, folder, random_state, n_passes)
     facts = {"Model": _name(model), "Data": _name(inputs), "Date": today(), **(about or {})}
     _write(result, checking, title, command, facts, random_state)
+    key.write(stores, candidates)
     return result
 
 
@@ -173,7 +206,7 @@ def calibrate_views(
     command: str = "",
     about: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda line: None,
-) -> Calibrated:
+) -> CalibrationResult:
     """Do what `calibrate` does with views that were collected before, such as those of a language model's log."""
     check_share(risk, "risk")
     check_share(confidence, "confidence")
@@ -198,18 +231,94 @@ def calibrate_views(
 
 
 @dataclass(frozen=True)
+class RunKey:
+    """What a run computed for: the same key in a folder means that the model need not be tried out again."""
+
+    model: str
+    data: str
+    pool: str
+    seed: int
+
+    @classmethod
+    def of(cls, model: Model, source: IndexedSource, pool: Any, seed: int) -> RunKey:
+        specs = pool if isinstance(pool, str) or pool is None else [str(one) for one in pool]
+        return cls(model.fingerprint(), source.fingerprint(), json.dumps(specs), seed)
+
+    def read(self, stores: Path) -> list[str] | None:
+        """Return the transformations of an earlier run with this key; None if there was none."""
+        try:
+            record = json.loads((stores / _RUN).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        same = isinstance(record, dict) and record.get("key") == asdict(self)
+        return [str(spec) for spec in record["candidates"]] if same else None
+
+    def write(self, stores: Path, candidates: Sequence[Transform]) -> None:
+        with replacing(stores / _RUN) as file:
+            record = {"key": asdict(self), "candidates": [str(one) for one in candidates]}
+            file.write((json.dumps(record, indent=2) + "\n").encode())
+
+
+def ran_before(
+    out: str | os.PathLike[str], model: Model, source: Source, pool: Any, seed: int, *, cross_fit: bool = False
+) -> bool:
+    """Whether a folder holds a finished run on the same model, inputs and pool, so that nothing needs checking."""
+    folder = Path(out) / CROSS_FIT if cross_fit else Path(out)
+    return isinstance(source, IndexedSource) and RunKey.of(model, source, pool, seed).read(folder) is not None
+
+
+def _with_rows_of(source: IndexedSource, clusters: ArrayLike | None, groups: ArrayLike | None) -> IndexedSource:
+    """Return the source with the clusters and groups that were passed, checked."""
+    source = copy.copy(source)
+    for name, values in (("clusters", clusters), ("groups", groups)):
+        array = getattr(source, name) if values is None else np.asarray(values)
+        if array is not None:
+            names, index = check_names(array, source.n_samples, name)
+            setattr(source, name, np.array(names)[index])
+    return source
+
+
+def _fit(method: Calibrator, views: Views, clusters: NDArray[Any] | None, groups: NDArray[Any] | None) -> Calibrator:
+    rows: dict[str, Any] = {"clusters": clusters, "groups": groups}
+    known = inspect.signature(method.fit).parameters
+    return method.fit(views, **{name: value for name, value in rows.items() if value is not None and name in known})
+
+
+def _warn_of_copies(parts: Sequence[Views]) -> None:
+    """Warn if inputs of one part are near-copies of inputs in another, and nobody said which belong together."""
+    logits = np.concatenate([views.logits for views in parts])
+    labels = np.concatenate([views.labels for views in parts if views.labels is not None])
+    count = near_duplicates(log_softmax(logits), logits.argmax(axis=1) != labels)
+    if count:
+        warnings.warn(
+            f"About {count:,} of the {len(logits):,} labelled inputs are near-copies of another one, such as frames of "
+            "one video. They are dependent, so the guarantee may not hold. Say which belong together: clusters=... "
+            "(--cluster COLUMN, or --cluster-by PATTERN for files).",
+            DependentRowsWarning,
+            stacklevel=3,
+        )
+
+
+@dataclass(frozen=True)
 class _Answers:
     """Labelled inputs that no fit has seen, with their calibrated probabilities and confidences."""
 
     views: Views
     probs: Floats
-    sure: Floats
+    confidences: Floats
+    clusters: NDArray[Any] | None = None
+    groups: NDArray[Any] | None = None
 
 
-def _crossfitted(method: Calibrator, views: Views, seed: int) -> _Answers:
+def _answers(fitted: Calibrator, views: Views, rows: IndexedSource) -> _Answers:
+    both = fitted.predict_both(views) if rows.groups is None else fitted.predict_both(views, rows.groups)
+    return _Answers(views, *both, rows.clusters, rows.groups)
+
+
+def _crossfitted(method: Calibrator, views: Views, seed: int, rows: IndexedSource) -> _Answers:
     assert views.labels is not None
-    how: dict[str, Any] = {"folds": _FOLDS, "classes": views.classes, "random_state": seed}
-    return _Answers(views, *crossfitted_answers(method, views, views.labels, **how))
+    how: dict[str, Any] = {"folds": _FOLDS, "classes": views.classes, "random_state": seed, "clusters": rows.clusters}
+    return _Answers(views, *crossfitted_answers(method, views, views.labels, **how), rows.clusters, rows.groups)
 
 
 def check_labelled(source: Source, where: object = "") -> None:
@@ -233,62 +342,58 @@ def check_labelled(source: Source, where: object = "") -> None:
     raise error.at(where) if where else error
 
 
-def split(n_samples: int, random_state: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows to fit, to decide and to judge on: a random half, three and two tenths."""
+def split(
+    n_samples: int, random_state: int, clusters: NDArray[Any] | None = None
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows to fit, to decide and to check on: a random half, three and two tenths; clusters stay whole."""
     fewest = int(np.ceil(_FEWEST / min(SHARES)))
     if n_samples < fewest:
         raise InputError(
             f"At least {fewest} labelled inputs are needed, to fit, to decide and to check on; got "
             f"{n_samples}. A few thousand are better."
         )
-    order = np.random.default_rng([random_state, 2]).permutation(n_samples)
+    rng = np.random.default_rng([random_state, 2])
+    if clusters is not None:
+        first, second, third = split_by_cluster(clusters, SHARES, rng)
+        if min(map(len, (first, second, third))) == 0:
+            raise InputError(
+                f"There are {len(np.unique(clusters))} clusters, too few for three parts that share none",
+                argument="clusters",
+            )
+        return first, second, third
+    order = rng.permutation(n_samples)
     cuts = np.round(np.cumsum(SHARES[:2]) * n_samples).astype(int)
     first, second, third = (np.sort(rows) for rows in np.split(order, cuts))
     return first, second, third
 
 
 def _candidates(
-    model: Model, source: IndexedSource, pool: Any, seed: int, asked: dict[str, Any]
+    model: Model, source: IndexedSource, pool: Any, seed: int, how: dict[str, Any], key: RunKey, stores: Path
 ) -> tuple[Transform, ...]:
     """Return the transformations to try: those that may improve answers, and damage, which the profile learns from."""
     if not (isinstance(pool, str) and pool in NAMED):
         return as_pool(pool, seed)
-    found = usual_pool(source, model, seed, pool)
+    transforms = usual_pool(source, model, seed, pool)
     if pool == AUTO:
+        before = key.read(stores)
         damage = usual_pool(source, model, seed, "damage")
-        found += tuple(one for one in damage if _is_taken(model, source, one, asked))
-    return tuple({str(transform): transform for transform in found}.values())
+        transforms += tuple(
+            one for one in damage if (_is_taken(model, source, one, how) if before is None else str(one) in before)
+        )
+    return tuple({str(transform): transform for transform in transforms}.values())
 
 
-def _is_taken(model: Model, source: IndexedSource, transform: Transform, asked: dict[str, Any]) -> bool:
+def _is_taken(model: Model, source: IndexedSource, transform: Transform, how: dict[str, Any]) -> bool:
     """Whether the model answers inputs that are damaged like this: many refuse a table with missing values."""
-    if asked.get("engine", "local") != "local":
+    if how.get("engine", "local") != "local":
         return True
-    job = Job(model, (transform,), asked.get("preprocess"), model.returns(asked["outputs"]))
+    job = Job(model, (transform,), how.get("preprocess"), model.returns(how["outputs"]))
     try:
         with model.running():
             job.run(source.batch(0, _TRIED), source.describe)
     except Exception:  # whatever a model says to what it was not made for
         return False
     return True
-
-
-def _fit_views(
-    model: Any,
-    source: Picked,
-    candidates: tuple[Transform, ...],
-    pilot: int,
-    out: Path,
-    asked: dict[str, Any],
-    seed: int,
-    say: Callable[[str], None],
-) -> Views:
-    """Collect what the fit reads; of many inputs only the views that a pilot found worth it."""
-    if candidates and needs_pilot(source, pilot):
-        found = run_pilot(model, source, candidates, pilot, out=out, seed=seed, **asked)
-        say(f"     {found}.")
-        candidates = found.chosen
-    return collect(model, source, candidates, out=out, **asked)
 
 
 def _judged(
@@ -301,42 +406,52 @@ def _judged(
     cross_fit: bool,
     folder: Path,
     seed: int,
-) -> Calibrated:
+    n_passes: int | None = None,
+) -> CalibrationResult:
     """Choose the rules on one part, and measure everything that is printed on the checking inputs."""
     labels = checking.views.labels
     assert deciding.views.labels is not None
     assert labels is not None
     named = {"before": calibrated_probs(Plan(), deciding.views), "after": deciding.probs}
-    confidences = {"after": deciding.sure}
+    rows: dict[str, Any] = {"clusters": deciding.clusters, "groups": deciding.groups}
+    confidences = {"after": deciding.confidences}
     both = decide_each(
-        named, deciding.views.labels, risk, confidence, confidences=confidences, draws=_DRAWS, random_state=seed
+        named,
+        deciding.views.labels,
+        risk,
+        confidence,
+        confidences=confidences,
+        draws=_DRAWS,
+        random_state=seed,
+        **rows,
     )
     decision = both["after"]
     fitted.decision_ = decision.rule
     raw = calibrated_probs(Plan(), checking.views)
-    accepted = decision.accept(checking.probs, checking.sure)
+    accepted = decision.accept(checking.probs, checking.confidences, checking.groups)
     answers = checking.probs.argmax(axis=1)
     own = fitted._predict_proba(checking.views).argmax(axis=1)  # before the guard keeps the model's answers
-    return Calibrated(
+    return CalibrationResult(
         fitted,
         decision,
         both["before"],
         both.gains["after"],
         evaluate(raw, labels, _DRAWS, random_state=seed),
-        evaluate(checking.probs, labels, _DRAWS, confidences=checking.sure, random_state=seed),
+        evaluate(checking.probs, labels, _DRAWS, confidences=checking.confidences, random_state=seed),
         sizes,
         int(accepted.sum()),
         int((accepted & (answers != labels)).sum()),
-        int(both["before"].accept(raw).sum()),
+        int(both["before"].accept(raw, groups=checking.groups).sum()),
         answer_change(answers, own, labels),
         float(passes_of(fitted, checking.views.logits).mean()),
         cross_fit,
         folder,
+        n_passes,
     )
 
 
 def _write(
-    result: Calibrated, checking: _Answers, title: str, command: str, about: Mapping[str, str], seed: int
+    result: CalibrationResult, checking: _Answers, title: str, command: str, about: Mapping[str, str], seed: int
 ) -> None:
     """Write the page and the summary, and the calibration last: a folder that has it is complete."""
     views = checking.views
@@ -347,7 +462,7 @@ def _write(
     compared = compare_probs(
         named,
         views.labels if names is None else names[views.labels],
-        confidences={"after": checking.sure},
+        confidences={"after": checking.confidences},
         passes={"after": result.passes_per_answer},
         classes=names,
         random_state=seed,
@@ -363,6 +478,7 @@ def _write(
         decisions={"before": result.decision_before, "after": result.decision},
         change=result.change,
         profile=getattr(result.calibrator, "profile_", None),
+        groups=checking.groups,
     )
     with replacing(result.folder / SUMMARY) as file:
         file.write((json.dumps(result.to_dict(), indent=2) + "\n").encode())

@@ -56,7 +56,7 @@ def test_the_pilot_tells_what_it_saw_and_costs(data):
     pilot = run_pilot(LeftHalf(), images, POOL, 400, labels=y)
     assert (pilot.n_samples, pilot.n_all, len(pilot.candidates), pilot.chosen) == (400, 1200, 3, (Flip(),))
     assert (pilot.passes, pilot.passes_without) == (4000, 4800)
-    assert str(pilot).endswith("on 400 samples chose flip: 4,000 forward passes in all instead of 4,800")
+    assert str(pilot).endswith("on 400 samples chose flip. 4,000 forward passes in all instead of 4,800")
     assert {record["view"] for record in pilot.stacking.views_report_} == {"flip", "shift", "brightness:0.5"}
 
 
@@ -162,7 +162,7 @@ def test_the_command_prints_the_choice_and_the_cost(data, tmp_path, monkeypatch,
     command = ["collect", "--model", "left_half:model", "--data", str(tmp_path / "data.npz"), "--pool", POOL]
     assert run([*command, "--pilot", "400", "--out", str(tmp_path / "views.zarr")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "chose flip: 4,000 forward passes in all instead of 4,800." in said
+    assert "chose flip. 4,000 forward passes in all instead of 4,800." in said
     assert run([*command, "--pilot", "400", "--out", str(tmp_path / "views.npz"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["transforms"], told["passes"], told["without_pilot"]) == (["flip"], 4000, 4800)

@@ -16,8 +16,8 @@ from recal.decisions.curves import Gain
 from recal.errors import FileError, InputError
 from recal.reporting.verdict import AnswerChange
 from recal.transforms import as_transform
-from recal.workflow.folder import calibration_in
-from recal.workflow.job import _is_taken, _today, calibrate, split
+from recal.workflow.job import _is_taken, calibrate, split, today
+from recal.workflow.result import calibration_in
 
 
 def overconfident(batch):
@@ -116,7 +116,7 @@ def test_page_and_terminal_use_the_checking_inputs_and_name_them(done, monkeypat
 
 def test_the_date_of_the_page_can_be_fixed(monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1000000000")
-    assert _today() == "2001-09-09"
+    assert today() == "2001-09-09"
 
 
 def test_changed_answers_are_mentioned_where_they_clearly_help(done):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -170,6 +172,9 @@ def open_path(
     read: ReadAs | None = None,
     label_column: str | None = None,
     text_column: str | None = None,
+    cluster_column: str | None = None,
+    group_column: str | None = None,
+    cluster_by: str | None = None,
     **options: Any,
 ) -> Source:
     """Return the source for a file or folder, chosen by its name.
@@ -178,6 +183,10 @@ def open_path(
     ----------
     read : {"images", "texts", "sounds", "bytes"}, optional
         What the files of a folder are; by their names where not said.
+    cluster_column, group_column : str, optional
+        Of a table: which column says what each row belongs to. These columns are no features.
+    cluster_by : str, optional
+        Of a folder: "parent", or a regular expression that finds the cluster in the name of each file.
     label_column, text_column : str, optional
         Of a table: where its labels are ("label" where not said), and which column alone is read, as texts.
     **options
@@ -187,15 +196,21 @@ def open_path(
         raise FileError(f"There is no file or folder {path}.")
     options = {name: value for name, value in options.items() if value is not None}
     is_table = path.suffix.lower() in TABLES
-    for column, value in (("label_column", label_column), ("text_column", text_column)):
+    columns = {"label_column": label_column, "text_column": text_column}
+    columns |= {"cluster_column": cluster_column, "group_column": group_column}
+    for column, value in columns.items():
         _refuse(column, value if not is_table else None, "tables (.csv, .tsv, .parquet)")
     if path.is_dir():
-        return open_folder(path, read, **options)
+        folder = open_folder(path, read, **options)
+        if cluster_by is not None:
+            folder.clusters = clusters_by_name(folder.names() or (), cluster_by)
+        return folder
+    _refuse("cluster_by", cluster_by, "folders")
     for name, value in {"read": read, **options}.items():
         _refuse(name, value, "folders")
     name = path.name.lower()
     if is_table:
-        return open_table(path, label_column=label_column, text_column=text_column)
+        return open_table(path, **columns)
     try:
         if name.endswith(".npz"):
             return ArraySource(*_read_npz(path))
@@ -229,6 +244,29 @@ def _reason(error: Exception) -> str:
 def _refuse(name: str, value: Any, where: str) -> None:
     if value is not None:
         raise InputError(f"applies to {where} only", argument=name)
+
+
+def clusters_by_name(names: Sequence[str], rule: str) -> NDArray[Any]:
+    """Return the cluster of each file: its folder, or what a pattern finds in its name.
+
+    Examples
+    --------
+    >>> clusters_by_name(["a/patient7_1.png", "b/patient7_2.png"], r"patient(\\d+)").tolist()
+    ['7', '7']
+    >>> clusters_by_name(["cat/film1/001.png", "cat/film2/001.png"], "parent").tolist()
+    ['cat/film1', 'cat/film2']
+    """
+    if rule == "parent":
+        return np.array([name.rpartition("/")[0] for name in names])
+    try:
+        pattern = re.compile(rule)
+    except re.error as error:
+        raise InputError(f"is no regular expression: {error}", argument="cluster_by", came=f"got {rule!r}") from None
+    matches = [pattern.search(name) for name in names]
+    if None in matches:
+        name = names[matches.index(None)]
+        raise InputError(f"must match the name of every file; it does not match {name!r}", argument="cluster_by")
+    return np.array([match[1] if pattern.groups else match[0] for match in matches if match is not None])
 
 
 def read_labels(path: Path) -> NDArray[Any]:

@@ -18,7 +18,10 @@ from recal.collecting.models.base import _comes_from
 from recal.errors import InputError
 
 # What a file or folder may be told; each reader takes its own of these.
-FILE_OPTIONS = ("resize", "crop", "on_error", "pixels", "read", "seconds", "label_column", "text_column")
+FILE_OPTIONS = (
+    *("resize", "crop", "on_error", "pixels", "read", "seconds"),
+    *("label_column", "text_column", "cluster_column", "group_column", "cluster_by"),
+)
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,17 @@ class Source(ABC):
         What the integer labels stand for, where the source names them (the folders of an image folder).
     skipped : tuple of str
         What could not be read and was left out.
+    clusters, groups : ndarray or None
+        What each sample belongs to, where a column or the names of the files tell: rows of one cluster are dependent
+        (frames of a video), and groups are calibrated and decided one by one (customers).
     """
 
     n_samples: int | None
     labels: NDArray[Any] | None = None
     classes: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
+    clusters: NDArray[Any] | None = None
+    groups: NDArray[Any] | None = None
 
     @abstractmethod
     def fingerprint(self) -> str:

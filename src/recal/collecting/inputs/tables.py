@@ -26,14 +26,18 @@ _ROWS_PER_LABEL = 10
 
 
 class TableSource(IndexedSource):
-    """A pandas frame; batches are frames, so that a model finds its columns by name."""
+    """A pandas frame; batches are frames, so that a model finds its columns by name.
+
+    Columns of words become categories, which models of tables and the transformations take.
+    """
 
     def __init__(self, frame: Any) -> None:
         if not len(frame) or not len(frame.columns):
             raise InputError(f"A table must hold at least one row and one column, got the shape {frame.shape}.")
         if not frame.columns.is_unique:
             raise InputError(f"A table's columns must have distinct names, got {list(frame.columns)}.")
-        self.values = frame
+        words = list(frame.select_dtypes(include=["object", "string"]).columns)
+        self.values = frame.astype(dict.fromkeys(words, "category")) if words else frame
         self.n_samples = len(frame)
         self.label_column: str | None = None
 
@@ -77,7 +81,14 @@ def open_frame(inputs: Any) -> TableSource:
         raise MissingExtraError("pandas and pyarrow", "tables", "Reading a polars or pyarrow table") from error
 
 
-def open_table(path: Path, *, label_column: str | None = None, text_column: str | None = None) -> Source:
+def open_table(
+    path: Path,
+    *,
+    label_column: str | None = None,
+    text_column: str | None = None,
+    cluster_column: str | None = None,
+    group_column: str | None = None,
+) -> Source:
     """Read a .csv, .tsv or .parquet file: its columns are features, or one of them holds texts.
 
     Parameters
@@ -86,6 +97,8 @@ def open_table(path: Path, *, label_column: str | None = None, text_column: str 
         The column that holds the labels; "label" where there is one of that name.
     text_column : str, optional
         The one column to read, as texts.
+    cluster_column, group_column : str, optional
+        What each row belongs to; these columns are no features.
     """
     try:
         import pandas
@@ -100,16 +113,20 @@ def open_table(path: Path, *, label_column: str | None = None, text_column: str 
         raise MissingExtraError("pyarrow", "tables", f"Reading {path.name}") from error
     except (OSError, ValueError, UnicodeDecodeError) as error:
         raise FileError(f"{path} cannot be read as a table: {str(error).rstrip('.')}.") from error
-    for name in (label_column, text_column):
+    for name in (label_column, text_column, cluster_column, group_column):
         if name is not None and name not in frame.columns:
             raise InputError(f"{path} has no column {name!r}; it has {', '.join(map(str, frame.columns))}.")
     chosen = label_column or ("label" if "label" in frame.columns else None)
     labels = None if chosen is None else _labels(path, frame.pop(chosen))
+    clusters, groups = (None if name is None else np.asarray(frame[name]) for name in (cluster_column, group_column))
+    frame = frame.drop(columns=[name for name in {cluster_column, group_column} if name is not None])
+    source: Source
     if text_column is not None:
-        return TextColumn(frame[text_column].astype(str).tolist(), labels, text_column, chosen)
-    words = frame.select_dtypes(exclude=["number", "bool"]).columns
-    source = TableSource(frame.astype(dict.fromkeys(words, "category")))
-    source.labels, source.label_column = None if labels is None else np.asarray(labels), chosen
+        source = TextColumn(frame[text_column].astype(str).tolist(), labels, text_column, chosen)
+    else:
+        source = TableSource(frame)
+        source.labels, source.label_column = None if labels is None else np.asarray(labels), chosen
+    source.clusters, source.groups = clusters, groups
     return source
 
 

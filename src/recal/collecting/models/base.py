@@ -26,6 +26,7 @@ from recal.transforms.preprocessing import Outputs, check_outputs, least_probabi
 Pixels = Literal["rgb", "gray", "rgba", "gray16"]
 _PIXELS: dict[int, Pixels] = {1: "gray", 3: "rgb", 4: "rgba"}
 _TINY = 1e-6  # a floor of votes is far above
+_FEW_ZEROS = 0.01  # of all rows; a few probabilities of 0 are rounding
 _GRADED = (
     "If it returns only an answer and a confidence, grade its answers and use recal calibrate graded.csv --correct "
     "COLUMN, or SignalCalibration in Python."
@@ -47,9 +48,12 @@ class Model(ABC):
     """
 
     name: str
+    n_answered: int = 0  # forward passes in this process so far, one for each sample and view
     classes: NDArray[Any] | None = None
     gives_logits: bool = False
     gives_probs: bool = False
+    known_by_content: bool = True
+    """Whether equal fingerprints mean equal answers; a Python function is known by its name only."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -74,6 +78,8 @@ class Model(ABC):
 
 class CallableModel(Model):
     """Any function from a batch to logits, as arrays or tensors."""
+
+    known_by_content = False
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -374,12 +380,19 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
                 typed="If these are logits, leave --outputs out",
             ),
         ) from None
-    if probs.min() < floor:
-        votes = "" if floor > _TINY else " For a forest or neighbours use outputs='votes' (--outputs votes)."
+    votes = floor > _TINY
+    if (probs < floor).any(axis=1).mean() > (0 if votes else _FEW_ZEROS):
+        more = (
+            ""
+            if votes
+            else (
+                " For a forest or neighbours use outputs='votes' (--outputs votes). To set another floor, such as "
+                "0.001: outputs='probabilities:0.001' (--outputs probabilities:0.001)."
+            )
+        )
         warnings.warn(
             f"{name} returned probabilities of 0, or close to it. Those below {floor:g} count as {floor:g}: the "
-            f"logarithm of 0 is minus infinity.{votes} To set another floor, such as {floor / 10:g}: "
-            f"outputs='probabilities:{floor / 10:g}' (--outputs probabilities:{floor / 10:g})",
+            f"logarithm of 0 is minus infinity.{more}",
             UserWarning,
             stacklevel=2,
         )

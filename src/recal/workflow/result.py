@@ -1,21 +1,59 @@
-"""What `recal calibrate` found, and the lines in which it says so."""
+"""What `recal calibrate` writes and says: the files of its folder, and the result in a few lines."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from recal.calibrators.base import Calibrator
-from recal.decisions import Decision
-from recal.decisions.curves import Gain
-from recal.metrics import Evaluation
-from recal.reporting.verdict import AnswerChange
+from recal.errors import FileError
+
+if TYPE_CHECKING:
+    from recal.calibrators.base import Calibrator
+    from recal.decisions import Decision
+    from recal.decisions.curves import Gain
+    from recal.metrics import Evaluation
+    from recal.reporting.verdict import AnswerChange
+
+CALIBRATION, PAGE, SUMMARY = "calibration.recal", "report.html", "summary.json"
+# One store of views for each part of the labelled inputs; an interrupted run resumes from them.
+FIT, DECIDE, JUDGE = "fit.zarr", "decide.zarr", "judge.zarr"
+CROSS_FIT = "cross-fit"  # the folder of these stores for a run that fits and decides on the same inputs
+NAMES = (CALIBRATION, PAGE, SUMMARY)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a run of `recal calibrate` was interrupted in this folder; it writes the calibration last."""
+    stores = (path / FIT).exists() or (path / CROSS_FIT).exists()
+    return stores and not (path / CALIBRATION).exists()
+
+
+def file_or_in(path: Path) -> Path:
+    """Return the calibration in a folder of `recal calibrate`; any other path as it is."""
+    inner = path / CALIBRATION
+    return inner if path.is_dir() and inner.is_file() else path
+
+
+def calibration_in(path: Path) -> Path:
+    """Return the calibration's file: `path` itself, or the one in the folder that `recal calibrate` wrote."""
+    if not path.is_dir():
+        return path
+    found = path / CALIBRATION
+    if not found.is_file():
+        raise FileError(
+            f"{path} holds no {CALIBRATION}. "
+            + (
+                "Its run was interrupted: run the same recal calibrate command again to resume it."
+                if is_unfinished(path)
+                else "Make it with: recal calibrate --model MODEL --data LABELLED --out FOLDER"
+            )
+        )
+    return found
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class CalibrationResult:
     """What `calibrate` found.
 
     Attributes
@@ -38,6 +76,8 @@ class Calibrated:
         Whether fitting and deciding used the same inputs.
     passes_per_answer : float
     folder : Path
+    n_passes : int or None
+        Forward passes of this run, all of its parts included; None if they were made on a cluster.
     """
 
     calibrator: Calibrator
@@ -54,6 +94,7 @@ class Calibrated:
     passes_per_answer: float
     cross_fit: bool
     folder: Path
+    n_passes: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -74,6 +115,7 @@ class Calibrated:
                 "clear": self.change.clear,
             },
             "passes_per_answer": self.passes_per_answer,
+            "passes": self.n_passes,
         }
 
     def lines(self) -> list[str]:
@@ -85,7 +127,8 @@ class Calibrated:
             "inputs, used for nothing else)."
         )
         passes = f"Forward passes per answer: {self.passes_per_answer:.2f}."
-        free = self.change.words if self.change.clear else ""
+        passes += "" if self.n_passes is None else f" This run made {self.n_passes:,} in all."
+        free = self.change.words if self.change.clear and "--answers free" not in self.reason else ""
         return [line for line in (self.reason, scores, free, self._automated(), passes) if line]
 
     @property
