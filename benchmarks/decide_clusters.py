@@ -40,9 +40,9 @@ class Setting(NamedTuple):
 
 SETTINGS = (
     Setting("100 videos of 20 frames", 100, 20, 0.3),
-    Setting("200 patients of 5 samples", 200, 5, 1.0),
+    Setting("200 patients of 5 samples", 200, 5, 0.6),
     Setting("200 rows copied 10 times", 200, 10, 0.0),
-    Setting("400 videos of 20 frames", 400, 20, 0.3),
+    Setting("1,000 patients of 5 samples", 1000, 5, 0.6),
     Setting("500 independent rows", 500, 1, 0.0),
 )
 

@@ -38,6 +38,18 @@ def decide(
     per_class: Annotated[
         bool, typer.Option("--per-class", help="Find a threshold with its own guarantee for each class.")
     ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", help="The column of groups; each gets a threshold with its own guarantee."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", help="The column that names rows that belong together: a video, a patient."),
+    ] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option("--rows", help="A table with these columns, one row per sample; by default the first file."),
+    ] = None,
     curve: Annotated[
         bool, typer.Option("--curve", help="Also show the share that can be accepted at other risks.")
     ] = False,
@@ -68,6 +80,7 @@ def decide(
 
     Example: [bold]recal decide probs.csv --cost-error 50 --cost-review 1[/bold]
     """
+    from recal.cli.files import table_columns
     from recal.decisions import decide_each
     from recal.engine.same_rows import matters
     from recal.errors import InputError
@@ -80,7 +93,10 @@ def decide(
         raise InputError(f"--out saves the rule of one file, got {len(sources)}.")
     if cross_fit:
         _check_cross_fit(sources, calibration, curve or more_labels)
-    given: dict[str, Any] = {"cost_error": cost_error, "cost_review": cost_review, "per_class": per_class}
+    names = [name for name in (group, cluster) if name is not None]
+    columns = table_columns(rows or sources[0], names)
+    by: dict[str, Any] = {"groups": columns.get(group or ""), "clusters": columns.get(cluster or "")}
+    given: dict[str, Any] = {"cost_error": cost_error, "cost_review": cost_review, "per_class": per_class, **by}
     if risk is not None:
         given["risk"] = risk
     if cross_fit:
@@ -101,7 +117,7 @@ def decide(
         if out is not None:
             say(f"The calibration, fitted on all samples, with its rule is in {out}.")
         return
-    read = _methods(sources, calibration, label_column, labels)
+    read = _methods(sources, calibration, label_column, labels, names)
     first = next(iter(read.values()))
     assert first.labels is not None
     methods = {name: one.probs for name, one in read.items()}
@@ -126,14 +142,16 @@ def decide(
     name, decision = next(iter(found.items()))
     extra: dict[str, Any] = {}
     if curve:
-        extra["curve"] = _curve(read, first, confidence)
+        extra["curve"] = _curve(read, first, confidence, by["clusters"])
     if more_labels:
         from recal.decisions import more_labels as project
 
         with working("Resampling"):
             extra["more_labels"] = [
                 vars(row)
-                for row in project(methods[name], first.labels, decision, confidences=sure[name], random_state=seed)
+                for row in project(
+                    methods[name], first.labels, decision, confidences=sure[name], random_state=seed, **by
+                )
             ]
     if out is not None:
         _save(decision, calibration, out)
@@ -151,12 +169,12 @@ def decide(
 
 
 def _methods(
-    sources: list[Path], calibration: Path | None, label_column: str, labels: Path | None
+    sources: list[Path], calibration: Path | None, label_column: str, labels: Path | None, leave_out: list[str]
 ) -> dict[str, Probabilities]:
     """The probabilities of each file, by its name, all of the same samples as the first."""
     from recal.errors import InputError
 
-    read = [_probs(path, calibration, label_column, labels) for path in sources]
+    read = [_probs(path, calibration, label_column, labels, leave_out) for path in sources]
     first = read[0]
     names = [path.stem for path in sources]
     if len(set(names)) < len(names):
@@ -170,13 +188,15 @@ def _methods(
     return found
 
 
-def _probs(path: Path, calibration: Path | None, label_column: str, labels: Path | None) -> Probabilities:
+def _probs(
+    path: Path, calibration: Path | None, label_column: str, labels: Path | None, leave_out: list[str]
+) -> Probabilities:
     from recal.cli.files import check_kind, check_views_held, labelled_probs, load_calibration, open_views
     from recal.errors import InputError
     from recal.files.probabilities import Probabilities
 
     if calibration is None:
-        return labelled_probs(path, label_column, labels=labels)
+        return labelled_probs(path, label_column, leave_out, labels=labels)
     if check_kind(path, "views", "probabilities") != "views":
         raise InputError(f"{path} holds probabilities, and --calibration is applied to views: leave it out.")
     views, calibrator = open_views(path, labels), load_calibration(calibration)
@@ -232,7 +252,7 @@ def _print(found: Decisions, first: Probabilities) -> None:
             paired = (
                 "" if gain is None else f"{gain.difference:+.1%} ({gain.interval[0]:+.1%} to {gain.interval[1]:+.1%})"
             )
-            where = "" if one.rule.per_class or not one.possible else f"{one.threshold:.6g}"
+            where = "" if len(one.thresholds) > 1 or not one.possible else f"{one.threshold:.6g}"
             rows.append([name, where, f"{one.coverage:.1%}", f"{one.n_errors}/{one.n_accepted}", paired])
         print_table(
             f"Accepted at a risk of {decision.risk:.3g}, {100 * decision.confidence:.4g}% confidence",
@@ -247,20 +267,36 @@ def _print(found: Decisions, first: Probabilities) -> None:
             f"Cost per answer if every answer is reviewed {decision.costs.review:.4g}, "
             f"if none is {_all_accepted(found, first):.4g}."
         )
-    if decision.rule.per_class and len(found) == 1:
-        names = range(len(decision.parts)) if first.classes is None else first.classes
+    if len(decision.parts) > 1 and len(found) == 1:
+        by_class = decision.rule.per_class
+        names = first.classes if by_class and first.classes is not None else [part.name for part in decision.parts]
         rows = [
             [
                 str(name),
                 f"{part.threshold:.6g}" if part.possible else "none",
                 f"{part.coverage:.1%}",
                 f"{part.n_errors}/{part.n_accepted}",
+                f"{part.interval[0]:.1%} to {part.interval[1]:.1%}" if part.possible else "",
                 f"{part.n_samples:,}",
                 "" if part.possible else "no number" if part.needed is None else f"{part.needed:,}",
             ]
-            for name, part in zip(names, decision.parts)
+            for name, part in (
+                zip(names, decision.parts) if by_class else ((part.name, part) for part in decision.table)
+            )
         ]
-        print_table("By answer", ["class", "threshold", "share", "mistakes", "samples", "more needed"], rows)
+        print_table(
+            "By predicted class" if by_class else "By group, worst first",
+            [
+                "class" if by_class else "group",
+                "threshold",
+                "share",
+                "mistakes",
+                "95 % interval",
+                "samples",
+                "more needed",
+            ],
+            rows,
+        )
 
 
 def _all_accepted(found: Decisions, first: Probabilities) -> float:
@@ -269,12 +305,12 @@ def _all_accepted(found: Decisions, first: Probabilities) -> float:
     return (decision.costs.error if decision.costs else 0.0) * wrong
 
 
-def _curve(read: dict[str, Probabilities], first: Probabilities, confidence: float) -> dict[str, Any]:
+def _curve(read: dict[str, Probabilities], first: Probabilities, confidence: float, clusters: Any) -> dict[str, Any]:
     from recal.decisions import risk_curve
 
     assert first.labels is not None
     curves = {
-        name: risk_curve(one.probs, first.labels, confidence=confidence, confidences=one.confidence)
+        name: risk_curve(one.probs, first.labels, confidence=confidence, confidences=one.confidence, clusters=clusters)
         for name, one in read.items()
     }
     risks = next(iter(curves.values())).risks

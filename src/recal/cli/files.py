@@ -296,3 +296,18 @@ def profile_in(path: Path, seed: int) -> Profile:
             f"{path} holds no profile; make one from the fit's views: recal watch VIEWS --save profile.recal"
         )
     return found
+
+
+def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Read named columns of a table; refuse files without columns and unknown names."""
+    from recal.errors import InputError
+    from recal.files.tables import SUFFIXES, read_columns
+
+    if not names:
+        return {}
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path} has no columns; name a .csv or .parquet file that holds {names[0]!r} with --rows.")
+    columns = read_columns(path)
+    if missing := [name for name in names if name not in columns]:
+        raise InputError(f"{path} has no column {missing[0]!r}; it has {', '.join(columns)}.")
+    return {name: columns[name] for name in names}

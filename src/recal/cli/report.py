@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from recal.cli.evaluate import Methods, Splits
-from recal.cli.files import LabelColumn, LabelsFile, check_kind, labelled_probs, open_views, profile_in
+from recal.cli.files import LabelColumn, LabelsFile, check_kind, labelled_probs, open_views, profile_in, table_columns
 from recal.cli.fit import listed
 from recal.cli.printing import AsJson, command_line, print_json, print_table, say, working
 
@@ -114,8 +114,8 @@ def report(
             title=title,
             command=command_line(),
             inputs=None if inputs is None else _open_inputs(inputs, n_rows),
-            columns=_columns(rows or source, by or []),
-            groups=_columns(rows or source, [] if group is None else [group]),
+            columns=table_columns(rows or source, by or []),
+            groups=table_columns(rows or source, [] if group is None else [group]),
             risk=risk,
             profile=known,
             new=batch,
@@ -132,21 +132,6 @@ def report(
     for sentence in sentences:
         say(sentence)
     say(f"Written to {out}.")
-
-
-def _columns(path: Path, names: list[str]) -> dict[str, Any]:
-    from recal.errors import InputError
-    from recal.files.tables import SUFFIXES, read_columns
-
-    if not names:
-        return {}
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"{path} has no columns; name a .csv or .parquet file that holds {names[0]!r} with --rows.")
-    found = read_columns(path)
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise InputError(f"{path} has no column {missing[0]!r}; it has {', '.join(found)}.")
-    return {name: found[name] for name in names}
 
 
 class _Files:

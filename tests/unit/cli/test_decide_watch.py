@@ -130,3 +130,24 @@ def test_watch_says_what_it_needs(files, capsys):
     assert "--save to make a profile" in capsys.readouterr().err
     assert run(["watch", str(files / "ts.recal"), str(files / "fit.npz")]) == 2
     assert "holds no profile; make one" in capsys.readouterr().err
+
+
+def test_decide_by_group_and_by_cluster(files, capsys):
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.6, 0.99, 900)
+    right = rng.random(900) < np.where(np.arange(900) < 300, 0.8, 0.995)
+    table = ["no,yes,label,subject,video"]
+    for row in range(900):
+        subject = "law" if row < 300 else "physics"
+        table.append(f"{1 - confidence[row]},{confidence[row]},{'yes' if right[row] else 'no'},{subject},{row // 3}")
+    (files / "graded.csv").write_text("\n".join(table))
+    found = answer(capsys, "decide", files / "graded.csv", "--risk", "0.05", "--group", "subject", "--cluster", "video")
+    assert [row["group"] for row in found["by_group"]] == ["law", "physics"], "worst first"
+    assert [row["n_accepted"] > 0 for row in found["by_group"]] == [False, True]
+    assert found["n_clusters"] == 300
+    assert run(["decide", str(files / "graded.csv"), "--risk", "0.05", "--group", "subject", "--cluster", "video"]) == 0
+    assert "By group, worst first" in capsys.readouterr().out
+    assert run(["decide", str(files / "graded.csv"), "--group", "topic"]) == 2
+    assert "has no column 'topic'; it has no, yes, label, subject, video" in capsys.readouterr().err
+    assert run(["decide", str(files / "test.npz"), "--group", "subject"]) == 2
+    assert "--rows" in capsys.readouterr().err
