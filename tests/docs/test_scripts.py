@@ -37,6 +37,13 @@ def test_an_example_ends_in_a_decision(tmp_path):
     assert f"| ts | {rows[0][1]} |" in page
 
 
+def test_a_log_of_a_language_model_becomes_automated_answers(tmp_path):
+    shown = run("language_models.py", str(tmp_path), cwd=tmp_path)
+    assert "Views: 2,000 samples, 4 classes, 1 transformation, labelled" in shown
+    assert "can be automated with at most 5 % errors (none before calibration)" in shown
+    assert (tmp_path / "calibrated" / "report.html").exists()
+
+
 def test_what_an_example_lacks_is_said_kindly(tmp_path):
     command = [sys.executable, str(EXAMPLES / "imagenet.py")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

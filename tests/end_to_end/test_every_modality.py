@@ -24,7 +24,8 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from recal import ReCal, collect, decide, load, metrics, save
-from recal.collecting import apply, as_source, multiple_choice
+from recal.answers import multiple_choice
+from recal.collecting import apply, as_source
 
 # Sets are small so that the tests are quick, and ReCal says so.
 pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")

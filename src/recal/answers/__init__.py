@@ -10,6 +10,10 @@ from typing import Any
 
 # Each public name with the module of this folder that defines it.
 _HOMES = {
+    "Endpoint": "endpoint",
+    "endpoint_model": "models",
+    "language_model": "models",
+    "multiple_choice": "models",
     "read_log": "logs",
     "OptionScores": "scores",
     "join_scores": "scores",

@@ -31,8 +31,6 @@ _HOMES = {
     "HuggingFaceModel": "collecting.models.huggingface",
     "OnnxModel": "collecting.models.onnx",
     "TorchModel": "collecting.models.torch",
-    "language_model": "collecting.models.huggingface",
-    "multiple_choice": "collecting.models.huggingface",
 }
 __all__ = list(_HOMES)
 

@@ -14,4 +14,3 @@ from .models.base import Model as Model, as_model as as_model
 from .models.huggingface import HuggingFaceModel as HuggingFaceModel
 from .models.onnx import OnnxModel as OnnxModel
 from .models.torch import TorchModel as TorchModel
-from .models.huggingface import language_model as language_model, multiple_choice as multiple_choice

@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from recal import collect
+from recal.answers import endpoint_model
 from recal.answers.endpoint import Endpoint, EndpointError, Interview, Ledger
 from recal.answers.prompts import Template, ways_to_ask
 from recal.errors import FileError, InputError
@@ -179,3 +181,20 @@ def test_templates_name_columns_and_braces(tmp_path):
     orders = [asking.order for asking in ways_to_ask([LISTED], OPTIONS, list(QUESTIONS), 5)]
     assert len(set(orders)) == 6
     assert json.dumps(orders[0]) == "[0, 1, 2]"
+
+
+def test_a_server_is_a_model_for_collect_with_transformed_questions(tmp_path):
+    def answer(prompt):
+        return [("A", {"A": 0.7, "B": 0.2})] if "red" in prompt else [("B", {"B": 0.9})]
+
+    script = Script(answer)
+    texts = ["a red house by the sea", "a green house by the sea"]
+    with serving(script) as url:
+        model = endpoint_model(url, "tiny", ["A", "B"], template="{input} A or B?", ledger=tmp_path / "kept.jsonl")
+        views = collect(model, texts, "tokendrop:0.3", labels=["A", "B"])
+        asked = len(script.requests)
+        collect(model, texts, "tokendrop:0.3")
+    np.testing.assert_allclose(np.exp(views.logits), [[0.7, 0.2], [1e-5, 0.9]])
+    assert asked == len(script.requests) <= 4  # the second run reads what was kept
+    assert model.fingerprint() == endpoint_model(url, "tiny", ["A", "B"], template="{input} A or B?").fingerprint()
+    assert model.fingerprint() != endpoint_model(url, "other", ["A", "B"], template="{input} A or B?").fingerprint()

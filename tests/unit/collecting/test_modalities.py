@@ -20,8 +20,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from recal import CalibratedClassifier, TemperatureScaling, collect
+from recal.answers import language_model, multiple_choice
 from recal.cli.app import run
-from recal.collecting import apply, language_model, multiple_choice
+from recal.collecting import apply
 from recal.collecting.inputs.sources import as_source
 from recal.collecting.models.base import as_model, import_model
 from recal.errors import FileError, InputError

@@ -1,0 +1,227 @@
+"""Language models: the tables of docs/results/language-models.md, from files that are given as arguments.
+
+    python -m benchmarks.language_models --options OPTIONS.npz --prompts PROMPTS.npz --signals SIGNALS.npz --out PAGE.md
+
+Arrays of the files, one set for each model:
+    OPTIONS  MODEL/direct, MODEL/reasoned (n, K) probabilities with NaN where an option was not returned; MODEL/labels
+             (n,); MODEL/subject (n,). Made from aMa2210/LLM_MCQ_LogProbs.
+    PROMPTS  MODEL/logits (n_prompts, n, K), MODEL/labels (n,). Made from colts661/LLM-Uncertainty-Bench.
+    SIGNALS  MODEL/signals (n, d) with NaN where missing, MODEL/correct (n,), MODEL/category (n,); the first signal is
+             the stated confidence. Made from Linwei94/LLM-Calibration-Study.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal import AutoCalibration, SignalCalibration, TemperatureScaling, Views
+from recal.answers.scores import OptionScores, join_scores
+from recal.calibrators.signal_models import fit_platt, fit_scale
+
+Vector = NDArray[np.float64]
+Scores = tuple[float, ...]
+
+
+def models_of(arrays: Any) -> list[str]:
+    return sorted({name.rpartition("/")[0] for name in arrays.files})
+
+
+def halves(n: int, n_fit: int, draw: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    order = np.random.default_rng(200 + draw).permutation(n)
+    return order[:n_fit], order[n_fit:]
+
+
+def automated(confidence: Vector, right: NDArray[np.bool_], risk: float) -> float:
+    """Return the largest share of answers, most confident first, of which at most a share `risk` is wrong."""
+    wrong = np.cumsum(~right[np.argsort(-confidence, kind="stable")]) / np.arange(1, len(right) + 1)
+    fine = np.flatnonzero(wrong <= risk)
+    return float(fine[-1] + 1) / len(right) if len(fine) else 0.0
+
+
+def graded_scores(confidence: Vector, right: NDArray[np.bool_], risks: tuple[float, ...]) -> Scores:
+    """Return NLL of right or wrong, ECE with 15 bins, AUROC and the shares that can be automated."""
+    sure = np.clip(confidence, 1e-12, 1.0 - 1e-12)
+    nll = -float(np.mean(np.log(np.where(right, sure, 1.0 - sure))))
+    bins = np.minimum((15 * sure).astype(int), 14)
+    gaps = np.bincount(bins, sure, 15) - np.bincount(bins, right, 15)
+    ranks = np.empty(len(sure))
+    _, inverse, counts = np.unique(sure, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[inverse]
+    n_right = int(right.sum())
+    auroc = (ranks[right].sum() - n_right * (n_right + 1) / 2) / (n_right * (len(right) - n_right))
+    shares = (automated(sure, right, risk) for risk in risks)
+    return (nll, float(np.abs(gaps).sum()) / len(sure), float(auroc), *shares)
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# (a) Options scored in two ways
+
+
+def options_table(path: Path, draws: int, n_fit: int = 1000) -> str:
+    arrays, rows = np.load(path), []
+    for model in models_of(arrays):
+        runs = {
+            name: OptionScores(
+                tuple(map(str, range(len(arrays[f"{model}/labels"])))), np.log(arrays[f"{model}/{name}"])
+            )
+            for name in ("reasoned", "direct")
+        }
+        views, labels = join_scores(runs["reasoned"], {"direct": runs["direct"]}).views, arrays[f"{model}/labels"]
+        results: dict[str, list[Scores]] = {}
+        for draw in range(draws):
+            fit, test = halves(len(labels), n_fit, draw)
+            for name, scores in _option_methods(views, labels, arrays[f"{model}/subject"], fit, test):
+                results.setdefault(name, []).append(scores)
+        for name, each in results.items():
+            nll, ece, auroc, five, ten = np.mean(each, axis=0)
+            shares = f"{five:.0%} / {ten:.0%}"
+            rows.append([model, name, f"{nll:.3f}", f"{ece:.3f}", f"{auroc:.3f}", shares])
+    return table(["model", "method", "NLL", "ECE", "AUROC", "automated at 5 % / 10 % errors"], rows)
+
+
+def _option_methods(views: Views, labels: Any, subject: Any, fit: Any, test: Any) -> Iterator[tuple[str, Scores]]:
+    right = views.logits[test].argmax(axis=1) == labels[test]
+    alone = TemperatureScaling().fit(views.logits[fit], labels[fit])
+    stacked = AutoCalibration().fit(views[fit], labels[fit], groups=subject[fit])
+    both = {
+        "temperature scaling": (alone.predict_proba(views.logits[test]), alone.predict_confidence(views.logits[test])),
+        "default, direct answer as a view": stacked.predict_both(views[test]),
+        "the same, with subjects": stacked.predict_both(views[test], subject[test]),
+    }
+    for name, (probs, sure) in both.items():
+        nll = -float(np.mean(np.log(probs[np.arange(len(test)), labels[test]])))
+        yield name, (nll, *graded_scores(sure, right, (0.05, 0.1))[1:])
+
+
+# (b) Several prompts
+
+
+def prompts_table(path: Path, draws: int, sizes: tuple[int, ...] = (500, 2000)) -> str:
+    arrays, rows = np.load(path), []
+    for model in models_of(arrays):
+        logits, labels = arrays[f"{model}/logits"].astype(np.float64), arrays[f"{model}/labels"]
+        logits = logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
+        results: dict[str, dict[int, list[tuple[float, float]]]] = {}
+        for n_fit in sizes:
+            for draw in range(draws):
+                fit, test = halves(len(labels), n_fit, draw)
+                for name, probs in _prompt_methods(logits, labels, fit, test):
+                    nll = -float(np.mean(np.log(probs[np.arange(len(test)), labels[test]])))
+                    accuracy = float((probs.argmax(axis=1) == labels[test]).mean())
+                    results.setdefault(name, {}).setdefault(n_fit, []).append((nll, accuracy))
+        for name, by_size in results.items():
+            means = [np.mean(by_size[n_fit], axis=0) for n_fit in sizes]
+            rows.append([model, name, *(f"{nll:.3f} ({accuracy:.3f})" for nll, accuracy in means)])
+    return table(["model", "method", *(f"{n:,} labels: NLL (accuracy)" for n in sizes)], rows)
+
+
+def _prompt_methods(logits: Vector, labels: Any, fit: Any, test: Any) -> Iterator[tuple[str, Vector]]:
+    from sklearn.linear_model import LogisticRegression
+
+    rows = np.arange(len(fit))
+    losses = [
+        -np.log(TemperatureScaling().fit(one[fit], labels[fit]).predict_proba(one[fit])[rows, labels[fit]]).mean()
+        for one in logits
+    ]
+    best = int(np.argmin(losses))
+    others = {f"prompt {place}": one for place, one in enumerate(logits) if place != best}
+    views = Views(logits[best], others)
+    alone = TemperatureScaling().fit(logits[best][fit], labels[fit])
+    yield "temperature scaling, best prompt", alone.predict_proba(logits[best][test])
+    for answers in ("kept", "free"):
+        fitted = AutoCalibration(answers=answers).fit(views[fit], labels[fit])
+        yield f"default with prompts, answers {answers}", fitted.predict_proba(views[test])
+    features = np.hstack(list(logits))
+    regression = LogisticRegression(max_iter=500).fit(features[fit], labels[fit])
+    yield "logistic regression on all prompts", regression.predict_proba(features[test])
+
+
+# (c) Graded answers with signals
+
+
+def signals_table(path: Path, draws: int, sizes: tuple[int, ...] = (50, 100, 300, 1000), part: str = "all") -> str:
+    arrays = np.load(path)
+    models = models_of(arrays)[{"all": slice(None), "first": slice(0, None, 2), "second": slice(1, None, 2)}[part]]
+    rows = []
+    for n_fit in sizes:
+        results: dict[str, list[Scores]] = {}
+        started = time.process_time()
+        for model in models:
+            for draw in range(draws):
+                for name, scores in _signal_methods(arrays, model, n_fit, draw):
+                    results.setdefault(name, []).append(scores)
+        seconds = (time.process_time() - started) / (len(models) * draws)
+        best = np.array(results["Platt scaling, best signal"])[:, 0]
+        for name, each in results.items():
+            nll, ece, auroc, share = np.median(each, axis=0)
+            worst = float((np.array(each)[:, 0] / best - 1.0).max())
+            rows.append(
+                [f"{n_fit:,}", name, f"{nll:.3f}", f"{ece:.3f}", f"{auroc:.3f}", f"{share:.0%}", f"{worst:+.1%}"]
+            )
+        print(f"{n_fit} graded answers: {seconds:.2f} s of CPU for each model and draw", flush=True)
+    header = ["graded", "confidence from", "NLL", "ECE", "AUROC", "automated at 20 % errors", "worst NLL against Platt"]
+    return table(header, rows)
+
+
+def _signal_methods(arrays: Any, model: str, n_fit: int, draw: int) -> Iterator[tuple[str, Scores]]:
+    signals = arrays[f"{model}/signals"].astype(np.float64)
+    correct, category = arrays[f"{model}/correct"].astype(bool), arrays[f"{model}/category"]
+    fit, test = halves(len(correct), n_fit, draw)
+
+    def score(confidence: Vector) -> Scores:
+        return graded_scores(confidence, correct[test], (0.2,))
+
+    stated = np.clip(signals[:, 0], 0.005, 0.995)
+    yield "the stated confidence", score(np.where(np.isnan(stated), np.nanmean(stated[fit]), stated)[test])
+    for name, columns in (("Platt scaling, stated confidence", [0]), ("Platt scaling, best signal", [0, 1, 2, 3])):
+        scale = fit_scale(signals[fit][:, columns])
+        platt = fit_platt(*scale.standardise(signals[fit][:, columns]), correct[fit].astype(float), np.ones(n_fit))
+        yield name, score(1.0 / (1.0 + np.exp(-platt.log_odds(*scale.standardise(signals[test][:, columns])))))
+    alone = SignalCalibration().fit(signals[fit], correct[fit])
+    yield "SignalCalibration", score(alone.predict_confidence(signals[test]))
+    grouped = SignalCalibration().fit(signals[fit], correct[fit], groups=category[fit])
+    yield "SignalCalibration with categories", score(grouped.predict_confidence(signals[test], category[test]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("options", "prompts", "signals"):
+        parser.add_argument(f"--{name}", type=Path)
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--part", choices=("all", "first", "second"), default="all", help="every other model, or all")
+    parser.add_argument("--sizes", default="50,100,300,1000", help="numbers of graded answers")
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    sizes = tuple(int(size) for size in chosen.sizes.split(","))
+    tables: dict[str, tuple[Path | None, Callable[[Path], str]]] = {
+        "Options scored in two ways": (chosen.options, lambda path: options_table(path, chosen.draws)),
+        "Several prompts": (chosen.prompts, lambda path: prompts_table(path, chosen.draws)),
+        "Graded answers with signals": (
+            chosen.signals,
+            lambda path: signals_table(path, chosen.draws, sizes, chosen.part),
+        ),
+    }
+    sections = ["# Language models: results", f"Made by `benchmarks/language_models.py`, {chosen.draws} random splits."]
+    for title, (path, make) in tables.items():
+        if path is not None:
+            sections += [f"## {title}", make(path)]
+            print(f"{sections[-2]}\n\n{sections[-1]}\n", flush=True)
+    if chosen.out is not None:
+        chosen.out.write_text("\n\n".join(sections) + "\n")
+
+
+if __name__ == "__main__":
+    main()
