@@ -193,6 +193,7 @@ def demo(
             {
                 "seed": seed,
                 "methods": {name: found.to_dict() for name, found in result.evaluations.items()},
+                "automated": result.shares,
                 "decisions": {name: found.to_dict() for name, found in result.decisions.items()},
                 "reason": result.reason,
                 "passes_per_answer": result.passes_per_answer,
@@ -204,7 +205,7 @@ def demo(
         return
     rows = []
     for name, found in result.evaluations.items():
-        automated = f"{result.decisions[name].coverage:.1%}"
+        automated = f"{result.shares[name]:.1%}"
         rows.append([name, *(f"{found[metric]:.4f}" for metric in METRICS), automated])
         rows.append(["", *("{:.4f}–{:.4f}".format(*found.intervals[metric]) for metric in METRICS), ""])
     size = next(iter(result.evaluations.values())).n_samples
@@ -215,12 +216,12 @@ def demo(
         rows,
         note="Lower is better, except for the last column. The error rate stays the same: no answer changes.",
     )
-    before, after = (result.decisions[name] for name in ("uncalibrated", "default"))
+    before, after = (result.shares[name] for name in ("uncalibrated", "default"))
     say(f"\n{result.reason}")
     say(f"It takes {result.passes_per_answer:.2f} forward passes per answer.")
     say(
-        f"Automated with at most {RISK:.0%} errors, at 95 % confidence: {before.coverage:.1%} of the answers before, "
-        f"{after.coverage:.1%} after calibration."
+        f"Automated with at most {RISK:.0%} errors, at 95 % confidence: {before:.1%} of the answers before, "
+        f"{after:.1%} after calibration. The rules were chosen on other digits."
     )
     say(f"Saved and loaded again, the calibration is {_same(result.calibration_is_the_same)}.")
     say(f"Before and after, every answer is {_same(result.predictions_are_the_same)}.")

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from recal.comparison.tables import number, signed
+from recal.decisions import RiskCurve
 from recal.decisions.decision import GroupRisk
 from recal.reporting.chart import Area, Axis, Boxes, Chart, Dots, Line, Mark, Text, Ticks, percent_tick, tick, ticks
 from recal.reporting.curves import Curve, MethodValues, RankBins, Reliability
 from recal.reporting.damage import DamageStudy
 from recal.reporting.expected_errors import Slices, Thresholds
 from recal.reporting.groups import GROUP_LABELS, GroupStudy, PlanPath, Progress, group_flow
-from recal.reporting.verdict import Automation
 
 GROUPS = ("g1", "g2", "g3", "g4")
 RANKS = ("r1", "r2", "r3", "r4")
@@ -166,28 +166,28 @@ def methods_chart(data: MethodValues) -> Chart:
     return Chart(title, x, Axis(0, size, "", names, grid=False), marks, height=70 + 24 * size, left=136)
 
 
-def automation_chart(methods: Mapping[str, Automation]) -> Chart:
-    """The share of answers that can be accepted at each risk, with a guarantee; by "before" and "after"."""
-    risks = np.array(methods["after"].curve.risks)
+def automation_chart(curves: Mapping[str, tuple[str, RiskCurve]]) -> Chart:
+    """The share of answers that can be accepted at each risk; names and curves by "before" and "after"."""
+    risks = np.array(curves["after"][1].risks)
     places = np.log10(risks)
     marks: list[Mark] = []
-    for key, one in methods.items():
-        low, high = np.array(one.curve.intervals).T
-        share = np.array(one.curve.coverage)
+    for key, (method, curve) in curves.items():
+        low, high = np.array(curve.intervals).T
+        share = np.array(curve.coverage)
         words = [
-            f"{one.method}: at most {100 * risk:g} % mistakes, {100 * value:.1f} % accepted"
+            f"{method}: at most {100 * risk:g} % mistakes, {100 * value:.1f} % accepted"
             for risk, value in zip(risks.tolist(), share.tolist())
         ]
         marks += [
             Area(places, low, high, f"band {key} see-through"),
-            Line(places, share, f"curve {key}", one.method),
+            Line(places, share, f"curve {key}", method),
             Dots(places, share, f"dot {key}", words, 3.4),
         ]
     shown = [risk for risk in (0.001, 0.003, 0.01, 0.03, 0.1, 0.2) if risk <= risks[-1]]
     x_ticks = tuple((float(np.log10(risk)), percent_tick(risk)) for risk in shown)
     x = Axis(float(places[0]), float(places[-1]), "errors allowed among accepted answers", x_ticks)
     y = Axis(0, 1, "share accepted", FIFTHS_PERCENT)
-    keys = {key: one.method for key, one in methods.items()}
+    keys = {key: method for key, (method, _) in curves.items()}
     return Chart("Share automated by risk", x, y, marks, keys, height=320)
 
 

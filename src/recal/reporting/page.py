@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_logits
 from recal.comparison import Comparison, compare_probs, recommend
-from recal.decisions import Decision, Profile
+from recal.decisions import Decision, Profile, RiskCurve
 from recal.errors import InputError
 from recal.files.atomic import replacing, write_together
 from recal.metrics.rows import Classes
@@ -57,6 +57,7 @@ def report(
     groups: ArrayLike | Mapping[str, ArrayLike] | None = None,
     risk: float = 0.01,
     decisions: Mapping[str, Decision] | None = None,
+    curves: Mapping[str, RiskCurve] | None = None,
     change: AnswerChange | None = None,
     profile: Profile | None = None,
     new: ArrayLike | None = None,
@@ -86,6 +87,7 @@ def report(
     risk : the largest share of errors among automated answers
     decisions : mapping of method to a `Decision` that was made on other rows, optional
         By default the rule of each method is searched on the rows of the page.
+    curves : mapping of method to what `recal.decisions.risk_curve` gave for these other rows, optional
     change : what changed answers would gain, where the caller knows it
     profile : what `recal.profile` returned, optional
         Adds a section on damaged inputs: what its views taught about temperature and accuracy.
@@ -116,7 +118,7 @@ def report(
         raise InputError("New inputs are judged by a profile: pass it as `profile`.")
     damage = None if profile is None else damage_study(profile, None if new is None else check_logits(new))
     options: dict[str, Any] = {"inputs": inputs, "columns": columns, "groups": groups, "risk": risk, "damage": damage}
-    options |= {"about": about, "rows": rows, "decisions": decisions, "change": change}
+    options |= {"about": about, "rows": rows, "decisions": decisions, "curves": curves, "change": change}
     text = page(comparison, title=title, command=command, **options)
     with replacing(path) as file:
         file.write(text.encode("utf-8"))
@@ -135,6 +137,7 @@ def page(
     groups: ArrayLike | Mapping[str, ArrayLike] | None = None,
     risk: float = 0.01,
     decisions: Mapping[str, Decision] | None = None,
+    curves: Mapping[str, RiskCurve] | None = None,
     change: AnswerChange | None = None,
     damage: DamageStudy | None = None,
 ) -> str:
@@ -146,8 +149,10 @@ def page(
     named_groups = groups if isinstance(groups, Mapping) else {} if groups is None else {"group": groups}
     by_group = {name: _test_values(comparison, name, values) for name, values in named_groups.items()}
     own = next(iter(by_group.values()), None)
+    known = curves or {}
     automated = {
-        name: automation(comparison, name, risk, decision=rules.get(name), groups=own) for name in comparison.methods
+        name: automation(comparison, name, risk, decision=rules.get(name), curve=known.get(name), groups=own)
+        for name in comparison.methods
     }
     stop = _opening(automated[shown])
     stops = sorted({*THRESHOLDS, stop})

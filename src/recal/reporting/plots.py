@@ -70,7 +70,7 @@ def reliability_diagram(
     'confidence'
     """
     data = reliability(score(probs, y, classes), n_bins)
-    return draw(charts.reliability_chart(data, "after"), _new_figure(1, 340)[1][0] if ax is None else ax)
+    return draw(charts.reliability_chart(data, "after"), new_figure(4.6, 3.8).subplots() if ax is None else ax)
 
 
 def draw(chart: Chart, ax: Axes) -> Axes:
@@ -120,19 +120,19 @@ def _draw_mark(ax: Axes, mark: Mark) -> None:
         ax.text(mark.x, mark.y, mark.words, ha=sides[mark.anchor], va="center", fontsize=8)
 
 
-def _new_figure(columns: int, height: int) -> tuple[Figure, list[Axes]]:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches. It needs no display and leaves the state of pyplot alone."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("matplotlib", "report", "Drawing figures") from None
-    # A Figure made this way needs no display and leaves the state of pyplot alone.
-    figure = Figure(figsize=(4.6 * columns, height / 100 + 0.4), layout="constrained", dpi=_DPI)
-    return figure, [figure.add_subplot(1, columns, index + 1) for index in range(columns)]
+    return Figure(figsize=(width, height), layout="constrained", dpi=_DPI)
 
 
 def figure_of(panels: Sequence[tuple[str, Chart]]) -> Figure:
     """Draw charts side by side, each below its title."""
-    figure, axes = _new_figure(len(panels), max(chart.height for _, chart in panels))
+    figure = new_figure(4.6 * len(panels), max(chart.height for _, chart in panels) / 100 + 0.4)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for ax, (title, chart) in zip(axes, panels):
         draw(chart, ax).set_title(title, fontsize=10)
     return figure

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from recal.comparison import Comparison
 from recal.comparison.results import MAIN_METRICS, Row
 from recal.comparison.tables import describe, number, passes, seconds, signed
-from recal.decisions import Decision
+from recal.decisions import Decision, RiskCurve
 from recal.decisions.decision import GroupRisk
 from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
@@ -121,18 +121,12 @@ def automation_section(page: Page) -> Section:
     blocks = {}
     for name in page.choices:
         pair = {key: page.automated[method] for key, method in page.pair(name).items()}
-        curve = pair["after"].curve
-        rows = []
-        for index, risk in enumerate(curve.risks):
-            low, high = curve.intervals[index]
-            start = curve.thresholds[index]
-            shares = [percent(one.curve.coverage[index]) for one in pair.values()]
-            interval = f"{100 * low:.1f} – {percent(high)}"
-            rows.append([percent(risk, 2), *shares, interval, f"{start:.4f}" if start <= 1 else "–"])
-        head = ["errors allowed", *(one.method for one in pair.values()), "95 % interval", "from confidence"]
-        table = Table(head, rows, "Share accepted at each risk")
-        picture = Picture([("Share automated by risk", charts.automation_chart(pair))])
-        blocks[name] = Block(_rule_words(pair["after"], page.rows), picture, table)
+        curves = {key: (one.method, one.curve) for key, one in pair.items() if one.curve is not None}
+        picture = table = None
+        if len(curves) == len(pair):
+            picture = Picture([("Share automated by risk", charts.automation_chart(curves))])
+            table = _risk_table(curves)
+        blocks[name] = Block(_rule_words(pair["after"]), picture, table)
     note = (
         f"Guarantee: with {CONFIDENCE:.0%} confidence, at most this share of accepted answers is wrong on inputs like "
         "these. Each point of the curve has its own guarantee."
@@ -140,7 +134,20 @@ def automation_section(page: Page) -> Section:
     return Section("automation", "Answers that can be automated", note.replace("%", " %"), blocks, page.rows)
 
 
-def _rule_words(one: Automation, rows: str) -> str:
+def _risk_table(curves: Mapping[str, tuple[str, RiskCurve]]) -> Table:
+    after = curves["after"][1]
+    rows = []
+    for index, risk in enumerate(after.risks):
+        low, high = after.intervals[index]
+        start = after.thresholds[index]
+        shares = [percent(curve.coverage[index]) for _, curve in curves.values()]
+        interval = f"{100 * low:.1f} – {percent(high)}"
+        rows.append([percent(risk, 2), *shares, interval, f"{start:.4f}" if start <= 1 else "–"])
+    head = ["errors allowed", *(name for name, _ in curves.values()), "95 % interval", "from confidence"]
+    return Table(head, rows, "Share accepted at each risk")
+
+
+def _rule_words(one: Automation) -> str:
     """Say what the rule accepts on the rows of the page."""
     decision = one.decision
     if not decision.possible:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from recal.decisions import (
     risk_by_group,
     risk_curve,
 )
+from recal.decisions.certify import share_interval
 from recal.decisions.decision import GroupRisk
 from recal.errors import FewSamplesWarning, GroupRiskWarning
 from recal.metrics import CalibrationTest
@@ -37,7 +38,7 @@ _LEVELS = (0.9, 0.8, 0.7, 0.6, 0.5)
 _ENOUGH = 0.05
 # Sets need a higher coverage than the accuracy, or they would be single answers: the first of these above it.
 _COVERAGES = (0.9, 0.95, 0.99, 0.999)
-_RISKS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2)
+RISKS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2)
 # More rows than this would not change the sizes of prediction sets visibly.
 _MOST_ROWS = 50_000
 
@@ -51,7 +52,7 @@ class Automation:
     decision : the rule; chosen on these rows, unless the caller brought one that was chosen on others
     rows : confidence and correctness of each row of the page
     accepted : for each row, whether the rule accepts the answer
-    curve : the share that can be accepted at each risk
+    curve : the share of these rows that can be accepted at each risk; None if the thresholds are not known
     set_coverage : requested coverage of the prediction sets: the first of 90, 95, 99, 99.9 % above the accuracy
     sets : prediction sets made on a random half of the rows and measured on the other; None for fewer than 40 rows
     """
@@ -60,7 +61,7 @@ class Automation:
     decision: Decision
     rows: RowScores
     accepted: NDArray[np.bool_]
-    curve: RiskCurve
+    curve: RiskCurve | None
     set_coverage: float
     sets: SetReport | None
 
@@ -95,12 +96,14 @@ def automation(
     risk: float,
     *,
     decision: Decision | None = None,
+    curve: RiskCurve | None = None,
     groups: NDArray[Any] | None = None,
     seed: int = 0,
 ) -> Automation:
     """Apply a rule to the test rows, or search one there, and build prediction sets.
 
-    `groups` are those of a `decision` that has a threshold for each group.
+    `decision` and `curve` come from other rows: their thresholds are applied to these rows. `groups` are those of a
+    decision that has a threshold for each group.
     """
     rows, graded, labels = comparison.samples[method], comparison.graded, comparison.test_labels
     probs = comparison.probabilities(method)
@@ -110,7 +113,10 @@ def automation(
     chosen = decide(probs, truth, risk, CONFIDENCE, confidences=confidences) if decision is None else decision
     own = groups if chosen.rule.groups else None
     accepted = chosen.accept(probs, None if graded else rows.confidence, own)
-    curve = risk_curve(probs, truth, _RISKS, CONFIDENCE, confidences=confidences)
+    if curve is not None:
+        curve = _applied(curve, rows.confidence)
+    elif decision is None:
+        curve = risk_curve(probs, truth, RISKS, CONFIDENCE, confidences=confidences)
     accuracy = float(comparison.samples[comparison.methods[0]].correct.mean())
     coverage = next((share for share in _COVERAGES if share > accuracy), _COVERAGES[-1])
     order = np.random.default_rng(seed).permutation(len(labels))[:_MOST_ROWS]
@@ -122,6 +128,14 @@ def automation(
             sets = prediction_sets(probs[first], labels[first], coverage, at_least_one=True)
         report = evaluate_sets(sets, probs[second], labels[second])
     return Automation(method, chosen, rows, accepted, curve, coverage, report)
+
+
+def _applied(curve: RiskCurve, confidence: NDArray[np.float64]) -> RiskCurve:
+    """Return the curve with the shares that its thresholds accept among other rows."""
+    n = len(confidence)
+    counts = [int((confidence >= threshold).sum()) for threshold in curve.thresholds]
+    intervals = tuple(share_interval(count, n, CONFIDENCE) for count in counts)
+    return replace(curve, coverage=tuple(count / n for count in counts), intervals=intervals)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from recal.collecting.models.base import Model, as_model
 from recal.collecting.pilot import Picked, read_finished, run_pilot
 from recal.collecting.predictions import passes_of
 from recal.comparison import compare_probs
-from recal.decisions import decide_each, profile
+from recal.decisions import RiskCurve, decide_each, profile, risk_curve
 from recal.decisions.guarantee import crossfitted_answers
 from recal.decisions.rule import check_share
 from recal.decisions.watching.profile import log_softmax
@@ -46,7 +46,7 @@ from recal.maps.replay import calibrated_probs
 from recal.metrics import evaluate
 from recal.plan import Plan
 from recal.reporting import report
-from recal.reporting.verdict import answer_change
+from recal.reporting.verdict import RISKS, answer_change
 from recal.saving.saved import save
 from recal.schema import Seed, check
 from recal.transforms import Transform
@@ -189,7 +189,7 @@ def calibrate(
     n_passes = adapter.n_answered - before if how.get("engine", "local") == "local" else None
     result = _judged(fitted, deciding, checking, risk, confidence, sizes, cross_fit, folder, random_state, n_passes)
     facts = {"Model": _name(model), "Data": _name(inputs), "Date": today(), **(about or {})}
-    _write(result, checking, title, command, facts, random_state)
+    _write(result, checking, _curves(deciding, confidence), title, command, facts, random_state)
     key.write(stores, candidates)
     return result
 
@@ -226,7 +226,8 @@ def calibrate_views(
     folder.mkdir(parents=True, exist_ok=True)
     deciding, checking = (_Answers(views[rows], *fitted.predict_both(views[rows])) for rows in parts[1:])
     result = _judged(fitted, deciding, checking, risk, confidence, sizes, False, folder, random_state)
-    _write(result, checking, title, command, {"Date": today(), **(about or {})}, random_state)
+    curves = _curves(deciding, confidence)
+    _write(result, checking, curves, title, command, {"Date": today(), **(about or {})}, random_state)
     return result
 
 
@@ -450,8 +451,24 @@ def _judged(
     )
 
 
+def _curves(deciding: _Answers, confidence: float) -> dict[str, RiskCurve]:
+    """Return the thresholds at every risk of the page, before and after, from the inputs that choose the rule."""
+    labels = deciding.views.labels
+    assert labels is not None
+    return {
+        "before": risk_curve(calibrated_probs(Plan(), deciding.views), labels, RISKS, confidence),
+        "after": risk_curve(deciding.probs, labels, RISKS, confidence, confidences=deciding.sure),
+    }
+
+
 def _write(
-    result: CalibrationResult, checking: _Answers, title: str, command: str, about: Mapping[str, str], seed: int
+    result: CalibrationResult,
+    checking: _Answers,
+    curves: Mapping[str, RiskCurve],
+    title: str,
+    command: str,
+    about: Mapping[str, str],
+    seed: int,
 ) -> None:
     """Write the page and the summary, and the calibration last: a folder that has it is complete."""
     views = checking.views
@@ -476,6 +493,7 @@ def _write(
         command=command,
         risk=result.decision.risk,
         decisions={"before": result.decision_before, "after": result.decision},
+        curves=curves,
         change=result.change,
         profile=getattr(result.calibrator, "profile_", None),
         groups=checking.groups,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recal.comparison import compare_probs, judge, recommend
-from recal.decisions import decide
+from recal.decisions import decide, risk_curve
 from recal.metrics import CalibrationTest, ece
 from recal.reporting.expected_errors import calibrated_range, threshold_table
 from recal.reporting.verdict import advice, answer_change, automation, best_change, headline, shown_first, verdict
@@ -238,6 +238,11 @@ def test_a_rule_chosen_elsewhere_is_applied_to_the_rows_of_the_page():
     assert one.n_accepted == accepted.sum()
     assert one.n_errors == (probs[2000:].argmax(1) != y[2000:])[accepted].sum()
     assert one.decision is rule
+    assert one.curve is None, "these rows alone would tell something else"
+    curve = risk_curve(probs[:2000], y[:2000], (0.05, 0.1))
+    applied = automation(result, "given", 0.1, decision=rule, curve=curve).curve
+    assert applied.coverage == tuple((probs[2000:].max(1) >= threshold).mean() for threshold in curve.thresholds)
+    assert applied.coverage[1] == one.share, "headline and curve say the same"
 
 
 def test_the_gain_of_changed_answers_is_told_where_it_is_clear():
