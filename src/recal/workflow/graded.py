@@ -16,13 +16,14 @@ from recal.answers.tables import Columns, read_table, write_with_columns
 from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
 from recal.comparison import compare_probs
-from recal.decisions import Decision, decide
+from recal.decisions import Decision, decide, risk_curve
 from recal.decisions.rule import check_share
 from recal.errors import InputError
 from recal.files.atomic import replacing
 from recal.maps.signals import LOG_ODDS
 from recal.metrics import Evaluation, evaluate
 from recal.reporting import report
+from recal.reporting.verdict import RISKS
 from recal.saving.saved import save
 from recal.workflow.job import split, today
 from recal.workflow.result import CALIBRATION, PAGE, SUMMARY
@@ -94,8 +95,9 @@ class GradedResult:
         risk = f"{100 * self.decision.risk:g} %"
         if self.decision.possible:
             told.append(
-                f"{self.decision.coverage:.1%} of the answers can be automated with at most {risk} errors. Check on "
-                f"the {n_checked:,}: {self.n_accepted:,} accepted, {self.n_errors:,} wrong."
+                f"{self.n_accepted / n_checked:.1%} of the answers can be automated with at most {risk} errors: "
+                f"{self.n_accepted:,} of the {n_checked:,} checking answers accepted, {self.n_errors:,} wrong. The "
+                f"threshold was chosen on {self.sizes[1]:,} other answers."
             )
         else:
             told.append(str(self.decision))
@@ -173,10 +175,34 @@ def calibrate_table(
         _broken(decision, sure[parts[1]], right[parts[1]] > 0.5, None if groups is None else groups[parts[1]]),
         Path(out),
     )
-    _write(
-        result, sure[checked], None if before is None else before[checked], graded, path, title, command, random_state
+    # The page applies the rules of the deciding answers to the checking answers, as the lines above do.
+    own_rows = None if own is None else own[parts[1]]
+    chosen_on = {"after": sure} if before is None else {"before": before, "after": sure}
+    truth = right[parts[1]] > 0.5
+    decisions = {
+        name: decision if name == "after" else decide(values[parts[1]], truth, risk, confidence, groups=own_rows)
+        for name, values in chosen_on.items()
+    }
+    curves = {name: risk_curve(values[parts[1]], truth, RISKS, confidence) for name, values in chosen_on.items()}
+    report(
+        compare_probs({name: values[checked] for name, values in chosen_on.items()}, graded, random_state=random_state),
+        _prepared(result.folder) / PAGE,
+        title=title,
+        about={"Data": os.fspath(path), "Date": today()},
+        rows="checking answers",
+        command=command,
+        risk=risk,
+        decisions=decisions,
+        curves=curves,
+        groups=None if groups is None else {str(group): groups[checked]},
     )
+    _write(result)
     return result
+
+
+def _prepared(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _grades(path: Any, columns: Columns, correct: str) -> Vector:
@@ -241,30 +267,8 @@ def _broken(decision: Decision, sure: Vector, right: NDArray[np.bool_], groups: 
     return tuple(str(one.name) for one in decision.by_group(sure, right, groups) if one.broken)
 
 
-def _write(
-    result: GradedResult,
-    sure: Vector,
-    before: Vector | None,
-    right: NDArray[np.bool_],
-    path: Any,
-    title: str,
-    command: str,
-    seed: int,
-) -> None:
-    """Write the page and the summary, and the calibration last: a folder that has it is complete."""
-    named = {"after": sure} if before is None else {"before": before, "after": sure}
-    compared = compare_probs(named, right, random_state=seed)
-    result.folder.mkdir(parents=True, exist_ok=True)
-    about = {"Data": os.fspath(path), "Date": today()}
-    report(
-        compared,
-        result.folder / PAGE,
-        title=title,
-        about=about,
-        rows="checking answers",
-        command=command,
-        risk=result.decision.risk,
-    )
+def _write(result: GradedResult) -> None:
+    """Write the summary, and the calibration last: a folder that has it is complete."""
     with replacing(result.folder / SUMMARY) as file:
         file.write((json.dumps(result.to_dict(), indent=2) + "\n").encode())
     save(result.calibrator, result.folder / CALIBRATION)

@@ -455,9 +455,10 @@ def _curves(deciding: _Answers, confidence: float) -> dict[str, RiskCurve]:
     """Return the thresholds at every risk of the page, before and after, from the inputs that choose the rule."""
     labels = deciding.views.labels
     assert labels is not None
+    options: dict[str, Any] = {"confidence": confidence, "clusters": deciding.clusters}
     return {
-        "before": risk_curve(calibrated_probs(Plan(), deciding.views), labels, RISKS, confidence),
-        "after": risk_curve(deciding.probs, labels, RISKS, confidence, confidences=deciding.sure),
+        "before": risk_curve(calibrated_probs(Plan(), deciding.views), labels, RISKS, **options),
+        "after": risk_curve(deciding.probs, labels, RISKS, confidences=deciding.confidences, **options),
     }
 
 

@@ -49,6 +49,9 @@ def test_a_table_is_calibrated_and_applied_in_two_commands(place, capsys):
     assert summary["signals"] == ["judge", "kind", "stated", "subject"]
     assert summary["parts"] == {"fit": 600, "decide": 360, "check": 240}
     assert summary["after"]["ece"] < summary["before"]["ece"]
+    page = (place / "out" / "report.html").read_text()
+    assert f"{100 * summary['checked']['accepted'] / 240:.1f}\u00a0% of the answers can be automated" in page
+    assert "The threshold was chosen on 360 other inputs." in page
     for name in ("accepted.csv", "accepted.parquet", "accepted.jsonl"):
         assert run(["apply", str(place / "out"), str(place / "new.csv"), "--out", str(place / name)]) == 0
     assert "answers with their confidence written to" in capsys.readouterr().out
