@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from recal.checks import looks_like_probabilities
 from recal.errors import InputError, MissingExtraError
 from recal.export.calibration import Calibration, calibration_of
@@ -51,18 +53,21 @@ class CalibrationLayer(torch.nn.Module):
 
     def both(self, logits: Tensor, transformed: Tensor) -> tuple[Tensor, Tensor]:
         """Return calibrated logits, and the confidence in each prediction, (n,): its probability before any guard."""
-        plain = is_plain(logits) and is_plain(transformed) and logits.dtype in _PLAIN_DTYPES
-        # NaN in must be NaN out, which compiled loops do not promise.
-        if plain and len(logits) and bool(logits.isfinite().all()) and bool(transformed.isfinite().all()):
-            views = list(transformed.detach().numpy())
-            answers = self.calibration.answer(logits.detach().numpy(), views)
-            return _as_logits(torch.from_numpy(answers[0]), logits), torch.from_numpy(answers[1])
+        if is_plain(logits) and is_plain(transformed) and logits.dtype in _PLAIN_DTYPES and len(logits):
+            rows, views = logits.detach().numpy(), transformed.detach().numpy()
+            # NaN in must be NaN out, which compiled loops do not promise.
+            if np.isfinite(rows).all() and np.isfinite(views).all():
+                probs, confidence = self.calibration.answer(rows, list(views))
+                logs = np.log(probs)
+                logs -= logs.max(axis=1, keepdims=True)
+                return torch.from_numpy(logs).to(_dtype(logits)), torch.from_numpy(confidence)
         return self.by_torch(logits, transformed)
 
     def by_torch(self, logits: Tensor, transformed: Tensor) -> tuple[Tensor, Tensor]:
         """Do the same by torch operations alone."""
         probs, confidence = self.calibration.answer(logits, list(transformed.unbind(0)))
-        return _as_logits(probs, logits), confidence
+        logs = probs.log()
+        return (logs - logs.amax(1, keepdim=True)).to(_dtype(logits)), confidence
 
     def needs_views(self, logits: Tensor) -> Tensor:
         """Return for each sample whether its views must be computed, (n,)."""
@@ -72,11 +77,9 @@ class CalibrationLayer(torch.nn.Module):
         return needed
 
 
-def _as_logits(probs: Tensor, logits: Tensor) -> Tensor:
-    """Return logarithms, the largest of each row at 0, in float64 for float64 logits and in float32 for others."""
-    logs = probs.log()
-    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    return (logs - logs.amax(1, keepdim=True)).to(dtype)
+def _dtype(logits: Tensor) -> torch.dtype:
+    """Calibrated logits are float64 if the model's are, and float32 otherwise."""
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
 class _Tally:

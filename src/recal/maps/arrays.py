@@ -6,7 +6,7 @@ batch. Large numpy arrays go to compiled loops where these are clearly faster; `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,16 @@ def at(z: Array, columns: Array) -> Array:
 def take_along(x: Array, places: Array, axis: int) -> Array:
     """Return take_along_axis; torch's own version would fix the number of rows of an exported program."""
     return x.gather(axis, places) if hasattr(x, "gather") else namespace(x).take_along_axis(x, places, axis=axis)
+
+
+def repeated(z: Array, count: int, step: Callable[[Array, Array], Array], state: Array) -> Array:
+    """Apply state = step(number, state) for each number, an array of shape (1,); a tracer writes it as one loop."""
+    xp = namespace(z)
+    if hasattr(xp, "repeated"):
+        return xp.repeated(count, step, state)
+    for number in range(count):
+        state = step(indices(z, [number]), state)
+    return state
 
 
 def is_at(z: Array, columns: Array) -> Array:

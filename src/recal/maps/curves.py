@@ -19,6 +19,7 @@ from recal.maps.arrays import (
     look_up_table,
     normalise,
     put,
+    repeated,
     sigmoid,
     softmax,
     softplus,
@@ -244,11 +245,16 @@ def _drawn_together(drops: Array, here: Array, most: Array) -> Array:
     The largest drop of a row is 0; the prediction, which is `here`, has no part in it.
     """
     xp = namespace(drops)
-    low, high, none = xp.zeros_like(most), xp.ones_like(most), xp.zeros_like(drops)
-    for _ in range(_HALVINGS):
+    none = xp.zeros_like(drops)
+
+    def halve(number: Array, ends: Array) -> Array:
+        low, high = ends[:, :1], ends[:, 1:]
         middle = (low + high) / 2.0
         weights = xp.where(here, none, xp.exp(drops * middle))
         crowded = 1.0 / xp.sum(weights, axis=1, keepdims=True) > most
-        low, high = xp.where(crowded, low, middle), xp.where(crowded, middle, high)
+        return xp.concat([xp.where(crowded, low, middle), xp.where(crowded, middle, high)], axis=1)
+
+    ends = xp.concat([xp.zeros_like(most), xp.ones_like(most)], axis=1)
+    low = repeated(drops, _HALVINGS, halve, ends)[:, :1]
     weights = xp.where(here, none, xp.exp(drops * low))
     return weights / xp.sum(weights, axis=1, keepdims=True)

@@ -9,7 +9,7 @@ that samples fall into the same groups to the last bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.engine.reference import SCALE_RANGE, Program, Rule, replayed
-from recal.maps.arrays import take_along
+from recal.maps.arrays import repeated, take_along
 from recal.maps.base import Array, Views, indices, like, namespace
 from recal.maps.scaling import scaled_softmax
 
@@ -56,7 +56,7 @@ def _scales(program: Program, start: float, finish: float, rule: Rule, z: Array,
         factors = rows.factors(number, xp.take(scales, pair, axis=0) * xp.take(laid, pair, axis=0))
         return xp.where(rows.touches(pair), xp.clip(scales * factors, *SCALE_RANGE), scales)
 
-    scales = _repeated(z, len(program[0]), step, begun)[0, 0, :]
+    scales = repeated(z, len(program[0]), step, begun)[0, 0, :]
     return xp.expand_dims(xp.clip(scales * finish, *SCALE_RANGE), axis=1)
 
 
@@ -77,7 +77,7 @@ def _floored_rows(program: Program, start: float, finish: float, rule: Rule, z: 
         return xp.where(rows.touches(pair), rescaled(state, factors), state)
 
     state = rescaled(rescaled(rows.drops, 1.0), start)
-    return rescaled(_repeated(z, len(program[0]), step, state), finish)[0, :, :]
+    return rescaled(repeated(z, len(program[0]), step, state), finish)[0, :, :]
 
 
 class _Stack:
@@ -140,16 +140,6 @@ class _Stack:
             return value - rival - xp.log(xp.sum(xp.exp(others - rival), axis=1, keepdims=True))
         value, total = _sum32(xp.astype(xp.exp(laid), xp.float32), self.n_classes)
         return value / total
-
-
-def _repeated(z: Array, count: int, step: Callable[[Array, Array], Array], state: Array) -> Array:
-    """Apply state = step(number, state) for each number, an array of shape (1,); a tracer writes it as one loop."""
-    xp = namespace(z)
-    if hasattr(xp, "repeated"):
-        return xp.repeated(count, step, state)
-    for number in range(count):
-        state = step(indices(z, [number]), state)
-    return state
 
 
 def _parts(x: Array, sizes: Sequence[int]) -> list[Array]:
