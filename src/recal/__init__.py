@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
-from warnings import warn
 
-__version__ = "1.0.0rc1"
+__version__ = "1.0.0"
 
 # Each public name with the module that defines it.
 _HOMES = {
@@ -48,38 +47,16 @@ _HOMES = {
 _MODULES = ("answers", "calibrators", "collecting", "decisions", "errors", "metrics", "transforms")
 __all__ = [*_HOMES, *_MODULES]
 
-# Public names of 1.0.0rc1 that are no longer here; they work until 1.1.
-_MOVED = {
-    "calibrators": "LearnedAggregation BayesianBinning BetaCalibration ConsistencyCalibration DirichletCalibration "
-    "EnsembleTemperatureScaling GaussianProcessCalibration HistogramBinning IsotonicCalibration IsotonicMulticlass "
-    "IsotonicOneVsAll MatrixScaling MutualInformationBinning MATTA OrderPreserving PlattScaling SplineCalibration "
-    "StructuredMatrixScaling StructuredVectorScaling VATTA VectorScaling ViewAveraging",
-    "comparison": "Comparison",
-    "decisions": "Decision PredictionSets",
-    "errors": "ConvergenceWarning DoubtfulLabelsWarning FewSamplesWarning FileError InputError MissingExtraError "
-    "NotFittedError RecalError",
-}
-
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     elif name in _MODULES:
-        found = import_module(f"{__name__}.{name}")
+        value = import_module(f"{__name__}.{name}")
     else:
-        return _moved(name)
-    globals()[name] = found
-    return found
-
-
-def _moved(name: str) -> Any:
-    for room, names in _MOVED.items():
-        if name in names.split():
-            moved = f"recal.{name} has moved: write `from recal.{room} import {name}`."
-            told = f"{moved} The old name will be removed in version 1.1."
-            warn(told, DeprecationWarning, stacklevel=3)
-            return getattr(import_module(f"{__name__}.{room}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

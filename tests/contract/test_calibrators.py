@@ -134,6 +134,16 @@ def test_parameters_of_the_wrong_kind_are_refused_by_name(method):
 
 
 @every
+def test_underflow_does_no_harm_where_numpy_raises(method):
+    logits, labels = draw(60, 3)
+    quick = {"epochs": 3} if "epochs" in inspect.signature(method).parameters else {}
+    with np.errstate(all="raise"):
+        model = method(**quick).fit(make_views(400.0 * logits, labels))
+        probs = model.predict_proba(make_views(400.0 * logits[:5]))
+    assert_probabilities(probs, (5, 3))
+
+
+@every
 def test_clone_and_params(method):
     original = fitted(method)
     copy = clone(original)

@@ -150,6 +150,7 @@ class Calibrator(Estimator, ABC):
     preprocessing_: Any
     group_offsets_: GroupOffsets
 
+    @np.errstate(under="ignore")  # exponentials of classes far below the largest
     def fit(
         self,
         X: Views | ArrayLike,
@@ -249,6 +250,7 @@ class Calibrator(Estimator, ABC):
         """
         return self.predict_both(X, groups)[1]
 
+    @np.errstate(under="ignore")
     def predict_both(
         self, X: Views | ArrayLike, groups: ArrayLike | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
