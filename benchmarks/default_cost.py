@@ -22,6 +22,7 @@ from benchmarks.ratios import Ratio, table
 from recal import AutoCalibration, ReCal, Views, ViewStacking
 from recal.calibrators import CalibrationEnsemble
 from recal.calibrators.ensemble_fit import READS, family_of, fit_members, log_probs, member_names
+from recal.maps.mixture import Mixture
 
 PART = "The default beside the sum of one fit of each member"
 SIZES = ((5_000, 10), (3_000, 140), (5_000, 1_000))
@@ -90,8 +91,10 @@ def answers() -> list[Ratio]:
     logits, labels, asked = logits[:5_000], labels[:5_000], logits[5_000:]
     ensemble = CalibrationEnsemble(answers="free").fit(logits, labels)
     names = member_names(10)[:6]
-    ensemble.members_ = fit_members(names, logits, labels)
-    ensemble.weights_ = dict.fromkeys(names, 1 / len(names))
+    members = fit_members(names, logits, labels)
+    reads = np.full(len(members), -1)
+    maps = tuple(members[name].map_ for name in members)
+    ensemble.map_ = Mixture(tuple(members), maps, np.full(len(members), 1 / len(members)), reads)
     widths = ((3, 16, 1), (16, 16, 1), (16, 16, 1), (16, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1))
     layers = [
         layer

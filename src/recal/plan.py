@@ -266,9 +266,11 @@ class Plan(Map):
             raise InputError("This plan is part of an ensemble of calibrators", remedy="Use the ensemble itself")
         return self.blended(z, views)
 
-    def compiled(self, z: Array, views: Views) -> tuple[Array, Array]:
-        from recal.maps.replay import calibrate_arrays
+    def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
+        from recal.maps.replay import calibrate_arrays, is_small
 
+        if is_small(self, z):
+            return None
         probs = calibrate_arrays(self, z, np.asarray(views))
         return probs, probs.max(axis=1)
 

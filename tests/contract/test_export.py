@@ -148,21 +148,18 @@ def test_a_method_of_ones_own_is_exported_if_it_has_a_map() -> None:
         """Somebody's own."""
 
     class Plain(Calibrator):
-        """A method that says only how it predicts."""
+        """A method without a map."""
 
         short_name, keeps_accuracy = "plain", False
 
         def _fit(self, views: Views, labels: Any) -> None: ...
-
-        def _predict_proba(self, views: Views) -> np.ndarray:
-            return np.full(views.logits.shape, 1.0 / views.n_classes)
 
     views = problem(3)
     logits, mine = np.array(views.logits), Mine().fit(views[:400])
     written = by_onnx(session_of(mine, 3), logits, np.zeros((0, *logits.shape)))[0]
     np.testing.assert_allclose(written, mine.predict_proba(views), rtol=0, atol=1e-6)
     with pytest.raises(InputError, match="Plain has no map_"):
-        calibration_of(Plain().fit(views[:400]))
+        Plain().fit(views[:400])
 
 
 def test_another_number_of_classes_is_refused() -> None:

@@ -186,11 +186,6 @@ def test_the_stub_says_what_the_list_says(package):
         assert getattr(module, name) is (defining if home == f"recal.{name}" else getattr(defining, name))
 
 
-def test_a_name_that_moved_says_where_it_is():
-    with pytest.warns(DeprecationWarning, match="from recal.calibrators import VectorScaling"):
-        assert recal.VectorScaling is recal.calibrators.VectorScaling
-
-
 def test_without_stubs_everything_loads(tmp_path):
     """As in an archive or a frozen program: `.pyi` files are for type checkers alone."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyi")

@@ -19,9 +19,7 @@ from recal.views import Views
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 
-LATER = ("recal", "stack", "ensemble", "auto")
-MAPPED = [method for method in CALIBRATORS if method.short_name not in LATER]
-every = pytest.mark.parametrize("method", MAPPED, ids=lambda method: method.short_name)
+every = pytest.mark.parametrize("method", CALIBRATORS, ids=lambda method: method.short_name)
 
 
 @cache

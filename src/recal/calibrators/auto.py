@@ -18,9 +18,8 @@ from recal.calibrators.view_choice import LossGain
 from recal.checks import Labels
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.base import Map
-from recal.plan import Answers
+from recal.plan import Answers, Plan
 from recal.schema import RandomState
-from recal.transforms import Transform
 from recal.views import Views
 
 Vector = NDArray[np.float64]
@@ -123,30 +122,25 @@ class AutoCalibration(Calibrator):
             if trial.wins:
                 chosen, self.reason_ = trial.method, trial.sentence
                 chosen._fit(views, labels)
-        vars(self).pop("plan_", None)  # of an earlier fit
         self.choice_, self.calibrator_ = chosen.short_name, chosen
-        if hasattr(chosen, "plan_"):
-            self.plan_ = chosen.plan_
 
     def _check_state(self, n_classes: int) -> None:
         inner = getattr(self, "calibrator_", None)
         if not isinstance(inner, Calibrator) or getattr(self, "choice_", None) != inner.short_name:
             raise InputError("must be the method that `choice_` names", argument="calibrator_")
         inner.check_state()
-        if len(inner.classes_) != n_classes or getattr(self, "plan_", None) != getattr(inner, "plan_", None):
-            raise InputError("must have the classes and the plan of its `calibrator_`", subject="AutoCalibration")
+        if len(inner.classes_) != n_classes:
+            raise InputError("must have the classes of its `calibrator_`", subject="AutoCalibration")
+
+    @property
+    def plan_(self) -> Plan:
+        """The plan of the method, if it has one."""
+        return self.calibrator_.plan_  # type: ignore[attr-defined]
 
     @property
     def map_(self) -> Map:  # type: ignore[override]
         """The map of the method that was chosen."""
         return self.calibrator_.map_
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return self.calibrator_._predict_proba(views)
-
-    def needed_transforms(self) -> tuple[Transform, ...]:
-        self._check_fitted()
-        return self.calibrator_.needed_transforms()
 
 
 def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Calibrator, str]:

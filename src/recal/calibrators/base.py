@@ -1,24 +1,20 @@
-"""The contract of every calibrator. A new method is one file that fills three methods, and one line in the family.
+"""The contract of every calibrator. A new method is one map, one file with two methods, and one line in the family.
 
 class MyMethod(Calibrator):
     short_name = "mine"            # its name on the command line
     keeps_accuracy = True          # whether predict() can never differ from the model's own answer
 
-    def __init__(self, penalty=1.0):      # stores, nothing else: scikit-learn's clone relies on it
+    def __init__(self, *, penalty: Strength = 1.0):    # stores, nothing else; the annotation says what is allowed
         self.penalty = penalty
 
-    def _fit(self, views, labels):        # set fitted state in attributes that end in "_"
-        ...
-
-    def _predict_proba(self, views):      # (n_samples, n_classes) float64, rows sum to 1; underflow is corrected,
-        ...                               # and where the method has the option `answers`, answers are kept for it
+    def _fit(self, views, labels):
+        self.map_ = ...            # a map (`recal.maps`), which predicts; other fitted attributes end in "_"
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self, cast
 
@@ -39,13 +35,12 @@ from recal.checks import (
     is_single_column,
     looks_like_probabilities,
 )
-from recal.engine.reference import keep_answers
 from recal.engine.same_rows import kept_hashes, row_hashes, sampled_rows, seen_among
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Array, Map, is_array, namespace, wide
 from recal.maps.group_offsets import GroupOffsets
-from recal.maps.guard import answer, bounded, lift_answers
-from recal.plan import Answers, Plan
+from recal.maps.guard import answer
+from recal.plan import Answers
 from recal.schema import check, check_parameters, field_kinds
 from recal.transforms import Transform
 from recal.views import Views
@@ -56,6 +51,8 @@ State = dict[str, Any]
 
 # How many values, and rows, are answered for at a time: enough that Python's part in it does not show.
 _PART_VALUES, _PART_ROWS = 131_072, 256
+# The same for views on disk, where each read has a cost.
+_DISK_VALUES, _DISK_ROWS = 4_000_000, 8_000
 _COLLECT = Remedy("Use `collect` with a pool", typed="Make them with recal collect --pool")
 
 _NO_HASHES = np.empty(0, np.uint64)
@@ -136,9 +133,6 @@ class Calibrator(Estimator, ABC):
     reads_views: ClassVar[bool] = False
     """Whether views are of use to a fit that can do without; whoever collects for it should bring some."""
 
-    in_parts: ClassVar[bool] = True
-    """Whether a large array is answered some rows at a time; False where a method reads it row by row by itself."""
-
     map_: Map
     classes_: NDArray[Any]
     n_fitted_: int
@@ -207,6 +201,8 @@ class Calibrator(Estimator, ABC):
             counted, counted_labels, weights = _counted(views, labels, sample_weight)
             self._fit_weighted(counted, counted_labels, weights)
             n_fitted = len(weights) if self.takes_weights else int(weights.sum())
+        if not isinstance(getattr(self, "map_", None), Map):
+            raise InputError(f"{type(self).__name__} has no map_ after its fit", remedy="Set map_ in _fit to a Map")
         self.classes_ = columns
         self.n_fitted_ = n_fitted
         self.row_hashes_ = kept_hashes(views.logits)
@@ -268,9 +264,8 @@ class Calibrator(Estimator, ABC):
         if is_array(X):
             return self._answer_array(X)
         views = as_views(X, needs_views=False, method=type(self).__name__)
-        plan = getattr(self, "plan_", None)
-        # A plan with a gate needs no views for samples that are sure enough.
-        if self.needed_transforms() and (plan is None or plan.needs_views(views.logits).any()):
+        # With a gate, confident samples need no views.
+        if self.map_.transforms and not views.transforms and self.map_.needs_views(views.logits).any():
             views = as_views(X, needs_views=True, method=type(self).__name__)
         return self._answer_in_parts(views)
 
@@ -306,10 +301,12 @@ class Calibrator(Estimator, ABC):
         return seen_among(views.logits, getattr(self, "row_hashes_", _NO_HASHES), getattr(self, "n_fitted_", 0))[1]
 
     def _answer_in_parts(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Answer for some rows after the others: what a method makes on its way then stays in the processor's cache."""
+        """Answer for a few rows at a time: intermediate arrays then stay in the cache, and what is on disk on disk."""
         n, k = views.n_samples, views.n_classes
-        in_parts = self.map_.in_parts if "map_" in vars(self) else self.in_parts
-        count = min(n * k // _PART_VALUES, n // _PART_ROWS) if views.in_memory and in_parts else 1
+        if not views.in_memory:
+            count = max(n * k // _DISK_VALUES, n // _DISK_ROWS)
+        else:
+            count = min(n * k // _PART_VALUES, n // _PART_ROWS) if self.map_.in_parts else 1
         if count < 2:
             return self._answer(views)
         probs, confidence = np.empty((n, k)), np.empty(n)
@@ -318,17 +315,40 @@ class Calibrator(Estimator, ABC):
         return probs, confidence
 
     def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        if "map_" in vars(self):
-            return answer(self.map_, views.logits, self._view_logits(views), kept=self.keeps_accuracy)
-        own = self._predict_proba(views)
-        if not self.keeps_accuracy:
-            probs = bounded(own)
-            return probs, probs.max(axis=1)
-        top = np.argmax(views.logits, axis=1)
-        # Methods that may change answers are bent back by the guard; the others need no more than a tie broken.
-        guarded = hasattr(self, "answers")
-        probs = lift_answers(bounded(keep_answers(own, top) if guarded else own), top[:, None])
-        return probs, bounded(own[np.arange(len(own)), top]) if guarded else probs.max(axis=1)
+        fitted, kept = self.map_, self.keeps_accuracy
+        if not fitted.transforms:
+            return answer(fitted, views.logits, kept=kept)
+        probs, confidence = np.empty((views.n_samples, views.n_classes)), np.empty(views.n_samples)
+        for rows, logits, others in self._by_need(views):
+            probs[rows], confidence[rows] = answer(fitted, logits, others, kept=kept)
+        return probs, confidence
+
+    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
+        """Return the map's own probabilities, before predictions are kept."""
+        probs = np.empty((views.n_samples, views.n_classes))
+        for rows, logits, others in self._by_need(views):
+            probs[rows] = self.map_.probs(wide(logits), [wide(view) for view in others])
+        return probs
+
+    def _by_need(self, views: Views) -> Iterator[tuple[Any, Floats, list[Floats]]]:
+        """Yield the rows that need no views, then the others: which they are, their logits and those of their views."""
+        needed = self.map_.needs_views(views.logits)
+        if needed.all() or not needed.any():
+            yield slice(None), views.logits, self._view_logits(views) if needed.any() else []
+            return
+        for rows in (np.flatnonzero(~needed), np.flatnonzero(needed)):
+            part = views[rows]
+            yield rows, part.logits, self._view_logits(part) if needed[rows[0]] else []
+
+    def _view_logits(self, views: Views) -> list[Floats]:
+        """Return the logits of the views that the map reads."""
+        missing = [str(transform) for transform in self.map_.transforms if not views.holds(transform)]
+        if missing:
+            raise InputError(
+                f"The plan needs logits of {', '.join(missing)}, which these views do not hold. "
+                "Collect them with pool=plan.transforms."
+            )
+        return [views.transformed(transform) for transform in self.map_.transforms]
 
     def predict(self, X: Views | ArrayLike) -> NDArray[Any]:
         """Return the most probable class of each sample."""
@@ -376,16 +396,9 @@ class Calibrator(Estimator, ABC):
         return self.decision_
 
     def needed_transforms(self) -> tuple[Transform, ...]:
-        """Return the transformations whose logits `predict_proba` reads: no others need be computed for new inputs.
-
-        They are those of the plan, where the fit made one, and otherwise those named in `transforms_`.
-        """
+        """Return the transformations whose logits `predict_proba` reads: no others need be computed for new inputs."""
         self._check_fitted()
-        if "map_" in vars(self):
-            return self.map_.transforms
-        if isinstance(plan := getattr(self, "plan_", None), Plan):
-            return plan.transforms
-        return ()
+        return self.map_.transforms
 
     @property
     def transforms_(self) -> list[str]:
@@ -413,18 +426,6 @@ class Calibrator(Estimator, ABC):
         1e-5 of the least loss.
         """
         self._fit(views, labels)
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        """Return the map's own probabilities, before predictions are kept."""
-        return self.map_.probs(wide(views.logits), [wide(view) for view in self._view_logits(views)])
-
-    def _view_logits(self, views: Views) -> list[Floats]:
-        """Return the logits of the views that the map reads."""
-        return [views.transformed(transform) for transform in self.map_.transforms]
-
-    def _repr_html_(self) -> str:
-        # By name, because reporting reads calibrators and imports go one way.
-        return str(import_module("recal.reporting.notebook").calibrator_html(self))
 
     def state(self) -> State:
         """Return the fitted state as arrays and plain JSON values, all that a file needs."""
@@ -457,11 +458,10 @@ class Calibrator(Estimator, ABC):
             hashes = getattr(self, name, _NO_HASHES)  # members of an ensemble have none
             if not isinstance(hashes, np.ndarray) or hashes.ndim != 1 or hashes.dtype != np.uint64:
                 raise InputError("must be a list of hashes", argument=name)
-        if "map_" in vars(self):
-            self.map_.check_classes(len(classes))
-        elif type(self)._predict_proba is Calibrator._predict_proba:
-            raise InputError("is missing", argument="map_")
         self._check_state(len(classes))
+        if not isinstance(getattr(self, "map_", None), Map):
+            raise InputError("is missing", argument="map_")
+        self.map_.check_classes(len(classes))
 
     def _check_state(self, n_classes: int) -> None:
         """Refuse parts of this method's own that do not belong together."""

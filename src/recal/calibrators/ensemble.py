@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +12,20 @@ from recal.calibrators.ensemble_fit import (
     READS,
     Evidence,
     FittedEnsemble,
-    Members,
     Options,
     are_whole,
     family_of,
     fit_ensemble,
-    mixture_probs,
     needed_for,
 )
 from recal.calibrators.stacking import Gate, report_of
 from recal.calibrators.view_choice import LossGain
-from recal.checks import Floats, Labels
+from recal.checks import Labels
 from recal.errors import InputError
+from recal.maps.base import Map
 from recal.maps.mixture import Mixture
-from recal.maps.replay import calibrated_probs
 from recal.plan import Answers, Plan, check_plan
-from recal.schema import RandomState, Size
+from recal.schema import Instance, RandomState, Size, check
 from recal.transforms.base import shown
 from recal.views import Views
 
@@ -68,8 +66,8 @@ class CalibrationEnsemble(Calibrator):
     ----------
     weights_ : dict of str to float
         The weight of each member in use, the largest first.
-    members_ : dict of str to Calibrator
-        The members in use, fitted, and those that they read.
+    members_ : dict of str to Map
+        The maps of the members in use, and of those that they read.
     reason_ : str
         One sentence: what was mixed, and what it gains.
     plan_ : Plan, where views are used
@@ -99,10 +97,9 @@ class CalibrationEnsemble(Calibrator):
     reads_views: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
 
-    members_: Members
-    weights_: dict[str, float]
+    map_: Mixture
     reason_: str
-    plan_: Plan
+    views_report_: list[dict[str, Any]]
 
     def __init__(
         self,
@@ -131,55 +128,44 @@ class CalibrationEnsemble(Calibrator):
         return Options(self.answers, self.max_views, self.gate)
 
     def _take(self, fitted: FittedEnsemble) -> None:
-        self.members_, self.weights_ = fitted.members, fitted.weights
+        names = needed_for(fitted.weights)
+        self.map_ = Mixture(
+            names=names,
+            members=tuple(fitted.members[name].map_ for name in names),
+            weights=np.array([fitted.weights.get(name, 0.0) for name in names]),
+            reads=np.array([names.index(READS[name]) if name in READS else -1 for name in names]),
+            plan=fitted.plan,
+        )
         self.reason_ = sentence(fitted)
-        vars(self).pop("plan_", None)  # of an earlier fit
-        self.views_report_: list[dict[str, Any]] = []
+        self.views_report_ = []
         if fitted.choice is not None:
             weights = {} if fitted.plan is None or fitted.plan.blend is None else dict(fitted.plan.blend.weights)
             alone = dict(zip(fitted.candidates, fitted.choice.alone))
             self.views_report_ = report_of(alone, fitted.candidates, fitted.choice, weights)
-        if fitted.plan is not None:
-            self.plan_ = fitted.plan
 
     @property
-    def map_(self) -> Mixture:  # type: ignore[override]
-        """The weighted mean of the members' maps, with the plan on top if views are used."""
-        if not hasattr(self, "members_"):
-            raise AttributeError("This CalibrationEnsemble has no map_ before it is fitted.")
-        names = needed_for(self.weights_)
-        return Mixture(
-            members=tuple(self.members_[name].map_ for name in names),
-            weights=np.array([self.weights_.get(name, 0.0) for name in names]),
-            reads=np.array([names.index(READS[name]) if name in READS else -1 for name in names]),
-            plan=getattr(self, "plan_", None),
-        )
+    def weights_(self) -> dict[str, float]:
+        weights = sorted(zip(self.map_.names, self.map_.weights.tolist()), key=lambda item: -item[1])
+        return {name: weight for name, weight in weights if weight > 0.0}
 
-    def mixture(self, logits: Floats) -> NDArray[np.float64]:
-        """Return the weighted mean of what the members answer, before any view and any guard."""
-        return mixture_probs(self.members_, self.weights_, logits)
+    @property
+    def members_(self) -> dict[str, Map]:
+        return dict(zip(self.map_.names, self.map_.members))
+
+    @property
+    def plan_(self) -> Plan:
+        if self.map_.plan is None:
+            raise AttributeError("This CalibrationEnsemble uses no views and has no plan_.")
+        return self.map_.plan
 
     def _check_state(self, n_classes: int) -> None:
-        members, weights = getattr(self, "members_", None), getattr(self, "weights_", None)
-        if not isinstance(members, dict) or not isinstance(weights, dict) or not weights:
-            raise InputError("must be given by name", argument=("members_", "weights_"))
-        for name, member in members.items():
-            if type(member) is not family_of(name) or len(member.classes_) != n_classes:
-                raise InputError(f"holds under {name!r} another method, or one of other classes", argument="members_")
-            member.check_state()
-        if set(needed_for(weights)) != set(members) or not set(weights) <= set(members):
-            raise InputError("must name the members", argument="weights_")
-        shares = list(weights.values())
-        positive = all(type(share) in (int, float) and 0.0 < share <= 1.0 for share in shares)
-        if not positive or abs(sum(shares) - 1) > 1e-6:
-            raise InputError("must be positive numbers that sum to 1", argument="weights_")
-        if hasattr(self, "plan_"):
-            check_plan(self.plan_, n_classes)
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        mixed = self.mixture(views.logits)
-        plan = getattr(self, "plan_", None)
-        return mixed if plan is None else calibrated_probs(plan.unguarded, views, mixed)
+        check(vars(self).get("map_"), Instance(Mixture), "map_")
+        for name, member in self.members_.items():
+            family = family_of(name)
+            if family is None or not isinstance(member, get_type_hints(family)["map_"]):
+                raise InputError(f"holds under {name!r} another method", argument="map_")
+        if self.map_.plan is not None:
+            check_plan(self.map_.plan, n_classes)
 
 
 def sentence(fitted: FittedEnsemble) -> str:

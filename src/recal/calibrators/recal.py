@@ -18,7 +18,6 @@ from recal.checks import Labels
 from recal.engine.grouping import GroupIndex, group_indices
 from recal.engine.scaled import FlooredLogits, ScaledLogits, ScaledRows, Vector
 from recal.errors import FewSamplesWarning, InputError
-from recal.maps.replay import calibrated_probs
 from recal.plan import NEUTRAL, ConfidenceAt, Plan, Rule, Step, Ties, check_plan
 from recal.progress import track
 from recal.schema import Count, NotNegative, Number, RandomState, Size
@@ -376,9 +375,6 @@ class ReCal(Calibrator):
     def map_(self) -> Plan:  # type: ignore[override]
         """The fitted map, which is `plan_`."""
         return self.plan_
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return calibrated_probs(self.plan_, views)
 
     def state(self) -> State:
         return {**super().state(), "history_": [iteration.to_json() for iteration in self.history_]}

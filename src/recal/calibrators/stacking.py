@@ -13,7 +13,6 @@ from recal.calibrators.solvers.temperature import fit_beta
 from recal.calibrators.view_choice import WORTH, Choice, LossGain, Material, choose_views
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
-from recal.maps.replay import calibrated_probs
 from recal.plan import Answers, Blend, Plan, check_plan
 from recal.schema import NotNegative, Number, RandomState, Size
 from recal.transforms import Transform
@@ -144,9 +143,6 @@ class ViewStacking(Calibrator):
     def map_(self) -> Plan:  # type: ignore[override]
         """The fitted map, which is `plan_`."""
         return self.plan_
-
-    def _predict_proba(self, views: Views) -> NDArray[np.float64]:
-        return calibrated_probs(self.plan_.unguarded, views)
 
 
 def _draw(views: Views, labels: Labels, n_candidates: int, rng: np.random.Generator) -> tuple[Views, Labels]:

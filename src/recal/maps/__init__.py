@@ -26,6 +26,7 @@ _HOMES = {
     "LinearSignals": "signals",
     "Lines": "curves",
     "LogisticCurves": "curves",
+    "Mixture": "mixture",
     "RisingCurve": "order",
     "SharedLine": "curves",
     "SignalMap": "signals",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from recal.engine.kernels import SMALL
 from recal.maps.arrays import BELOW_ONE, SMALLEST, at, is_at, top_column
 from recal.maps.base import Array, Map, Views, like, namespace, wide
 
@@ -22,7 +21,7 @@ def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Arr
     If predictions are kept, the confidence is what the map gives the prediction before the guard lifts it.
     """
     xp = namespace(z)
-    if fitted.keeps_order and isinstance(z, np.ndarray) and z.size >= SMALL:
+    if fitted.keeps_order and isinstance(z, np.ndarray):
         shortcut = fitted.compiled(z, views)
         if shortcut is not None:
             return shortcut

@@ -12,7 +12,7 @@ from recal.errors import InputError
 from recal.maps.arrays import safe_log
 from recal.maps.base import Array, Map, Views
 from recal.plan import Plan
-from recal.schema import Floats, Integers
+from recal.schema import Floats, Instance, Integers, ListOf, Text
 from recal.transforms import Transform
 
 
@@ -21,6 +21,7 @@ class Mixture(Map):
 
     Parameters
     ----------
+    names : what each member is called
     members : maps that need no views
     weights : (n_members,), 0 for a member that is only read by others
     reads : (n_members,)
@@ -29,14 +30,19 @@ class Mixture(Map):
         A blend of the mixture's log-probabilities with those of temperature scaling and a few views.
     """
 
-    members: tuple[Map, ...]
+    names: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
+    members: Annotated[tuple[Map, ...], ListOf(Instance(Map), keep=tuple)]
     weights: Annotated[NDArray[np.float64], Floats("M", low=0.0, high=1.0)]
     reads: Annotated[NDArray[np.int64], Integers("M", low=-1, high=2**31)]
     plan: Plan | None = None
 
     def check(self) -> None:
-        if len(self.members) != len(self.weights):
-            raise InputError("must have one number for each member", argument="weights")
+        if not len(self.members) == len(self.names) == len(set(self.names)) == len(self.weights):
+            raise InputError("must each name one member", argument=("names", "members", "weights"))
+        if abs(self.weights.sum() - 1.0) > 1e-6:
+            raise InputError("must sum to 1", argument="weights", came=f"got {self.weights.sum():.6g}")
+        if any(member.transforms for member in self.members):
+            raise InputError("must need no views", argument="members")
         if (self.reads >= np.arange(len(self.reads))).any():
             raise InputError("must name earlier members", argument="reads")
         if self.plan is not None and self.plan.blend is None:
@@ -45,6 +51,10 @@ class Mixture(Map):
     @property
     def n_classes(self) -> int | None:
         return next((member.n_classes for member in self.members if member.n_classes is not None), None)
+
+    def check_classes(self, n_classes: int) -> None:
+        for part in (*self.members, *([] if self.plan is None else [self.plan])):
+            part.check_classes(n_classes)
 
     @property
     def transforms(self) -> tuple[Transform, ...]:

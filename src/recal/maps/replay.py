@@ -72,7 +72,7 @@ def calibrated_scales(plan: Plan, views: Views) -> Vector:
     check_held(plan, views)
     logits = views.logits
     parts = _parts(np.arange(len(logits)), views.n_classes)
-    plainly = _is_small(plan, logits)
+    plainly = is_small(plan, logits)
     return np.concatenate([_scales(plan, logits[part], _read(plan, views, part), plainly) for part in parts])
 
 
@@ -82,7 +82,7 @@ def calibrated_logits(plan: Plan, logits: Floats, transformed: Floats) -> Matrix
         return _replayed(plan, logits, transformed).now()
     drops = logits.astype(np.float64)
     drops -= drops.max(axis=1, keepdims=True)
-    return _scales(plan, logits, transformed, _is_small(plan, logits))[:, None] * drops
+    return _scales(plan, logits, transformed, is_small(plan, logits))[:, None] * drops
 
 
 def check_held(plan: Plan, views: Views) -> None:
@@ -124,7 +124,7 @@ def _in_blocks(
         raise InputError("This plan is part of an ensemble of calibrators; use the ensemble itself, not its `plan_`.")
     if not plan.transforms and plan.blend is None and plan.rule.floor is None:
         return scaled_answers(logits, start_scales(plan, len(logits)))[0]
-    probs, plainly = np.empty(logits.shape), _is_small(plan, logits)
+    probs, plainly = np.empty(logits.shape), is_small(plan, logits)
     for with_views in (False, True):
         for part in _parts(np.flatnonzero(needed == with_views), n_classes):
             own = np.ascontiguousarray(logits[part])
@@ -179,7 +179,7 @@ def start_scales(plan: Plan, n_samples: int) -> Vector:
     return np.full(n_samples, min(max(min(max(plan.start, low), high) * plan.finish, low), high))
 
 
-def _is_small(plan: Plan, logits: Floats) -> bool:
+def is_small(plan: Plan, logits: Floats) -> bool:
     """Whether the reference replays the plan on as many logits before a compiler has been loaded."""
     return logits.size < SMALL and logits.size * len(plan.steps) < _SMALL_STEPS
 

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.engine.kernels import SMALL
 from recal.errors import InputError
 from recal.maps.arrays import BELOW_ONE, is_large, linear, log_softmax, soft_log_probs, softmax
 from recal.maps.base import Array, Map, Views, like, namespace
@@ -35,8 +36,8 @@ class Temperature(Map):
     def probs(self, z: Array, views: Views = ()) -> Array:
         return softmax(z, self.beta) if is_large(z) else scaled_softmax(z, self.beta)
 
-    def compiled(self, z: Array, views: Views) -> tuple[Array, Array]:
-        return scaled_answers(z, np.full(len(z), self.beta))
+    def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
+        return None if z.size < SMALL else scaled_answers(z, np.full(len(z), self.beta))
 
 
 class TemperatureMixture(Map):

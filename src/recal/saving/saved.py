@@ -148,8 +148,6 @@ def _encode_state(value: Any, where: str, encoder: Encoder) -> Any:
 
     if isinstance(value, Calibrator):
         return _encode_calibrator(value, encoder)
-    if isinstance(value, dict) and value and all(isinstance(item, Calibrator) for item in value.values()):
-        return {name: _encode_calibrator(item, encoder) for name, item in value.items()}
     return encoder.encode(value, where)
 
 
@@ -175,17 +173,12 @@ def _restore(header: dict[str, Any], decoder: Decoder) -> Any:
 def _restore_state(key: str, value: Any, decoder: Decoder, inside: tuple[str, ...]) -> Any:
     """Return a piece of fitted state.
 
-    Under `calibrator_` stands a whole calibrator, which may not hold another one there, and under `members_` several
-    by name, none of which holds any.
+    Under `calibrator_` stands a whole calibrator, which may not hold another one.
     """
     if key == "calibrator_":
         if inside or not _is_calibrator(value):
             raise FileError("`calibrator_` must be one calibrator: a class, its params and its state")
         return _restore_calibrator(value, decoder, ("calibrator_",))
-    if key == "members_":
-        if key in inside or not isinstance(value, dict) or not all(_is_calibrator(item) for item in value.values()):
-            raise FileError("`members_` must be calibrators by name: each a class, its params and its state")
-        return {name: _restore_calibrator(item, decoder, (*inside, key)) for name, item in value.items()}
     return decoder.decode(value)
 
 

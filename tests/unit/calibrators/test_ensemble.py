@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal import Views, load, save
+from recal import load, save
 from recal.calibrators import AutoCalibration, CalibrationEnsemble, TemperatureScaling
 from recal.calibrators.ensemble_fit import are_whole, each_probs, fit_members, member_names
 from recal.calibrators.solvers.folds import copies_of, stratified_folds
 from recal.calibrators.solvers.mixture import mixture_weights
 from recal.errors import FileError
+from recal.maps.mixture import Mixture
+from recal.maps.scaling import Temperature
 
 
 def problem(seed=0, n=600, n_classes=4, tilt=0.0, scale=2.0):
@@ -57,8 +59,8 @@ def test_the_answer_is_the_weighted_mean_of_the_members():
     expected = np.zeros_like(z)
     for name, weight in ensemble.weights_.items():
         member = ensemble.members_[name]
-        given = np.log(ensemble.members_["ets"].predict_proba(z)) if name.startswith("ets-") else z
-        expected += weight * member._predict_proba(Views(given))
+        given = np.log(ensemble.members_["ets"].probs(z)) if name.startswith("ets-") else z
+        expected += weight * member.probs(given)
     np.testing.assert_allclose(ensemble.predict_proba(z), expected, atol=1e-12)
 
 
@@ -81,7 +83,7 @@ def test_many_classes_leave_out_the_members_that_need_samples_of_each():
 def test_a_file_with_another_method_under_a_member_s_name_is_refused(tmp_path):
     z, y = problem()
     ensemble = CalibrationEnsemble().fit(z, y)
-    ensemble.members_["svs"] = ensemble.members_["ts"]
+    ensemble.map_ = Mixture(("svs",), (Temperature(1.0),), np.ones(1), np.array([-1]))
     with pytest.raises(FileError, match="under 'svs' another method"):
         load(save(ensemble, tmp_path / "a"))
 

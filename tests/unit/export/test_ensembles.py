@@ -36,7 +36,7 @@ def fitted(request):
         whole = replace(
             ensemble.plan_.blend, own=0.2, gated_own=0.4, gated_mixture=0.5, gated_offsets=(0.3, 0, 0, -0.2)
         )
-        ensemble.plan_ = replace(ensemble.plan_, blend=whole)
+        ensemble.map_ = replace(ensemble.map_, plan=replace(ensemble.plan_, blend=whole))
     return ensemble, looks(seed=1)[0]
 
 
