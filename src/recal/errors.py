@@ -138,8 +138,24 @@ class MissingExtraError(RecalError, ImportError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package `{package}`, which is not installed. "
-            f"Install it with: pip install 'recal-calibration[{extra}]'"
+            f"Install it with: {install_command(extra)}"
         )
+
+
+def install_command(extra: str) -> str:
+    """Return what to type to install an extra: from the clone if recal was installed from one."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        origin = json.loads(distribution("recal-calibration").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    folder = str(origin.get("url", "")).removeprefix("file://")
+    if "dir_info" not in origin or not folder:
+        return f"pip install 'recal-calibration[{extra}]'"
+    edit = "-e " if origin["dir_info"].get("editable") else ""
+    return f"pip install {edit}'{folder}[{extra}]'"
 
 
 def blame(error: Exception, whose: str, where: str) -> None:

@@ -269,7 +269,7 @@ def outcome(extra: str, packages: tuple[str, ...], function: Feature, folder: Pa
     except Exception as error:
         from recal.errors import MissingExtraError
 
-        told = isinstance(error, MissingExtraError | Refused) and f"recal-calibration[{extra}]" in str(error)
+        told = isinstance(error, MissingExtraError | Refused) and f"[{extra}]'" in str(error)
         if missing and told:
             return f"refused, names [{extra}]"
         return f"WRONG: {''.join(traceback.format_exception(error)[-3:])}"

@@ -170,7 +170,8 @@ class CalibrationEnsemble(Calibrator):
 
 def sentence(fitted: FittedEnsemble) -> str:
     """Return what an ensemble is and what it gains, in one sentence."""
-    parts = [f"{name} ({100 * weight:.0f} %)" for name, weight in fitted.weights.items()]
+    shares = {name: weight for name, weight in fitted.weights.items() if weight >= 0.005}  # others would show as 0 %
+    parts = [f"{name} ({100 * weight:.0f} %)" for name, weight in shares.items()]
     mixed = (
         f"Mixes {', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else f"Uses {parts[0].split(' ')[0]} alone"
     )

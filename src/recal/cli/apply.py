@@ -11,7 +11,7 @@ import typer
 from recal.cli.answers import LEDGER, apply_signals, ask_endpoint, is_endpoint, reads_signals
 from recal.cli.files import check_kind, check_views_held, kind_of, load_calibration, open_views
 from recal.cli.options import MORE, LanguageOptions, ModelOptions, compare_preprocessing, without_none
-from recal.cli.printing import AsJson, print_json, say, shows_progress, typed, working
+from recal.cli.printing import AsJson, is_quiet, print_json, say, typed, working
 
 if TYPE_CHECKING:
     from recal.collecting.prediction_folder import PredictionFolder
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # A few equal rows are met in any two sets of short texts or small images.
 _MET_BEFORE = 0.05
+# Fewer inputs show nothing, and more say it no better.
+_FEWEST_WATCHED, _MOST_WATCHED = 50, 5000
 # Whether the model was asked here, or the views were there already.
 _TAKES = {False: "took", True: "takes"}
 
@@ -62,6 +64,10 @@ def apply(
             "--impossible", help="A class that cannot occur; may be given several times.", rich_help_panel=MORE
         ),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Overwrite an existing file, and accept a calibration of another model."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Answer new inputs with calibrated confidence, and say which answers can be automated.
@@ -134,7 +140,7 @@ def apply(
             "and --data; for one file give a name that ends in .csv, .npz or .parquet."
         )
     skipped: tuple[str, ...] = ()
-    names = None
+    names = groups = None
     if views is not None and inputs.model is None and inputs.data is None:
         found = open_views(views, inputs.labels, inputs.classes)
         compare_preprocessing(getattr(calibrator, "preprocessing_", None), found.preprocessing, views)
@@ -144,7 +150,7 @@ def apply(
             probs, sure = answers_of(calibrator, found) if plain else calibrator.predict_both(found)
             passes = None if plain else passes_of(calibrator, found.logits)
             fitted = 0 if plain else calibrator.fitted_rows(found)
-            applied = Predictions(probs, found.labels, found.classes, passes, sure, fitted)
+            applied = Predictions(probs, found.labels, found.classes, passes, sure, fitted, logits=found.logits)
             if profile is not None:
                 applied = judged(applied, profile, found.logits, follow, mix)
     elif isinstance(calibrator, Plan):
@@ -156,16 +162,18 @@ def apply(
 
         stored = getattr(calibrator, "preprocessing_", None)
         model = inputs.open_model(stored)
-        check_model(stored, model.fingerprint())
+        check_model(stored, model.fingerprint(), refuse=not force)
         source = inputs.open_data(model, stored)
         skipped, names = source.skipped, source.names()
         how: dict[str, Any] = {"engine": "local", **inputs.running(stored, labels=False)}
-        how |= {"preprocess": inputs.preprocessing(stored), "progress": shows_progress() and not as_json}
+        how |= {"preprocess": inputs.preprocessing(stored), "progress": not is_quiet() and not as_json}
         try:
             if in_parts:
                 _tell_parts(apply_distributed(calibrator, model, source, out, **how), skipped, as_json)
                 return
+            groups = source.groups
             how |= {"follow": follow, "class_mix": mix, **without_none(labels=inputs.labels)}
+            how["keep_logits"] = not follow and getattr(calibrator, "profile_", None) is not None
             applied = run(calibrator, model, source, **how)
         except KeyboardInterrupt as stop:
             lost = "No files were written. To be able to resume, collect first: recal collect --out NAME.zarr"
@@ -182,7 +190,7 @@ def apply(
         given = ", ".join(str(word) for word in words if word is not None)
         raise InputError(f"recal apply takes either a file of views, or --model and --data; got {given or 'neither'}.")
     rule = getattr(calibrator, "decision_", None)
-    accept = None if rule is None else _accepted(rule, applied, accept_unlike)
+    accept = None if rule is None else _accepted(rule, applied, accept_unlike, groups)
     accepted = None if accept is None else int(accept.sum())
     how_sure: dict[str, Any] = {"confidence": applied.confidences, "accepted": accept, "inputs": names}
     if names is None and out.suffix == ".csv":
@@ -221,6 +229,8 @@ def apply(
     each = applied.passes_per_answer
     cost = "" if each is None or each == 1 else f" An answer {_TAKES[inputs.model is None]} {each:.2f} forward passes."
     say(f"{n_samples:,} answers written to {out}.{cost}{following}")
+    if not together:
+        say_alarm(calibrator, applied.logits)
 
 
 def _ask(inputs: ModelOptions, language: LanguageOptions, calibration: Path, out: Path, as_json: bool) -> Path:
@@ -231,11 +241,31 @@ def _ask(inputs: ModelOptions, language: LanguageOptions, calibration: Path, out
     return joined.views.write(Path(f"{out}.views.npz"))
 
 
-def _accepted(rule: Any, applied: Predictions, accept_unlike: bool) -> Any:
+def say_alarm(calibrator: Any, logits: Any) -> None:
+    """Print one line if the inputs differ from those of the fit."""
+    import warnings
+
+    from recal.decisions import Profile, watch
+
+    profile = getattr(calibrator, "profile_", None)
+    if not isinstance(profile, Profile) or logits is None or len(logits) < _FEWEST_WATCHED:
+        return
+    rows = slice(None, None, -(-len(logits) // _MOST_WATCHED))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about inputs of the fit, which are told above
+        result = watch(profile, logits[rows])
+    if result.alarm:
+        say(
+            f"Warning: these inputs differ from those of the fit (p = {result.p_value:.2g}), so the calibration and "
+            f"the rule may not hold. {result.accuracy_message} recal watch says more; --follow adjusts the confidence."
+        )
+
+
+def _accepted(rule: Any, applied: Predictions, accept_unlike: bool, groups: Any) -> Any:
     from recal.decisions import accept_followed
 
     if applied.condition is None:
-        return rule.accept(applied.probs, applied.confidences)
+        return rule.accept(applied.probs, applied.confidences, groups)
     return accept_followed(rule, applied.probs, applied.condition, applied.confidences, accept_unlike=accept_unlike)
 
 

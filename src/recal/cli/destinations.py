@@ -67,13 +67,15 @@ def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
         values = {name: _place(value) for name, value in values.items()}
         if writes:
             check_outputs(command, values, force=force)
+        if "force" in signature.parameters:
+            values["force"] = force
         function(**values)
 
     # `**options` stands for options that a command builds later; it is not an option itself.
     named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in named]
     for name, annotation in (("force", Force), ("quiet", Quiet)):
-        if writes or name != "force":
+        if (writes or name != "force") and name not in signature.parameters:
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(inspect.Parameter(name, kind, default=False, annotation=annotation))
     checked.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

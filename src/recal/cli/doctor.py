@@ -56,7 +56,9 @@ def _show(found: dict[str, Any]) -> None:
     print_table("Extras", ("extra", "works", "packages"), rows)
     missing = [extra for extra, state in found["extras"].items() if not state["works"]]
     if missing:
-        say(f"To add one: pip install 'recal-calibration[{missing[0]}]'")
+        from recal.errors import install_command
+
+        say(f"To add one: {install_command(missing[0])}")
     threads = found["threads"]
     pools = ", ".join(f"{name} {count}" for name, count in threads["pools"].items()) or "none"
     say(f"Threads: {threads['cpus']} CPUs, numba {threads['numba']}, {pools}")
@@ -81,7 +83,7 @@ def _tell(name: str, package: dict[str, Any]) -> str:
 
 _DISTRIBUTION = "recal-calibration"
 # Where the import's name is not the distribution's.
-_IMPORTS = {"scikit-learn": "sklearn", "pillow": "PIL"}
+_IMPORTS = {"scikit-learn": "sklearn", "pillow": "PIL", "universal-pathlib": "upath", "universal_pathlib": "upath"}
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 

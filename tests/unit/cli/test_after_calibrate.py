@@ -1,0 +1,118 @@
+"""What happens after `recal calibrate`: another model, shifted inputs, watching with a model, and the doctor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recal.calibrators.ensemble import sentence
+from recal.cli import doctor
+from recal.cli.app import run
+from recal.errors import MissingExtraError, install_command
+
+MODELS = """
+def net(frame):
+    return frame[["a", "b"]].to_numpy() * 2.0
+
+def other(frame):
+    return frame[["b", "a"]].to_numpy() * 3.0
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("after")
+    rng = np.random.default_rng(0)
+
+    def write(name, n, shift=0.0, labelled=False):
+        y = rng.integers(0, 2, n)
+        values = np.eye(2)[y] * 1.5 + rng.normal(0, 1, (n, 2)) + [shift, 0]
+        rows = [f"{a:.5f},{b:.5f}" + (f",{label}" if labelled else "") for (a, b), label in zip(values, y)]
+        (place / name).write_text("\n".join(["a,b,label" if labelled else "a,b", *rows]))
+
+    write("labelled.csv", 1500, labelled=True)
+    write("new.csv", 400)
+    write("shifted.csv", 400, 4.0)
+    (place / "after_models.py").write_text(MODELS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.syspath_prepend(place)
+        command = "calibrate --model after_models:net --data labelled.csv --risk 0.2 --pool none --out out"
+        assert run(command.split()) == 0
+    return place
+
+
+@pytest.fixture(autouse=True)
+def here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+
+
+def test_a_calibration_of_another_model_needs_force(capsys):
+    command = ["apply", "out", "--model", "after_models:other", "--data", "new.csv", "--out", "other.csv"]
+    assert run(command) == 2
+    shown = capsys.readouterr().err
+    assert "fitted for another model" in shown
+    assert "--force" in shown
+    assert run([*command, "--force"]) == 0
+
+
+def test_apply_ends_with_a_line_where_inputs_have_shifted(capsys):
+    command = ["apply", "out", "--model", "after_models:net", "--data"]
+    assert run([*command, "new.csv", "--out", "new-answers.csv"]) == 0
+    assert "differ from those of the fit" not in capsys.readouterr().out
+    assert run([*command, "shifted.csv", "--out", "shifted-answers.csv"]) == 0
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert "these inputs differ from those of the fit" in last
+
+
+def test_watch_takes_a_model_and_data(capsys):
+    command = ["watch", "out", "--model", "after_models:net", "--data"]
+    assert run([*command, "new.csv"]) == 0
+    assert "do not differ detectably" in capsys.readouterr().out
+    assert run([*command, "shifted.csv"]) == 0
+    shown = capsys.readouterr().out
+    assert "differ from those of the fit" in shown
+    assert shown.lower().count("accuracy") == 1, "one estimate, or one sentence that says it is unknown"
+
+
+def test_help_shows_what_a_newcomer_needs(capsys):
+    assert run(["calibrate", "--help"]) == 0
+    short = capsys.readouterr().out
+    for option in ("--model", "--data", "--out", "--risk", "--answers", "--classes", "--outputs", "--label-column"):
+        assert option in short
+    assert "--batch-size" not in short
+    assert "--help-all" in short
+    assert run(["calibrate", "--help-all"]) == 0
+    assert "--batch-size" in capsys.readouterr().out
+
+
+def test_the_doctor_knows_import_names_and_a_remedy_that_works(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: "1.0")
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor.importlib, "import_module", lambda name: {"upath": object()}[name])
+        assert doctor.check_package("universal-pathlib")["works"]
+
+    class Clone:
+        def __init__(self, text):
+            self.text = text
+
+        def read_text(self, name):
+            return self.text
+
+    told = '{"url": "file:///somewhere/recal", "dir_info": {"editable": true}}'
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Clone(told))
+    assert install_command("onnx") == "pip install -e '/somewhere/recal[onnx]'"
+    assert "pip install -e '/somewhere/recal[onnx]'" in str(MissingExtraError("onnx", "onnx", "This"))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Clone(None))
+    assert install_command("onnx") == "pip install 'recal-calibration[onnx]'"
+
+
+def test_members_without_weight_are_not_listed():
+    class Fitted:
+        weights = {"isotonic": 0.699, "ts": 0.3, "sms": 0.001}  # noqa: RUF012
+        evidence = None
+
+    text = sentence(Fitted())
+    assert "isotonic (70 %) and ts (30 %)" in text
+    assert "sms" not in text
