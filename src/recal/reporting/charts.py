@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from recal.comparison.tables import number, signed
-from recal.decisions import RiskCurve
-from recal.decisions.decision import GroupRisk
 from recal.reporting.chart import Area, Axis, Boxes, Chart, Dots, Line, Mark, Text, Ticks, percent_tick, tick, ticks
 from recal.reporting.curves import Curve, MethodValues, RankBins, Reliability
 from recal.reporting.damage import DamageStudy
 from recal.reporting.expected_errors import Slices, Thresholds
 from recal.reporting.groups import GROUP_LABELS, GroupStudy, PlanPath, Progress, group_flow
+
+if TYPE_CHECKING:
+    from recal.decisions import RiskCurve
+    from recal.decisions.decision import GroupRisk
 
 GROUPS = ("g1", "g2", "g3", "g4")
 RANKS = ("r1", "r2", "r3", "r4")
