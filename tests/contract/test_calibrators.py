@@ -133,6 +133,12 @@ def test_parameters_of_the_wrong_kind_are_refused_by_name(method):
                 make(method).set_params(**{name: rubbish}).fit(problem())
 
 
+def test_a_warning_points_at_the_line_that_called_fit():
+    with pytest.warns(recal.errors.FewSamplesWarning) as caught:
+        recal.TemperatureScaling().fit([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]], [0, 1, 1])
+    assert caught[0].filename == __file__
+
+
 @every
 def test_underflow_does_no_harm_where_numpy_raises(method):
     logits, labels = draw(60, 3)

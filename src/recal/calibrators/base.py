@@ -144,7 +144,6 @@ class Calibrator(Estimator, ABC):
     preprocessing_: Any
     group_offsets_: GroupOffsets
 
-    @np.errstate(under="ignore")  # exponentials of classes far below the largest
     def fit(
         self,
         X: Views | ArrayLike,
@@ -193,30 +192,32 @@ class Calibrator(Estimator, ABC):
                 aside=ASIDES["no y"].format(type(self).__name__),
             )
         columns = np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
-        warn_of_suspicions(views.logits, labels, columns)
-        n_fitted = views.n_samples
-        if sample_weight is None:
-            self._fit(views, labels)
-        else:
-            counted, counted_labels, weights = _counted(views, labels, sample_weight)
-            self._fit_weighted(counted, counted_labels, weights)
-            n_fitted = len(weights) if self.takes_weights else int(weights.sum())
-        if not isinstance(getattr(self, "map_", None), Map):
-            raise InputError(f"{type(self).__name__} has no map_ after its fit", remedy="Set map_ in _fit to a Map")
-        self.classes_ = columns
-        self.n_fitted_ = n_fitted
-        self.row_hashes_ = kept_hashes(views.logits)
-        self.prob_hashes_ = np.sort(row_hashes(self._answer_in_parts(views[sampled_rows(views.logits)])[0]))
-        # Made for what the calibrator answered before.
-        for attached in ("decision_", "sets_", "profile_", "preprocessing_", "group_offsets_"):
-            if hasattr(self, attached):
-                delattr(self, attached)
-        if views.preprocessing is not None:
-            self.preprocessing_ = views.preprocessing
-        if groups is not None:
-            probs, confidence = self._answer_in_parts(views)
-            counts = None if sample_weight is None else check_weights(sample_weight, views.n_samples)
-            self.group_offsets_ = fit_group_offsets(confidence, probs.argmax(axis=1) == labels, groups, counts)
+        # Exponentials of classes far below the largest. As a decorator it would hide the caller from warnings.
+        with np.errstate(under="ignore"):
+            warn_of_suspicions(views.logits, labels, columns)
+            n_fitted = views.n_samples
+            if sample_weight is None:
+                self._fit(views, labels)
+            else:
+                counted, counted_labels, weights = _counted(views, labels, sample_weight)
+                self._fit_weighted(counted, counted_labels, weights)
+                n_fitted = len(weights) if self.takes_weights else int(weights.sum())
+            if not isinstance(getattr(self, "map_", None), Map):
+                raise InputError(f"{type(self).__name__} has no map_ after its fit", remedy="Set map_ in _fit to a Map")
+            self.classes_ = columns
+            self.n_fitted_ = n_fitted
+            self.row_hashes_ = kept_hashes(views.logits)
+            self.prob_hashes_ = np.sort(row_hashes(self._answer_in_parts(views[sampled_rows(views.logits)])[0]))
+            # Made for what the calibrator answered before.
+            for attached in ("decision_", "sets_", "profile_", "preprocessing_", "group_offsets_"):
+                if hasattr(self, attached):
+                    delattr(self, attached)
+            if views.preprocessing is not None:
+                self.preprocessing_ = views.preprocessing
+            if groups is not None:
+                probs, confidence = self._answer_in_parts(views)
+                counts = None if sample_weight is None else check_weights(sample_weight, views.n_samples)
+                self.group_offsets_ = fit_group_offsets(confidence, probs.argmax(axis=1) == labels, groups, counts)
         return self
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
@@ -246,7 +247,6 @@ class Calibrator(Estimator, ABC):
         """
         return self.predict_both(X, groups)[1]
 
-    @np.errstate(under="ignore")
     def predict_both(
         self, X: Views | ArrayLike, groups: ArrayLike | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -260,6 +260,10 @@ class Calibrator(Estimator, ABC):
                 )
             probs, confidence = self.predict_both(X)
             return probs, self.group_offsets_.apply(np.asarray(confidence), groups)
+        with np.errstate(under="ignore"):
+            return self._predict_both(X)
+
+    def _predict_both(self, X: Views | ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         self._check_width(X)
         if is_array(X):
             return self._answer_array(X)
