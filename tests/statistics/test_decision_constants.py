@@ -13,7 +13,15 @@ from scipy.stats import norm
 from recal import AutoCalibration, TemperatureScaling, decide
 from recal.calibrators import auto, ensemble_fit
 from recal.decisions import curves, decide_each, more_labels
-from recal.decisions.certify import certified, further_answers, ranked, smallest_size
+from recal.decisions.certify import (
+    _sequence,
+    certified,
+    chance_of_so_few,
+    further_answers,
+    ranked,
+    share_interval,
+    smallest_size,
+)
 from recal.decisions.guarantee import crossfitted_answers
 from recal.decisions.watching.class_mix import learn_classes
 from recal.decisions.watching.following import NOISE, UNKNOWN_FROM, Following, _Reading
@@ -220,3 +228,20 @@ def test_the_prior_of_temperature_scaling_is_thirty_over_the_mistakes(monkeypatc
     mistakes = int((logits.argmax(axis=1) != y).sum())
     whole = [prior for prior, n in priors if n == 300]
     assert whole[-1] == pytest.approx(0.5 + 30 / mistakes)
+
+
+def test_exact_bounds_at_their_edges():
+    assert share_interval(0, 0, 0.95) == (0.0, 1.0)
+    assert share_interval(1, 1, 0.95) == pytest.approx((0.025, 1.0))
+    assert share_interval(0, 1, 0.95) == pytest.approx((0.0, 0.975))
+    assert chance_of_so_few(1, 2, 0.3) == pytest.approx(1 - 0.3**2)
+    assert chance_of_so_few(2, 2, 0.3) == 1.0
+
+
+def test_many_samples_share_the_error_probability_between_three_starts():
+    planned, weights = _sequence(5000, 0.01, 0.05)
+    starts = np.flatnonzero(weights)
+    assert weights[starts] == pytest.approx(0.05 * np.array([0.3, 0.5, 0.2]))
+    assert planned[starts[0]] == smallest_size(0, 0.01, 0.3 * 0.05)
+    assert planned[starts[1]] >= smallest_size(3, 0.01, 0.5 * 0.05)
+    assert planned[starts[1]] <= 1.006 * smallest_size(3, 0.01, 0.5 * 0.05)
