@@ -245,12 +245,13 @@ def main() -> None:
         }
     else:
         runs = {name: lambda one=one: coverage(one, repeats) for name, one in SETTINGS.items()}
-    rows = []
+    head = ["setting", *(LABELS[metric] for metric in metrics)]
+    print(*markdown_table(head, []), sep="\n", flush=True)
     for name, run in runs.items():
         if any(word in name for word in options.only):
             table = run()
-            rows.append([name, *(str(table[metric]) for metric in metrics)])
-    print(*markdown_table(["setting", *(LABELS[metric] for metric in metrics)], rows), sep="\n")
+            cells = [name, *(str(table[metric]) for metric in metrics)]
+            print(markdown_table(head, [cells])[-1], flush=True)
 
 
 if __name__ == "__main__":

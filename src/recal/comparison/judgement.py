@@ -1,4 +1,4 @@
-"""Which methods are distinguishable by proper scores, and which one to use: of the cheapest unbeaten ones the best."""
+"""Which methods differ by proper scores, and which one to use: the best of the cheapest that no other beats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Outcome = Literal["better", "no difference", "worse", "mixed"]
 # Proper scores reward calibrated and sharp confidence together, so a method cannot win by being miscalibrated.
 PROPER = ("nll", "brier")
 LEVEL = 0.95
-# A method is near the best one if it is worse by no more than so many standard errors of their difference.
+# A method is near the best one if it is worse by at most this many standard errors of the difference.
 _NEAR = 0.5
 
 
@@ -28,7 +28,7 @@ class Difference:
     freedom: int
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """The t-interval of the difference; a single infinite value where one method gave the truth no chance."""
+        """The t-interval of the difference; infinite if one method gave a label the probability 0."""
         from scipy.stats import t
 
         if not math.isfinite(self.value):
@@ -87,7 +87,7 @@ def difference(comparison: Comparison, metric: str, method: str, other: str) -> 
 
 
 def _infinite(one: float, two: float) -> float:
-    """Infinitely worse, infinitely better, or both hopeless, which is no difference."""
+    """Difference of two means of which at least one is infinite; 0 if both are."""
     return 0.0 if math.isinf(one) and math.isinf(two) else one - two
 
 
@@ -149,7 +149,7 @@ def recommend(comparison: Comparison) -> Recommendation:
         for name in methods
         if any(judge(comparison, other, name, level).outcome == "better" for other in methods if other != name)
     }
-    # Two scores could, in theory, send everybody round in a circle.
+    # Two scores could in theory beat each other in a circle.
     unbeaten = tuple(name for name in methods if name not in beaten) or tuple(methods)
     contenders = tuple(name for name in unbeaten if not _miscalibrated_as_it_is(comparison, name)) or unbeaten
     fewest = min(cost(comparison, name)[0] for name in contenders)
@@ -160,14 +160,14 @@ def recommend(comparison: Comparison) -> Recommendation:
 
 
 def _near_best(comparison: Comparison, methods: list[str]) -> list[str]:
-    """Those that are at most half a standard error worse than the best of them by each score."""
+    """Methods that are at most half a standard error worse than the best one, by each score."""
     places = {name: place for place, name in enumerate(comparison.methods)}
     near: list[set[str]] = []
     for metric in PROPER:
         best = min(methods, key=lambda name: float(comparison.values[metric][:, places[name]].mean()))
         apart = {name: difference(comparison, metric, name, best) for name in methods}
         near.append({name for name, one in apart.items() if one.value <= _NEAR * one.error})
-    # Where each score has a best of its own, far from the other, the first decides.
+    # If the scores disagree about the best method, the first score decides.
     return sorted(near[0] & near[1] or near[0])
 
 

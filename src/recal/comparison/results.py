@@ -1,4 +1,4 @@
-"""What a comparison found, and the numbers people read from it."""
+"""The result of a comparison: values, intervals and paired differences of every method."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from recal.views import Views
 
 UNCALIBRATED = "uncalibrated"
-# What the paper's tables show, and what decides beside them.
+# Metrics of the paper's tables, and those that matter for decisions.
 MAIN_METRICS = ("ece", "brier", "nll", "error_rate", "aurc")
 Interval = tuple[float, float]
 _NO_INTERVAL = (float("nan"), float("nan"))
@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Setup:
-    """How the comparison was made, so that it can be repeated."""
+    """Settings of the comparison, so that it can be repeated."""
 
     n_fit: int
     n_test: int
@@ -146,7 +146,7 @@ class Comparison:
         return next((row.method for row in self.rows(metric) if row.mark == "best"), self.baseline)
 
     def digits(self, metric: str) -> int:
-        """How many digits after the point people are shown: enough to tell methods apart."""
+        """Number of decimals in tables: enough to tell methods apart."""
         if metric == "brier":  # divided by the number of classes, a small number where there are many
             return 4 + math.ceil(math.log10(self.setup.n_classes))
         return 5 if metric == "aurc" else 4
@@ -204,15 +204,21 @@ class Comparison:
         correlation = float(np.corrcoef(draws)[0, 1]) ** 3 if (spread > 0).all() else 0.0
         if np.array_equal(draws[0], draws[1]):
             return (0.0, 0.0)
-        first, (low, high) = self.intervals[metric][index], self.intervals[metric][base]
-        low, high = combined_interval(one, first, -two, (-high, -low), -correlation)
+        first, second = self.intervals[metric][index], self.intervals[metric][base]
+        negative = -second[1], -second[0]
+        # An estimate cannot lie below zero, so it is too large for a calibrated model: zero is tried as well.
+        ends = [
+            combined_interval(mine, first, -other, negative, -correlation)
+            for mine in ((one, 0.0) if first[0] <= 0 else (one,))
+            for other in ((two, 0.0) if second[0] <= 0 else (two,))
+        ]
         observed = float(self.values[metric][0, index] - self.values[metric][0, base])
-        return min(low, observed), max(high, observed)
+        return min(observed, *(low for low, _ in ends)), max(observed, *(high for _, high in ends))
 
     def _marks(self, metric: str) -> list[str]:
         means = self.values[metric].mean(axis=0)
         losses = np.where(np.isnan(means), np.inf, -means if metric in HIGHER_IS_BETTER else means)
-        # Equal to the last digit shown is equal: no mark where everybody shares the first place, as for error rates.
+        # Values that look equal are equal; there is no mark if all methods share the first place.
         losses = np.round(losses, self.digits(metric))
         levels = np.unique(losses[np.isfinite(losses)])
         if len(levels) < 2:
@@ -256,7 +262,7 @@ class Comparison:
 
     def report(self, path: str | PathLike[str]) -> Path:
         """Write the report: one HTML file that needs no network."""
-        # By name, since the report reads comparisons and imports go one way.
+        # Imported by name, because reporting imports comparisons and imports go one way.
         written: Path = import_module("recal.reporting").report(self, path)
         return written
 

@@ -40,7 +40,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A metric as people read it: fixed digits, and a dash where there is none."""
+    """A metric with fixed decimals; a dash if it is undefined."""
     return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
 
@@ -170,7 +170,7 @@ def as_csv(comparison: Comparison) -> str:
 
 
 def _no_formula(name: str) -> str:
-    """A name that a spreadsheet would take for a formula, and might run, is quoted."""
+    """Quote a name that a spreadsheet would run as a formula."""
     return f"'{name}" if name.startswith(("=", "+", "-", "@", "\t", "\r")) else name
 
 
@@ -203,5 +203,5 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def finite(value: float) -> float | None:
-    """JSON has no word for what is not finite."""
+    """None for numbers that JSON cannot hold."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""A test of calibration: could a calibrated model have given these answers?"""
+"""Calibration test: could a calibrated model have made these predictions?"""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ def calibration_test(
 def calibration_test_of(
     rows: RowScores, n_bins: int = 15, draws: int = 1000, random_state: int | None = 0
 ) -> CalibrationTest:
-    """The same for rows that have been scored already."""
+    """The test for rows that are already scored."""
     edges = equal_mass_edges(rows.confidence, n_bins)
     buckets = gather(rows, edges)
-    # Right and wrong rows of one run are told apart by their buckets; if calibrated, only the run's confidence matters.
+    # Right and wrong rows of a run are in different buckets; under calibration only the run's confidence matters.
     starts = np.flatnonzero(np.r_[True, buckets.run[1:] != buckets.run[:-1]])
     sizes = np.add.reduceat(buckets.counts, starts)
     expected = np.add.reduceat(buckets.counts * buckets.confidence, starts)
