@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 
-from recal import CalibratedClassifier, collect, load
+from recal import AutoCalibration, CalibratedClassifier, Views, collect, load
 from recal.cli.app import run
 from recal.collecting import as_source, run_pilot
 from recal.collecting.inputs.files import clusters_by_name
@@ -164,3 +165,24 @@ def test_python_and_commands_read_tables_and_pools_alike(tmp_path):
     with pytest.warns(FewSamplesWarning):
         fitted = CalibratedClassifier(net, pool="none").fit(frame, y)
     assert fitted.predict_proba(frame).shape == (40, 2)
+
+
+def test_the_default_says_when_changed_answers_are_better():
+    s, y = shifted()
+    reason = AutoCalibration().fit(s, y).reason_
+    assert 'use answers="free" (--answers free)' in reason
+    low, high = (float(share) for share in re.findall(r"from ([\d.]+)% to ([\d.]+)%", reason)[0])
+    assert high > low + 5
+    assert "--answers free" not in AutoCalibration(answers="free").fit(s, y).reason_
+    rng = np.random.default_rng(0)
+    for _ in range(10):  # nothing to gain: the sentence would be wrong
+        y = rng.integers(0, 10, 400)
+        logits = 2 * np.eye(10)[y] + rng.normal(0, 1.2, (400, 10))
+        assert "--answers free" not in AutoCalibration().fit(logits, y).reason_
+
+
+def test_fit_prints_that_changed_answers_are_better(tmp_path, capsys):
+    s, y = shifted()
+    Views(s, labels=y).write(tmp_path / "v.npz")
+    assert run(["fit", str(tmp_path / "v.npz"), "--out", str(tmp_path / "c.recal")]) == 0
+    assert "--answers free" in capsys.readouterr().out
