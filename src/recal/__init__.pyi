@@ -7,7 +7,7 @@ from .files.views import read_views as read_views
 from .transforms.pool import pool as pool
 from .collecting.local import collect as collect
 from .engine.grouping import Group as Group, group as group
-from .plan import Blend as Blend, Plan as Plan, Step as Step
+from .maps.plan import Blend as Blend, Plan as Plan, Step as Step
 from .calibrators.auto import AutoCalibration as AutoCalibration
 from .calibrators.recal import ReCal as ReCal
 from .calibrators.signals import SignalCalibration as SignalCalibration

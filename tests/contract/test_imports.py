@@ -24,7 +24,7 @@ ROOMS = (
     "transforms",
     "views",
     "engine",
-    "maps plan",
+    "maps",
     "files",
     "metrics",
     "calibrators",

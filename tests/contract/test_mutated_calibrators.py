@@ -14,7 +14,7 @@ from recal import Views, load, save
 from recal.calibrators import CALIBRATORS
 from recal.errors import FileError, RecalError
 from recal.maps.base import Map, field_names
-from recal.plan import Plan
+from recal.maps.plan import Plan
 
 METHODS = {method.short_name: method for method in CALIBRATORS}
 

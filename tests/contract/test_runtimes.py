@@ -16,7 +16,7 @@ from recal.export.torch_module import CalibrationLayer
 from recal.export.traced_calibration import calibration_model
 from recal.maps import replay
 from recal.maps.guard import answer
-from recal.plan import Rule
+from recal.maps.plan import Rule
 
 Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
 

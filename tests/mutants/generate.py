@@ -2,7 +2,7 @@
 
     python -m tests.mutants.generate --paths src/recal/metrics/intervals.py src/recal/decisions/bounds.py
     python -m tests.mutants.generate --paths src/recal/metrics --every 5        # a sample: every fifth change
-    python -m tests.mutants.generate --paths src/recal/plan.py --tests tests/unit/test_plan.py
+    python -m tests.mutants.generate --paths src/recal/maps/plan.py --tests tests/unit/test_plan.py
     python -m tests.mutants.generate --paths src/recal/metrics --list            # only show the changes
 
 Each change runs against those tests that execute the changed line, the fastest first. The mutation score is the share

@@ -272,11 +272,11 @@ MUTATIONS = tuple(
             _RULE,
         ),
         # runtimes
-        ("plan.py", "xp.sum(weights, axis=1) < gate", "xp.sum(weights, axis=1) <= gate", _DECISIONS),
+        ("maps/plan.py", "xp.sum(weights, axis=1) < gate", "xp.sum(weights, axis=1) <= gate", _DECISIONS),
         ("engine/reference.py", "own * (1.0 - MARGIN))", "own)", _GUARD),
         ("engine/reference.py", "np.exp(rows).astype(np.float32)", "np.exp(rows)", _GROUPS),
         (
-            "plan.py",
+            "maps/plan.py",
             'replace(self.blend, answers="free")',
             'replace(self.blend, answers="kept")',
             "contract/test_runtimes.py::test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it",

@@ -9,8 +9,8 @@ from recal import Plan, ReCal, Step, Views
 from recal.engine import reference
 from recal.engine.scaled import ScaledLogits
 from recal.maps import replay
+from recal.maps.plan import Rule
 from recal.maps.replay import calibrate_arrays, calibrated_probs, calibrated_scales
-from recal.plan import Rule
 from tests.problems import lossy_views
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from recal import Blend, Plan, Step
 from recal.errors import InputError
-from recal.plan import Rule
+from recal.maps.plan import Rule
 from recal.transforms import Named
 from recal.transforms.image import ZoomOut
 

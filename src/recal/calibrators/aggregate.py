@@ -14,7 +14,7 @@ from recal.checks import Labels
 from recal.maps.aggregation import ViewSum, tame
 from recal.maps.arrays import log_softmax
 from recal.maps.base import wide
-from recal.plan import Answers
+from recal.maps.plan import Answers
 from recal.schema import NotNegative
 from recal.views import Views
 

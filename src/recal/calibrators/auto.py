@@ -18,7 +18,7 @@ from recal.calibrators.view_choice import LossGain
 from recal.checks import Labels
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.base import Map
-from recal.plan import Answers, Plan
+from recal.maps.plan import Answers, Plan
 from recal.schema import RandomState
 from recal.views import Views
 

@@ -40,7 +40,7 @@ from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Array, Map, is_array, namespace, wide
 from recal.maps.group_offsets import GroupOffsets
 from recal.maps.guard import answer
-from recal.plan import Answers
+from recal.maps.plan import Answers
 from recal.schema import check, check_parameters, field_kinds
 from recal.transforms import Transform
 from recal.views import Views

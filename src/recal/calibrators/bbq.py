@@ -15,7 +15,7 @@ from recal.calibrators.solvers.curves import equal_width_edges, halfway, pack, s
 from recal.checks import Labels
 from recal.maps.arrays import class_scores
 from recal.maps.curves import Steps
-from recal.plan import Answers
+from recal.maps.plan import Answers
 from recal.schema import NotNegative, Number
 from recal.views import Views
 

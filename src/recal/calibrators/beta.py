@@ -21,7 +21,7 @@ from recal.calibrators.solvers.newton import NEAR_TOL
 from recal.checks import Labels
 from recal.maps.arrays import class_scores
 from recal.maps.curves import BetaCurves, beta_features
-from recal.plan import Answers
+from recal.maps.plan import Answers
 from recal.schema import NotNegative
 from recal.views import Views
 

@@ -10,8 +10,8 @@ from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.checks import Labels
 from recal.maps.aggregation import Votes, count_votes
 from recal.maps.base import wide
+from recal.maps.plan import Answers
 from recal.metrics import ece
-from recal.plan import Answers
 from recal.schema import Count, RandomState
 from recal.views import Views
 

@@ -24,7 +24,7 @@ from recal.checks import Labels
 from recal.errors import InputError
 from recal.maps.base import Map
 from recal.maps.mixture import Mixture
-from recal.plan import Answers, Plan, check_plan
+from recal.maps.plan import Answers, Plan, check_plan
 from recal.schema import Instance, RandomState, Size, check
 from recal.transforms.base import shown
 from recal.views import Views

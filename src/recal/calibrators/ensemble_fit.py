@@ -29,7 +29,7 @@ from recal.calibrators.view_choice import (
 from recal.checks import Floats, Labels
 from recal.engine.reference import keep_answers
 from recal.errors import ConvergenceWarning, FewSamplesWarning
-from recal.plan import Answers, Blend, Plan
+from recal.maps.plan import Answers, Blend, Plan
 from recal.progress import track
 from recal.transforms import Transform
 from recal.views import Views

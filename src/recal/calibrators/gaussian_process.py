@@ -12,8 +12,8 @@ from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
 from recal.maps.arrays import log_softmax
+from recal.maps.plan import Answers
 from recal.maps.scaling import LatentFunction
-from recal.plan import Answers
 from recal.progress import track
 from recal.schema import Count, RandomState
 from recal.views import Views

@@ -13,7 +13,7 @@ from recal.calibrators.solvers.curves import equal_mass_edges, equal_width_edges
 from recal.checks import Labels
 from recal.maps.arrays import class_scores
 from recal.maps.curves import Bins
-from recal.plan import Answers
+from recal.maps.plan import Answers
 from recal.schema import Count, NotNegative
 from recal.views import Views
 

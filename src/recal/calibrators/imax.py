@@ -14,7 +14,7 @@ from recal.calibrators.solvers.curves import frequencies
 from recal.checks import Labels
 from recal.maps.arrays import log_odds, log_softmax
 from recal.maps.curves import InformativeBins
-from recal.plan import Answers
+from recal.maps.plan import Answers
 from recal.schema import Count, NotNegative
 from recal.views import Views
 

@@ -17,7 +17,7 @@ from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
 from recal.maps.arrays import class_scores, softmax
 from recal.maps.curves import Lines, SharedLine
-from recal.plan import Answers
+from recal.maps.plan import Answers
 from recal.schema import NotNegative, Number
 from recal.views import Views
 

@@ -22,8 +22,8 @@ from recal.checks import Labels
 from recal.errors import InputError
 from recal.maps.arrays import linear, log_softmax
 from recal.maps.base import wide
+from recal.maps.plan import Answers
 from recal.maps.scaling import Linear, linear_features
-from recal.plan import Answers
 from recal.progress import track
 from recal.schema import Number, RandomState, Strength
 from recal.views import Views

@@ -18,7 +18,7 @@ from recal.checks import Labels
 from recal.engine.grouping import GroupIndex, group_indices
 from recal.engine.scaled import FlooredLogits, ScaledLogits, ScaledRows, Vector
 from recal.errors import FewSamplesWarning, InputError
-from recal.plan import NEUTRAL, ConfidenceAt, Plan, Rule, Step, Ties, check_plan
+from recal.maps.plan import NEUTRAL, ConfidenceAt, Plan, Rule, Step, Ties, check_plan
 from recal.progress import track
 from recal.schema import Count, NotNegative, Number, RandomState, Size
 from recal.transforms import Transform, as_transform

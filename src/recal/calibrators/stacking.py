@@ -13,7 +13,7 @@ from recal.calibrators.solvers.temperature import fit_beta
 from recal.calibrators.view_choice import WORTH, Choice, LossGain, Material, choose_views
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
-from recal.plan import Answers, Blend, Plan, check_plan
+from recal.maps.plan import Answers, Blend, Plan, check_plan
 from recal.schema import NotNegative, Number, RandomState, Size
 from recal.transforms import Transform
 from recal.views import Views

@@ -13,8 +13,8 @@ from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
 from recal.maps.arrays import soft_log_probs
 from recal.maps.base import wide
+from recal.maps.plan import Answers
 from recal.maps.scaling import StructuredAffine, StructuredLinear
-from recal.plan import Answers
 from recal.schema import Strength
 from recal.views import Views
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, from_map
 from recal.calibrators.solvers.temperature import fit_temperature
 from recal.checks import Labels
+from recal.maps.plan import Plan
 from recal.maps.scaling import Temperature
-from recal.plan import Plan
 from recal.views import Views
 
 

@@ -12,8 +12,8 @@ from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.solvers.linear import DiagonalMap
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Floats, Labels
+from recal.maps.plan import Answers
 from recal.maps.scaling import Affine, within
-from recal.plan import Answers
 from recal.schema import Strength
 from recal.views import Views
 

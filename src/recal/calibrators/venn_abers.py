@@ -13,7 +13,7 @@ from recal.calibrators.solvers.curves import pack
 from recal.checks import Labels
 from recal.maps.arrays import class_scores
 from recal.maps.curves import Brackets
-from recal.plan import Answers
+from recal.maps.plan import Answers
 from recal.views import Views
 
 Array = NDArray[np.float64]

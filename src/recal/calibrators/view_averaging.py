@@ -8,7 +8,7 @@ from recal.checks import Labels
 from recal.maps.aggregation import ViewMean, mean_probs
 from recal.maps.arrays import safe_log
 from recal.maps.base import wide
-from recal.plan import Answers
+from recal.maps.plan import Answers
 from recal.views import Views
 
 

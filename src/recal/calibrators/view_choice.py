@@ -29,7 +29,7 @@ from recal.calibrators.solvers.folds import stratified_folds
 from recal.calibrators.solvers.stack import Stack, StackMap, Vector
 from recal.checks import Labels
 from recal.engine.reference import keep_answers
-from recal.plan import Answers
+from recal.maps.plan import Answers
 from recal.progress import track
 
 # Few samples are cut into more folds: each fit then sees nearly all of them.

@@ -200,7 +200,7 @@ def groups(
 
     source = open_views(views)
     from recal.errors import InputError
-    from recal.plan import ConfidenceAt, Rule, Ties
+    from recal.maps.plan import ConfidenceAt, Rule, Ties
     from recal.reporting.groups import FEWEST_RANKED, GROUP_LABELS, group_study
 
     if not source.transforms:

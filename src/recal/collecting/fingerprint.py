@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.plan import Plan
+from recal.maps.plan import Plan
 
 # All bytes up to this size are read; of larger arrays, as many bytes spread evenly. A store also keeps the digest of
 # every batch of inputs, so this one needs to tell data sets apart, not to find one changed byte in a hundred gigabytes.

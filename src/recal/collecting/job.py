@@ -15,7 +15,7 @@ from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.inputs.sources import Batch
 from recal.collecting.models.base import Model, as_logits
 from recal.errors import InputError, RecalError, blame
-from recal.plan import Plan
+from recal.maps.plan import Plan
 from recal.transforms import BuiltIn, Transform
 from recal.transforms.base import shown
 from recal.transforms.preprocessing import Outputs, Preprocessing

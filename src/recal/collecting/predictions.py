@@ -22,7 +22,7 @@ from recal.decisions.watching.profile import Profile
 from recal.decisions.watching.result import WatchResult, followed_confidences, to_the_power
 from recal.decisions.watching.statistics import RowNumbers
 from recal.errors import InputError, Remedy
-from recal.plan import Plan
+from recal.maps.plan import Plan
 from recal.transforms import Named, Transform
 from recal.transforms.pool import Own, by_name
 from recal.transforms.preprocessing import Outputs, match_outputs, match_preprocess

@@ -26,9 +26,9 @@ from recal.decisions import Decision, decide, risk_curve
 from recal.engine.grouping import Group, group
 from recal.errors import FewSamplesWarning, InputError, MissingExtraError
 from recal.maps.arrays import softmax
+from recal.maps.plan import Plan
 from recal.maps.replay import calibrated_probs
 from recal.metrics import Evaluation, evaluate
-from recal.plan import Plan
 from recal.reporting import report
 from recal.reporting.chart import PALETTE, Axis, Boxes, Chart, Mark, Text
 from recal.reporting.charts import reliability_chart

@@ -9,7 +9,7 @@ from recal.calibrators.base import Calibrator
 from recal.errors import InputError
 from recal.maps.base import Array, Map, Views
 from recal.maps.guard import answer
-from recal.plan import Plan, plan_of
+from recal.maps.plan import Plan, plan_of
 from recal.transforms import Transform
 
 

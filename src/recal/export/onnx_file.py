@@ -36,7 +36,7 @@ from recal.export.network import (
 )
 from recal.export.traced_calibration import answers, calibration_model, needs_views, own_probs
 from recal.files.atomic import replacing
-from recal.plan import Plan
+from recal.maps.plan import Plan
 from recal.transforms import BuiltIn, Transform
 from recal.transforms.preprocessing import (
     Normalize,

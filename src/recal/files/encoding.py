@@ -18,7 +18,7 @@ from recal.errors import FileError, InputError
 from recal.files.limits import allowance
 from recal.maps import map_named
 from recal.maps.base import Map, field_names
-from recal.plan import Blend, Plan, Rule, Step
+from recal.maps.plan import Blend, Plan, Rule, Step
 from recal.transforms import Named, Transform, as_transform
 
 _TAG = "$"

@@ -32,7 +32,7 @@ from recal.files.atomic import replacing
 from recal.files.npz import names_in, read_npz, write_npz
 from recal.files.tables import is_number, pyarrow_for, read_columns
 from recal.files.views import read_views
-from recal.plan import Plan
+from recal.maps.plan import Plan
 
 _NAMES = ("probs", "labels", "classes", "confidence", "fitted_rows")
 # Keys of the metadata of a Parquet table.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from recal.errors import InputError
 from recal.maps.arrays import safe_log
 from recal.maps.base import Array, Map, Views
-from recal.plan import Plan
+from recal.maps.plan import Plan
 from recal.schema import Floats, Instance, Integers, ListOf, Text
 from recal.transforms import Transform
 

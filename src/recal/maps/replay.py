@@ -18,7 +18,7 @@ from recal.errors import InputError
 from recal.views import Views
 
 if TYPE_CHECKING:  # a plan is a map, and calls this module for large arrays
-    from recal.plan import Plan
+    from recal.maps.plan import Plan
 
 Matrix = NDArray[np.float64]
 Selection = slice | NDArray[np.intp]

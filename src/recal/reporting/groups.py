@@ -14,9 +14,9 @@ from recal.calibrators.temperature import TemperatureScaling
 from recal.engine.grouping import Group, group
 from recal.errors import InputError
 from recal.maps.arrays import softmax
+from recal.maps.plan import ConfidenceAt, Plan, Ties
 from recal.maps.replay import calibrated_probs
 from recal.metrics import bin_table, evaluate
-from recal.plan import ConfidenceAt, Plan, Ties
 from recal.views import Views
 
 Vector = NDArray[np.float64]

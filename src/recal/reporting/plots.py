@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from recal.comparison import Comparison, recommend
 from recal.errors import InputError, MissingExtraError
 from recal.files.atomic import replacing
+from recal.maps.plan import plan_of
 from recal.metrics.rows import score
-from recal.plan import plan_of
 from recal.reporting import charts
 from recal.reporting.chart import PALETTE, WIDTH, Area, Boxes, Chart, Dots, Line, Mark
 from recal.reporting.curves import method_values, rank_bins, reliability, risk_coverage

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import numpy as np
 
 from recal.errors import FileError
-from recal.plan import Plan
+from recal.maps.plan import Plan
 from recal.saving.records import ATTACHED
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from recal.errors import FileError, InputError
 from recal.files.encoding import Decoder, Encoder
 from recal.files.tensors import read_tensors, write_tensors
 from recal.files.urls import as_path
-from recal.plan import Plan
+from recal.maps.plan import Plan
 from recal.saving.classifiers import encode_classifier, give_code, restore_classifier
 from recal.saving.records import RECORDS
 from recal.transforms.pool import Own, by_name

@@ -42,9 +42,9 @@ from recal.engine.clusters import check_names, near_duplicates, split_by_cluster
 from recal.errors import DependentRowsWarning, InputError, Remedy
 from recal.files.atomic import replacing
 from recal.files.urls import is_url
+from recal.maps.plan import Plan
 from recal.maps.replay import calibrated_probs
 from recal.metrics import evaluate
-from recal.plan import Plan
 from recal.reporting import report
 from recal.reporting.verdict import RISKS, answer_change
 from recal.saving.saved import save

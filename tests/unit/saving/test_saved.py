@@ -19,8 +19,8 @@ from recal import Blend, Plan, Step, load, save
 from recal.calibrators import MatrixScaling
 from recal.calibrators.base import Calibrator
 from recal.errors import FileError, InputError, NotFittedError
+from recal.maps.plan import Rule
 from recal.maps.scaling import Temperature
-from recal.plan import Rule
 from recal.saving import saved
 from recal.transforms import Named
 from recal.transforms.image import ZoomOut

@@ -79,7 +79,7 @@ class Blend:
 
     Examples
     --------
-    >>> from recal.plan import Blend, Plan
+    >>> from recal.maps.plan import Blend, Plan
     >>> plan = Plan(start=0.5, blend=Blend(0.6, (("zoom:0.8", 0.4),), (), 1e-4, gate=0.9, gated_own=1.1))
     >>> plan.needs_views(np.array([[9.0, 0.0], [1.0, 0.0]])).tolist()
     [False, True]
