@@ -36,7 +36,7 @@ class Kind:
 
     def parse(self, text: str) -> Any:
         """Read a value that was typed on a command line, or raise ValueError."""
-        return text
+        return _number_or_text(text)
 
     @property
     def metavar(self) -> str:
@@ -91,7 +91,9 @@ class Flag(Kind):
         return bool(value)
 
     def parse(self, text: str) -> bool:
-        return {"true": True, "false": False}[text.lower()]
+        if text.lower() not in ("true", "false"):
+            raise ValueError
+        return text.lower() == "true"
 
 
 class Choice(Kind):
@@ -107,7 +109,10 @@ class Choice(Kind):
         return value
 
     def parse(self, text: str) -> Any:
-        return {_typed(option): option for option in self.options}[text.lower() if text.lower() == "none" else text]
+        for option in self.options:
+            if text == _typed(option) or (option is None and text.lower() == "none"):
+                return option
+        raise ValueError
 
     @property
     def metavar(self) -> str:
@@ -121,6 +126,9 @@ class Text(Kind):
         if not isinstance(value, str):
             raise ValueError
         return value
+
+    def parse(self, text: str) -> str:
+        return text
 
 
 class ListOf(Kind):
@@ -170,6 +178,9 @@ class Instance(Kind):
             raise ValueError
         return value
 
+    def parse(self, text: str) -> Any:
+        raise ValueError
+
 
 class Either(Kind):
     """The first of several kinds that fits."""
@@ -189,11 +200,11 @@ class Either(Kind):
         raise ValueError
 
     def parse(self, text: str) -> Any:
-        # Choices first: a word that is one of them is meant, though another kind might read it as text.
+        # Try choices first: another kind might read one of their words as text.
         for kind in sorted(self.kinds, key=lambda kind: not isinstance(kind, Choice)):
             try:
                 return kind.parse(text)
-            except (ValueError, KeyError):
+            except ValueError:
                 continue
         raise ValueError
 

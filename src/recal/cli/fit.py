@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,13 +13,13 @@ from recal.cli.files import check_kind, open_views
 from recal.cli.printing import AsJson, print_json, say, typed, working
 from recal.errors import InputError
 from recal.files.urls import as_path
+from recal.schema import Kind, parameter_kinds
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
 
 
-_NONE = "none"
-# The seed has an option of its own, the same for every method.
+# The seed has its own option, the same for every method.
 _SEED = "random_state"
 
 
@@ -49,23 +48,21 @@ def option_parameters(name: str) -> list[inspect.Parameter]:
     from recal.calibrators.names import find_method
 
     calibrator, _ = find_method(name)
-    hints = get_type_hints(calibrator.__init__)
-    told = _told(calibrator.__doc__ or "")
+    kinds, descriptions = parameter_kinds(calibrator), _parameter_descriptions(calibrator.__doc__ or "")
     parameters = []
     for parameter in inspect.signature(calibrator).parameters.values():
         if parameter.name == _SEED:
             continue
-        hint = hints.get(parameter.name, Any)
-        shown = _NONE if parameter.default is None else str(parameter.default)
+        kind = kinds.get(parameter.name, Kind())
         option = typer.Option(
             f"--{parameter.name.replace('_', '-')}",
-            parser=_parser(hint),
-            metavar=_metavar(hint),
-            help=told.get(parameter.name, ""),
-            show_default=shown,
+            parser=_parser(kind),
+            metavar=kind.metavar,
+            help=descriptions.get(parameter.name, ""),
+            show_default="none" if parameter.default is None else str(parameter.default),
             rich_help_panel=f"Options of --method {name}",
         )
-        # An option not given stays None here and is left out, so that the constructor's own default holds.
+        # An option that was not typed stays None here and is left out, so the constructor's default applies.
         annotation = Annotated[str, option]
         parameters.append(
             inspect.Parameter(parameter.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -73,93 +70,33 @@ def option_parameters(name: str) -> list[inspect.Parameter]:
     return parameters
 
 
-def _parser(hint: Any) -> Callable[[str], Any]:
+def _parser(kind: Kind) -> Callable[[str], Any]:
     def parse(text: Any) -> Any:
-        return _Given(parse_value(text, hint)) if isinstance(text, str) else text
+        if not isinstance(text, str):
+            return text
+        try:
+            return _Typed(kind.parse(text))
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} cannot be read as {kind.metavar}") from None
 
     parse.__name__ = "value"
     return parse
 
 
-class _Given:
-    """A value that was typed, so that a typed `none` differs from an option left out."""
+class _Typed:
+    """A value that was typed, so that a typed `none` differs from an option that was left out."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
-def given(options: dict[str, Any]) -> dict[str, Any]:
-    """Return only the options that were typed."""
-    return {name: option.value for name, option in options.items() if isinstance(option, _Given)}
+def _typed_options(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: option.value for name, option in options.items() if isinstance(option, _Typed)}
 
 
-def parse_value(text: str, hint: Any) -> Any:
-    """Read what was typed as the first of the annotation's types that can hold it."""
-    choices = _flatten(hint)
-    if text.lower() == _NONE and (type(None) in choices or Any in choices):
-        return None
-    literals = [value for choice in choices if get_origin(choice) is Literal for value in get_args(choice)]
-    for value in literals:
-        if value is not None and text == str(value):
-            return value
-    for choice in choices:
-        try:
-            if choice is bool and text.lower() in ("true", "false"):
-                return text.lower() == "true"
-            if choice in (int, float):
-                return choice(text)
-        except ValueError:
-            continue
-        if _is_sequence(choice):
-            return [_number_or_text(part.strip()) for part in text.split(",")]
-        if choice is str:
-            return text
-        if choice is Any:
-            return _number_or_text(text)
-    raise typer.BadParameter(f"{text!r} cannot be read as {_metavar(hint)}")
-
-
-def _flatten(hint: Any) -> list[Any]:
-    if get_origin(hint) in (Union, types.UnionType):
-        return [choice for part in get_args(hint) for choice in _flatten(part)]
-    if get_origin(hint) is Annotated:
-        return _flatten(get_args(hint)[0])
-    return [hint]
-
-
-def _is_sequence(hint: Any) -> bool:
-    origin = get_origin(hint) or hint
-    return isinstance(origin, type) and origin is not str and issubclass(origin, Sequence)
-
-
-def _number_or_text(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _metavar(hint: Any) -> str:
-    names: list[str] = []
-    for choice in _flatten(hint):
-        if choice is type(None):
-            names.append(_NONE)
-        elif get_origin(choice) is Literal:
-            names += [_NONE if value is None else str(value) for value in get_args(choice)]
-        elif _is_sequence(choice):
-            names.append("A,B,...")
-        elif choice in (int, float, bool):
-            names.append({int: "INT", float: "FLOAT", bool: "true|false"}[choice])
-        else:
-            names.append("VALUE")
-    return "|".join(dict.fromkeys(names))
-
-
-def _told(docstring: str) -> dict[str, str]:
-    """Read each parameter's description from a numpy docstring."""
-    told: dict[str, str] = {}
+def _parameter_descriptions(docstring: str) -> dict[str, str]:
+    """Return the description of each parameter in a numpy docstring."""
+    descriptions: dict[str, str] = {}
     lines = inspect.cleandoc(docstring).splitlines()
     starts = [i + 2 for i, line in enumerate(lines[:-1]) if line == "Parameters" and set(lines[i + 1]) == {"-"}]
     name = ""
@@ -169,8 +106,8 @@ def _told(docstring: str) -> dict[str, str]:
                 break
             name = line.split(" : ")[0].strip()
         elif line and name:
-            told[name] = f"{told.get(name, '')} {line.strip()}".strip()
-    return told
+            descriptions[name] = f"{descriptions.get(name, '')} {line.strip()}".strip()
+    return descriptions
 
 
 _DEFAULT_METHOD = "auto"
@@ -209,11 +146,11 @@ def fit(
     """
     from recal import profile, save
 
-    calibrator = make(method, given(options), seed)
-    found = open_views(views, labels, classes)
+    calibrator = make(method, _typed_options(options), seed)
+    samples = open_views(views, labels, classes)
     with working(f"Fitting {method}"):
-        calibrator.fit(found)
-        calibrator.profile_ = profile(found, random_state=seed)
+        calibrator.fit(samples)
+        calibrator.profile_ = profile(samples, random_state=seed)
     save(calibrator, out)
     plan = getattr(calibrator, "plan_", None)
     steps = None if plan is None else len(plan.steps)
@@ -221,8 +158,7 @@ def fit(
         chosen = {
             name: getattr(calibrator, f"{name}_") for name in ("choice", "reason") if hasattr(calibrator, f"{name}_")
         }
-        told = {"method": method, **chosen, "parameters": calibrator.get_params(), "steps": steps, "file": out}
-        print_json(told)
+        print_json({"method": method, **chosen, "parameters": calibrator.get_params(), "steps": steps, "file": out})
         return
     if reason := getattr(calibrator, "reason_", ""):
         say(reason)

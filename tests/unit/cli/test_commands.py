@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from recal import Plan, ReCal, Step, TemperatureScaling, Views, evaluate, load, read_views, save
 from recal.calibrators.names import find_method
 from recal.cli.app import run
-from recal.cli.fit import option_parameters, parse_value
+from recal.cli.fit import option_parameters
 from recal.errors import InputError
 from recal.files.probabilities import read_probs
+from recal.schema import kind_of
 
 SAMPLES = 1200  # so many that no fit warns of too few mistakes
 
@@ -220,9 +222,17 @@ def test_every_method_can_be_named_and_offers_its_options():
         ("3", int | str, 3),
         ("a", int | str, "a"),
         ("1,b,0.5", list | None, [1, "b", 0.5]),
+        ("b", Literal["a", "b"] | None, "b"),
+        ("2.5", Any, 2.5),
     ],
 )
 def test_values_are_read_by_the_signatures_types(text, hint, value):
-    read = parse_value(text, hint)
+    read = kind_of(hint).parse(text)
     assert read == value
     assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(("text", "hint"), [("x", int), ("1.5", int), ("yes", bool), ("c", Literal["a", "b"] | None)])
+def test_text_that_a_signature_does_not_allow_is_refused(text, hint):
+    with pytest.raises(ValueError):
+        kind_of(hint).parse(text)
