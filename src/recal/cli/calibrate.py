@@ -116,9 +116,11 @@ def calibrate(
     """
     rules: dict[str, Any] = {"risk": risk, "confidence": confidence, "random_state": seed}
     if graded is not None:
-        _calibrate_source(graded, out, inputs, (correct, signals, inputs.group, per_group), rules, as_json)
+        columns = (correct, signals, inputs.group, per_group)
+        _calibrate_source(graded, out, inputs, columns, rules, (method, answers, cross_fit), as_json)
         return
     if is_endpoint(inputs.model):
+        rules |= {"calibrator": _method(method, answers, seed), "cross_fit": cross_fit}
         joined = ask_endpoint(inputs, language, out / "answers.jsonl", as_json)
         say(str(joined), quiet=as_json or not str(joined))
         about = {"Model": f"{language.model_name} at {inputs.model}", "Data": str(inputs.data)}
@@ -185,6 +187,7 @@ def _calibrate_source(
     inputs: ModelOptions,
     columns: tuple[str | None, str | None, str | None, bool],
     how: dict[str, Any],
+    fitting: tuple[str, str, bool],
     as_json: bool,
 ) -> None:
     """Calibrate what needs no model: a table of graded answers, or labelled views."""
@@ -193,6 +196,8 @@ def _calibrate_source(
     if inputs.model is not None or inputs.data is not None:
         raise InputError(f"recal calibrate takes either {source}, or --model and --data.")
     correct, signals, group, per_group = columns
+    method, answers, cross_fit = fitting
+    clusters = {"--cluster": inputs.cluster, "--cluster-by": inputs.cluster_by}
     if kind_of(source) in ("table", "text") or source.suffix.lower() in (".jsonl", ".ndjson"):
         if correct is None:
             from recal.answers.tables import read_table
@@ -201,12 +206,27 @@ def _calibrate_source(
                 f"Name the column of {source} that says which answers are right: --correct COLUMN. It has "
                 f"{', '.join(read_table(source))}."
             )
+        options = {"--method": method != "auto", "--answers": answers != "kept", "--cross-fit": cross_fit}
+        _refuse({**options, **clusters}, f"the table of graded answers {source}")
         names = None if signals is None else [name.strip() for name in signals.split(",")]
         table = {"correct": correct, "signals": names, "group": group, "per_group": per_group}
         calibrate_table(source, out, {**how, **table}, as_json)
         return
+    table_only = {"--correct": correct, "--signals": signals, "--group": group, "--per-group": per_group}
+    _refuse({**clusters, **table_only}, f"the views {source}")
     views = open_views(source, inputs.labels, inputs.classes)
+    how |= {"calibrator": _method(method, answers, how["random_state"]), "cross_fit": cross_fit}
     calibrate_views(views, out, {"Data": str(source)}, how, as_json)
+
+
+def _refuse(options: dict[str, Any], what: str) -> None:
+    """Refuse options that would have no effect."""
+    from recal.errors import InputError
+
+    typed_options = [name for name, value in options.items() if value]
+    if typed_options:
+        pronoun = "them" if typed_options[1:] else "it"
+        raise InputError(f"{' and '.join(typed_options)} cannot be used with {what}. Leave {pronoun} out.")
 
 
 def _method(name: str, answers: str, seed: int) -> Any:

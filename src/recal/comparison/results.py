@@ -128,7 +128,7 @@ class Comparison:
                 method,
                 float(values[:, index].mean()),
                 self._interval(metric, index),
-                float((values[:, index] - values[:, base]).mean()),
+                _mean_difference(values[:, index], values[:, base]),
                 self._difference_interval(metric, index, base),
                 marks[index],
             )
@@ -287,3 +287,9 @@ def check_metrics(metrics: Sequence[str]) -> Sequence[str]:
     if unknown:
         raise InputError(f"There is no metric {unknown[0]!r}; there are {', '.join(LABELS)}.")
     return metrics
+
+
+def _mean_difference(values: NDArray[np.float64], base: NDArray[np.float64]) -> float:
+    """Return the mean of the differences; NaN if both are infinite (the NLL of a certain, wrong answer)."""
+    with np.errstate(invalid="ignore"):
+        return float((values - base).mean())

@@ -179,7 +179,7 @@ def calibrate(
     transforms = fitted.needed_transforms()
     check_views = views_of(check_part, transforms, JUDGE)
     if cross_fit:
-        deciding = _crossfitted(method, views, random_state, fit_part)
+        deciding = _crossfitted(method, views, random_state, fit_part.clusters, fit_part.groups)
     else:
         rows = views_of(decide_part, transforms, DECIDE)
         deciding = _answers(fitted, rows, decide_part)
@@ -201,6 +201,7 @@ def calibrate_views(
     risk: float = 0.01,
     confidence: float = 0.95,
     calibrator: Calibrator | None = None,
+    cross_fit: bool = False,
     random_state: int = 0,
     title: str = "Calibration report",
     command: str = "",
@@ -213,19 +214,23 @@ def calibrate_views(
     if views.labels is None:
         raise InputError("The views have no labels", remedy=Remedy("Pass views with labels", typed="Add --labels FILE"))
     parts = split(views.n_samples, random_state)
+    if cross_fit:
+        both = np.sort(np.concatenate(parts[:2]))
+        parts = both, both, parts[2]
     sizes = (len(parts[0]), len(parts[1]), len(parts[2]))
-    say(
-        f"1/3  Split {views.n_samples:,} labelled inputs: {sizes[0]:,} to fit, {sizes[1]:,} to decide, {sizes[2]:,} to "
-        "check."
-    )
+    what_for = "{:,} to fit and to decide" if cross_fit else "{:,} to fit, {:,} to decide"
+    say(f"1/3  Split {views.n_samples:,} labelled inputs: {what_for.format(*sizes)}, {sizes[2]:,} to check.")
     say("2/3  Fit the calibration.")
     method = AutoCalibration(random_state=random_state) if calibrator is None else calibrator
     fitted = method.fit(views[parts[0]])
+    fitted.profile_ = profile(views[parts[0]], random_state=random_state)
     say("3/3  Choose the threshold, and check everything on the remaining inputs.")
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     deciding, checking = (_Answers(views[rows], *fitted.predict_both(views[rows])) for rows in parts[1:])
-    result = _judged(fitted, deciding, checking, risk, confidence, sizes, False, folder, random_state)
+    if cross_fit:
+        deciding = _crossfitted(method, views[parts[0]], random_state)
+    result = _judged(fitted, deciding, checking, risk, confidence, sizes, cross_fit, folder, random_state)
     curves = _curves(deciding, confidence)
     _write(result, checking, curves, title, command, {"Date": today(), **(about or {})}, random_state)
     return result
@@ -316,10 +321,16 @@ def _answers(fitted: Calibrator, views: Views, rows: IndexedSource) -> _Answers:
     return _Answers(views, *both, rows.clusters, rows.groups)
 
 
-def _crossfitted(method: Calibrator, views: Views, seed: int, rows: IndexedSource) -> _Answers:
+def _crossfitted(
+    method: Calibrator,
+    views: Views,
+    seed: int,
+    clusters: NDArray[Any] | None = None,
+    groups: NDArray[Any] | None = None,
+) -> _Answers:
     assert views.labels is not None
-    how: dict[str, Any] = {"folds": _FOLDS, "classes": views.classes, "random_state": seed, "clusters": rows.clusters}
-    return _Answers(views, *crossfitted_answers(method, views, views.labels, **how), rows.clusters, rows.groups)
+    how: dict[str, Any] = {"folds": _FOLDS, "classes": views.classes, "random_state": seed, "clusters": clusters}
+    return _Answers(views, *crossfitted_answers(method, views, views.labels, **how), clusters, groups)
 
 
 def check_labelled(source: Source, where: object = "") -> None:

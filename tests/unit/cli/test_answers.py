@@ -154,6 +154,25 @@ def test_from_a_log_to_automated_answers(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_options_of_calibrate_reach_the_fit_of_views(tmp_path, capsys):
+    write_log(tmp_path / "samples.jsonl", 1.0, 1)
+    assert run(["collect", "--data", str(tmp_path / "samples.jsonl"), "--out", str(tmp_path / "v.npz")]) == 0
+    words = ["calibrate", str(tmp_path / "v.npz"), "--risk", "0.1", "--out", str(tmp_path / "out")]
+    assert run([*words, "--method", "ts", "--cross-fit"]) == 0
+    assert "to fit and to decide" in capsys.readouterr().out
+    calibration = load(tmp_path / "out" / "calibration.recal")
+    assert type(calibration).__name__ == "TemperatureScaling"
+    assert calibration.profile_ is not None  # for recal watch and --class-mix
+    assert run([*words, "--cluster", "video", "--group", "camera", "--force"]) == 2
+    assert "--cluster and --group cannot be used with the views" in capsys.readouterr().err
+
+
+def test_options_that_have_no_effect_on_a_table_are_refused(place, tmp_path, capsys):
+    words = ["calibrate", str(place / "graded.csv"), "--correct", "right", "--out", str(tmp_path / "out")]
+    assert run([*words, "--method", "ts"]) == 2
+    assert "--method cannot be used with the table of graded answers" in capsys.readouterr().err
+
+
 def likes_letter(prompt):
     letter = "ABC"[int(prompt.split()[1]) % 3]
     return [(letter, {letter: 0.6, **{other: 0.15 for other in "ABC" if other != letter}})]
