@@ -6,11 +6,30 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from recal.metrics import evaluate, smooth_ece
-from recal.metrics.calibration_error import cosine_coefficients, error_at, fixed_point
+from recal.metrics import (
+    LABELS,
+    adaptive_ece,
+    bin_table,
+    classwise_ece,
+    debiased_ece,
+    ece,
+    evaluate,
+    mce,
+    smooth_ece,
+)
+from recal.metrics.calibration_error import cosine_coefficients, error_at, fixed_point, table_of
 from recal.metrics.exact import bounded_mean_interval, combined_interval, rate_interval, sum_interval
-from recal.metrics.intervals import Pattern, cluster_stretch, loss_if_wrong, percentile_interval
-from recal.metrics.resampling import draw_clusters
+from recal.metrics.intervals import (
+    Pattern,
+    TrackedError,
+    cluster_stretch,
+    design_effect,
+    loss_if_wrong,
+    percentile_interval,
+    tracked_errors,
+)
+from recal.metrics.resampling import draw_clusters, gather
+from recal.metrics.rows import equal_width_edges, score
 
 
 @pytest.mark.parametrize(("count", "n"), [(0, 200), (1, 200), (7, 50), (50, 50)])
@@ -162,3 +181,80 @@ def test_the_bandwidth_of_smooth_ece_is_its_value():
             blurred += kernel @ gaps
     assert np.trapezoid(np.abs(blurred), points) == pytest.approx(value, rel=1e-3)
     assert error_at(cosine_coefficients(confidence, gaps), value) == pytest.approx(value, rel=1e-6)
+
+
+def one_bin(right=70, n=100):
+    rows = score(np.full(n, 0.9), np.arange(n) < right)
+    tables = [table_of(rows.confidence, rows.correct, equal_width_edges(15))] * 2
+    buckets = gather(rows, equal_width_edges(15))
+    return buckets, tracked_errors(buckets, dict.fromkeys(LABELS, 0.2), *tables)
+
+
+def test_the_debiased_error_is_followed_as_the_square_minus_its_noise():
+    _, errors = one_bin()
+    error = errors["debiased_ece"]
+    assert error.norm(np.array([[0.2]])) == pytest.approx(0.2**2 - 0.7 * 0.3 / 99)
+    assert error.error(1.0) == pytest.approx(0.2)
+
+
+def test_a_bin_that_a_draw_leaves_empty_keeps_its_gap():
+    _, errors = one_bin()
+    gaps = errors["mce"].gaps_of(np.array([[0.0], [0.5], [6.0]]), np.array([[0.0], [1.0], [12.0]]))
+    np.testing.assert_allclose(gaps[:, 0], [0.2, 0.5, 0.5])
+
+
+def test_gaps_that_are_all_zero_have_an_upper_end_from_their_noise():
+    pattern = Pattern(np.zeros(1), lambda gaps: np.abs(gaps).sum(axis=-1))
+    pattern.add(np.array([[0.0], [0.02]] * 50))
+    error = TrackedError(np.zeros(1, int), lambda sums, _: sums, pattern.norm, lambda _: 0.0, np.zeros(1), float)
+    assert error.interval(pattern) == pytest.approx((0.0, 1.96 * 0.01))
+
+
+def test_rare_right_answers_are_treated_as_rare_mistakes_are():
+    confidence = np.linspace(0.99, 0.5, 200)
+    correct = np.isin(np.arange(200), (10, 60, 150))
+    result = evaluate(confidence, correct, bootstrap=40)
+    scores = -np.log((np.array([10, 60, 150]) + 0.5) / 200)
+    pseudo = max(1.0, scores.mean())
+    assert result.intervals["aurc"][0] == pytest.approx(1 - sum_interval(scores, pseudo)[1] / 200)
+    expected = stats.binomtest(197, 200).proportion_ci(0.95, method="exact")
+    np.testing.assert_allclose(result.intervals["error_rate"], (expected.low, expected.high))
+    assert result.intervals["auroc"] == pytest.approx(rate_interval(3 * result["auroc"], 3), abs=1e-9)
+
+
+@pytest.mark.parametrize(("mistakes", "n", "exact"), [(17, 85, True), (18, 90, False)])
+def test_common_mistakes_need_fewer_of_them(mistakes, n, exact):
+    """At an error rate of 20 %, 30 x (1 - 2 x 0.2) = 18 mistakes are enough."""
+    confidence = np.linspace(0.99, 0.5, n)
+    correct = np.arange(n) % 5 != 0
+    low, high = evaluate(confidence, correct, bootstrap=300).intervals["auroc"]
+    flips = np.diff(rate_interval(mistakes * 0.5, mistakes))[0]
+    assert bool(high - low > 0.98 * flips) is exact
+
+
+def test_a_mistake_that_the_sample_lacks_would_show_in_two_classes():
+    result = evaluate(np.tile([0.99, 0.01], (200, 1)), np.zeros(200, int), bootstrap=100)
+    margin = rate_interval(0, 200)[1]
+    assert result.intervals["classwise_ece"][1] == pytest.approx(0.01 + 2 * margin / 2)
+    assert result.intervals["ece"][1] == pytest.approx(0.01 + margin)
+
+
+def test_the_design_effect_of_copies_is_their_number():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.5, 1, 200)
+    correct = rng.random(200) < confidence
+    single = gather(score(confidence, correct), equal_width_edges(15))
+    copies = score(np.repeat(confidence, 10), np.repeat(correct, 10))
+    assert design_effect(single) == 1.0
+    clusters = np.repeat(np.arange(200), 10)
+    assert design_effect(gather(copies, equal_width_edges(15), clusters)) == pytest.approx(10.0)
+
+
+def test_fifteen_bins_are_the_default():
+    rng = np.random.default_rng(0)
+    probs, y = rng.dirichlet(np.ones(3), 300), rng.integers(0, 3, 300)
+    for metric in (ece, mce, adaptive_ece, classwise_ece, debiased_ece):
+        assert metric(probs, y) == metric(probs, y, n_bins=15) != metric(probs, y, n_bins=30)
+    assert len(bin_table(probs, y).counts) == 15
+    table = bin_table(probs, y)
+    np.testing.assert_allclose(np.nansum(table.confidence * table.shares), probs.max(axis=1).mean())
