@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import recal
-from recal import collect, read_views
+from recal import collect, load, read_views, save
 from recal.calibrators import ViewAveraging
 from recal.collecting import Normalize, apply
 from recal.errors import FileError, InputError
@@ -68,13 +68,13 @@ def test_code_that_works_in_place_spoils_neither_the_inputs_nor_other_views(imag
         np.testing.assert_array_equal(views.transformed(transform), clean.transformed(transform))
 
 
-def test_your_own_transformations_are_given_again_as_functions_or_by_name(images, labels, model):
+def test_your_own_transformations_are_given_again_as_functions_or_by_name(tmp_path, images, labels, model):
     def flipped(batch):
         return batch[:, :, ::-1]
 
     views = collect(model, images, [flipped], labels=labels)
-    calibrator = ViewAveraging().fit(views)
-    calibrator.transforms_ = ("flipped",)  # as after a load
+    save(ViewAveraging().fit(views), tmp_path / "own.recal")
+    calibrator = load(tmp_path / "own.recal")  # which knows the transformation by its name only
     expected = calibrator.predict_proba(views)
     for given in ([flipped], {"flipped": flipped}, [Named("flipped", flipped)]):
         np.testing.assert_array_equal(apply(calibrator, model, images, transforms=given).probs, expected)
@@ -126,7 +126,7 @@ def test_a_nan_names_the_sample_and_the_view(images, model):
         ({"batch_size": 2.5}, "got 2.5"),
         ({"engine": "spark"}, "`engine` must be 'local' or 'ray', got 'spark'"),
         ({"out": "views.csv"}, r"must end in \.zarr .* or \.npz .*, got 'views.csv'"),
-        ({"batchsize": 5}, "no option `batchsize`.*resize, crop, on_error, part"),
+        ({"batchsize": 5}, "no option `batchsize`.*resize, crop, on_error, pixels"),
         ({"resize": 5}, "resize: only inputs read from a file or folder"),
         ({"labels": [0, 1]}, "20 samples but 2 labels"),
         ({"classes": ["a", "b"], "labels": ["a"] * 20}, "each of the 3 columns"),

@@ -279,7 +279,7 @@ def test_a_model_of_skops_and_a_table_by_the_command_line(tmp_path, monkeypatch,
     skops.io.dump(LogisticRegression().fit(numbers, y), tmp_path / "net.skops")
     numbers.assign(label=y).to_csv(tmp_path / "data.csv", index=False)
     monkeypatch.chdir(tmp_path)
-    typed = ["collect", "--model", "net.skops", "--data", "data.csv", "--pool", "auto", "--out", "views.npz"]
+    typed = ["collect", "--model", "net.skops", "--data", "data.csv", "--pool", "auto", "--out", "views.npz", "--force"]
     assert run(typed) == 0
     assert "300 samples, 2 classes, 8 transformations, labelled" in capsys.readouterr().out
     skops.io.dump(RandomForestClassifier(3).fit(numbers, y), tmp_path / "net.skops")
@@ -308,7 +308,7 @@ def test_inputs_that_a_model_of_scikit_learn_was_not_fitted_on_are_named_with_th
         ("texts.skops", "texts.csv", "holds texts.*--text-column said"),
         ("grey.skops", "RGB", r"rows of 64 numbers, and an input of the shape \(8, 8, 3\) has 192. .*--pixels gray"),
     ]:
-        assert run(["collect", "--model", model, "--data", data, "--out", "views.npz"]) == 2
+        assert run(["collect", "--model", model, "--data", data, "--out", "views.npz", "--force"]) == 2
         assert re.search(said, " ".join(capsys.readouterr().err.split()))
     assert collect(LogisticRegression().fit(numbers.to_numpy(), y), numbers, None).n_samples == 300
 
@@ -353,7 +353,7 @@ def test_a_torch_network_and_its_weights_by_the_command_line(tmp_path, monkeypat
     save_file({"1.weight": layer.weight.detach(), "1.bias": layer.bias.detach()}, tmp_path / "w.safetensors")
     images = RNG.random((12, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "data.npz", images=images, labels=np.arange(12) % 3)
-    typed = ["collect", "--data", "data.npz", "--out", "views.npz", "--model", "my_net:net"]
+    typed = ["collect", "--data", "data.npz", "--out", "views.npz", "--force", "--model", "my_net:net"]
     assert run([*typed, "--weights", "w.safetensors"]) == 0
     from recal import read_views
 
@@ -412,11 +412,11 @@ def test_the_command_line_reads_grey_where_the_model_is_grey(tmp_path, monkeypat
     folder_of_images(tmp_path, "RGB")
     monkeypatch.chdir(tmp_path)
     assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--pool", "zoom:0.5", "--out", "v.npz"]) == 0
-    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--out", "v.npz"]) == 0
+    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--out", "g.npz"]) == 0
     capsys.readouterr()
-    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--pixels", "cmyk", "--out", "v.npz"]) == 2
+    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--pixels", "cmyk", "--out", "c.npz"]) == 2
     assert "must be 'rgb', 'gray'" in capsys.readouterr().err
-    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--pixels", "rgb", "--out", "v.npz"]) == 2
+    assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--pixels", "rgb", "--out", "c.npz"]) == 2
     assert "contradict" in capsys.readouterr().err
 
 
