@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from recal import Views, read_views
-from recal.engine.kernels.threads import over_rows
+from recal.engine.compiled import over_rows
 from recal.errors import FileError, InputError
 
 

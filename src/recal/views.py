@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_labels, check_logits, check_matrix, check_probs
-from recal.engine.kernels.mapped import MappedRows
+from recal.engine.compiled import MappedRows
 from recal.errors import InputError
 from recal.transforms import Transform, as_transform
 from recal.transforms.preprocessing import Outputs, Preprocessing, check_outputs, least_probability

@@ -14,7 +14,7 @@ from recal.calibrators.signal_table import SignalTable, read_correct
 from recal.calibrators.solvers.folds import stratified_folds
 from recal.calibrators.solvers.mixture import mixture_weights, without_light_ones
 from recal.checks import check_weights
-from recal.engine.kernels.threads import one_thread
+from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.signals import LinearSignals, SignalMap, SignalModel, SignalScale
 from recal.schema import RandomState, check, field_kinds

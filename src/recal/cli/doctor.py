@@ -155,10 +155,10 @@ def numba_cache() -> dict[str, Any]:
     """Return where compiled kernels are kept; where nothing is writable, every start compiles them anew."""
     import numba
 
-    from recal.engine import kernels
+    from recal import engine
 
     chosen = numba.config.CACHE_DIR
-    folder = Path(chosen) if chosen else Path(kernels.__path__[0]) / "__pycache__"
+    folder = Path(chosen) if chosen else Path(engine.__path__[0]) / "__pycache__"
     if not chosen and not _writable(folder):
         folder = Path.home() / ".cache" / "numba"  # numba's own second choice
     return {"folder": str(folder), "writable": _writable(folder), "set_by": "NUMBA_CACHE_DIR" if chosen else None}

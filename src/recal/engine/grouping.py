@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_logits
 from recal.engine import reference
-from recal.engine.kernels import SMALL
+from recal.engine.compiled import SMALL
 from recal.engine.reference import ConfidenceAt, Rule, Ties
 from recal.engine.scaled import Columns, ScaledLogits, ScaledRows, Vector
 from recal.errors import InputError

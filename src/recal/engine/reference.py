@@ -1,6 +1,6 @@
 """How ReCal groups and rescales samples, in plain numpy: the reference for compiled loops and other libraries.
 
-Compiled loops (`recal.engine.kernels`) and other array libraries (`recal.maps.steps`) give the same answers. Small
+Compiled loops (`recal.engine.recal_steps`) and other array libraries (`recal.maps.steps`) give the same answers. Small
 arrays are computed here, and so is every comparison of two confidences that is too close for a compiled loop to decide:
 `comparable` is the rule for ties, and numpy's order of summation is part of it. All sums run along a row, so a sample
 alone gets, bit for bit, what it gets in a batch.

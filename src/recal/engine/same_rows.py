@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.engine.kernels import SMALL, hashing
-from recal.engine.kernels.threads import over_rows
+from recal.engine import rows as kernels
+from recal.engine.compiled import SMALL, over_rows
 from recal.errors import SameRowsWarning
 
 Hashes = NDArray[np.uint64]
@@ -57,7 +57,7 @@ def row_hashes(rows: ArrayLike) -> Hashes:
     factors = _mixed(np.arange(1, width + 1, dtype=np.uint64)) | np.uint64(1)
     found = np.empty(len(array), np.uint64)
     if array.size >= SMALL and array.dtype in (np.float32, np.float64):
-        over_rows(hashing.row_hashes, rows if isinstance(rows, np.ndarray) else array, factors, found)
+        over_rows(kernels.row_hashes, rows if isinstance(rows, np.ndarray) else array, factors, found)
         return found
     size = max(1, _BLOCK // width)
     for begin in range(0, len(array), size):

@@ -1,22 +1,28 @@
 """Logits with one scale per row, and what is known of their confidences as the scales move.
 
-The logits are never copied or changed: rescaling a sample is one multiplication. And they are seldom read: near a scale
-at which a row was read its log-odds are a short series (`kernels.series`), and only where that is not good enough for
-the question is the row read again.
+The logits are never copied or changed: rescaling a sample is one multiplication. They are also seldom read: near a
+scale at which a row was read, its log-odds are a short series. The row is read again only where the series is too
+inaccurate for the question.
+
+With the likeliest class left out, the log-odds against it at the scale s are x(s) = log sum_j exp(s d_j), where
+d_j = z_j - max z. About a scale at which the row was read, x(s + t) = x(s) + t m + log E exp(t (d - m)), with m the
+mean of d under weights exp(s d). The exponential's series to the eighth power, whose terms are central moments, is
+accurate for steps of several per cent, and Taylor's remainder bounds the error. numpy applies this arithmetic to
+arrays, and kernels apply it to numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import factorial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.engine.kernels import SMALL, series
-from recal.engine.kernels import rows as kernels
-from recal.engine.kernels.mapped import MappedRows
-from recal.engine.kernels.threads import over_rows
+from recal.engine import rows as kernels
+from recal.engine.compiled import SMALL, MappedRows, over_rows
 from recal.engine.reference import SCALE_RANGE, Rows
 
 Vector = NDArray[np.float64]
@@ -30,6 +36,14 @@ _PIECE = 16_000_000
 _FEW_CLASSES = 64
 # A tolerance that lets all pass of which anything is known.
 _ANY = 1e200
+DEGREE = 8
+# Of each row: the scale, x and m there, E (d - m)**k / k! for k = 2..8, and the largest |d - m|; as many numbers.
+AT, REACH, TERMS = 0, 10, 11
+# Beside them what reading a row asks for: the scale, the largest logit, and how far the least lies below it.
+SCALE, TOP, LOWEST, NUMBERS = 11, 12, 13, 14
+# An error of x, over t, times this is what the error of its slope can be.
+SHARPER = 9.0
+_FACTORIALS = tuple(float(factorial(k)) for k in range(DEGREE + 1))
 
 
 class ScaledRows:
@@ -64,8 +78,8 @@ class ScaledRows:
         self._lowest: Vector | None = None
         self._drops: Vector | None = None
         # What is known about the present scales, and about others that were only asked for.
-        self._here, self._there = np.zeros((2, series.TERMS, self.shape[0]))
-        self._here[series.REACH] = self._there[series.REACH] = np.inf  # nothing is known
+        self._here, self._there = np.zeros((2, TERMS, self.shape[0]))
+        self._here[REACH] = self._there[REACH] = np.inf  # nothing is known
 
     def blocks(self, chosen: Columns | None = None) -> Iterator[tuple[Columns, Floats]]:
         """Yield all rows, or the chosen ones, a piece at a time: which they are, and their logits."""
@@ -170,7 +184,7 @@ class ScaledRows:
         return out
 
     def _expand(self, terms: Vector, wanted: Vector, tolerance: float | None = None) -> Vector:
-        """What `kernels.rows.expand` fills, (4, n_samples)."""
+        """What `engine.rows.expand` fills, (4, n_samples)."""
         tolerance = self._tolerance if tolerance is None else tolerance
         out = np.zeros((4, len(wanted)))
         if not self._is_small:
@@ -178,11 +192,11 @@ class ScaledRows:
             return out
         rows = wanted > 0.0
         scales, terms = wanted[rows], terms[:, rows]
-        t = scales - terms[series.AT]
+        t = scales - terms[AT]
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            error = series.remainder(t, terms[series.REACH - 1], terms[series.REACH])
-            found = np.array([*series.expand(t, *terms[series.AT + 1 : series.REACH]), error])
-            far = ~(error * series.SHARPER * scales <= tolerance * np.abs(t))
+            error = remainder(t, terms[REACH - 1], terms[REACH])
+            found = np.array([*expand(t, *terms[AT + 1 : REACH]), error])
+            far = ~(error * SHARPER * scales <= tolerance * np.abs(t))
         found[0, far], found[3, far] = np.nan, np.inf
         out[:, rows] = found
         return out
@@ -195,9 +209,9 @@ class ScaledRows:
         """Return the terms of some rows about scales at which they are read, (TERMS, n_rows)."""
         if self._lowest is None:
             self._lowest = np.concatenate([block.min(axis=1) for _, block in self.blocks()]) - self.maxima
-        numbers, begin = np.empty((series.NUMBERS, len(chosen))), 0
-        numbers[series.SCALE], numbers[series.TOP] = scales, self.maxima[chosen]
-        numbers[series.LOWEST] = self._lowest[chosen]
+        numbers, begin = np.empty((NUMBERS, len(chosen))), 0
+        numbers[SCALE], numbers[TOP] = scales, self.maxima[chosen]
+        numbers[LOWEST] = self._lowest[chosen]
         for part, array, where in self._pieces(chosen):
             piece = slice(begin, begin := begin + len(part))
             if self._is_small:
@@ -205,7 +219,7 @@ class ScaledRows:
             else:
                 work = len(part) * self.shape[1]
                 over_rows(kernels.read_rows, where, array, self.columns[part], numbers[:, piece], size=work)
-        return numbers[: series.TERMS]
+        return numbers[:TERMS]
 
     def drop_at(self, columns: Columns) -> Vector:
         """Return how far the logit at each row's column lies below the row's largest, unscaled; at most 0."""
@@ -266,17 +280,57 @@ def _readable(logits: Floats, rows: Columns) -> tuple[Floats, Columns]:
 
 
 def _read_rows(block: Floats, columns: Columns, numbers: Vector) -> None:
-    """What `kernels.rows.read_rows` does, without a compiler."""
-    drops = block.astype(np.float64) - numbers[series.TOP, :, None]
-    weights = np.exp(numbers[series.SCALE, :, None] * drops)
+    """What `engine.rows.read_rows` does, without a compiler."""
+    drops = block.astype(np.float64) - numbers[TOP, :, None]
+    weights = np.exp(numbers[SCALE, :, None] * drops)
     weights[np.arange(len(block)), columns] = 0.0
-    for k in range(series.DEGREE + 1):
+    for k in range(DEGREE + 1):
         numbers[1 + k] = weights.sum(axis=1)
         weights *= drops
-    series.fill_terms(numbers)
+    fill_terms(numbers)
 
 
 def _near_an_edge(x: Vector, n_bins: int, error: Vector) -> Columns:
     """Return the rows whose confidence an error of x may move across an edge of equally wide bins."""
     place = n_bins / (1.0 + np.exp(np.minimum(x, 700.0)))
     return np.flatnonzero(np.abs(place - np.round(place)) < n_bins * error)
+
+
+def fill_terms(numbers: Any) -> None:
+    """Turn the sums of w d**k, k = 0..8, that stand in numbers[1:10] into the terms of a row, or of many."""
+    total = np.maximum(numbers[1], 1e-300)
+    mean = numbers[2] / total
+    for k in range(1, DEGREE + 1):
+        numbers[1 + k] = numbers[1 + k] / total
+    numbers[1] = 1.0
+    for done in range(1, DEGREE + 1):  # of E (d - m)**done d**(k - done) each round makes the next
+        for k in range(DEGREE, done - 1, -1):
+            numbers[1 + k] = numbers[1 + k] - mean * numbers[k]
+    for k in range(2, DEGREE + 1):
+        numbers[1 + k] = numbers[1 + k] / _FACTORIALS[k]
+    numbers[AT], numbers[1], numbers[2] = numbers[SCALE], np.log(total), mean
+    numbers[REACH] = np.maximum(-mean, mean - numbers[LOWEST])
+
+
+def remainder(t: Any, last: Any, reach: Any) -> Any:
+    """Return how far the sum can be off: the next term is at most c8 t**8 q / 9, and those beyond it less than as much.
+
+    So it is as long as q, the largest |t (d - m)|, is below 4.
+    """
+    square = t * t
+    fourth = square * square
+    q = np.abs(t) * reach
+    return np.abs(last) * fourth * fourth * q * 0.25 + 1e300 * (q > 4.0)
+
+
+def expand(t: Any, x: Any, mean: Any, c2: Any, c3: Any, c4: Any, c5: Any, c6: Any, c7: Any, c8: Any) -> Any:
+    """Return x, and the first two derivatives of the log-partition log(1 + e**x), at a step t from the scale."""
+    rise = t * t * (c2 + t * (c3 + t * (c4 + t * (c5 + t * (c6 + t * (c7 + t * c8))))))
+    once = t * (2 * c2 + t * (3 * c3 + t * (4 * c4 + t * (5 * c5 + t * (6 * c6 + t * (7 * c7 + t * (8 * c8)))))))
+    twice = 2 * c2 + t * (6 * c3 + t * (12 * c4 + t * (20 * c5 + t * (30 * c6 + t * (42 * c7 + t * (56 * c8))))))
+    first, second = once / (1.0 + rise), twice / (1.0 + rise)
+    odds = x + t * mean + np.log1p(rise)
+    against = 1.0 / (1.0 + np.exp(-np.maximum(odds, -700.0)))
+    slope = mean + first
+    bend = np.maximum(second - first * first, 0.0)
+    return odds, against * slope, against * (bend + (1.0 - against) * slope * slope)

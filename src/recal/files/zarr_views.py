@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import check_classes, check_labels, check_matrix
-from recal.engine.kernels.mapped import PIECE_VALUES, map_rows
+from recal.engine.compiled import PIECE_VALUES, map_rows
 from recal.errors import FileError, InputError
 from recal.files import ledger as ledgers
 from recal.files.atomic import exchange, partial_name, sync_folder

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from recal.engine.kernels import SMALL, bins, rows
-from recal.engine.kernels.threads import one_thread, over_rows
+from recal.engine import binning, rows
+from recal.engine.compiled import SMALL, one_thread, over_rows
 from recal.engine.scaled import as_rows
 from recal.maps.base import Array, indices, like, namespace, wide
 
@@ -259,7 +259,7 @@ def look_up_table(scores: Array, edges: np.ndarray, values: np.ndarray) -> Array
     """Do the same with as many bins in each column: edges (n_columns, n_bins - 1), values (n_columns, n_bins)."""
     if is_large(scores) and len(edges) == scores.shape[1]:
         out = np.empty_like(scores)
-        over_rows(bins.look_up, np.ascontiguousarray(scores), past_ties(edges), values, out)
+        over_rows(binning.look_up, np.ascontiguousarray(scores), past_ties(edges), values, out)
         return out
     count, n_bins = values.shape
     endless = np.concatenate([edges, np.full((count, 1), np.inf)], axis=1)

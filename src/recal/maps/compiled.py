@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.engine.kernels import rows
-from recal.engine.kernels.threads import over_rows
+from recal.engine import rows
+from recal.engine.compiled import over_rows
 from recal.engine.scaled import as_rows
 from recal.maps.guard import lift_answers
 

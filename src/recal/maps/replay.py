@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.engine import reference
-from recal.engine.kernels import SMALL, rows, series
-from recal.engine.kernels import steps as compiled
-from recal.engine.kernels.threads import over_rows
-from recal.engine.scaled import Vector, as_rows
+from recal.engine import recal_steps, reference, rows
+from recal.engine.compiled import SMALL, over_rows
+from recal.engine.scaled import LOWEST, NUMBERS, REACH, SCALE, TOP, Vector, as_rows
 from recal.errors import InputError
 from recal.views import Views
 
@@ -31,7 +29,7 @@ _ROWS = 8_000
 _SMALL_STEPS = 4_000_000
 # Up to as many classes numpy takes longer to begin a row than to read it.
 _SHORT = 32
-# Up to as many a row's exponentials cost less than its series.
+# Up to as many a row's exponentials cost less than its
 _SHORT_STEPS = 64
 # Of how many values a second thread is worth as much as of one row's step.
 _STEP_WORK = 32
@@ -208,7 +206,7 @@ def _scales(plan: Plan, logits: Floats, transformed: Sequence[Floats] | Floats, 
 
 
 class _Replayed:
-    """Rows that `kernels.steps` rescales: the logits as they are, where each row's largest stands, and its scale."""
+    """Rows that `engine.recal_steps` rescales: unchanged logits, the column of each row's largest, and its scale."""
 
     scales: Vector
     columns: NDArray[np.intp]
@@ -232,21 +230,21 @@ class _Replayed:
 
 
 class _LongRows(_Replayed):
-    """Rows that are seldom read: of each the kernel knows a series."""
+    """Rows that are seldom read: of each the kernel knows a"""
 
     def __init__(self, logits: Floats, start: float) -> None:
         super().__init__(logits)
         self.columns = self.logits.argmax(axis=1)
-        self.numbers = np.zeros((series.NUMBERS, len(logits)))
-        self.numbers[series.REACH] = np.inf  # nothing is known
-        self.numbers[series.SCALE] = np.clip(start, *reference.SCALE_RANGE)
-        self.numbers[series.TOP] = self.logits[np.arange(len(logits)), self.columns]
-        self.numbers[series.LOWEST] = self.logits.min(axis=1) - self.numbers[series.TOP]
-        self.scales = self.numbers[series.SCALE]
+        self.numbers = np.zeros((NUMBERS, len(logits)))
+        self.numbers[REACH] = np.inf  # nothing is known
+        self.numbers[SCALE] = np.clip(start, *reference.SCALE_RANGE)
+        self.numbers[TOP] = self.logits[np.arange(len(logits)), self.columns]
+        self.numbers[LOWEST] = self.logits.min(axis=1) - self.numbers[TOP]
+        self.scales = self.numbers[SCALE]
 
     def step(self, view: Self, gaps: Vector, betas: Vector, exact: bool, tied: NDArray[np.bool_]) -> None:
         over_rows(
-            compiled.step, self.logits, view.logits, self.columns, view.columns, self.numbers, view.numbers, gaps,
+            recal_steps.step, self.logits, view.logits, self.columns, view.columns, self.numbers, view.numbers, gaps,
             betas, exact, tied, size=_STEP_WORK * len(tied),
         )  # fmt: skip
 
@@ -259,10 +257,10 @@ class _ShortRows(_Replayed):
         self.columns = np.empty(len(logits), np.intp)
         self.drops = np.empty(logits.shape[::-1], self.logits.dtype)
         self.scales = np.full(len(logits), np.clip(start, *reference.SCALE_RANGE))
-        over_rows(compiled.transpose, self.logits, self.columns, self.drops)
+        over_rows(recal_steps.transpose, self.logits, self.columns, self.drops)
 
     def step(self, view: Self, gaps: Vector, betas: Vector, exact: bool, tied: NDArray[np.bool_]) -> None:
         over_rows(
-            compiled.short_step, tied, self.drops, view.drops, self.columns == view.columns, self.scales, view.scales,
-            gaps, betas, exact, size=2 * self.drops.size,
+            recal_steps.short_step, tied, self.drops, view.drops, self.columns == view.columns, self.scales,
+            view.scales, gaps, betas, exact, size=2 * self.drops.size,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.engine.kernels import SMALL
+from recal.engine.compiled import SMALL
 from recal.errors import InputError
 from recal.maps.arrays import BELOW_ONE, is_large, linear, log_softmax, soft_log_probs, softmax
 from recal.maps.base import Array, Map, Views, like, namespace

@@ -25,7 +25,7 @@ from recal.checks import (
     check_weights,
     is_graded,
 )
-from recal.engine.kernels import bins
+from recal.engine import binning
 from recal.errors import InputError, RecalError
 
 Array = NDArray[Any]
@@ -158,7 +158,7 @@ def check_n_bins(n_bins: int) -> int:
 def bin_top_label(probs: Array, y: Array, edges: Array, counts: Array, confidences: Array, correct: Array) -> int:
     """Add every row's confidence and correctness to its bin."""
     if probs.size > SMALL:
-        return int(bins.bin_top_label(probs, y, edges, counts, confidences, correct))
+        return int(binning.bin_top_label(probs, y, edges, counts, confidences, correct))
     if (invalid := _first_invalid(probs)) >= 0:
         return invalid
     confidence = probs.max(axis=1).astype(np.float64)
@@ -172,7 +172,7 @@ def bin_top_label(probs: Array, y: Array, edges: Array, counts: Array, confidenc
 def score_rows(probs: Array, y: Array, confidence: Array, correct: Array, brier: Array, nll: Array) -> int:
     """Write each row's confidence, correctness, squared error and negative log-likelihood."""
     if probs.size > SMALL:
-        invalid = int(bins.score_rows(probs, y, confidence, correct, brier, nll))
+        invalid = int(binning.score_rows(probs, y, confidence, correct, brier, nll))
         if invalid < 0:
             _negative_log(nll)
         return invalid
@@ -190,7 +190,7 @@ def score_rows(probs: Array, y: Array, confidence: Array, correct: Array, brier:
 def rank_rows(probs: Array, y: Array, confidence: Array, correct: Array) -> int:
     """Write each row's confidence and correctness."""
     if probs.size > SMALL:
-        return int(bins.rank_rows(probs, y, confidence, correct))
+        return int(binning.rank_rows(probs, y, confidence, correct))
     if (invalid := _first_invalid(probs)) >= 0:
         return invalid
     confidence[:], correct[:] = probs.max(axis=1), probs.argmax(axis=1) == y
@@ -200,7 +200,7 @@ def rank_rows(probs: Array, y: Array, confidence: Array, correct: Array) -> int:
 def negative_log_likelihoods(probs: Array, y: Array, out: Array) -> int:
     """Write each row's negative log-likelihood."""
     if probs.size > SMALL:
-        invalid = int(bins.truths(probs, y, out))
+        invalid = int(binning.truths(probs, y, out))
     elif (invalid := _first_invalid(probs)) < 0:
         out[:] = probs[np.arange(len(probs)), y]
     if invalid < 0:
@@ -217,7 +217,7 @@ def _negative_log(values: Array) -> None:
 def bin_classwise(probs: Array, y: Array, edges: Array, block: Array, gaps: Array) -> int:
     """Add probability minus outcome to gaps[block[i], class, bin] for each row and class."""
     if probs.size > SMALL:
-        return int(bins.bin_classwise(probs, y, edges, block, gaps))
+        return int(binning.bin_classwise(probs, y, edges, block, gaps))
     if (invalid := _first_invalid(probs)) >= 0:
         return invalid
     (n, k), n_bins = probs.shape, len(edges) - 1

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_labels, check_probs, check_weights, is_graded
-from recal.engine.kernels import bins
+from recal.engine import binning
 from recal.errors import InputError
 from recal.metrics import rows as row_kernels
 from recal.metrics.rows import Array, Classes, Vector, check_pair, negative_log_likelihoods, ranked, run, score
@@ -168,7 +168,7 @@ def aurc_of(gathered: Runs, harmonic: Vector | None = None) -> float:
     if gathered.rows is not None:
         return _weighted_area(gathered.sizes, gathered.correct, gathered.rows)
     if harmonic is None and len(gathered.sizes) > row_kernels.SMALL:
-        return float(bins.risk_coverage_area(gathered.sizes, gathered.correct))
+        return float(binning.risk_coverage_area(gathered.sizes, gathered.correct))
     if harmonic is None:
         harmonic = harmonic_numbers(int(gathered.sizes.sum()))
     return risk_coverage_area(gathered.sizes, gathered.correct, harmonic)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.engine.kernels.threads import over_rows
+from recal.engine.compiled import over_rows
 from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.arrays import Array

@@ -8,8 +8,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.engine.kernels import SMALL, images
-from recal.engine.kernels.threads import over_rows
+from recal.engine import images
+from recal.engine.compiled import SMALL, over_rows
 from recal.errors import InputError, Remedy
 from recal.transforms import arrays
 from recal.transforms.arrays import Array, contiguous

@@ -9,9 +9,8 @@ import pytest
 import zarr
 
 from recal import ReCal, TemperatureScaling, Views, ViewStacking, read_views
-from recal.engine import scaled
-from recal.engine.kernels import threads
-from recal.engine.kernels.mapped import MappedRows
+from recal.engine import compiled, scaled
+from recal.engine.compiled import MappedRows
 from recal.errors import InputError
 from recal.files import zarr_views
 
@@ -20,7 +19,7 @@ from recal.files import zarr_views
 def small_memory(monkeypatch):
     """As if a kilobyte were much."""
     monkeypatch.setattr(zarr_views, "_MAX_BYTES_IN_MEMORY", 1000)
-    for module, name in ((threads, "PIECE_VALUES"), (scaled, "_PIECE"), (zarr_views, "PIECE_VALUES")):
+    for module, name in ((compiled, "PIECE_VALUES"), (scaled, "_PIECE"), (zarr_views, "PIECE_VALUES")):
         monkeypatch.setattr(module, name, 700)
 
 
@@ -56,7 +55,7 @@ def test_pages_are_given_back_after_each_piece(tmp_path, small_memory, monkeypat
     given_back = []
     monkeypatch.setattr(MappedRows, "release", lambda rows: given_back.append(rows.shape))
     seen = []
-    threads.over_rows(lambda rows, start, stop: seen.append((type(rows), start, stop)), stored.logits)
+    compiled.over_rows(lambda rows, start, stop: seen.append((type(rows), start, stop)), stored.logits)
     assert [kind for kind, _, _ in seen] == [np.ndarray] * len(seen)
     assert max(stop - start for _, start, stop in seen) * 60 <= 720
     assert (seen[0][1], seen[-1][2]) == (0, 900)

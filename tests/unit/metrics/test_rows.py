@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.engine.kernels import bins
+from recal.engine import binning
 from recal.metrics import rows as row_kernels
 from recal.metrics.scores import risk_coverage_area
 
@@ -52,8 +52,8 @@ def test_both_name_the_first_bad_row(row, value):
     probs[row:, 2] = value
     probs[row:, 1] = 0.9
     outs = [np.empty(len(y)) for _ in range(4)]
-    assert row_kernels.score_rows(probs, y, *outs) == bins.score_rows(probs, y, *outs) == row
-    assert bins.rank_rows(probs, y, *outs[:2]) == bins.truths(probs, y, outs[0]) == row
+    assert row_kernels.score_rows(probs, y, *outs) == binning.score_rows(probs, y, *outs) == row
+    assert binning.rank_rows(probs, y, *outs[:2]) == binning.truths(probs, y, outs[0]) == row
 
 
 def test_the_area_is_the_mean_of_the_risks_at_every_coverage():
@@ -62,4 +62,4 @@ def test_the_area_is_the_mean_of_the_risks_at_every_coverage():
     # The surest first: three right, one wrong, then a right and a wrong one in either order.
     risks = [0, 0, 0, 1 / 4, 1.5 / 5, 2 / 6]
     assert risk_coverage_area(sizes, correct, harmonic) == pytest.approx(np.mean(risks), abs=1e-15)
-    assert bins.risk_coverage_area(sizes, correct) == pytest.approx(np.mean(risks), abs=1e-15)
+    assert binning.risk_coverage_area(sizes, correct) == pytest.approx(np.mean(risks), abs=1e-15)

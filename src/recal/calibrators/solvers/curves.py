@@ -8,8 +8,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.engine.kernels import SMALL, bins
-from recal.engine.kernels.threads import over_rows
+from recal.engine import binning
+from recal.engine.compiled import SMALL, over_rows
 from recal.maps.arrays import TIE
 
 Knots = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -124,7 +124,7 @@ def look_up(
     """Send each column to the values of its bins; edges (n_classes, n_bins - 1), values (n_classes, n_bins)."""
     out = np.empty_like(scores)
     if scores.size >= SMALL:
-        over_rows(bins.look_up, scores, edges, values, out)
+        over_rows(binning.look_up, scores, edges, values, out)
         return out
     for column in range(scores.shape[1]):
         out[:, column] = values[column][np.searchsorted(edges[column], scores[:, column], side="left")]

@@ -14,7 +14,7 @@ import numpy as np
 
 from recal.calibrators.solvers.newton import Solution, minimise
 from recal.checks import Labels
-from recal.engine.kernels.threads import one_thread
+from recal.engine.compiled import one_thread
 
 
 class DiagonalMap:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.engine.kernels.threads import one_thread
+from recal.engine.compiled import one_thread
 
 Vector = NDArray[np.float64]
 

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Labels
-from recal.engine.kernels import stacking
-from recal.engine.kernels.threads import over_rows
+from recal.engine import rows as kernels
+from recal.engine.compiled import over_rows
 
 Vector = NDArray[np.float64]
 # Up to so many classes the offsets' block of the Hessian is taken whole; beyond, the ridge outweighs all but its
@@ -77,7 +77,7 @@ class StackMap:
         self.offset_penalty, self.with_offsets = offset_penalty, with_offsets
         self.n_base = n_base
         _, self.n_samples, self.n_classes = features.shape
-        self._n_chunks = -(-self.n_samples // stacking.CHUNK)
+        self._n_chunks = -(-self.n_samples // kernels.CHUNK)
         self.probs = np.empty((self.n_samples, self.n_classes), dtype=np.float32)
         self.losses = np.empty(self.n_samples)
         self._at: Stack | None = None
@@ -89,7 +89,7 @@ class StackMap:
             return self._loss
         used = np.array(stack.used, dtype=np.intp)
         over_rows(
-            stacking.stacked_probs, self.probs, self.features, used, stack.weights, stack.offsets, self.labels,
+            kernels.stacked_probs, self.probs, self.features, used, stack.weights, stack.offsets, self.labels,
             self.losses, size=self.probs.size * len(used),
         )  # fmt: skip
         ridge = self._view_penalties(stack.used)
@@ -130,7 +130,7 @@ class StackMap:
         both = np.array([*candidates, *used], dtype=np.intp)
         sums = np.empty((self._n_chunks, len(both), 2 + len(used)))
         over_rows(
-            stacking.first_order, sums, self.probs, self.features, both, used, self.labels, self.rows,
+            kernels.first_order, sums, self.probs, self.features, both, used, self.labels, self.rows,
             size=self.probs.size * len(both),
         )  # fmt: skip
         total = sums.sum(axis=0)
@@ -151,7 +151,7 @@ class StackMap:
         by_views = np.empty((self._n_chunks, m, m + 1))
         by_classes = np.empty((self._n_chunks, m + 2, self.n_classes))
         over_rows(
-            stacking.moments, by_views, by_classes, self.probs, self.features, used, self.labels, self.rows,
+            kernels.moments, by_views, by_classes, self.probs, self.features, used, self.labels, self.rows,
             size=self.probs.size * m,
         )  # fmt: skip
         views, classes = by_views.sum(axis=0), by_classes.sum(axis=0)

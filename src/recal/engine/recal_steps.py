@@ -6,10 +6,10 @@ from math import exp, log1p
 
 import numpy as np
 
-from recal.engine.kernels.compiled import FAST, kernel, part_of_kernel
-from recal.engine.kernels.rows import exp as fast_exp
-from recal.engine.kernels.rows import place_of_largest, read
-from recal.engine.kernels.series import AT, REACH, SCALE, remainder
+from recal.engine.compiled import FAST, kernel, part_of_kernel
+from recal.engine.rows import exp as fast_exp
+from recal.engine.rows import place_of_largest, read
+from recal.engine.scaled import AT, REACH, SCALE, remainder
 
 # As in `engine.grouping`: what is closer than this is for the rule for ties, and below these log-odds against it a
 # prediction's float32 confidence is 1.
@@ -29,7 +29,7 @@ _remainder = part_of_kernel(remainder)
 
 @part_of_kernel()
 def odds_near(numbers):  # type: ignore[no-untyped-def]
-    """Return the log-odds x at a row's scale by its series, and how far off they can be: as `series.expand` does."""
+    """Return the log-odds x at a row's scale by its series, and how far off they can be: as `scaled.expand` does."""
     t = numbers[SCALE] - numbers[AT]
     if t == 0.0:
         return numbers[1], 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recal.engine.kernels.compiled import kernel
+from recal.engine.compiled import kernel
 
 # Rows of the result that are computed side by side, in vector instructions.
 _LANES = 32

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from recal.engine.kernels import rows
+from recal.engine import rows
 
 
 def over(function, values, **options):

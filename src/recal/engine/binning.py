@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.engine.kernels.compiled import kernel, part_of_kernel
+from recal.engine.compiled import kernel, part_of_kernel
 
 Array = NDArray[Any]
 
@@ -128,7 +128,7 @@ def score_rows(probs: Array, y: Array, confidence: Array, correct: Array, brier:
 
 @kernel()
 def risk_coverage_area(sizes: Array, correct: Array) -> float:
-    """Return what `metrics.passes.risk_coverage_area` does, from runs of equal confidence, least confident first."""
+    """Return what `metrics.scores.risk_coverage_area` does, from runs of equal confidence, least confident first."""
     seen = errors = area = 0.0
     for run in range(len(sizes) - 1, -1, -1):
         if sizes[run] == 0.0:

@@ -1,0 +1,172 @@
+"""Compile loops with numba, and run them over rows: on all cores, and in pieces if the rows lie in a file.
+
+A first fit waits for its kernels, so each is compiled once and kept on disk, without an entry for C callers. Division
+by zero gives what numpy gives; otherwise no loop that divides would be turned into vector instructions.
+
+Kernels run on plain threads and release the interpreter. numba's own parallel loops would take four times as long to
+compile, start threads at import and fail after a fork.
+
+Logits larger than memory are one array, mapped from a scratch file. A pass over a mapped array makes all of it
+resident, and the system takes memory back only when it runs short. `over_rows` therefore works piece by piece and
+releases each piece: a fit needs some megabytes. The files of a store are not mapped: a block is no whole number of
+pages, so rows of two blocks do not join.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Below this many values numpy is used: it is done before a compiler has been loaded.
+SMALL = 100_000
+# Sums may be reordered to use vector instructions; the order depends on the number of classes alone.
+FAST = {"reassoc", "contract", "nsz"}
+# How many values of a mapped array are read before their memory is released: 128 MB of float32.
+PIECE_VALUES = 32_000_000
+_ROWS_AT_A_TIME = 200
+# Below this many values a second thread costs more than it gives.
+_WORTH_A_THREAD = 60_000
+# A matrix product with at least this many multiplications is worth a second thread.
+WORTH_THREADS = 200_000_000
+# How many rows of a mapped array are picked before their memory is given back.
+_PICKED = 500
+
+
+def kernel(*function: Callable[..., Any], **options: Any) -> Any:
+    """Compile a function, or return a decorator that does."""
+    from numba import njit
+
+    return njit(*function, cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)
+
+
+def part_of_kernel(*function: Callable[..., Any], **options: Any) -> Any:
+    """Do the same for a function that only other kernels call."""
+    return kernel(*function, no_cpython_wrapper=True, **options)
+
+
+class MappedRows(np.ndarray):
+    """Read-only rows in a scratch file that has no name, and so ends with its last user, also after a kill."""
+
+    _map: mmap.mmap | None = None
+
+    def __array_finalize__(self, other: Any) -> None:
+        self._map = getattr(other, "_map", None)
+
+    def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, np.ndarray) and rows.dtype.kind in "iu" and (rows.ndim, self.ndim) == (1, 2):
+            return self._pick(rows)
+        picked = super().__getitem__(rows)
+        if not isinstance(picked, MappedRows) or np.may_share_memory(picked, self):
+            return picked
+        self.release()  # it was copied out
+        return picked.view(np.ndarray)
+
+    def _pick(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Copy rows out, some at a time: each brings its neighbours into memory, and many would bring everything."""
+        plain, picked = self.view(np.ndarray), np.empty((len(rows), self.shape[1]), dtype=self.dtype)
+        for begin in range(0, len(rows), _ROWS_AT_A_TIME):
+            part = slice(begin, begin + _ROWS_AT_A_TIME)
+            picked[part] = plain[rows[part]]
+            self.release()
+        return picked
+
+    def release(self) -> None:
+        """Give the memory back; what is read again comes from the file, or from the system's cache of it."""
+        if self._map is not None and hasattr(self._map, "madvise"):  # not on Windows
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def map_rows(pieces: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: Any, beside: Path) -> MappedRows:
+    """Return rows that come in pieces as one array, in a file beside a path, or where temporary files go."""
+    folder = str(beside) if os.access(beside, os.W_OK) else None
+    with tempfile.TemporaryFile(dir=folder, prefix=".recal-scratch-") as file:
+        for piece in pieces:
+            np.ascontiguousarray(piece, dtype=dtype).tofile(file)
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    array = np.frombuffer(mapped, dtype=dtype).reshape(shape).view(MappedRows)
+    array._map = mapped
+    return array
+
+
+def thread_count() -> int:
+    """The number of threads in use: RECAL_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use."""
+    for name in ("RECAL_NUM_THREADS", "OMP_NUM_THREADS"):
+        text = os.environ.get(name, "")
+        if text.isdigit() and int(text) > 0:
+            return int(text)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache(maxsize=1)
+def _workers(process: int, count: int) -> ThreadPoolExecutor:
+    # The process id is part of the key because threads do not survive a fork.
+    return ThreadPoolExecutor(max_workers=count, thread_name_prefix="recal")
+
+
+def over_rows(kernel: Callable[..., None], rows: Any, *arguments: Any, size: int | None = None) -> None:
+    """Call kernel(rows, start, stop, *arguments) so that all rows are covered once.
+
+    `size` is how many values the kernel reads, where that is not what `rows` holds.
+    """
+    count = len(rows)
+    work = rows.size if size is None else size
+    mapped = [value for value in (rows, *arguments) if isinstance(value, MappedRows)]
+    if not mapped:
+        _over_part(kernel, (rows, *arguments), 0, count, work)
+        return
+    plain = tuple(value.view(np.ndarray) if isinstance(value, MappedRows) else value for value in (rows, *arguments))
+    # Rows that are picked here and there each bring their neighbours with them: 64 kB, or several times that.
+    most = count if isinstance(rows, MappedRows) else _PICKED
+    pieces = max(1, min(count, -(-work // PIECE_VALUES)), -(-count // most))
+    for start, stop in pairwise([count * piece // pieces for piece in range(pieces + 1)]):
+        _over_part(kernel, plain, start, stop, work // pieces)
+        for value in mapped:
+            value.release()
+
+
+def _over_part(kernel: Callable[..., None], arguments: tuple[Any, ...], first: int, last: int, work: int) -> None:
+    rows, *others = arguments
+    threads = 1 if work < 2 * _WORTH_A_THREAD else min(thread_count(), work // _WORTH_A_THREAD, last - first)
+    if threads <= 1:
+        kernel(rows, first, last, *others)
+        return
+    edges = [first + (last - first) * part // threads for part in range(threads + 1)]
+    pool = _workers(os.getpid(), thread_count())
+    jobs = [pool.submit(kernel, rows, start, stop, *others) for start, stop in pairwise(edges[1:])]
+    kernel(rows, edges[0], edges[1], *others)
+    for job in jobs:
+        job.result()
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> Any:
+    # Finding the libraries takes a millisecond, setting their threads takes microseconds.
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+@contextmanager
+def one_thread(multiplications: int = 0) -> Iterator[None]:
+    """Keep matrix products on one thread unless they have very many multiplications.
+
+    numpy's products take every core, also for small matrices, where threads wait for memory and for each other: a fit
+    of 3,000 x 300 took twice the CPU and no less time.
+    """
+    if multiplications >= WORTH_THREADS:
+        yield
+        return
+    with _libraries().limit(limits=1, user_api="blas"):
+        yield

@@ -1,0 +1,306 @@
+"""Kernels over rows of logits: softmax, series of log-odds, hashes, and the sums that a fit of stacking needs.
+
+Kernels take arrays and fill arrays for the rows `start` to `stop`; nothing crosses from row to row, so a row's result
+is the same bit for bit whatever its batch. `compiled.over_rows` runs them on all cores. Loops go by index
+because recent numba turns `for value in row` into code without vector instructions, five times slower.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from recal.engine import scaled
+from recal.engine.compiled import FAST, kernel, part_of_kernel
+from recal.engine.scaled import AT, REACH, SCALE, SHARPER, TOP
+
+# As in the reference: answers are never exactly 0 or 1.
+ABOVE_ZERO, BELOW_ONE = 1e-300, 1.0 - 2.0**-53
+# A weight beyond this may become as large as the largest by rounding.
+CLOSE_TO_ONE = 1.0 - 1e-9
+# Adding 1.5 * 2**52 leaves the nearest integer in the low bits of a float64: rounding that vector instructions have.
+_ROUND = 6755399441055744.0
+# ln 2 in two parts, the first with trailing zeros, so that k times it is exact.
+_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+# The numbers of splitmix64.
+_STEP, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_A, _B, _C = np.uint64(30), np.uint64(27), np.uint64(31)
+# How many rows of a stack are summed up together.
+CHUNK = 1024
+
+
+@part_of_kernel(fastmath={"contract"})
+def exp(x):  # type: ignore[no-untyped-def]
+    """Return e**x, x at most some hundreds, to one unit in the last place; exp(0) is exactly 1, below -708 it is 0.
+
+    2**k e**r, with k the integer nearest to x / ln 2 and e**r a polynomial: numba's own exp is a call per value, which
+    no compiler turns into vector instructions.
+    """
+    bounded = x if x >= -708.0 else -708.0
+    shifted = np.float64(bounded * 1.4426950408889634 + _ROUND)
+    k = shifted - _ROUND
+    r = bounded - k * _LN2_HIGH - k * _LN2_LOW
+    p = r * (1.0 / 479001600.0) + 1.0 / 39916800.0
+    p = p * r + 1.0 / 3628800.0
+    p = p * r + 1.0 / 362880.0
+    p = p * r + 1.0 / 40320.0
+    p = p * r + 1.0 / 5040.0
+    p = p * r + 1.0 / 720.0
+    p = p * r + 1.0 / 120.0
+    p = p * r + 1.0 / 24.0
+    p = p * r + 1.0 / 6.0
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    bits = np.float64(p).view(np.int64) + (shifted.view(np.int64) << 52)  # k is added to the exponent
+    power = np.int64(bits).view(np.float64)
+    return power if x >= -708.0 else 0.0
+
+
+_expand, _remainder = part_of_kernel(scaled.expand), part_of_kernel(scaled.remainder)
+_fill_terms = part_of_kernel(scaled.fill_terms)
+
+
+@part_of_kernel(fastmath=FAST)
+def read(row, column, numbers):  # type: ignore[no-untyped-def]
+    """Read a row at its scale: fill the sums of w d**k, k = 0..8, over all classes but the likeliest, as terms.
+
+    d = z - max z and w = exp(scale * d). The likeliest class is left out by a weight of 0, not by a loop of two parts:
+    short loops have no vectors.
+    """
+    top, scale = numbers[TOP], numbers[SCALE]
+    m0 = m1 = m2 = m3 = m4 = m5 = m6 = m7 = m8 = 0.0
+    for j in range(len(row)):
+        drop = np.float64(row[j]) - top
+        w = 0.0 if j == column else exp(scale * drop)
+        w1 = w * drop
+        square = drop * drop
+        w2, w3 = w * square, w1 * square
+        w4, w5 = w2 * square, w3 * square
+        w6, w7 = w4 * square, w5 * square
+        m0 += w
+        m1 += w1
+        m2 += w2
+        m3 += w3
+        m4 += w4
+        m5 += w5
+        m6 += w6
+        m7 += w7
+        m8 += w6 * square
+    numbers[1], numbers[2], numbers[3], numbers[4], numbers[5] = m0, m1, m2, m3, m4
+    numbers[6], numbers[7], numbers[8], numbers[9] = m5, m6, m7, m8
+    _fill_terms(numbers)
+
+
+@kernel()
+def read_rows(where, start, stop, logits, columns, numbers):  # type: ignore[no-untyped-def]
+    """Fill numbers[:TERMS, k] with the terms of the row where[k], at the scale that stands there."""
+    for k in range(start, stop):
+        read(logits[where[k]], columns[k], numbers[:, k])
+
+
+@kernel()
+def expand(wanted, start, stop, terms, tolerance, out):  # type: ignore[no-untyped-def]
+    """Fill x, the first two derivatives of the log-partition, and how far x can be off, at the scales wanted.
+
+    Nothing is filled where a scale is 0, and NaN where the slope may be off by more than the tolerance.
+    """
+    for i in range(start, stop):
+        if wanted[i] == 0.0:
+            continue
+        t = wanted[i] - terms[AT, i]
+        error = _remainder(t, terms[REACH - 1, i], terms[REACH, i])
+        if not error * SHARPER * wanted[i] <= tolerance * abs(t):
+            out[0, i] = np.nan
+            out[3, i] = np.inf
+            continue
+        out[0, i], out[1, i], out[2, i] = _expand(
+            t, terms[1, i], terms[2, i], terms[3, i], terms[4, i], terms[5, i], terms[6, i], terms[7, i], terms[8, i],
+            terms[9, i],
+        )  # fmt: skip
+        out[3, i] = error
+
+
+@part_of_kernel()
+def place_of_largest(row):  # type: ignore[no-untyped-def]
+    top, place = row[0], 0
+    for j in range(1, len(row)):
+        value = row[j]
+        place = j if value > top else place
+        top = value if value > top else top
+    return place
+
+
+@kernel(fastmath=FAST)
+def plain_softmax(logits, start, stop, beta, probs):  # type: ignore[no-untyped-def]
+    """Fill softmax(beta * z); classes far off get 0."""
+    for i in range(start, stop):
+        row, out = logits[i], probs[i]
+        top = row[0]
+        for j in range(1, len(row)):
+            top = row[j] if row[j] > top else top
+        total = 0.0
+        for j in range(len(row)):
+            weight = exp(beta * (np.float64(row[j]) - np.float64(top)))
+            out[j] = weight
+            total += weight
+        share = 1.0 / total
+        for j in range(len(row)):
+            out[j] *= share
+
+
+@kernel(fastmath=FAST)
+def softmax(logits, start, stop, columns, find, scales, probs, confidences, close):  # type: ignore[no-untyped-def]
+    """Fill softmax(s * z), never exactly 0 or 1, and the probability at each row's largest logit.
+
+    That logit's place is found here if asked for: of short rows numpy is slower. `close` marks rows in which rounding
+    may have made another class as probable.
+    """
+    for i in range(start, stop):
+        row, out = logits[i], probs[i]
+        if find:
+            columns[i] = place_of_largest(row)
+        top, scale = np.float64(row[columns[i]]), scales[i]
+        total = rivals = 0.0
+        for j in range(len(row)):
+            weight = exp(scale * (np.float64(row[j]) - top))
+            out[j] = weight
+            total += weight
+            rivals += 1.0 if weight > CLOSE_TO_ONE else 0.0
+        share = 1.0 / total
+        for j in range(len(row)):
+            prob = out[j] * share
+            out[j] = prob if prob > ABOVE_ZERO else ABOVE_ZERO
+        out[columns[i]] = confidences[i] = min(share, BELOW_ONE)
+        close[i] = rivals > 1.0
+
+
+@part_of_kernel()
+def mixed(value):  # type: ignore[no-untyped-def]
+    """Spread every bit over all 64 (the finish of splitmix64)."""
+    value = value + _STEP
+    value = (value ^ (value >> _A)) * _FIRST
+    value = (value ^ (value >> _B)) * _SECOND
+    return value ^ (value >> _C)
+
+
+@kernel()
+def row_hashes(rows, start, stop, factors, out):  # type: ignore[no-untyped-def]
+    """Fill each row's hash, of as many of its numbers, as float32, as there are factors; 0 and -0 are one."""
+    for i in range(start, stop):
+        total = np.uint64(0)
+        for j in range(len(factors)):
+            bits = np.float32(np.float32(rows[i, j]) + np.float32(0.0)).view(np.uint32)
+            total += np.uint64(bits) * factors[j]
+        out[i] = mixed(total)
+
+
+# Stacked log-probabilities: features are (n_views, n_samples, n_classes) float32, sums are float64. Sums over samples
+# are kept per chunk of rows and added up by the caller, so that they do not depend on the number of threads.
+
+
+@kernel(fastmath=FAST)
+def stacked_probs(probs, start, stop, features, used, weights, offsets, labels, losses):  # type: ignore[no-untyped-def]
+    """Fill softmax(sum of weight * feature + offsets) and each row's loss, minus the log of the truth's probability."""
+    n_classes = probs.shape[1]
+    scores = np.empty(n_classes)
+    for i in range(start, stop):
+        for j in range(n_classes):
+            scores[j] = offsets[j]
+        for v in range(len(used)):
+            row = features[used[v], i]
+            weight = weights[v]
+            for j in range(n_classes):
+                scores[j] += weight * np.float64(row[j])
+        top = scores[0]
+        for j in range(1, n_classes):
+            top = max(top, scores[j])
+        at_truth = scores[labels[i]] - top
+        total = 0.0
+        for j in range(n_classes):
+            value = exp(scores[j] - top)
+            scores[j] = value
+            total += value
+        losses[i] = np.log(total) - at_truth
+        scale = 1.0 / total
+        for j in range(n_classes):
+            probs[i, j] = scores[j] * scale
+
+
+@kernel(fastmath=FAST)
+def moments(by_views, start, stop, by_classes, probs, features, used, labels, rows):  # type: ignore[no-untyped-def]
+    """Fill each chunk's sums of the gradient and of the Hessian's blocks; `rows` are the samples' weights.
+
+    by_views (n_chunks, m, m + 1): the gradient and the weights' block; by_classes (n_chunks, m + 2, n_classes): the
+    offsets' gradient, the sum of probabilities, and the block between weights and offsets.
+    """
+    n_samples, n_classes = probs.shape
+    m = len(used)
+    means = np.empty(m)
+    for chunk in range(start, stop):
+        by_views[chunk] = 0.0
+        by_classes[chunk] = 0.0
+        for i in range(chunk * CHUNK, min((chunk + 1) * CHUNK, n_samples)):
+            share = rows[i]
+            if share == 0.0:
+                continue
+            for v in range(m):
+                row = features[used[v], i]
+                total = 0.0
+                for j in range(n_classes):
+                    total += np.float64(probs[i, j]) * np.float64(row[j])
+                means[v] = total
+                by_views[chunk, v, 0] += share * (total - np.float64(row[labels[i]]))
+            for v in range(m):
+                row = features[used[v], i]
+                for u in range(v + 1):
+                    other = features[used[u], i]
+                    total = 0.0
+                    for j in range(n_classes):
+                        total += np.float64(probs[i, j]) * np.float64(row[j]) * np.float64(other[j])
+                    by_views[chunk, v, u + 1] += share * (total - means[v] * means[u])
+                for j in range(n_classes):
+                    by_classes[chunk, v + 2, j] += share * np.float64(probs[i, j]) * (np.float64(row[j]) - means[v])
+            for j in range(n_classes):
+                by_classes[chunk, 1, j] += share * np.float64(probs[i, j])
+            by_classes[chunk, 0, labels[i]] -= share
+        for j in range(n_classes):
+            by_classes[chunk, 0, j] += by_classes[chunk, 1, j]
+
+
+@kernel(fastmath=FAST)
+def first_order(out, start, stop, probs, features, candidates, used, labels, rows):  # type: ignore[no-untyped-def]
+    """Fill what each candidate's weight, still 0, would meet: slope, curvature, and the coupling with those in use.
+
+    out (n_chunks, n_candidates, 2 + m).
+    """
+    n_samples, n_classes = probs.shape
+    m = len(used)
+    means = np.empty(m)
+    for chunk in range(start, stop):
+        out[chunk] = 0.0
+        for i in range(chunk * CHUNK, min((chunk + 1) * CHUNK, n_samples)):
+            share = rows[i]
+            if share == 0.0:
+                continue
+            for u in range(m):
+                other = features[used[u], i]
+                total = 0.0
+                for j in range(n_classes):
+                    total += np.float64(probs[i, j]) * np.float64(other[j])
+                means[u] = total
+            for c in range(len(candidates)):
+                row = features[candidates[c], i]
+                mean = 0.0
+                square = 0.0
+                for j in range(n_classes):
+                    weighted = np.float64(probs[i, j]) * np.float64(row[j])
+                    mean += weighted
+                    square += weighted * np.float64(row[j])
+                out[chunk, c, 0] += share * (mean - np.float64(row[labels[i]]))
+                out[chunk, c, 1] += share * (square - mean * mean)
+                for u in range(m):
+                    other = features[used[u], i]
+                    total = 0.0
+                    for j in range(n_classes):
+                        total += np.float64(probs[i, j]) * np.float64(row[j]) * np.float64(other[j])
+                    out[chunk, c, 2 + u] += share * (total - mean * means[u])
