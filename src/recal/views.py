@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_labels, check_logits, check_matrix, check_probs
+from recal.engine.clusters import row_names
 from recal.engine.compiled import MappedRows
 from recal.errors import InputError
 from recal.transforms import Transform, as_transform
@@ -18,6 +20,7 @@ from recal.transforms.preprocessing import Outputs, Preprocessing, check_outputs
 
 # Which rows of the stored arrays are meant: a range costs nothing, and numpy reads it without a copy.
 Rows = range | NDArray[np.intp]
+Names = NDArray[np.str_]
 
 
 class Views:
@@ -36,6 +39,10 @@ class Views:
         The columns' names, when labels are not column indices.
     preprocessing : Preprocessing, optional
         How inputs reached the model; `collect` tells it, files keep it, and a fit hands it on.
+    clusters : array-like of shape (n_samples,), optional
+        Rows that belong together, such as frames of one video. `fit`, `compare` and the command line never split them.
+    groups : array-like of shape (n_samples,), optional
+        A subject, customer or camera of each row. Groups are calibrated and decided one by one.
 
     Examples
     --------
@@ -55,6 +62,8 @@ class Views:
         *,
         classes: Sequence[Any] | NDArray[Any] | None = None,
         preprocessing: Preprocessing | None = None,
+        clusters: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> None:
         self._logits: Any = check_logits(logits)
         n_samples, n_classes = self._logits.shape
@@ -82,6 +91,8 @@ class Views:
                 "must be a Preprocessing", argument="preprocessing", came=f"got a {type(preprocessing).__name__}"
             )
         self.preprocessing = preprocessing
+        self._clusters = row_names(clusters, n_samples, "clusters")
+        self._groups = row_names(groups, n_samples, "groups")
         self._rows: Rows = range(n_samples)
         self._checked: set[Transform | None] = {None, *self._transformed}
 
@@ -130,6 +141,8 @@ class Views:
         labels: Labels | None,
         classes: NDArray[Any] | None,
         preprocessing: Preprocessing | None = None,
+        clusters: Names | None = None,
+        groups: Names | None = None,
     ) -> Views:
         """Wrap arrays that may live on disk; each is read, and checked, when it is asked for.
 
@@ -138,12 +151,31 @@ class Views:
         views = cls.__new__(cls)
         views._logits, views._transformed, views._labels, views.classes = logits, transformed, labels, classes
         views._rows, views._checked, views.preprocessing = range(logits.shape[0]), set(), preprocessing
+        views._clusters, views._groups = clusters, groups
         return views
 
     def relabelled(self, labels: Labels | None, classes: NDArray[Any] | None) -> Views:
         """Return the same logits with other labels and other names of the columns, both checked already."""
-        views = Views.unchecked(self._logits, self._transformed, labels, classes, self.preprocessing)
-        views._rows, views._checked = self._rows, self._checked
+        views = copy.copy(self)
+        views._labels, views.classes = labels, classes
+        return views
+
+    def assign(self, *, clusters: ArrayLike | None = None, groups: ArrayLike | None = None) -> Views:
+        """Return the same views with these clusters or groups, (n_samples,); None keeps those that they have.
+
+        Examples
+        --------
+        >>> from recal import Views
+        >>> Views([[2.0, 0.5], [0.1, 0.3]]).assign(clusters=["film 1", "film 1"]).clusters.tolist()
+        ['film 1', 'film 1']
+        """
+        views = copy.copy(self)
+        for name, values in (("clusters", clusters), ("groups", groups)):
+            names = row_names(values, self.n_samples, name)
+            if names is not None:
+                stored = np.zeros(self._logits.shape[0], names.dtype)
+                stored[_index(self._rows)] = names
+                setattr(views, f"_{name}", stored)
         return views
 
     @property
@@ -190,6 +222,16 @@ class Views:
         return None if self._labels is None else self._labels[_index(self._rows)]
 
     @property
+    def clusters(self) -> Names | None:
+        """The name of each row's cluster, (n_samples,), or None."""
+        return None if self._clusters is None else self._clusters[_index(self._rows)]
+
+    @property
+    def groups(self) -> Names | None:
+        """The name of each row's group, (n_samples,), or None."""
+        return None if self._groups is None else self._groups[_index(self._rows)]
+
+    @property
     def n_samples(self) -> int:
         return len(self._rows)
 
@@ -205,9 +247,8 @@ class Views:
 
         Nothing is read or copied until logits are asked for; a slice of arrays in memory is never copied.
         """
-        held = (self._logits, self._transformed, self._labels, self.classes, self.preprocessing)
-        picked = Views.unchecked(*held)
-        picked._rows, picked._checked = self._select(rows), self._checked
+        picked = copy.copy(self)
+        picked._rows = self._select(rows)
         if picked.n_samples == 0:
             raise InputError("The selection holds no rows; at least one sample is needed.")
         return picked
@@ -250,9 +291,12 @@ class Views:
     def __repr__(self) -> str:
         count = len(self._transformed)
         labelled = "labelled" if self._labels is not None else "without labels"
+        parts = [(self.clusters, "cluster"), (self.groups, "group")]
+        sizes = [(len(np.unique(names)), what) for names, what in parts if names is not None]
         return (
             f"Views: {self.n_samples:,} samples, {self.n_classes:,} classes, "
             f"{count} transformation{'' if count == 1 else 's'}, {labelled}"
+            + "".join(f", {size:,} {what}{'' if size == 1 else 's'}" for size, what in sizes)
         )
 
     def write(self, path: str | os.PathLike[str]) -> Path:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recal import Views, read_views
-from recal.errors import InputError
+from recal.errors import FileError, InputError
 from recal.transforms.image import ZoomOut
 
 RNG = np.random.default_rng(0)
@@ -168,3 +168,33 @@ def test_probabilities_become_logarithms_with_the_floor_that_is_said() -> None:
         Views.from_probs(probs * 0.9)
     with pytest.raises(InputError, match="must be 'probabilities', 'votes'"):
         Views.from_probs(probs, outputs="logits")
+
+
+@pytest.mark.parametrize("name", ["views.npz", "views.zarr"])
+def test_clusters_and_groups_are_selected_with_rows_and_kept_in_files(tmp_path, name):
+    logits = np.random.default_rng(0).normal(size=(6, 3))
+    views = Views(logits, clusters=[1.0, 1.0, 2.0, 2.0, 3.0, 3.0], groups=list("aabbcc"))
+    again = read_views(views[[5, 0, 2]].write(tmp_path / name))
+    assert again.clusters.tolist() == ["3", "1", "2"]
+    assert again.groups.tolist() == ["c", "a", "b"]
+    assert again[1:].relabelled(None, None).groups.tolist() == ["a", "b"]
+    assert repr(views).endswith("3 clusters, 3 groups")
+    assert read_views(Views(logits).write(tmp_path / f"plain-{name}")).clusters is None
+    with pytest.raises(InputError, match="`groups` must have one value per sample"):
+        Views(logits, groups=["a"])
+
+
+def test_clusters_and_groups_can_be_assigned_later():
+    views = Views(3 * np.eye(4), groups=list("aabb"))[1:]
+    named = views.assign(clusters=[7, 7, 8])
+    assert (named.clusters.tolist(), named.groups.tolist()) == (["7", "7", "8"], ["a", "b", "b"])
+    assert views.clusters is None
+    assert named[::-1].clusters.tolist() == ["8", "7", "7"]
+
+
+def test_changed_clusters_of_a_folder_are_found(tmp_path):
+    path = Views(3 * np.eye(4), clusters=list("aabb")).write(tmp_path / "views.zarr")
+    (chunk,) = [file for file in (path / "clusters").rglob("*") if file.is_file() and file.name != "zarr.json"]
+    chunk.write_bytes(chunk.read_bytes()[::-1])
+    with pytest.raises(FileError, match=r"its clusters are not what was written|cannot be read|damaged"):
+        read_views(path)

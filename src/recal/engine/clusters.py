@@ -58,6 +58,21 @@ def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str
     return tuple(str(value) for value in distinct.tolist()), index.astype(np.intp)
 
 
+def row_names(values: ArrayLike | None, n_samples: int, name: str) -> NDArray[np.str_] | None:
+    """Return a column of clusters or groups as texts, (n_samples,); whole numbers are written without a fraction.
+
+    Examples
+    --------
+    >>> from recal.engine.clusters import row_names
+    >>> row_names([3.0, 7.0, 3.0], 3, "groups").tolist()
+    ['3', '7', '3']
+    """
+    if values is None:
+        return None
+    names, index = check_names(values, n_samples, name)
+    return np.array(names, dtype=np.str_)[index]
+
+
 def split_by_cluster(clusters: ArrayLike, shares: Sequence[float], rng: np.random.Generator) -> list[Rows]:
     """Split rows at random into parts of about these shares of the rows; a cluster is never divided.
 

@@ -1,8 +1,8 @@
 """Views on disk: one `.npz` file, or a `.zarr` folder for views that do not fit in memory.
 
-Both have `logits` (n, K), optional `labels` (n,), optional `classes` (K,), `transforms` (m,) specs, `transformed`
-(m, n, K) and optional `preprocessing`: JSON that says how inputs were prepared for the model. They are written under a
-temporary name and renamed, so a reader never sees a part of one.
+Both have `logits` (n, K), optional `labels`, `clusters` and `groups` (n,), optional `classes` (K,), `transforms` (m,)
+specs, `transformed` (m, n, K) and optional `preprocessing`: JSON that says how inputs were prepared for the model. They
+are written under a temporary name and renamed, so a reader never sees a part of one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from recal.views import Views
 
 # About 4 MB of float32: large enough to be fast, small enough to keep several in memory.
 _PART_VALUES = 1_000_000
-_NAMES = ("logits", "labels", "classes", "transforms", "transformed", "preprocessing")
+_NAMES = ("logits", "labels", "classes", "transforms", "transformed", "preprocessing", "clusters", "groups")
 
 
 def read_views(
@@ -125,6 +125,7 @@ def _write_file(views: Views, path: Path) -> None:
         arrays["labels"] = views.labels if views.classes is None else views.classes[views.labels]
     if views.classes is not None:
         arrays["classes"] = views.classes
+    arrays |= {name: values for name in ("clusters", "groups") if (values := getattr(views, name)) is not None}
     if views.preprocessing is not None:
         arrays["preprocessing"] = np.array(json.dumps(views.preprocessing.as_json()))
     write_npz(path, arrays)
@@ -140,7 +141,8 @@ def _read_file(path: Path, labels: ArrayLike | None, classes: Sequence[Any] | ND
         between = read_preprocessing(arrays["preprocessing"]) if "preprocessing" in arrays else None
         truth = arrays.get("labels") if labels is None else labels
         named = arrays.get("classes") if classes is None else classes
-        return Views(logits, pairs, truth, classes=named, preprocessing=between)
+        rows = {name: arrays.get(name) for name in ("clusters", "groups")}
+        return Views(logits, pairs, truth, classes=named, preprocessing=between, **rows)
     except InputError as error:
         raise error.at(path) from None
 

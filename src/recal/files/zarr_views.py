@@ -5,22 +5,25 @@ The ledger of the folder (`ledger.py`) has a checksum for each block; a block is
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import FileIO
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import check_classes, check_labels, check_matrix
+from recal.engine.clusters import row_names
 from recal.engine.compiled import PIECE_VALUES, map_rows
 from recal.errors import FileError, InputError
 from recal.files import ledger as ledgers
@@ -34,6 +37,7 @@ from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
 VERSION = 1
+_ROW_NAMES = ("clusters", "groups")
 _FLOATS = ("float16", "float32", "float64")
 # Larger arrays are mapped from a file instead of being read into memory.
 _MAX_BYTES_IN_MEMORY = 250_000_000
@@ -125,7 +129,10 @@ def _write(views: Views, path: Path) -> None:
             sums.append(checksum(values))
         ledger.blocks[index] = {"block": index, "rows": len(values), "sums": sums}
     preprocessing = None if views.preprocessing is None else views.preprocessing.as_json()
-    ledger.end = describe_store(root, specs(views).tolist(), views.classes, views.labels, (n, k), preprocessing)
+    rows_of = {"clusters": views.clusters, "groups": views.groups}
+    ledger.end = describe_store(
+        root, specs(views).tolist(), views.classes, views.labels, (n, k), preprocessing, rows_of
+    )
     ledger.write()
     root.attrs["recal"] = description(specs(views).tolist(), ledger.generation(ledger.end), preprocessing)
 
@@ -137,8 +144,9 @@ def describe_store(
     labels: NDArray[Any] | None,
     shape: tuple[int, int],
     preprocessing: dict[str, Any] | None,
+    names_of_rows: Mapping[str, NDArray[Any] | None] = MappingProxyType({}),
 ) -> ledgers.Record:
-    """Write labels and names of classes into a store, and return the end of its ledger."""
+    """Write labels, clusters, groups and names of classes into a store, and return the end of its ledger."""
     names = None if classes is None else classes.tolist()
     stored = None if labels is None else labels.astype(np.int64)
     if stored is not None:
@@ -146,7 +154,13 @@ def describe_store(
     if names is not None:
         root.attrs["classes"] = names
     digest = describe(transforms, names, (len(transforms), *shape), preprocessing)
-    return {"description": digest, "labels": None if stored is None else checksum(stored)}
+    end: ledgers.Record = {"description": digest, "labels": None if stored is None else checksum(stored)}
+    for name, values in names_of_rows.items():
+        if values is not None:
+            text = np.frombuffer(json.dumps(values.tolist()).encode(), np.uint8)
+            root.create_array(name, data=text, chunks=text.shape, fill_value=0, overwrite=True)
+            end[name] = checksum(text)
+    return end
 
 
 def description(transforms: list[str], generation: str, preprocessing: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -171,7 +185,7 @@ def open_folder(path: Path, *, verify: bool = True) -> Views:
     try:
         root: Any = zarr.open_group(str(path), mode="r", zarr_format=3)
         header, names = root.attrs.get("recal"), root.attrs.get("classes")
-        arrays = {name: root[name] for name in ("logits", "labels", "transformed") if name in root}
+        arrays = {name: root[name] for name in ("logits", "labels", "transformed", *_ROW_NAMES) if name in root}
         codecs = {name for array in arrays.values() for name in _codecs(array.metadata.to_dict())}
     except Exception as error:  # zarr has no common error for broken folders
         raise FileError(f"{path} is not a zarr folder of views: {error}.") from error
@@ -189,12 +203,14 @@ def open_folder(path: Path, *, verify: bool = True) -> Views:
         digest = describe(transforms.tolist(), names, (len(transforms), *logits.shape), stored)
         snapshot = _snapshot(path, header.get("generation"), digest, ledger, problem, verify)
         labels = _read_labels(path, arrays, logits.shape, snapshot)
+        end = None if ledger is None or not verify else ledger.end
+        rows = [_read_row_names(path, name, arrays.get(name), logits.shape[0], snapshot, end) for name in _ROW_NAMES]
         layers = {as_transform(spec): _Rows(snapshot, stack, index) for index, spec in enumerate(transforms.tolist())}
     except InputError as error:
         raise error.at(path) from None
     if len(layers) != len(transforms):
         raise FileError(f"{path}: `transforms` names a transformation twice.")
-    return Views.unchecked(_Rows(snapshot, logits), layers, labels, classes, preprocessing)
+    return Views.unchecked(_Rows(snapshot, logits), layers, labels, classes, preprocessing, *rows)
 
 
 def _read_ledger(path: Path) -> tuple[Ledger | None, str]:
@@ -277,6 +293,29 @@ def _read_labels(
     if snapshot.labels is not None and checksum(labels.astype(np.int64)) != snapshot.labels:
         raise FileError(f"{path} is damaged: its labels are not what was written. Collect again to repair it.")
     return check_labels(labels, shape[0], shape[1])
+
+
+def _read_row_names(
+    path: Path, name: str, stored: Any, n_samples: int, snapshot: Snapshot, end: ledgers.Record | None
+) -> NDArray[np.str_] | None:
+    """Return the clusters or groups of a folder, which are a JSON list of texts."""
+    expected = None if end is None else end.get(name)
+    if stored is None:
+        if expected is not None:
+            raise FileError(f"{path} is damaged: its {name} are missing.")
+        return None
+    if stored.ndim != 1 or np.dtype(stored.dtype) != np.uint8:
+        raise FileError(f"{path}: `{name}` must be text, got {stored.dtype}, shape {stored.shape}.")
+    text = _Rows(snapshot, stored, compared=False)[:]
+    if end is not None and checksum(text) != expected:
+        raise FileError(f"{path} is damaged: its {name} are not what was written. Collect again to repair it.")
+    try:
+        values = json.loads(text.tobytes())
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path}: `{name}` must be JSON: {error}.") from None
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise FileError(f"{path}: `{name}` must be a list of texts.")
+    return row_names(values, n_samples, name)
 
 
 # --- reading rows

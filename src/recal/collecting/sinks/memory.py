@@ -164,7 +164,8 @@ class MemorySink(ViewsSink):
         transformed: dict[Transform | str, Any] = dict(zip(self.job.transforms, stack[1:]))
         labels, columns = self.labels(*logits.shape)
         named = labels if labels is None or columns is None else columns[labels]
-        return Views(logits, transformed, named, classes=columns, preprocessing=self.job.preprocessing)
+        rows = {"clusters": self.source.clusters, "groups": self.source.groups}
+        return Views(logits, transformed, named, classes=columns, preprocessing=self.job.preprocessing, **rows)
 
 
 class FileSink(MemorySink):

@@ -27,6 +27,7 @@ from recal.collecting.inputs.sources import Batch, Source
 from recal.collecting.job import Block, Job
 from recal.collecting.sinks.changes import InputStamps, differ_by_rounding, same_inputs
 from recal.collecting.sinks.memory import First, ViewsSink, check_block
+from recal.engine.clusters import row_names
 from recal.errors import FileError, InputError, Remedy
 from recal.files import ledger as ledgers
 from recal.files.ledger import Ledger, Lock, WriterToken, block_record, read_ledger
@@ -45,6 +46,7 @@ _JOB = {
     "outputs": "another kind of outputs",
     "preprocess": "another preprocess",
     "labels": "other labels",
+    "rows": "other clusters or groups",
 }
 _REMEDY = Remedy(
     "Choose another name, or pass resume=False to start over and replace it",
@@ -193,6 +195,7 @@ class StoreSink(ViewsSink):
 
     def _header(self) -> dict[str, Any]:
         labels, record = self.source.labels, self.job.preprocessing
+        rows = [self.source.clusters, self.source.groups]
         return {
             "kind": ledgers.COLLECTED,
             "version": ledgers.VERSION,
@@ -205,6 +208,7 @@ class StoreSink(ViewsSink):
             "outputs": self.job.outputs,
             "preprocess": None if self.job.preprocess is None else digest(self.job.preprocess),
             "labels": None if labels is None else digest([np.asarray(labels), self.source.classes, self.asked_classes]),
+            "rows": digest(rows) if any(values is not None for values in rows) else None,
             "versions": {name: _version_of(name) for name in _PACKAGES},
         }
 
@@ -404,7 +408,8 @@ class StoreSink(ViewsSink):
         n_classes, pool = self._arrays.first[0], self._ledger.header["pool"]
         labels, columns = self.labels(n_samples, n_classes)
         root: Any = zarr.open_group(str(self.target), mode="a")
-        end = describe_store(root, pool, columns, labels, (n_samples, n_classes), self._preprocessing)
+        rows = {name: row_names(getattr(self.source, name), n_samples, name) for name in ("clusters", "groups")}
+        end = describe_store(root, pool, columns, labels, (n_samples, n_classes), self._preprocessing, rows)
         root.attrs["recal"] = description(pool, self._ledger.generation(end), self._preprocessing)
         if self._token is not None and self._token is not self._lock:
             self._token.close()
