@@ -54,7 +54,6 @@ ROOMS = {
         "plan",
         "maps",
         "files",
-        "saving",
         "transforms",
         "collecting",
         "answers",

@@ -41,8 +41,8 @@ _HOMES = {
     "CalibratedModule": "export.torch_module",
     "export_onnx": "export.onnx_file",
     "docs_dir": "documentation",
-    "load": "saving.saved",
-    "save": "saving.saved",
+    "load": "files.saved",
+    "save": "files.saved",
 }
 _MODULES = ("answers", "calibrators", "collecting", "decisions", "errors", "metrics", "transforms")
 __all__ = [*_HOMES, *_MODULES]

@@ -26,6 +26,6 @@ from .collecting.classifier import CalibratedClassifier as CalibratedClassifier
 from .export.torch_module import CalibratedModule as CalibratedModule
 from .documentation import docs_dir as docs_dir
 from .export.onnx_file import export_onnx as export_onnx
-from .saving.saved import load as load, save as save
+from .files.saved import load as load, save as save
 
 __version__: str

@@ -168,13 +168,18 @@ class Seed(Kind):
 
 
 class Instance(Kind):
-    """An object of a class."""
+    """An object of a class. The class is given by name if the module that declares the kind cannot import it."""
 
-    def __init__(self, family: type) -> None:
-        self.family, self.rule = family, f"a {family.__name__}"
+    def __init__(self, family: type | str) -> None:
+        self.family, name = family, family if isinstance(family, str) else family.__name__
+        self.rule = f"{'an' if name[0] in 'AEIOUaeioun' else 'a'} {name}"
 
     def read(self, value: Any, sizes: Sizes) -> Any:
-        if not isinstance(value, self.family):
+        if isinstance(self.family, str):
+            matches = any(base.__name__ == self.family for base in type(value).__mro__)
+        else:
+            matches = isinstance(value, self.family)
+        if not matches:
             raise ValueError
         return value
 

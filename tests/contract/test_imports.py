@@ -29,7 +29,6 @@ ROOMS = (
     "calibrators",
     "decisions",
     "collecting answers export",
-    "saving",
     "comparison",
     "reporting",
     "demo",

@@ -267,8 +267,8 @@ MUTATIONS = tuple(
         ("files/probabilities.py", "sure, int(fitted))", "sure, 0)", _SAME),
         (
             "files/encoding.py",
-            "if not isinstance(values, dict) or not needed <= set(values) <= names:",
-            "if not isinstance(values, dict) or set(values) != names:",
+            "if not needed <= set(values) <= names:",
+            "if set(values) != names:",
             _RULE,
         ),
         # runtimes

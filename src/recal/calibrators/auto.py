@@ -81,6 +81,9 @@ class AutoCalibration(Calibrator):
     takes_weights: ClassVar[bool] = True
 
     calibrator_: Calibrator
+    choice_: str
+    reason_: str
+    trials_: list[dict[str, Any]]
 
     def __init__(self, *, answers: Answers = "kept", random_state: RandomState = 0) -> None:
         self.answers = answers
@@ -130,7 +133,8 @@ class AutoCalibration(Calibrator):
 
     def _check_state(self, n_classes: int) -> None:
         inner = getattr(self, "calibrator_", None)
-        if not isinstance(inner, Calibrator) or getattr(self, "choice_", None) != inner.short_name:
+        choice = getattr(self, "choice_", None)
+        if not isinstance(inner, Calibrator) or inner.short_name != choice or choice == self.short_name:
             raise InputError("must be the method that `choice_` names", argument="calibrator_")
         inner.check_state()
         if len(inner.classes_) != n_classes:

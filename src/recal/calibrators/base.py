@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol, Self, cast
+from typing import Annotated, Any, ClassVar, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,8 +41,9 @@ from recal.maps.base import Array, Map, is_array, namespace, wide
 from recal.maps.group_offsets import GroupOffsets
 from recal.maps.guard import answer
 from recal.maps.plan import Answers
-from recal.schema import check, check_parameters, field_kinds
+from recal.schema import Instance, check_parameters
 from recal.transforms import Transform
+from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
 # What fitted state may be made of: it is all that a file can hold.
@@ -138,10 +139,10 @@ class Calibrator(Estimator, ABC):
     n_fitted_: int
     row_hashes_: NDArray[np.uint64]
     prob_hashes_: NDArray[np.uint64]
-    decision_: _Rule
-    sets_: Any
-    profile_: Any
-    preprocessing_: Any
+    decision_: Annotated[_Rule, Instance("DecisionRule")]
+    sets_: Annotated[Any, Instance("PredictionSets")]
+    profile_: Annotated[Any, Instance("Profile")]
+    preprocessing_: Preprocessing
     group_offsets_: GroupOffsets
 
     def fit(
@@ -431,31 +432,14 @@ class Calibrator(Estimator, ABC):
         """
         self._fit(views, labels)
 
-    def state(self) -> State:
-        """Return the fitted state as arrays and plain JSON values, all that a file needs."""
-        self._check_fitted()
-        return {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
-
-    def set_state(self, state: State) -> Self:
-        """Take over what `state` returned."""
-        for name, value in state.items():
-            setattr(self, name, value)
-        return self
-
     def check_state(self) -> None:
-        """Refuse fitted state that no fit makes: parts of other shapes or kinds, numbers that are not finite.
-
-        Whoever reads a calibrator from a file calls this; it runs no prediction.
-        """
-        self._check_fitted()
+        """Refuse fitted attributes that no fit produces: other shapes or kinds, or numbers that are not finite."""
+        super().check_state()
         classes = self.classes_
         if not isinstance(classes, np.ndarray) or classes.ndim != 1 or len(set(classes.tolist())) != len(classes):
             raise InputError("must be a list of distinct classes", argument="classes_")
         if len(classes) < 2:
             raise InputError("must name at least two classes", argument="classes_", came=f"got {len(classes)}")
-        for name, kind in field_kinds(type(self)).items():
-            if name.endswith("_") and name in vars(self):
-                check(vars(self)[name], kind, name)
         if getattr(self, "n_fitted_", 1) < 1:
             raise InputError("must be at least 1", argument="n_fitted_", came=f"got {self.n_fitted_}")
         for name in ("row_hashes_", "prob_hashes_"):
@@ -465,7 +449,9 @@ class Calibrator(Estimator, ABC):
         self._check_state(len(classes))
         if not isinstance(getattr(self, "map_", None), Map):
             raise InputError("is missing", argument="map_")
-        self.map_.check_classes(len(classes))
+        for name in ("map_", "decision_", "sets_", "profile_"):
+            if hasattr(self, name):
+                getattr(self, name).check_classes(len(classes))
 
     def _check_state(self, n_classes: int) -> None:
         """Refuse parts of this method's own that do not belong together."""

@@ -11,6 +11,7 @@ import inspect
 from typing import Any, Self
 
 from recal.errors import InputError
+from recal.schema import Kind, check, field_kinds
 
 
 class Estimator:
@@ -47,6 +48,37 @@ class Estimator:
         for name, values in inner.items():
             getattr(self, name).set_params(**values)
         return self
+
+    @classmethod
+    def fitted_kinds(cls) -> dict[str, Kind]:
+        """Return the declared kind of each fitted attribute; files can hold no others."""
+        family: Any = cls
+        return {
+            name: kind
+            for name, kind in field_kinds(family).items()
+            if name.endswith("_") and not name.startswith("_") and not hasattr(cls, name)  # a property is not stored
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return the fitted attributes by name: all that a file needs besides the parameters."""
+        self._check_fitted()
+        return {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
+
+    def set_state(self, state: dict[str, Any]) -> Self:
+        """Set the fitted attributes that `state` returned."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        return self
+
+    def check_state(self) -> None:
+        """Refuse fitted attributes that differ from their declarations. Called for what was read from a file."""
+        self._check_fitted()
+        for name, kind in self.fitted_kinds().items():
+            if name in vars(self):
+                check(vars(self)[name], kind, name)
+
+    def _check_fitted(self) -> None:
+        """Raise a NotFittedError before the fit."""
 
     def __repr__(self) -> str:
         """Show the parameters that are not at their defaults, as scikit-learn does."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, State
+from recal.calibrators.base import Calibrator
 from recal.calibrators.sample_checks import FEWEST_MISTAKES
 from recal.calibrators.solvers.temperature import GroupLosses, Separable, fit_losses
 from recal.checks import Labels
@@ -20,7 +20,7 @@ from recal.engine.scaled import FlooredLogits, ScaledLogits, ScaledRows, Vector
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.plan import NEUTRAL, ConfidenceAt, Plan, Rule, Step, Ties, check_plan
 from recal.progress import track
-from recal.schema import Count, NotNegative, Number, RandomState, Size
+from recal.schema import Count, NotNegative, Number, RandomState, Size, check, field_kinds
 from recal.transforms import Transform, as_transform
 from recal.views import Views
 
@@ -58,13 +58,10 @@ class Iteration:
     ece_after: float
     accepted: bool
 
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "transform": str(self.transform)}
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Iteration:
-        lists = {name: tuple(record[name]) for name in ("sizes", "raw_betas", "betas")}
-        return cls(**{**record, **lists, "transform": as_transform(record["transform"])})
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "transform", as_transform(self.transform))
+        for name, kind in field_kinds(Iteration).items():
+            check(getattr(self, name), kind, name)
 
 
 def compile_plan(
@@ -298,6 +295,10 @@ class ReCal(Calibrator):
     keeps_accuracy: ClassVar[bool] = True
     needs_views: ClassVar[bool] = True
 
+    plan_: Plan
+    history_: tuple[Iteration, ...]
+    n_iter_: int
+
     def __init__(
         self,
         *,
@@ -375,13 +376,6 @@ class ReCal(Calibrator):
     def map_(self) -> Plan:  # type: ignore[override]
         """The fitted map, which is `plan_`."""
         return self.plan_
-
-    def state(self) -> State:
-        return {**super().state(), "history_": [iteration.to_json() for iteration in self.history_]}
-
-    def set_state(self, state: State) -> Self:
-        history = tuple(Iteration.from_json(record) for record in state.get("history_", ()))
-        return super().set_state({**state, "history_": history})
 
 
 def _warn_of_thin_evidence(n_samples: int, thin: ThinEvidence, separable: str) -> None:

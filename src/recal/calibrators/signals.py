@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from recal.checks import check_weights
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.signals import LinearSignals, SignalMap, SignalModel, SignalScale
-from recal.schema import RandomState, check, field_kinds
+from recal.schema import Instance, RandomState
 
 Vector = NDArray[np.float64]
 
@@ -85,7 +85,7 @@ class SignalCalibration(Estimator):
     table_: SignalTable
     n_fitted_: int
     classes_: NDArray[Any]
-    decision_: Any
+    decision_: Annotated[Any, Instance("DecisionRule")]
 
     def __init__(self, random_state: RandomState = 0) -> None:
         self.random_state = random_state
@@ -144,24 +144,10 @@ class SignalCalibration(Estimator):
             confidence[rows] = self.map_.confidence(values[rows])
         return confidence
 
-    def state(self) -> dict[str, Any]:
-        """Return the fitted state, all that a file needs."""
-        self._check_fitted()
-        return {name: value for name, value in vars(self).items() if name.endswith("_")}
-
-    def set_state(self, state: dict[str, Any]) -> Self:
-        """Take over what `state` returned."""
-        for name, value in state.items():
-            setattr(self, name, value)
-        return self
-
     def check_state(self) -> None:
-        """Refuse fitted state that no fit makes; whoever reads a file calls this."""
-        self._check_fitted()
-        family: Any = type(self)
-        for name, kind in field_kinds(family).items():
-            if name.endswith("_") and name in vars(self):
-                check(vars(self)[name], kind, name)
+        super().check_state()
+        if hasattr(self, "decision_"):
+            self.decision_.check_classes(len(self.classes_))
         if len(self.table_.names) != len(self.map_.offsets):
             raise InputError(
                 f"{len(self.table_.names)} signals have names, and the map reads {len(self.map_.offsets)}."

@@ -93,6 +93,13 @@ class ViewStacking(Calibrator):
     reads_views: ClassVar[bool] = True
     keeps_accuracy: ClassVar[bool] = kept_by_answers("kept")
 
+    plan_: Plan
+    accepted_: bool
+    temperature_: float
+    offsets_gain_: float
+    views_gain_: float
+    views_report_: list[dict[str, Any]]
+
     def __init__(
         self,
         *,

@@ -203,7 +203,7 @@ def export_signals(calibration: Path, out: Path, as_json: bool) -> None:
 def reads_signals(calibration: Path) -> bool:
     """Whether a calibration reads the signals of answers."""
     from recal.cli.files import check_kind
-    from recal.saving.saved import load
+    from recal.files.saved import load
 
     check_kind(calibration, "calibration")
     return type(load(calibration)).__name__ == "SignalCalibration"

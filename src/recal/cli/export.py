@@ -198,7 +198,7 @@ def plan(
 
     Example: [bold]recal plan calibration.recal[/bold]
     """
-    from recal.saving.saved import load
+    from recal.files.saved import load
     from recal.workflow.result import file_or_in
 
     file = file_or_in(file)

@@ -25,6 +25,7 @@ from recal.comparison import Comparison, compare_probs
 from recal.decisions import Decision, decide, risk_curve
 from recal.engine.grouping import Group, group
 from recal.errors import FewSamplesWarning, InputError, MissingExtraError
+from recal.files.saved import load, save
 from recal.maps.arrays import softmax
 from recal.maps.plan import Plan
 from recal.maps.replay import calibrated_probs
@@ -35,7 +36,6 @@ from recal.reporting.charts import reliability_chart
 from recal.reporting.curves import reliability
 from recal.reporting.plots import draw, new_figure, save_figure
 from recal.reporting.verdict import RISKS
-from recal.saving.saved import load, save
 from recal.transforms import Transform, ZoomOut
 from recal.views import Views
 

@@ -1,14 +1,15 @@
-"""Values as JSON and back, with arrays set aside: all that a fitted calibrator may be made of, and nothing that runs.
+"""Values as JSON and arrays, and back: everything that a fitted calibrator may consist of, and nothing that runs.
 
-Plain JSON values stand for themselves. Everything else is an object with the key ``$`` that says what it is. Decoding
-knows a closed list of such tags; it never imports, calls or names anything by what a file says.
+Plain JSON values stand for themselves. Everything else is an object whose key ``$`` says what it is. The decoder knows
+a closed list of these tags and of classes, and imports nothing else because a file names it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 from recal.errors import FileError, InputError
 from recal.files.limits import allowance
 from recal.maps import map_named
-from recal.maps.base import Map, field_names
+from recal.maps.group_offsets import GroupOffsets
 from recal.maps.plan import Blend, Plan, Rule, Step
+from recal.schema import check, parameter_kinds
 from recal.transforms import Named, Transform, as_transform
+from recal.transforms.preprocessing import Normalize, Preprocessing
 
 _TAG = "$"
 _MAX_DEPTH = 40
@@ -27,16 +30,38 @@ _MAX_DEPTH = 40
 _ARRAY_DTYPES = frozenset(
     ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
 )
+# The dataclasses that a file may hold besides maps. They check their own fields.
+_RECORDS = {one.__name__: one for one in (Blend, GroupOffsets, Normalize, Plan, Preprocessing, Rule, Step)}
+# The same, of packages that import this one: their modules.
+_RECORD_MODULES = {
+    "ByClass": "decisions.watching.class_mix",
+    "DecisionRule": "decisions.rule",
+    "Following": "decisions.watching.following",
+    "Iteration": "calibrators.recal",
+    "PredictionSets": "decisions.sets",
+    "Profile": "decisions.watching.profile",
+    "SignalTable": "calibrators.signal_table",
+}
+
+
+def record_named(name: Any) -> type[Any] | None:
+    """Return the map or record of this name, without loading the others; None if files cannot hold it."""
+    if not isinstance(name, str):
+        return None
+    if name in _RECORD_MODULES:
+        return getattr(import_module(f"recal.{_RECORD_MODULES[name]}"), name)
+    return _RECORDS.get(name) or map_named(name)
+
+
+def calibrator_named(name: Any) -> type[Any] | None:
+    """Return the calibrator of this name; None if there is none."""
+    return import_module("recal.calibrators").calibrator_named(name) if isinstance(name, str) else None
 
 
 class Encoder:
-    """Turns values into JSON; arrays go to `arrays`, under the names that the JSON refers to.
+    """Turns values into JSON; arrays go to `arrays`, under the names that the JSON refers to."""
 
-    `records` are the dataclasses that may be stored, field by field.
-    """
-
-    def __init__(self, records: Sequence[type[Any]] = ()) -> None:
-        self.records = tuple(records)
+    def __init__(self) -> None:
         self.arrays: dict[str, NDArray[Any]] = {}
 
     def encode(self, value: Any, where: str, depth: int = 0) -> Any:
@@ -57,20 +82,23 @@ class Encoder:
             return {_TAG: "tuple", "items": self.encode(list(value), where, depth)}
         if type(value) is dict:
             return self._mapping(value, where, depth)
-        if isinstance(value, Map) and map_named(type(value).__name__) is type(value):
-            values = {name: getattr(value, name) for name in field_names(type(value))}
-            return {_TAG: "map", "name": type(value).__name__, "fields": self.encode(values, where, depth + 1)}
-        if isinstance(value, Plan):
-            return {_TAG: "plan", **encode_plan(value)}
-        if isinstance(value, Transform) and type(value).__str__ is not object.__str__:  # a mere function has no spec
-            return {_TAG: "transform", "spec": spec_of(value)}
-        if type(value) in self.records:
+        name = type(value).__name__
+        if record_named(name) is type(value):
             values = {one.name: getattr(value, one.name) for one in fields(value)}
-            return {_TAG: "record", "name": type(value).__name__, "fields": self.encode(values, where, depth + 1)}
+            return {_TAG: "record", "name": name, "fields": self.encode(values, where, depth + 1)}
+        if isinstance(value, Transform) and type(value).__str__ is not object.__str__:  # a bare function has no spec
+            return {_TAG: "transform", "spec": _spec_of(value)}
+        if calibrator_named(name) is type(value):
+            parts = {"params": value.get_params(deep=False), "state": value.state()}
+            return {_TAG: "calibrator", "class": name, **{key: self.items(parts[key], name, depth) for key in parts}}
         raise InputError(
-            f"{where} is a {type(value).__name__}, which a file cannot hold: only numbers, text, lists, tuples, dicts, "
-            "arrays, plans and transformations are stored. For a random generator pass an integer seed instead."
+            f"{where} is a {name}, which a file cannot hold: only numbers, text, lists, tuples, dicts, arrays, plans "
+            "and transformations are stored. For a random generator pass an integer seed instead."
         )
+
+    def items(self, values: Mapping[str, Any], owner: str, depth: int = 0) -> dict[str, Any]:
+        """Return the parameters or attributes of an object as JSON, by name."""
+        return {key: self.encode(value, f"{owner}.{key}", depth + 1) for key, value in values.items()}
 
     def _mapping(self, value: dict[Any, Any], where: str, depth: int) -> Any:
         if all(type(key) is str for key in value) and _TAG not in value:
@@ -82,57 +110,26 @@ class Encoder:
         return {_TAG: "dict", "items": pairs}
 
     def _array(self, array: NDArray[Any], where: str) -> Any:
+        if array.dtype.kind not in "UO":
+            return {_TAG: "array", "array": self._keep(array, where)}
+        shape, values = list(array.shape), array.ravel(order="C").tolist()
         if array.dtype.kind == "U":
-            return {
-                _TAG: "text",
-                "width": array.dtype.itemsize // 4,
-                "shape": list(array.shape),
-                "values": _flat(array),
-            }
-        if array.dtype.kind == "O":
-            items = _flat(array)
-            if not all(item is None or type(item) in (bool, int, float, str) for item in items):
-                raise InputError(f"{where} holds objects that are not text or numbers and cannot be stored.")
-            return {_TAG: "objects", "shape": list(array.shape), "values": [self.encode(i, where) for i in items]}
-        return {_TAG: "array", "array": self._keep(array, where)}
+            return {_TAG: "text", "width": array.dtype.itemsize // 4, "shape": shape, "values": values}
+        if not all(item is None or type(item) in (bool, int, float, str) for item in values):
+            raise InputError(f"{where} holds objects that are not text or numbers and cannot be stored.")
+        return {_TAG: "objects", "shape": shape, "values": [self.encode(item, where) for item in values]}
 
     def _keep(self, array: NDArray[Any], where: str) -> str:
         if array.dtype.name not in _ARRAY_DTYPES:
             raise InputError(f"{where} is an array of {array.dtype}, which cannot be stored.")
         name = f"a{len(self.arrays)}"
-        # safetensors wants rows in order and the least byte first; a 0-d array must stay 0-d.
+        # safetensors needs C order and little-endian bytes; a 0-d array must stay 0-d.
         self.arrays[name] = np.array(array, dtype=array.dtype.newbyteorder("<"), order="C", copy=True)
         return name
 
 
-def _flat(array: NDArray[Any]) -> list[Any]:
-    return array.ravel(order="C").tolist()
-
-
-def encode_plan(plan: Plan) -> dict[str, Any]:
-    """Return a plan as plain JSON: floats are written so that they read back as the same bits."""
-    rule = plan.rule
-    encoded: dict[str, Any] = {
-        "start": plan.start,
-        "finish": plan.finish,
-        "rule": {"confidence_at": rule.confidence_at, "ties": rule.ties, "floor": rule.floor},
-        "steps": [{"transform": spec_of(step.transform), "betas": list(step.betas)} for step in plan.steps],
-    }
-    return encoded if plan.blend is None else {**encoded, "blend": _encode_blend(plan.blend)}
-
-
-def _encode_blend(blend: Blend) -> dict[str, Any]:
-    encoded = {field.name: getattr(blend, field.name) for field in fields(blend)}
-    return {
-        **encoded,
-        "weights": [[spec_of(transform), weight] for transform, weight in blend.weights],
-        "offsets": list(blend.offsets),
-        "gated_offsets": list(blend.gated_offsets),
-    }
-
-
-def spec_of(transform: Transform) -> str:
-    """Return the spec that stands for a transformation in a file; refuse one that would come back as another."""
+def _spec_of(transform: Transform) -> str:
+    """Return the spec that stands for a transformation in a file; refuse a spec that means another one."""
     spec = str(transform)
     again = as_transform(spec)
     if (not isinstance(again, Named) and again != transform) or spec.startswith("<"):
@@ -145,13 +142,12 @@ def spec_of(transform: Transform) -> str:
 
 @dataclass
 class Decoder:
-    """Turns JSON back into values, with the file's arrays and the callables that the caller gives back by name."""
+    """Turns JSON back into values, with the arrays of the file and the caller's own transformations by name."""
 
     arrays: Mapping[str, NDArray[Any]]
-    transforms: Mapping[str, Callable[[Any], Any]]
-    records: Sequence[type[Any]] = ()
+    own: Mapping[str, Callable[[Any], Any]]
     used_arrays: set[str] = field(default_factory=set)
-    named: dict[str, Transform] = field(default_factory=dict)
+    transforms: dict[str, Transform] = field(default_factory=dict)
 
     def decode(self, value: Any, depth: int = 0) -> Any:
         if depth > _MAX_DEPTH:
@@ -161,65 +157,74 @@ class Decoder:
         if not isinstance(value, dict):
             return value
         if _TAG not in value:
-            return {key: self.decode(item, depth + 1) for key, item in value.items()}
+            return self.items(value, depth)
         tag, body = value[_TAG], {key: item for key, item in value.items() if key != _TAG}
-        read = _READERS.get(tag) if isinstance(tag, str) else None
+        names, read = _READERS.get(tag, ((), None)) if isinstance(tag, str) else ((), None)
         if read is None:
             raise FileError(f"a value is marked as {tag!r}, which is unknown")
-        if not set(read.fields) <= set(body) <= {*read.fields, *read.optional}:
-            raise FileError(f"a value marked as {tag!r} must have the fields {read.fields}, got {sorted(body)}")
-        return read.function(self, body, depth + 1)
+        if set(body) != set(names):
+            raise FileError(f"a value marked as {tag!r} must have the fields {', '.join(names)}, got {sorted(body)}")
+        return read(self, body, depth + 1)
+
+    def items(self, values: Any, depth: int = 0) -> dict[str, Any]:
+        """Return an object's items by name; also an object with the key of a tag is one here."""
+        if not isinstance(values, dict):
+            raise FileError(f"fields, parameters and attributes must be objects, got {type(values).__name__}")
+        return {key: self.decode(item, depth + 1) for key, item in values.items()}
 
     def array(self, name: Any) -> NDArray[Any]:
         if not isinstance(name, str) or name not in self.arrays:
             raise FileError(f"it refers to an array {name!r} that is not there")
+        # Each value may copy its array, so a small file could otherwise take any amount of memory.
+        if name in self.used_arrays:
+            raise FileError(f"it refers to the array {name!r} twice")
         self.used_arrays.add(name)
         return self.arrays[name]
-
-    def plan(self, body: dict[str, Any]) -> Plan:
-        """Return the plan that `encode_plan` wrote; Plan itself refuses what no plan may hold."""
-        rule, steps = body["rule"], body["steps"]
-        if not isinstance(rule, dict) or set(rule) != {"confidence_at", "ties", "floor"} or not isinstance(steps, list):
-            raise FileError("a plan must have a rule of confidence_at, ties and floor, and a list of steps")
-        numbers = [body["start"], body["finish"], *([] if rule["floor"] is None else [rule["floor"]])]
-        made = []
-        for step in steps:
-            if not isinstance(step, dict) or set(step) != {"transform", "betas"} or not isinstance(step["betas"], list):
-                raise FileError("a plan's step must have a transform and a list of betas")
-            numbers += step["betas"]
-            made.append(Step(self.transform(step["transform"]), tuple(step["betas"])))
-        if not all(type(number) in (int, float) for number in numbers):
-            raise FileError("a plan's betas and floor must be numbers")
-        blend = None if body.get("blend") is None else self.blend(body["blend"])
-        return Plan(tuple(made), start=body["start"], finish=body["finish"], rule=Rule(**rule), blend=blend)
-
-    def blend(self, body: Any) -> Blend:
-        """Return the blend of a plan; Blend itself refuses what no blend may hold."""
-        if not isinstance(body, dict) or set(body) != {field.name for field in fields(Blend)}:
-            raise FileError(f"a plan's blend must have {', '.join(field.name for field in fields(Blend))}")
-        lists = [body[name] for name in ("weights", "offsets", "gated_offsets")]
-        if not all(isinstance(values, list) for values in lists):
-            raise FileError("a blend's weights and offsets must be lists")
-        weights, offsets, gated_offsets = lists
-        if not all(isinstance(pair, list) and len(pair) == 2 for pair in weights):
-            raise FileError("a blend's weights must be pairs of a transformation and a number")
-        numbers = [body[name] for name in ("own", "epsilon", "gated_own", "mixture", "gated_mixture")]
-        numbers += [*offsets, *gated_offsets]
-        numbers += [weight for _, weight in weights] + ([] if body["gate"] is None else [body["gate"]])
-        if not all(type(number) in (int, float) for number in numbers):
-            raise FileError("a blend's weights, offsets, epsilon and gate must be numbers")
-        pairs = tuple((self.transform(spec), weight) for spec, weight in weights)
-        return Blend(**{**body, "weights": pairs, "offsets": tuple(offsets), "gated_offsets": tuple(gated_offsets)})
 
     def transform(self, spec: Any) -> Transform:
         if not isinstance(spec, str):
             raise FileError(f"a transformation must be a spec, got {spec!r}")
         transform = as_transform(spec)
-        if isinstance(transform, Named) and spec in self.transforms:
-            given = self.transforms[spec]
-            transform = given if isinstance(given, Transform) and str(given) == spec else Named(spec, given)
-        self.named[spec] = transform
+        if isinstance(transform, Named) and spec in self.own:
+            own = self.own[spec]
+            transform = own if isinstance(own, Transform) and str(own) == spec else Named(spec, own)
+        self.transforms[spec] = transform
         return transform
+
+
+def check_params(family: Any, params: Mapping[str, Any]) -> None:
+    """Refuse parameters that a constructor does not declare, or not with such a value."""
+    kinds = parameter_kinds(family)
+    for key, value in params.items():
+        if key not in kinds:
+            raise FileError(f"{family.__name__} has no parameter {key!r}")
+        check(value, kinds[key], f"{family.__name__}.{key}")
+
+
+def _read_calibrator(decoder: Decoder, body: dict[str, Any], depth: int) -> Any:
+    name, family = body["class"], calibrator_named(body["class"])
+    if family is None:
+        raise FileError(f"it holds a calibrator {name!r}, which this recal does not have")
+    params, state = decoder.items(body["params"], depth), decoder.items(body["state"], depth)
+    check_params(family, params)
+    if unknown := set(state) - set(family.fitted_kinds()):
+        raise FileError(f"{name} has no fitted attribute {min(unknown)!r}")
+    calibrator = family(**params).set_state(state)
+    calibrator.check_state()
+    return calibrator
+
+
+def _read_record(decoder: Decoder, body: dict[str, Any], depth: int) -> Any:
+    """Return a map or a record; it checks its own fields."""
+    name, family = body["name"], record_named(body["name"])
+    if family is None:
+        raise FileError(f"it holds a {name!r}, which this recal does not have")
+    values, names = decoder.items(body["fields"], depth), {one.name for one in fields(family)}
+    # A field with a default may be missing, so a later version can add fields.
+    needed = {one.name for one in fields(family) if one.default is MISSING and one.default_factory is MISSING}
+    if not needed <= set(values) <= names:
+        raise FileError(f"a {name} must have the fields {', '.join(sorted(names))}")
+    return family(**values)
 
 
 def _read_text(decoder: Decoder, body: dict[str, Any], depth: int) -> NDArray[Any]:
@@ -229,7 +234,7 @@ def _read_text(decoder: Decoder, body: dict[str, Any], depth: int) -> NDArray[An
     values = _values(body, str)
     if any(len(value) > width for value in values):
         raise FileError("text is longer than its width")
-    # Numpy gives every text the room of the longest: what one long width would add must not outgrow the file.
+    # numpy pads every text to the width, and the padding must not exceed what the file may take.
     if (padded := 4 * width * len(values)) > allowance(sum(map(len, values)) + len(values)):
         raise FileError(f"its texts would take {padded:,} bytes, most of them padding")
     return np.array(values, dtype=f"<U{width}").reshape(_shape(body, len(values)))
@@ -285,47 +290,16 @@ def _read_dict(decoder: Decoder, body: dict[str, Any], depth: int) -> dict[Any, 
     return dict(pairs)
 
 
-def _read_record(decoder: Decoder, body: dict[str, Any], depth: int) -> Any:
-    """Return one of the records that may be stored; its own checks refuse what it may not hold."""
-    family = {record.__name__: record for record in decoder.records}.get(body["name"])
-    if family is None:
-        raise FileError(f"it holds a {body['name']!r}, which this recal does not have")
-    values, names = decoder.decode(body["fields"], depth), {one.name for one in fields(family)}
-    # A field with a default may be missing, so that a later version can add fields.
-    needed = {one.name for one in fields(family) if one.default is MISSING and one.default_factory is MISSING}
-    if not isinstance(values, dict) or not needed <= set(values) <= names:
-        raise FileError(f"a {body['name']} must have the fields {', '.join(sorted(names))}")
-    return family(**values)
-
-
-def _read_map(decoder: Decoder, body: dict[str, Any], depth: int) -> Map:
-    """Return a map; its declarations refuse what it may not hold."""
-    family = map_named(body["name"]) if isinstance(body["name"], str) else None
-    if family is None:
-        raise FileError(f"it holds a map {body['name']!r}, which this recal does not have")
-    values = decoder.decode(body["fields"], depth)
-    if not isinstance(values, dict) or set(values) != set(field_names(family)):
-        raise FileError(f"a {body['name']} must have the fields {', '.join(field_names(family))}")
-    return family(**values)
-
-
-@dataclass(frozen=True)
-class _Reader:
-    fields: list[str]
-    function: Callable[[Decoder, dict[str, Any], int], Any]
-    optional: tuple[str, ...] = ()
-
-
-_READERS = {
-    "array": _Reader(["array"], lambda decoder, body, _: decoder.array(body["array"])),
-    "scalar": _Reader(["array"], _read_scalar),
-    "text": _Reader(["shape", "values", "width"], _read_text),
-    "objects": _Reader(["shape", "values"], _read_objects),
-    "float": _Reader(["value"], _read_float),
-    "tuple": _Reader(["items"], lambda decoder, body, depth: tuple(_read_items(decoder, body, depth))),
-    "dict": _Reader(["items"], _read_dict),
-    "map": _Reader(["fields", "name"], _read_map),
-    "plan": _Reader(["finish", "rule", "start", "steps"], lambda decoder, body, _: decoder.plan(body), ("blend",)),
-    "record": _Reader(["fields", "name"], _read_record),
-    "transform": _Reader(["spec"], lambda decoder, body, _: decoder.transform(body["spec"])),
+# The fields of each tagged value, and the function that reads it.
+_READERS: dict[str, tuple[tuple[str, ...], Callable[[Decoder, dict[str, Any], int], Any]]] = {
+    "array": (("array",), lambda decoder, body, _: decoder.array(body["array"])),
+    "scalar": (("array",), _read_scalar),
+    "text": (("shape", "values", "width"), _read_text),
+    "objects": (("shape", "values"), _read_objects),
+    "float": (("value",), _read_float),
+    "tuple": (("items",), lambda decoder, body, depth: tuple(_read_items(decoder, body, depth))),
+    "dict": (("items",), _read_dict),
+    "record": (("fields", "name"), _read_record),
+    "transform": (("spec",), lambda decoder, body, _: decoder.transform(body["spec"])),
+    "calibrator": (("class", "params", "state"), _read_calibrator),
 }

@@ -20,11 +20,11 @@ from recal.decisions import Decision, decide, risk_curve
 from recal.decisions.rule import check_share
 from recal.errors import InputError
 from recal.files.atomic import replacing
+from recal.files.saved import save
 from recal.maps.signals import LOG_ODDS
 from recal.metrics import Evaluation, evaluate
 from recal.reporting import report
 from recal.reporting.verdict import RISKS
-from recal.saving.saved import save
 from recal.workflow.job import split, today
 from recal.workflow.result import CALIBRATION, PAGE, SUMMARY
 

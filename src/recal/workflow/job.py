@@ -41,13 +41,13 @@ from recal.decisions.watching.profile import log_softmax
 from recal.engine.clusters import check_names, near_duplicates, split_by_cluster
 from recal.errors import DependentRowsWarning, InputError, Remedy
 from recal.files.atomic import replacing
+from recal.files.saved import save
 from recal.files.urls import is_url
 from recal.maps.plan import Plan
 from recal.maps.replay import calibrated_probs
 from recal.metrics import evaluate
 from recal.reporting import report
 from recal.reporting.verdict import RISKS, answer_change
-from recal.saving.saved import save
 from recal.schema import Seed, check
 from recal.transforms import Transform
 from recal.views import Views

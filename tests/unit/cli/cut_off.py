@@ -32,7 +32,7 @@ PRELOADED = (
     "recal.collecting",
     "recal.collecting.prediction_folder",
     "recal.collecting.sinks.store",
-    "recal.saving.saved",
+    "recal.files.saved",
     "recal.calibrators.temperature",
     "recal.reporting.plots",
     "recal.export",

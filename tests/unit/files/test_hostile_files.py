@@ -94,13 +94,17 @@ def test_a_damaged_file_is_refused_or_gives_a_valid_object(honest, kind, data):
         assert loaded.plan_.start > 0
 
 
+FIELDS = ["items", "array", "values", "shape", "width"]
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["$", "items", "array", "values", "shape", "width", "value", "x"]), inner)
-        | st.builds(lambda tag, body: {**body, "$": tag}, st.sampled_from(["array", "text", "tuple", "dict", "plan"]),
-                    st.dictionaries(st.sampled_from(["items", "array", "values", "shape", "width"]), inner))
+        | st.dictionaries(st.sampled_from(["$", "value", "name", "fields", *FIELDS]), inner)
+        | st.builds(
+            lambda tag, body: {**body, "$": tag},
+            st.sampled_from(["array", "text", "tuple", "dict", "record", "calibrator"]),
+            st.dictionaries(st.sampled_from(FIELDS), inner),
+        )
     ),
     max_leaves=12,
 )  # fmt: skip

@@ -76,12 +76,17 @@ def test_own_transformations_get_their_code_back(tmp_path):
     ("key", "value", "words"),
     [
         ("settings", {"model": "x"}, "cannot come from a file"),
-        ("settings", {"batch_size": "many"}, "batch_size cannot be 'many'"),
+        ("settings", {"batch_size": "many"}, "batch_size` must be a whole number, got 'many'"),
         ("settings", {"danger": 1}, "no parameter 'danger'"),
         ("settings", None, "must be objects"),
         ("model", {"$": "tuple", "items": []}, "cannot come from a file"),
         ("pool", ["zoom:0.5"], "list of transformations"),
-        ("calibrator", {"class": "os.system"}, "a calibrator 'os.system'"),
+        (
+            "calibrator",
+            {"$": "calibrator", "class": "os.system", "params": {}, "state": {}},
+            "a calibrator 'os.system'",
+        ),
+        ("calibrator", {"$": "transform", "spec": "zoom:0.5"}, "must be a fitted calibrator"),
     ],
 )
 def test_a_file_that_lies_is_refused(key, value, words, tmp_path):

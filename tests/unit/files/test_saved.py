@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -19,9 +19,9 @@ from recal import Blend, Plan, Step, load, save
 from recal.calibrators import MatrixScaling
 from recal.calibrators.base import Calibrator
 from recal.errors import FileError, InputError, NotFittedError
+from recal.files import encoding, saved
 from recal.maps.plan import Rule
 from recal.maps.scaling import Temperature
-from recal.saving import saved
 from recal.transforms import Named
 from recal.transforms.image import ZoomOut
 
@@ -32,7 +32,9 @@ class Toy(Calibrator):
     short_name = "toy"
     keeps_accuracy = True
 
-    def __init__(self, strength: float = 1.0, mode: Literal["a", "b"] | None = None, items=None):
+    thing_: Any
+
+    def __init__(self, strength: float = 1.0, mode: Literal["a", "b"] | None = None, items: Any = None):
         self.strength = strength
         self.mode = mode
         self.items = items
@@ -46,10 +48,10 @@ class Stranger(Toy):
 
 
 @pytest.fixture(autouse=True)
-def _known(monkeypatch):
-
-    known = saved.calibrator_named
-    monkeypatch.setattr(saved, "calibrator_named", lambda name: Toy if name == "Toy" else known(name))
+def _family_with_toy(monkeypatch):
+    family = encoding.calibrator_named
+    for module in (encoding, saved):
+        monkeypatch.setattr(module, "calibrator_named", lambda name: Toy if name == "Toy" else family(name))
 
 
 def toy(thing=None, **params) -> Toy:
