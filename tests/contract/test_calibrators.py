@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from sklearn.base import clone
 import recal
 from recal.calibrators import CALIBRATORS, short_names
 from recal.calibrators.base import Calibrator
+from recal.calibrators.solvers.folds import stratified_folds
 from recal.errors import InputError, NotFittedError
 from recal.views import Views
 
@@ -147,6 +149,27 @@ def test_underflow_does_no_harm_where_numpy_raises(method):
         model = method(**quick).fit(make_views(400.0 * logits, labels))
         probs = model.predict_proba(make_views(400.0 * logits[:5]))
     assert_probabilities(probs, (5, 3))
+
+
+@every
+def test_no_fold_divides_a_cluster(method, monkeypatch):
+    """Spies on the one function that draws folds, wherever it is imported."""
+    drawn = []
+
+    def spy(labels, *args, **options):
+        drawn.append(stratified_folds(labels, *args, **options))
+        return drawn[-1]
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("recal.") and getattr(module, "stratified_folds", None) is stratified_folds:
+            monkeypatch.setattr(module, "stratified_folds", spy)
+    views = problem(160, 3)
+    clusters = np.random.default_rng(0).permutation(np.repeat(np.arange(80), 2))
+    make(method).fit(views, clusters=[f"video {number}" for number in clusters], groups=np.arange(160) % 4)
+    assert (len(drawn) > 1) == method.draws_folds  # the offsets of groups draw folds once
+    for folds in drawn:
+        assert folds.max() > 0
+        assert all(len(set(folds[clusters == cluster].tolist())) == 1 for cluster in range(80))
 
 
 @every

@@ -7,11 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from recal.calibrators import auto
+from recal import AutoCalibration, TemperatureScaling
+from recal.calibrators import auto, view_choice
 from recal.calibrators.solvers.stack import Stack
-from recal.calibrators.stacking import view_choice
 from recal.calibrators.view_choice import GrowingStack, LossGain, _lowest_gate, _pays, _surer_than
 from recal.comparison.judgement import PROPER, recommend
+from recal.engine.clusters import effective_count
+from recal.errors import DependentRowsWarning
+from tests.problems import logits_and_labels, nll
 
 
 def test_a_gain_must_exceed_so_many_errors_and_five_over_the_root_of_n():
@@ -24,6 +27,57 @@ def test_a_gain_must_exceed_so_many_errors_and_five_over_the_root_of_n():
 def test_a_gain_is_clear_beyond_one_standard_error():
     assert LossGain(1.01, 1.0).is_clear
     assert not LossGain(1.0, 1.0).is_clear
+
+
+def test_the_error_of_a_gain_counts_clusters():
+    rng = np.random.default_rng(0)
+    before, after, weights = rng.normal(size=50), rng.normal(size=50), rng.random(50)
+    clusters = np.repeat(np.arange(50), 4)
+    for one, four in ((None, None), (weights, np.repeat(weights, 4))):
+        alone = LossGain.between(before, after, one, np.arange(50))
+        copied = LossGain.between(np.repeat(before, 4), np.repeat(after, 4), four, clusters)
+        assert copied.mean == pytest.approx(alone.mean)
+        assert copied.error == pytest.approx(alone.error)
+    assert LossGain.between(before, after, None, np.arange(50)).error == pytest.approx(
+        LossGain.between(before, after).error
+    )
+    assert LossGain.between(before, after, None, np.zeros(50, int)).error == np.inf
+
+
+def test_the_effective_count_is_that_of_independent_rows():
+    rng = np.random.default_rng(0)
+    values, clusters = rng.normal(size=400), np.repeat(np.arange(400), 5)
+    assert effective_count(np.repeat(values, 5), clusters) == pytest.approx(400)
+    # Rows with a correlation of 0.25 in clusters of 5 have the design effect 1 + 4 x 0.25 = 2.
+    half = np.mean([
+        effective_count(np.repeat(rng.normal(size=400), 5) + np.sqrt(3) * rng.normal(size=2000), clusters)
+        for _ in range(20)
+    ])  # fmt: skip
+    assert half * (1 + 2 * np.sqrt(2 / 400)) == pytest.approx(1000, rel=0.05)
+    assert effective_count(rng.normal(size=90), np.repeat(np.arange(9), 10)) == pytest.approx(9)
+
+
+def test_the_default_does_not_overfit_to_near_copies_in_clusters():
+    rng = np.random.default_rng(0)
+    fit, labels = logits_and_labels(100, 5, seed=3, scale=2.0)
+    test, truth = logits_and_labels(5000, 5, seed=2, scale=2.0)
+    rows = np.repeat(np.arange(100), 10)
+    fit, labels = fit[rows] + 0.01 * rng.normal(size=(1000, 5)), labels[rows]
+    plain, with_clusters, without = (
+        nll(calibrator.predict_proba(test), truth)
+        for calibrator in (
+            TemperatureScaling().fit(fit, labels, clusters=rows),
+            AutoCalibration().fit(fit, labels, clusters=rows),
+            _fit_with_a_warning(fit, labels),
+        )
+    )
+    assert with_clusters < 1.03 * plain
+    assert without > 1.1 * plain
+
+
+def _fit_with_a_warning(logits, labels):
+    with pytest.warns(DependentRowsWarning, match="Pass clusters="):
+        return AutoCalibration().fit(logits, labels)
 
 
 def test_trust_is_what_steins_estimator_leaves():
@@ -70,7 +124,7 @@ def test_a_sample_at_the_gate_needs_no_view():
 
 def growing(lossless, rows=4):
     one = object.__new__(GrowingStack)
-    one.material = SimpleNamespace(lossless=lossless, n_base=1, weights=None)
+    one.material = SimpleNamespace(lossless=lossless, n_base=1, weights=None, clusters=None)
     one.rows = np.ones(rows, bool)
     return one
 
@@ -113,7 +167,13 @@ def test_recal_must_gain_half_a_per_cent_for_each_pass_more(monkeypatch, loss, w
     n = 20
     losses = {"ts": np.full(n, 1.2), "ensemble": np.full(n, 1.1), "ensemble with views": np.full(n, 1.0)}
     evidence = SimpleNamespace(
-        views=np.zeros((n, 2)), labels=np.zeros(n, int), folds=np.arange(n) % 2, losses=losses, passes=1.0, counts=None
+        views=np.zeros((n, 2)),
+        labels=np.zeros(n, int),
+        folds=np.arange(n) % 2,
+        losses=losses,
+        passes=1.0,
+        counts=None,
+        clusters=None,
     )
     trial = auto._try_recal(evidence, 0)
     assert trial.wins is wins
@@ -140,6 +200,7 @@ def compared(shifts, passes=(1.0, 1.0, 1.0, 1.0)):
         keeps_accuracy=(True, True, True, True),
         calibration_tests={name: SimpleNamespace(rejected=True) for name in names},
         setup=SimpleNamespace(splits=1, n_classes=1),
+        clusters=None,
     )
 
 

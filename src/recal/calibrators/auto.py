@@ -16,6 +16,7 @@ from recal.calibrators.ensemble_fit import Evidence, FittedEnsemble, are_whole, 
 from recal.calibrators.recal import ReCal
 from recal.calibrators.view_choice import LossGain
 from recal.checks import Labels
+from recal.engine.clusters import cluster_sums
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.base import Map
 from recal.maps.plan import Answers, Plan
@@ -76,6 +77,7 @@ class AutoCalibration(Calibrator):
     """
 
     short_name: ClassVar[str] = "auto"
+    draws_folds: ClassVar[bool] = True
     keeps_accuracy: ClassVar[bool] = kept_by_answers("kept")
     reads_views: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
@@ -97,25 +99,30 @@ class AutoCalibration(Calibrator):
         classes: Sequence[Any] | None = None,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        clusters: ArrayLike | None = None,
     ) -> Self:
-        super().fit(X, y, classes=classes, sample_weight=sample_weight, groups=groups)
+        super().fit(X, y, classes=classes, sample_weight=sample_weight, groups=groups, clusters=clusters)
         self.calibrator_.classes_ = self.classes_
         self.calibrator_.n_fitted_ = getattr(self.calibrator_, "n_fitted_", self.n_fitted_)
         return self
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        self._choose(views, labels, None)
+    def _fit(self, views: Views, labels: Labels, clusters: NDArray[np.intp] | None = None) -> None:
+        self._choose(views, labels, None, clusters)
 
-    def _fit_weighted(self, views: Views, labels: Labels, weights: Vector) -> None:
+    _fit_clustered = _fit
+
+    def _fit_weighted(
+        self, views: Views, labels: Labels, weights: Vector, clusters: NDArray[np.intp] | None = None
+    ) -> None:
         if are_whole(weights):
-            super()._fit_weighted(views, labels, weights)
+            super()._fit_weighted(views, labels, weights, clusters)
         else:
-            self._choose(views, labels, weights)
+            self._choose(views, labels, weights, clusters)
 
-    def _choose(self, views: Views, labels: Labels, counts: Vector | None) -> None:
+    def _choose(self, views: Views, labels: Labels, counts: Vector | None, clusters: NDArray[np.intp] | None) -> None:
         rng = np.random.default_rng(self.random_state)
         ensemble = CalibrationEnsemble(answers=self.answers, random_state=int(rng.integers(2**31)))
-        fitted = fit_ensemble(views, labels, counts, ensemble.options(), rng)
+        fitted = fit_ensemble(views, labels, counts, ensemble.options(), rng, clusters)
         ensemble._take(fitted)
         chosen, self.reason_ = _simplest(ensemble, fitted)
         evidence = fitted.evidence
@@ -129,7 +136,7 @@ class AutoCalibration(Calibrator):
                 chosen._fit(views, labels)
         self.choice_, self.calibrator_ = chosen.short_name, chosen
         if self.answers == "kept" and counts is None:
-            self.reason_ += _free_answers(chosen, views, labels)
+            self.reason_ += _free_answers(chosen, views, labels, clusters)
 
     def _check_state(self, n_classes: int) -> None:
         inner = getattr(self, "calibrator_", None)
@@ -151,22 +158,25 @@ class AutoCalibration(Calibrator):
         return self.calibrator_.map_
 
 
-def _free_answers(fitted: Calibrator, views: Views, labels: Labels) -> str:
+def _free_answers(fitted: Calibrator, views: Views, labels: Labels, clusters: NDArray[np.intp] | None) -> str:
     """Return a sentence if changed answers would clearly raise the accuracy, and what to type; otherwise nothing.
 
     The fit's own samples only raise the suspicion. A fit on one half then proves it on the other.
     """
     kept = views.logits.argmax(axis=1)
-    if len(labels) < _FEWEST_TO_CHANGE or not _is_better(fitted._predict_proba(views).argmax(axis=1), kept, labels):
+    together = np.arange(len(labels)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    changed = fitted._predict_proba(views).argmax(axis=1)
+    if together.max() + 1 < _FEWEST_TO_CHANGE or not _is_better(changed, kept, labels, together):
         return ""
-    order = np.random.default_rng(0).permutation(len(labels))
-    first, second = np.sort(order[::2]), np.sort(order[1::2])
+    order = np.random.default_rng(0).permutation(int(together.max()) + 1)
+    second_half = np.isin(together, order[1::2])
+    first, second = np.flatnonzero(~second_half), np.flatnonzero(second_half)
     trial = AutoCalibration(answers="free")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trial._choose(views[first], labels[first], None)
+        trial._choose(views[first], labels[first], None, None if clusters is None else together[first])
     free = trial.calibrator_._predict_proba(views[second]).argmax(axis=1)
-    if not _is_better(free, kept[second], labels[second]):
+    if not _is_better(free, kept[second], labels[second], together[second]):
         return ""
     before, after = (float((one == labels[second]).mean()) for one in (kept[second], free))
     return (
@@ -175,10 +185,10 @@ def _free_answers(fitted: Calibrator, views: Views, labels: Labels) -> str:
     )
 
 
-def _is_better(free: NDArray[np.intp], kept: NDArray[np.intp], labels: Labels) -> bool:
-    """Whether changed answers are right more often than chance explains: an exact sign test at 1 %."""
-    gained = int(((free == labels) & (kept != labels)).sum())
-    lost = int(((free != labels) & (kept == labels)).sum())
+def _is_better(free: NDArray[np.intp], kept: NDArray[np.intp], labels: Labels, clusters: NDArray[np.intp]) -> bool:
+    """Whether changed answers are right more often than chance explains: an exact sign test of clusters at 1 %."""
+    change = cluster_sums((free == labels) - (kept == labels).astype(np.float64), clusters)
+    gained, lost = int((change > 0).sum()), int((change < 0).sum())
     if gained <= lost:
         return False
     from scipy.special import bdtrc
@@ -223,7 +233,8 @@ def _try_recal(evidence: Evidence, seed: int) -> _Trial:
     losses = losses_of(method._predict_proba(views[left_out]), evidence.labels[left_out], None)
     passes = float(len(method.plan_.transforms))
     best = evidence.losses.get("ensemble with views", evidence.losses["ensemble"])[left_out]
-    record = _record("recal", losses, evidence.losses["ts"][left_out], None, passes)
+    clusters = None if evidence.clusters is None else evidence.clusters[left_out]
+    record = _record("recal", LossGain.between(evidence.losses["ts"][left_out], losses, None, clusters), losses, passes)
     cost = 1.0 + _GAIN_PER_PASS * (passes - evidence.passes)
     wins = float(losses.mean()) * cost < float(best.mean())
     gain = 100.0 * (1.0 - losses.mean() / best.mean())
@@ -237,15 +248,16 @@ def _try_recal(evidence: Evidence, seed: int) -> _Trial:
 
 
 def _table(evidence: Evidence) -> list[dict[str, Any]]:
-    plain = evidence.losses["ts"]
-    return [
-        _record(name, losses, plain, evidence.counts, evidence.passes if name == "ensemble with views" else 0.0)
-        for name, losses in evidence.losses.items()
-    ]
+    plain, counts = evidence.losses["ts"], evidence.counts
+    records = []
+    for name, losses in evidence.losses.items():
+        gain = LossGain.between(plain, losses, counts, evidence.clusters)
+        passes = evidence.passes if name == "ensemble with views" else 0.0
+        records.append(_record(name, gain, losses, passes, counts))
+    return records
 
 
-def _record(name: str, losses: Vector, plain: Vector, counts: Vector | None, passes: float) -> dict[str, Any]:
-    gain = LossGain.between(plain, losses, counts)
+def _record(name: str, gain: LossGain, losses: Vector, passes: float, counts: Vector | None = None) -> dict[str, Any]:
     return {
         "method": name,
         "nll": float(np.average(losses, weights=counts)),

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.estimator import Estimator
 from recal.calibrators.group_offsets import fit_group_offsets
-from recal.calibrators.sample_checks import refuse_codes, warn_of_suspicions
+from recal.calibrators.sample_checks import refuse_codes, warn_of_copies, warn_of_suspicions
 from recal.checks import (
     ASIDES,
     Floats,
@@ -35,6 +35,7 @@ from recal.checks import (
     is_single_column,
     looks_like_probabilities,
 )
+from recal.engine.clusters import check_clusters
 from recal.engine.same_rows import kept_hashes, row_hashes, sampled_rows, seen_among
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Array, Map, is_array, namespace, wide
@@ -131,6 +132,8 @@ class Calibrator(Estimator, ABC):
     needs_views: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False
     """Whether `sample_weight` may hold any numbers, not only whole ones."""
+    draws_folds: ClassVar[bool] = False
+    """Whether the fit cross-validates; `_fit_clustered` then keeps the rows of a cluster in one fold."""
     reads_views: ClassVar[bool] = False
     """Whether views are of use to a fit that can do without; whoever collects for it should bring some."""
 
@@ -153,6 +156,7 @@ class Calibrator(Estimator, ABC):
         classes: Sequence[Any] | None = None,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        clusters: ArrayLike | None = None,
     ) -> Self:
         """Learn the map from held-out logits and their labels.
 
@@ -170,6 +174,9 @@ class Calibrator(Estimator, ABC):
         groups : array-like of shape (n_samples,), optional
             A subject, customer or camera of each sample. One offset per group is added to the log-odds of
             `predict_confidence(X, groups)`, shrunk by cross-validation; probabilities and predictions do not change.
+        clusters : array-like of shape (n_samples,), optional
+            Names of rows that belong together, such as frames of one video or samples of one patient. Cross-validation
+            never divides a cluster, and its standard errors count clusters instead of rows.
         """
         check_parameters(self)
         views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
@@ -197,12 +204,21 @@ class Calibrator(Estimator, ABC):
         with np.errstate(under="ignore"):
             warn_of_suspicions(views.logits, labels, columns)
             n_fitted = views.n_samples
+            together = None if clusters is None else check_clusters(clusters, n_fitted)
+            if together is None and (self.draws_folds or groups is not None):
+                warn_of_copies(views.logits, labels)
+            if not self.draws_folds:
+                together = None
             if sample_weight is None:
-                self._fit(views, labels)
+                # Each of them is called from here: warnings count the frames up to the caller of `fit`.
+                if together is None:
+                    self._fit(views, labels)
+                else:
+                    self._fit_clustered(views, labels, together)
             else:
-                counted, counted_labels, weights = _counted(views, labels, sample_weight)
-                self._fit_weighted(counted, counted_labels, weights)
-                n_fitted = len(weights) if self.takes_weights else int(weights.sum())
+                weights = check_weights(sample_weight, n_fitted)
+                self._fit_weighted(*_counted(views, labels, weights, together))
+                n_fitted = int(np.count_nonzero(weights) if self.takes_weights else weights.sum())
             if not isinstance(getattr(self, "map_", None), Map):
                 raise InputError(f"{type(self).__name__} has no map_ after its fit", remedy="Set map_ in _fit to a Map")
             self.classes_ = columns
@@ -218,7 +234,8 @@ class Calibrator(Estimator, ABC):
             if groups is not None:
                 probs, confidence = self._answer_in_parts(views)
                 counts = None if sample_weight is None else check_weights(sample_weight, views.n_samples)
-                self.group_offsets_ = fit_group_offsets(confidence, probs.argmax(axis=1) == labels, groups, counts)
+                correct = probs.argmax(axis=1) == labels
+                self.group_offsets_ = fit_group_offsets(confidence, correct, groups, counts, clusters=clusters)
         return self
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
@@ -413,7 +430,13 @@ class Calibrator(Estimator, ABC):
     @abstractmethod
     def _fit(self, views: Views, labels: Labels) -> None: ...
 
-    def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64]) -> None:
+    def _fit_clustered(self, views: Views, labels: Labels, clusters: NDArray[np.intp]) -> None:
+        """Fit samples with the number of each one's cluster; a method that draws folds overrides this."""
+        self._fit(views, labels)
+
+    def _fit_weighted(
+        self, views: Views, labels: Labels, weights: NDArray[np.float64], clusters: NDArray[np.intp] | None = None
+    ) -> None:
         """Fit samples of which each counts `weights` times; a method that takes any weights overrides this."""
         whole = np.rint(weights).astype(np.intp)
         if (whole != weights).any():
@@ -422,7 +445,10 @@ class Calibrator(Estimator, ABC):
                 f"{weights[whole != weights][0]:.6g}. TemperatureScaling and VectorScaling take any number."
             )
         rows = np.repeat(np.arange(len(labels)), whole)
-        self._fit(views[rows], labels[rows])
+        if clusters is None:
+            self._fit(views[rows], labels[rows])
+        else:
+            self._fit_clustered(views[rows], labels[rows], clusters[rows])
 
     def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
         """Fit, with beta = 1/T of these samples known and, where there is one, a fit to nearly the same samples.
@@ -478,11 +504,14 @@ class Calibrator(Estimator, ABC):
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit(X, y) first.")
 
 
-def _counted(views: Views, labels: Labels, sample_weight: ArrayLike) -> tuple[Views, Labels, NDArray[np.float64]]:
-    """Return what counts at all, and how often."""
-    weights = check_weights(sample_weight, views.n_samples)
+def _counted(
+    views: Views, labels: Labels, weights: NDArray[np.float64], clusters: NDArray[np.intp] | None
+) -> tuple[Views, Labels, NDArray[np.float64], NDArray[np.intp] | None]:
+    """Return the samples with a weight above 0, their labels, weights and clusters."""
     kept = np.flatnonzero(weights)
-    return (views if len(kept) == len(weights) else views[kept]), labels[kept], weights[kept]
+    if len(kept) == len(weights):
+        return views, labels, weights, clusters
+    return views[kept], labels[kept], weights[kept], None if clusters is None else clusters[kept]
 
 
 def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:

@@ -93,6 +93,7 @@ class CalibrationEnsemble(Calibrator):
     """
 
     short_name: ClassVar[str] = "ensemble"
+    draws_folds: ClassVar[bool] = True
     keeps_accuracy: ClassVar[bool] = kept_by_answers("kept")
     reads_views: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
@@ -114,14 +115,20 @@ class CalibrationEnsemble(Calibrator):
         self.gate = gate
         self.random_state = random_state
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        self._take(fit_ensemble(views, labels, None, self.options(), np.random.default_rng(self.random_state)))
+    def _fit(self, views: Views, labels: Labels, clusters: NDArray[np.intp] | None = None) -> None:
+        rng = np.random.default_rng(self.random_state)
+        self._take(fit_ensemble(views, labels, None, self.options(), rng, clusters))
 
-    def _fit_weighted(self, views: Views, labels: Labels, weights: Vector) -> None:
+    _fit_clustered = _fit
+
+    def _fit_weighted(
+        self, views: Views, labels: Labels, weights: Vector, clusters: NDArray[np.intp] | None = None
+    ) -> None:
         if are_whole(weights):
-            super()._fit_weighted(views, labels, weights)
+            super()._fit_weighted(views, labels, weights, clusters)
         else:
-            self._take(fit_ensemble(views, labels, weights, self.options(), np.random.default_rng(self.random_state)))
+            rng = np.random.default_rng(self.random_state)
+            self._take(fit_ensemble(views, labels, weights, self.options(), rng, clusters))
 
     def options(self) -> Options:
         """Return the parameters that the fit reads."""
@@ -186,7 +193,7 @@ def sentence(fitted: FittedEnsemble) -> str:
 
 def _beside_temperature(evidence: Evidence) -> str:
     mine = evidence.losses.get("ensemble with views", evidence.losses["ensemble"])
-    gain = LossGain.between(evidence.losses["ts"], mine, evidence.counts)
+    gain = LossGain.between(evidence.losses["ts"], mine, evidence.counts, evidence.clusters)
     share = 100.0 * gain.mean / float(np.average(evidence.losses["ts"], weights=evidence.counts))
     change = f"{abs(share):.1f} % {'lower' if share >= 0.0 else 'higher'}"
     if abs(gain.mean) < 2.0 * gain.error:

@@ -23,12 +23,15 @@ from recal.calibrators.view_choice import (
     WORTH,
     Choice,
     JudgedStack,
+    LossGain,
     choose_views,
     judged_stack,
 )
 from recal.checks import Floats, Labels
+from recal.engine.clusters import effective_count
 from recal.engine.reference import keep_answers
 from recal.errors import ConvergenceWarning, FewSamplesWarning
+from recal.maps.arrays import log_softmax
 from recal.maps.plan import Answers, Blend, Plan
 from recal.progress import track
 from recal.transforms import Transform
@@ -197,6 +200,9 @@ class Evidence:
     labels: Labels
     counts: Vector | None
     copies: NDArray[np.intp] | None
+    clusters: NDArray[np.intp] | None
+    share: float
+    """Of the samples, how many independent ones tell as much: 1 without clusters."""
     folds: NDArray[np.intp]
     losses: dict[str, Vector] = field(default_factory=dict)
     passes: float = 0.0
@@ -204,7 +210,8 @@ class Evidence:
     @property
     def many_mistakes(self) -> bool:
         """Whether the model makes so many that methods with much freedom can be compared by them."""
-        return int((np.argmax(self.views.logits, axis=1) != self.labels).sum()) >= _MANY_MISTAKES
+        mistakes = int((np.argmax(self.views.logits, axis=1) != self.labels).sum())
+        return self.share * mistakes >= _MANY_MISTAKES
 
 
 @dataclass(frozen=True)
@@ -229,24 +236,33 @@ def are_whole(weights: Vector) -> bool:
 
 
 def fit_ensemble(
-    views: Views, labels: Labels, counts: Vector | None, options: Options, rng: np.random.Generator
+    views: Views,
+    labels: Labels,
+    counts: Vector | None,
+    options: Options,
+    rng: np.random.Generator,
+    clusters: NDArray[np.intp] | None = None,
 ) -> FittedEnsemble:
-    """Return the ensemble of these samples, each of which counts so much."""
+    """Return the ensemble of these samples, with the weight and the cluster of each one."""
     logits, n_classes = views.logits, views.n_classes
     if counts is not None:
         counts = counts * (len(counts) / counts.sum())  # not how often, but how much: the sum says nothing
     every = _drawn(len(labels), _MOST_FOR_MEMBERS // n_classes, rng)
     every_counts = None if counts is None else counts[every]
-    if len(labels) < LEAST_SAMPLES or not (np.argmax(logits, axis=1) != labels).any():
+    independent = _effective_samples(logits, labels, clusters)
+    if independent < LEAST_SAMPLES or not (np.argmax(logits, axis=1) != labels).any():
         return FittedEnsemble(fit_members(("ts",), logits[every], labels[every], every_counts), {"ts": 1.0})
+    share = independent / len(labels)
     rows = _drawn(len(labels), min(_MOST_SAMPLES, _MOST_VALUES // n_classes), rng)
     if not isinstance(rows, slice):
         views, labels_left, counts_left = views[rows], labels[rows], None if counts is None else counts[rows]
+        clusters = None if clusters is None else clusters[rows]
     else:
         labels_left, counts_left = labels, counts
     copies = copies_of(views.logits, labels_left)
-    folds = stratified_folds(labels_left, _MORE_FOLDS if len(labels_left) < _FEW_SAMPLES else _FOLDS, rng, copies)
-    evidence = Evidence(views, labels_left, counts_left, copies, folds)
+    n_folds = _MORE_FOLDS if share * len(labels_left) < _FEW_SAMPLES else _FOLDS
+    folds = stratified_folds(labels_left, n_folds, rng, copies, clusters)
+    evidence = Evidence(views, labels_left, counts_left, copies, clusters, share, folds)
     members = fit_members(member_names(n_classes), logits[every], labels[every], every_counts)
     weights, probs = _mix(members, evidence, options.answers == "kept")
     plan, choice = None, None
@@ -264,6 +280,15 @@ def fit_ensemble(
     return FittedEnsemble(_used(members, weights), weights, plan, choice, candidates, evidence)
 
 
+def _effective_samples(logits: Floats, labels: Labels, clusters: NDArray[np.intp] | None) -> float:
+    """Return how many independent samples tell as much about the loss of temperature scaling as these do."""
+    if clusters is None:
+        return float(len(labels))
+    beta = fit_beta(logits, labels)
+    losses = -log_softmax(beta * np.asarray(logits, np.float64))[np.arange(len(labels)), labels]
+    return effective_count(losses, clusters)
+
+
 def _used(members: Members, weights: dict[str, float]) -> Members:
     return {name: members[name] for name in needed_for(weights)}
 
@@ -274,7 +299,7 @@ def _mix(members: Members, evidence: Evidence, kept: bool) -> tuple[dict[str, fl
     The mixture's losses in the evidence are those of weights found without the sample's own fold.
     """
     names, labels, rows = tuple(members), evidence.labels, np.arange(len(evidence.labels))
-    counts = np.ones(len(labels)) if evidence.counts is None else evidence.counts
+    counts = evidence.share * (np.ones(len(labels)) if evidence.counts is None else evidence.counts)
     probs = cross_fitted(members, evidence.views.logits, labels, evidence.folds, evidence.counts)
     answers = np.argmax(evidence.views.logits, axis=1)
     wrong = answers != labels
@@ -299,6 +324,12 @@ def _mix(members: Members, evidence: Evidence, kept: bool) -> tuple[dict[str, fl
 
 def _one_or_all(weights: dict[str, float], evidence: Evidence) -> dict[str, float]:
     """Return the weights, or those of one member where many mistakes show that the mixture does no better."""
+    if evidence.clusters is not None:
+        # Members were fitted as if rows were independent, so they follow the clusters of the fit too closely.
+        gain = LossGain.between(evidence.losses["ts"], evidence.losses["ensemble"], evidence.counts, evidence.clusters)
+        if not gain.exceeds(1.0, len(np.unique(evidence.clusters))):
+            evidence.losses["ensemble"] = evidence.losses["ts"]
+            return {"ts": 1.0}
     mean = {name: float(np.average(losses, weights=evidence.counts)) for name, losses in evidence.losses.items()}
     mixture = mean.pop("ensemble")
     alone = min(mean, key=lambda name: mean[name])
@@ -336,7 +367,7 @@ def _stack(
     epsilon = share_of_chance(len(labels))
     candidates = shortlist(views, labels, views.transforms, beta, epsilon)
     material = material_of(views, labels, candidates, beta, epsilon, kept=kept)
-    material = replace(material, weights=counts, copies=evidence.copies)
+    material = replace(material, weights=counts, copies=evidence.copies, clusters=evidence.clusters)
     choice = choose_views(
         material, rng, max_views=options.max_views, gate=options.gate, no_harm=True, worth=WORTH[options.answers]
     )

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.solvers.folds import stratified_folds
-from recal.engine.clusters import check_names, cluster_folds
+from recal.engine.clusters import check_clusters, check_names, cluster_sums
 from recal.maps.group_offsets import GroupOffsets, log_odds, sigmoid
 
 Vector = NDArray[np.float64]
@@ -43,7 +43,7 @@ def fit_group_offsets(
     groups : array-like of shape (n_samples,)
     sample_weight : array of shape (n_samples,), optional
     clusters : array-like of shape (n_samples,), optional
-        Rows that belong together; folds never divide them.
+        Rows that belong together: folds never divide them, and the standard error of the gain counts clusters.
     random_state : int
         Draws the folds.
 
@@ -61,11 +61,11 @@ def fit_group_offsets(
     names, index = check_names(groups, len(correct), "groups")
     scores, right = log_odds(confidence), np.asarray(correct, np.float64)
     weights = np.ones(len(right)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-    rng, labels = np.random.default_rng(random_state), index.astype(np.intp)
-    n_folds = min(_FOLDS, len(right) if clusters is None else len(set(np.asarray(clusters).tolist())))
+    together = None if clusters is None else check_clusters(clusters, len(right))
+    n_folds = min(_FOLDS, len(right) if together is None else int(together.max()) + 1)
     if n_folds < 2:
         return GroupOffsets(names, np.zeros(len(names)))
-    fold = stratified_folds(labels, n_folds, rng) if clusters is None else cluster_folds(clusters, labels, n_folds, rng)
+    fold = stratified_folds(index, n_folds, np.random.default_rng(random_state), clusters=together)
     losses = np.empty((len(STRENGTHS), len(right)))
     for number in range(n_folds):
         rest, left = fold != number, fold == number
@@ -75,7 +75,8 @@ def fit_group_offsets(
     gains = _losses(scores, right) - losses
     best = int(np.argmax(gains @ weights))
     mean = float(np.average(gains[best], weights=weights))
-    deviation = float(np.sqrt((weights**2 * (gains[best] - mean) ** 2).sum()) / weights.sum())
+    residuals = cluster_sums(weights * (gains[best] - mean), together)
+    deviation = float(np.sqrt(residuals @ residuals) / weights.sum())
     if mean <= _CLEARLY * deviation:
         return GroupOffsets(names, np.zeros(len(names)))
     return GroupOffsets(names, ridge_offsets(scores, right, index, len(names), STRENGTHS[best], weights))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.sample_checks import warn_if_few
@@ -79,8 +80,8 @@ def search(
 ) -> Search:
     """Score every pair by the held-out NLL over the folds, following each path from strong to weak lambda."""
     totals = np.zeros((len(lambdas), len(mus)))
-    for held in track(range(int(fold.max()) + 1), "searching lambda and mu, fold"):
-        rows = fold != held
+    for left_out in track(range(int(fold.max()) + 1), "searching lambda and mu, fold"):
+        rows = fold != left_out
         problem = LinearMap(features[rows], labels[rows], features.shape[1])
         outside, truth = features[~rows], labels[~rows]
         for column, mu in track(tuple(enumerate(mus)), "mu"):
@@ -120,11 +121,6 @@ def starting_point(features: np.ndarray, labels: Labels, beta: float, mu: float)
     problem = DiagonalMap(features, labels, ridge=np.array([[_TRACE], [mu / count]]), centre=common)
     scales, shifts = problem.solve(common, tol=_SEARCH_TOL, warn=False).point
     return np.column_stack([np.diag(scales), shifts])
-
-
-def make_folds(labels: Labels, n_folds: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the fold of each sample: at most one fold per sample."""
-    return stratified_folds(labels, min(n_folds, len(labels)), rng)
 
 
 def _total_nll(features: np.ndarray, labels: Labels, theta: np.ndarray) -> float:
@@ -194,6 +190,7 @@ class MatrixScaling(Calibrator):
     """
 
     short_name: ClassVar[str] = "ms-odir"
+    draws_folds: ClassVar[bool] = True
     keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
     features: ClassVar[Literal["logits", "log-probabilities"]] = "logits"
 
@@ -221,7 +218,7 @@ class MatrixScaling(Calibrator):
         self.random_state = random_state
         self.answers = answers
 
-    def _fit(self, views: Views, labels: Labels) -> None:
+    def _fit(self, views: Views, labels: Labels, clusters: NDArray[np.intp] | None = None) -> None:
         rng = np.random.default_rng(self.random_state)
         warn_if_few(self, len(labels), views.n_classes)
         count = views.n_classes
@@ -231,17 +228,20 @@ class MatrixScaling(Calibrator):
         mus = candidates(self.intercept_penalty, "intercept_penalty", count, decades[1])
         features = linear_features(wide(views.logits), self.features)
         beta = fit_beta(features, labels)
-        # One sample cannot be held out: it gets the strongest penalties.
+        # A single sample or cluster cannot be held out: it gets the strongest penalties.
         self.lambda_, self.mu_, self.search_ = lambdas[0], mus[0], {}
         folds: list[np.ndarray] = [np.ones(len(labels), dtype=bool)]
-        if len(lambdas) * len(mus) > 1 and len(labels) > 1:
-            fold = make_folds(labels, self.n_folds, rng)
-            found = search(features, labels, fold, beta, lambdas, mus)
-            self.search_, (self.lambda_, self.mu_) = found.as_json(), found.best
+        n_units = len(labels) if clusters is None else len(np.unique(clusters))
+        if len(lambdas) * len(mus) > 1 and n_units > 1:
+            fold = stratified_folds(labels, min(self.n_folds, n_units), rng, clusters=clusters)
+            grid = search(features, labels, fold, beta, lambdas, mus)
+            self.search_, (self.lambda_, self.mu_) = grid.as_json(), grid.best
             if self.final == "average":
-                folds = [fold != held for held in range(int(fold.max()) + 1)]
+                folds = [fold != left_out for left_out in range(int(fold.max()) + 1)]
         maps = np.stack([fit_map(features[rows], labels[rows], beta, self.lambda_, self.mu_) for rows in folds])
         self.map_ = Linear(maps[:, :, :-1], maps[:, :, -1], self.features)
+
+    _fit_clustered = _fit
 
 
 class DirichletCalibration(MatrixScaling):

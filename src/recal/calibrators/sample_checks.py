@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
-from recal.errors import DoubtfulLabelsWarning, FewSamplesWarning, InputError
+from recal.engine.clusters import near_duplicates
+from recal.errors import DependentRowsWarning, DoubtfulLabelsWarning, FewSamplesWarning, InputError
 from recal.maps.arrays import log_softmax
 
 # A curve learned from fewer samples, or fewer mistakes, of its class than this follows noise.
@@ -51,6 +52,21 @@ def warn_of_suspicions(logits: Floats, labels: Labels, names: NDArray[Any] | Non
     said = _few_mistakes(logits, labels)
     if said:
         warnings.warn(said, FewSamplesWarning, stacklevel=3)
+
+
+def warn_of_copies(logits: Floats, labels: Labels) -> None:
+    """Warn if rows are near-copies of each other. Of many rows only the first ones are compared."""
+    rows = slice(min(_MOST_ROWS, max(_ENOUGH_ROWS, _MOST_VALUES // logits.shape[1])))
+    scores, labels = log_softmax(np.asarray(logits[rows])), labels[rows]
+    count = near_duplicates(scores, scores.argmax(axis=1) != labels)
+    if count:
+        warnings.warn(
+            f"{count:,} of {len(labels):,} rows are near-copies of another row, such as frames of one video. "
+            "Cross-validation then overfits. Pass clusters=, one name for all rows that belong together "
+            "(--cluster COLUMN).",
+            DependentRowsWarning,
+            stacklevel=3,
+        )
 
 
 def refuse_codes(logits: Floats, given: Any, labels: Labels, names: Any) -> None:

@@ -14,6 +14,7 @@ from recal.calibrators.signal_table import SignalTable, read_correct
 from recal.calibrators.solvers.folds import stratified_folds
 from recal.calibrators.solvers.mixture import mixture_weights, without_light_ones
 from recal.checks import check_weights
+from recal.engine.clusters import check_clusters, effective_count
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.signals import LinearSignals, SignalMap, SignalModel, SignalScale
@@ -91,7 +92,14 @@ class SignalCalibration(Estimator):
         self.random_state = random_state
 
     @one_thread()
-    def fit(self, signals: Any, correct: ArrayLike, groups: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        signals: Any,
+        correct: ArrayLike,
+        groups: Any = None,
+        sample_weight: ArrayLike | None = None,
+        clusters: ArrayLike | None = None,
+    ) -> Self:
         """Learn P(right | signals) from graded answers.
 
         Parameters
@@ -104,6 +112,9 @@ class SignalCalibration(Estimator):
             The subject, customer or source of each answer. Each group gets an offset, shrunk towards none.
         sample_weight : array-like of shape (n_samples,), optional
             How much each answer counts.
+        clusters : array-like of shape (n_samples,), optional
+            Names of answers that belong together, such as answers to one question. Cross-validation never divides a
+            cluster.
         """
         rng = np.random.default_rng(self.random_state)
         table = SignalTable.of(signals, groups)
@@ -112,12 +123,16 @@ class SignalCalibration(Estimator):
         table.refuse_leaks(values, right)
         counts = np.ones(len(right)) if sample_weight is None else check_weights(sample_weight, len(right))
         counts = counts * (len(counts) / counts.sum())
-        problem = _Problem(values, right, counts, table.categories)
-        rarer = int(min(right.sum(), len(right) - right.sum()))
-        if len(right) < _FEWEST or rarer < _FEWEST_OF_A_KIND:
+        together = None if clusters is None else check_clusters(clusters, len(right))
+        share = effective_count(right, together) / len(right)
+        problem = _Problem(values, right, counts, table.categories, together, share)
+        rarer = int(share * min(right.sum(), len(right) - right.sum()))
+        if share * len(right) < _FEWEST or rarer < _FEWEST_OF_A_KIND:
+            independent = "" if together is None else " (counted as independent answers)"
             warnings.warn(
-                f"{len(right)} graded answers, {rarer} of the rarer kind, are too few to combine signals; at least "
-                f"{_FEWEST} and {_FEWEST_OF_A_KIND} are needed. Only Platt scaling of the best signal was fitted.",
+                f"{share * len(right):.0f} graded answers, {rarer} of the rarer kind{independent}, are too few to "
+                f"combine signals; at least {_FEWEST} and {_FEWEST_OF_A_KIND} are needed. Only Platt scaling of the "
+                "best signal was fitted.",
                 FewSamplesWarning,
                 stacklevel=2,
             )
@@ -179,8 +194,18 @@ def _best_signal(fitted: SignalMap) -> int:
 class _Problem:
     """Graded answers as arrays, and the fits on them."""
 
-    def __init__(self, values: Vector, right: Vector, counts: Vector, categories: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        values: Vector,
+        right: Vector,
+        counts: Vector,
+        categories: tuple[int, ...],
+        clusters: NDArray[np.intp] | None = None,
+        share: float = 1.0,
+    ) -> None:
         self.values, self.right, self.counts, self.categories = values, right, counts, categories
+        self.clusters = clusters
+        self.share = share  # of the answers, how many independent ones tell as much
 
     def fit_platt_only(self) -> tuple[SignalMap, dict[str, float], dict[str, float]]:
         scale, scaled, missing = self._scaled(np.arange(len(self.right)))
@@ -191,7 +216,8 @@ class _Problem:
     def fit_mixture(self, rng: np.random.Generator, rarer: int) -> tuple[SignalMap, dict[str, float], dict[str, float]]:
         """Cross-fit the models, weigh them, add offsets per category, and fit what has weight on all rows."""
         right, counts = self.right, self.counts
-        folds = stratified_folds(right.astype(np.intp), _MORE_FOLDS if len(right) < _FEW else _FOLDS, rng)
+        n_folds = _MORE_FOLDS if self.share * len(right) < _FEW else _FOLDS
+        folds = stratified_folds(right.astype(np.intp), n_folds, rng, clusters=self.clusters)
         log_odds = np.empty((len(FITS), len(right)))
         for fold in range(int(folds.max()) + 1):
             inside, left_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
@@ -204,7 +230,7 @@ class _Problem:
         likelihoods = np.where(right > 0.5, probs, 1.0 - probs).T
         prior = np.array(list(_PRIOR.values()))
         prior += [_PLATT_PRIOR / rarer, *[min((rarer / _EVEN_PRIOR) ** 3, _MOST_EVEN)] * (len(FITS) - 1)]
-        weights = without_light_ones(tuple(FITS), mixture_weights(likelihoods, counts, prior))
+        weights = without_light_ones(tuple(FITS), mixture_weights(likelihoods, self.share * counts, prior))
         mixed = sum(share * probs[tuple(FITS).index(name)] for name, share in weights.items())
         losses = {name: _loss(probs[place], right, counts) for place, name in enumerate(FITS)}
         mixed, slope, offsets = self._finish(mixed, folds)
@@ -219,7 +245,8 @@ class _Problem:
         rows = np.arange(len(self.right))
         if len(rows) > _MOST_FOR_IMPORTANCE:
             rows = np.sort(rng.choice(rows, _MOST_FOR_IMPORTANCE, replace=False))
-        folds = stratified_folds(self.right[rows].astype(np.intp), _FOLDS, rng)
+        clusters = None if self.clusters is None else self.clusters[rows]
+        folds = stratified_folds(self.right[rows].astype(np.intp), _FOLDS, rng, clusters=clusters)
         numeric = [place for place in range(self.values.shape[1]) if place not in self.categories]
         whole = self._simple_loss(rows, folds, numeric, self.categories)
         rise = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -90,6 +91,7 @@ class ViewStacking(Calibrator):
     """
 
     short_name: ClassVar[str] = "stack"
+    draws_folds: ClassVar[bool] = True
     reads_views: ClassVar[bool] = True
     keeps_accuracy: ClassVar[bool] = kept_by_answers("kept")
 
@@ -117,7 +119,7 @@ class ViewStacking(Calibrator):
         self.worth = worth
         self.random_state = random_state
 
-    def _fit(self, views: Views, labels: Labels) -> None:
+    def _fit(self, views: Views, labels: Labels, clusters: NDArray[np.intp] | None = None) -> None:
         rng = np.random.default_rng(self.random_state)
         max_views = self.max_views
         kept = self.answers == "kept"
@@ -126,12 +128,12 @@ class ViewStacking(Calibrator):
         beta = fit_beta(logits, labels)
         epsilon = share_of_chance(len(labels))
         candidates = views.transforms if max_views else ()
-        views, labels = _draw(views, labels, len(candidates), rng)
+        views, labels, clusters = _draw(views, labels, clusters, len(candidates), rng)
         alone = None
         if _too_many(views, labels, candidates):
             alone = _gains_alone(views, labels, candidates, beta, epsilon)
             candidates = _best(candidates, alone)
-        material = material_of(views, labels, candidates, beta, epsilon, kept=kept)
+        material = replace(material_of(views, labels, candidates, beta, epsilon, kept=kept), clusters=clusters)
         choice = choose_views(material, rng, max_views=max_views, gate=self.gate, no_harm=self.no_harm, worth=worth)
         self.plan_ = _plan(choice, candidates, beta, epsilon, self.answers)
         self.accepted_ = bool(self.plan_.transforms)
@@ -143,6 +145,8 @@ class ViewStacking(Calibrator):
         gains = dict(zip(candidates, choice.alone)) if alone is None else dict(zip(views.transforms, alone))
         self.views_report_ = report_of(gains, candidates, choice, weights)
 
+    _fit_clustered = _fit
+
     def _check_state(self, n_classes: int) -> None:
         check_plan(self.plan_, n_classes)
 
@@ -152,13 +156,15 @@ class ViewStacking(Calibrator):
         return self.plan_
 
 
-def _draw(views: Views, labels: Labels, n_candidates: int, rng: np.random.Generator) -> tuple[Views, Labels]:
+def _draw(
+    views: Views, labels: Labels, clusters: NDArray[np.intp] | None, n_candidates: int, rng: np.random.Generator
+) -> tuple[Views, Labels, NDArray[np.intp] | None]:
     """Return as many samples as can be held, at random."""
     most = max(1, _MOST_VALUES // ((1 + min(n_candidates, _SHORTLIST)) * views.n_classes))
     if len(labels) <= most:
-        return views, labels
+        return views, labels, clusters
     rows = np.sort(rng.choice(len(labels), most, replace=False))
-    return views[rows], labels[rows]
+    return views[rows], labels[rows], None if clusters is None else clusters[rows]
 
 
 def share_of_chance(n_samples: int) -> float:

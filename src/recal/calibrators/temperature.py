@@ -51,7 +51,13 @@ class TemperatureScaling(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         self._fit_weighted(views, labels, None)
 
-    def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64] | None) -> None:
+    def _fit_weighted(
+        self,
+        views: Views,
+        labels: Labels,
+        weights: NDArray[np.float64] | None,
+        clusters: NDArray[np.intp] | None = None,
+    ) -> None:
         solution = fit_temperature(views.logits, labels, weights)
         self.map_, self.converged_ = Temperature(solution.values[0]), solution.converged
 

@@ -65,7 +65,13 @@ class VectorScaling(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         self._fit_weighted(views, labels, None)
 
-    def _fit_weighted(self, views: Views, labels: Labels, weights: NDArray[np.float64] | None) -> None:
+    def _fit_weighted(
+        self,
+        views: Views,
+        labels: Labels,
+        weights: NDArray[np.float64] | None,
+        clusters: NDArray[np.intp] | None = None,
+    ) -> None:
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
         logits: Floats = np.array(views.logits, dtype=np.float64, order="C")
         limit = max(100.0, 20.0 * float(np.median(np.abs(logits).max(axis=1))))

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from recal.calibrators.solvers.folds import stratified_folds
 from recal.calibrators.solvers.stack import Stack, StackMap, Vector
 from recal.checks import Labels
+from recal.engine.clusters import cluster_sums, effective_count
 from recal.engine.reference import keep_answers
 from recal.maps.plan import Answers
 from recal.progress import track
@@ -73,10 +74,21 @@ class Material:
     """How often each sample counts."""
     copies: NDArray[np.intp] | None = None
     """A number that copies of one sample share; see `copies_of`."""
+    clusters: NDArray[np.intp] | None = None
+    """The number of each sample's cluster: folds do not divide clusters, and standard errors count them."""
 
     @property
     def n_samples(self) -> int:
         return len(self.labels)
+
+    @property
+    def n_units(self) -> int:
+        """How many samples, or clusters, a standard error is estimated from."""
+        return self.n_samples if self.clusters is None else len(np.unique(self.clusters))
+
+    def gain(self, before: Vector, after: Vector) -> LossGain:
+        """Return how much lower the losses of all samples became."""
+        return LossGain.between(before, after, self.weights, self.clusters)
 
     def problem(self, rows: NDArray[np.bool_] | None = None) -> StackMap:
         """Return the loss of all samples, or of some."""
@@ -95,10 +107,19 @@ class LossGain:
     error: float
 
     @staticmethod
-    def between(before: Vector, after: Vector, weights: Vector | None = None) -> LossGain:
+    def between(
+        before: Vector, after: Vector, weights: Vector | None = None, clusters: NDArray[np.intp] | None = None
+    ) -> LossGain:
         difference = before - after
         if len(difference) < 2:
             return LossGain(float(difference.mean()), np.inf)
+        if clusters is not None:
+            mean = float(np.average(difference, weights=weights))
+            residuals = difference - mean if weights is None else weights * (difference - mean)
+            sums, total = cluster_sums(residuals, clusters), len(difference) if weights is None else weights.sum()
+            if len(sums) < 2:
+                return LossGain(mean, np.inf)
+            return LossGain(mean, float(np.sqrt(len(sums) / (len(sums) - 1) * (sums @ sums)) / total))
         if weights is None:
             return LossGain(float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference))))
         shares = weights / weights.sum()
@@ -179,7 +200,8 @@ class GrowingStack:
             return tried[0][0]
         rows = self.rows
         weights = None if self.material.weights is None else self.material.weights[rows]
-        clear = LossGain.between(gentle[0][1][rows], tried[0][1][rows], weights).is_clear
+        clusters = None if self.material.clusters is None else self.material.clusters[rows]
+        clear = LossGain.between(gentle[0][1][rows], tried[0][1][rows], weights, clusters).is_clear
         return tried[0][0] if clear else gentle[0][0]
 
     def delivered(self, stack: Stack, where: NDArray[np.intp]) -> Vector:
@@ -203,8 +225,10 @@ class CrossFit:
 
     def __post_init__(self) -> None:
         count = _MANY_FOLDS if self.material.n_samples < _FEW_SAMPLES else N_FOLDS
-        folds = stratified_folds(self.material.labels, count, self.rng, self.material.copies)
-        self.paths = [(GrowingStack(self.material, folds != f), np.flatnonzero(folds == f)) for f in range(count)]
+        material = self.material
+        folds = stratified_folds(material.labels, count, self.rng, material.copies, material.clusters)
+        numbers = range(int(folds.max()) + 1)
+        self.paths = [(GrowingStack(material, folds != fold), np.flatnonzero(folds == fold)) for fold in numbers]
 
     def extend(self) -> None:
         for path, _ in track(self.paths, "on samples left out, fold"):
@@ -232,14 +256,14 @@ def choose_views(
     whole.stacks[0] = whole.map.solve(whole.stacks[0].used, whole.stacks[0])
     candidates = tuple(range(material.n_base, len(material.features)))
     alone = whole.map.promised_gains(whole.stacks[0], candidates) if candidates else np.zeros(0)
-    if material.n_samples < LEAST_SAMPLES:
+    if effective_count(material.plain_losses, material.clusters) < LEAST_SAMPLES:
         nothing = LossGain(0.0, np.inf)
         return Choice(None, nothing, material.plain_losses, None, None, (), (), alone, material.plain_losses)
     crossed = CrossFit(material, rng)
     offset_losses = crossed.losses()
     counts = material.weights
-    base_gain = LossGain.between(material.plain_losses, offset_losses, counts)
-    with_offsets = base_gain.exceeds(2.0, material.n_samples) or not no_harm
+    base_gain = material.gain(material.plain_losses, offset_losses)
+    with_offsets = base_gain.exceeds(2.0, material.n_units) or not no_harm
     base_losses = offset_losses if with_offsets else material.plain_losses
     trust = base_gain.trust if no_harm else 1.0
     base = _drawn_back(whole.stacks[0], _plain(whole.stacks[0]), trust) if with_offsets else None
@@ -254,18 +278,18 @@ def choose_views(
             break
         stacked = crossed.losses()
         new = np.where(sure, base_losses, stacked)
-        gains.append(LossGain.between(losses, new, counts))
+        gains.append(material.gain(losses, new))
         order.append(whole.stacks[-1].used[-1])
         gained, left = np.average([base_losses - losses, losses], axis=1, weights=counts)
         least = worth * float(gained) if chosen else _LEAST_SHARE * float(left)
-        if not (_pays(gains[-1], least, chosen, material.n_samples) or (length == 1 and not no_harm)):
+        if not (_pays(gains[-1], least, chosen, material.n_units) or (length == 1 and not no_harm)):
             break
         losses, chosen = new, length
         if gate == "auto":
             gate_used = _lowest_gate(material.confidence, base_losses - stacked)
     stack = None
     if chosen:
-        trust = LossGain.between(base_losses, losses, counts).trust if no_harm else 1.0
+        trust = material.gain(base_losses, losses).trust if no_harm else 1.0
         full = whole.map.solve(whole.stacks[chosen].used, whole.stacks[chosen])
         without = whole.stacks[0] if with_offsets else _plain(whole.stacks[0])
         stack = _drawn_back(full, without, trust)
@@ -300,9 +324,9 @@ def judged_stack(material: Material, gate: float | None, rng: np.random.Generato
     for path, _ in crossed.paths:
         path.stacks.append(path.map.solve(every, path.stacks[-1], tol=_SEARCH_TOL))
     losses = np.where(_surer_than(gate, material), without, crossed.losses())
-    gain = LossGain.between(material.plain_losses, losses, material.weights)
+    gain = material.gain(material.plain_losses, losses)
     plain = float(np.average(material.plain_losses, weights=material.weights))
-    pays = _pays(gain, (len(every) - n_base) * _LEAST_SHARE * plain, 0, material.n_samples)
+    pays = _pays(gain, (len(every) - n_base) * _LEAST_SHARE * plain, 0, material.n_units)
     problem = material.problem()
     base = problem.solve(every[:n_base])
     return JudgedStack(base, _drawn_back(problem.solve(every, base), base, gain.trust), losses, gain, pays)

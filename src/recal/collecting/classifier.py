@@ -134,6 +134,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         *,
         classes: Sequence[Any] | None = None,
         sample_weight: ArrayLike | None = None,
+        clusters: ArrayLike | None = None,
     ) -> Self:
         """Learn the calibration from held-out inputs.
 
@@ -146,6 +147,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             The model's columns in order, where labels are not column indices.
         sample_weight : array-like of shape (n_samples,), optional
             How often each sample counts, as in the calibrator's `fit`.
+        clusters : array-like of shape (n_samples,), optional
+            Names of inputs that belong together, such as frames of one video. By default those of the source.
         """
         calibrator = AutoCalibration() if self.calibrator is None else clone(self.calibrator)
         source = as_source(X)
@@ -160,7 +163,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             )
         if y is not None:
             refuse_codes(views.logits, y, views.labels, views.classes)
-        self.calibrator_: Calibrator = calibrator.fit(views, sample_weight=sample_weight)
+        if clusters is None and isinstance(source, IndexedSource):
+            clusters = source.clusters
+        self.calibrator_: Calibrator = calibrator.fit(views, sample_weight=sample_weight, clusters=clusters)
         if self.follow:
             self.calibrator_.profile_ = profile(
                 self._damaged(source, y, classes, views), random_state=self.random_state

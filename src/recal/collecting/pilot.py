@@ -6,6 +6,7 @@ among all, so that the result has the bytes of a `collect` of the chosen views, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.calibrators.solvers.temperature import fit_beta
 from recal.calibrators.stacking import ViewStacking
-from recal.calibrators.temperature import TemperatureScaling
 from recal.collecting.fingerprint import digest
 from recal.collecting.inputs.sources import FILE_OPTIONS, Batch, IndexedSource, Stamp
 from recal.collecting.local import as_pool, collect, open_source
-from recal.errors import InputError, Remedy
+from recal.errors import DependentRowsWarning, InputError, Remedy
 from recal.files.views import read_views
+from recal.maps.arrays import log_softmax
 from recal.transforms import Transform
 from recal.transforms.base import shown
 from recal.views import Views
@@ -140,12 +142,17 @@ def run_pilot(
     rows = np.random.default_rng([seed, 1]).permutation(source.n_samples)[:size]
     stacking = ViewStacking() if stacking is None else stacking
     views: Views | None = None
+    seen = np.zeros(0, dtype=np.intp)
     for number, part in enumerate(p for p in (rows[:_FIRST], rows[_FIRST:]) if len(p)):
         target = None if out is None else pilot_path(out, number)
         new = read_finished(target, candidates) if reuse and target is not None else None
         new = collect(model, Picked(source, np.sort(part)), candidates, out=target, **how) if new is None else new
         views = new if views is None else _joined(views, new)
-        stacking.fit(views)
+        seen = np.concatenate([seen, np.sort(part)])
+        clusters = None if source.clusters is None else source.clusters[seen]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DependentRowsWarning)  # the fit on all samples warns
+            stacking.fit(views, clusters=clusters)
         if not _is_near_paying(stacking, views):
             break
     assert views is not None
@@ -157,8 +164,9 @@ def run_pilot(
 def _is_near_paying(stacking: ViewStacking, views: Views) -> bool:
     """Whether the best view gains at least half of what pays for its forward pass, on samples left out."""
     assert views.labels is not None
-    scaled = TemperatureScaling().fit(views.logits, views.labels).predict_proba(views.logits)
-    loss = float(-np.log(scaled[np.arange(len(scaled)), views.labels]).mean())
+    beta = fit_beta(views.logits, views.labels)
+    logs = log_softmax(beta * np.asarray(views.logits, np.float64))
+    loss = float(-logs[np.arange(len(logs)), views.labels].mean())
     gains = [record["added"] for record in stacking.views_report_ if record["order"]]
     return bool(stacking.needed_transforms()) or max(gains, default=0.0) > _GAIN_PER_PASS / 2 * loss
 

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import platform
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,12 @@ from recal import __version__
 from recal.calibrators.base import Calibrator
 from recal.calibrators.names import find_method as find_class
 from recal.calibrators.names import name_of
+from recal.calibrators.sample_checks import warn_of_copies
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_graded, check_labels, is_graded
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup
 from recal.engine.clusters import check_clusters, split_by_cluster
-from recal.errors import InputError, RecalError, Remedy
+from recal.errors import DependentRowsWarning, InputError, RecalError, Remedy
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS, evaluate
 from recal.metrics.differences import paired_draws
@@ -84,6 +86,8 @@ def compare(
     """
     named = _named(methods, baseline)
     pooled, cuts, random_halves = _cuts(fit, test, splits, random_state, clusters)
+    if clusters is None:
+        warn_of_copies(pooled.logits, _labels(pooled))
     names = (UNCALIBRATED, *named)
     n_splits = len(cuts)
     values = {metric: np.full((n_splits, len(names)), np.nan) for metric in LABELS}
@@ -282,10 +286,9 @@ def refit(calibrator: Calibrator, views: Views, seed: int, clusters: NDArray[np.
     fresh: Calibrator = clone(calibrator)
     if "random_state" in inspect.signature(type(fresh)).parameters and fresh.get_params()["random_state"] is None:
         fresh.set_params(random_state=seed)
-    options: dict[str, Any] = {}
-    if clusters is not None and "clusters" in inspect.signature(fresh.fit).parameters:
-        options["clusters"] = clusters
-    return fresh.fit(views, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DependentRowsWarning)  # `compare` warns once, of all rows
+        return fresh.fit(views, clusters=clusters)
 
 
 def passes_per_answer(calibrator: Calibrator, views: Views) -> float:

@@ -392,7 +392,9 @@ def decide_crossfitted(
     decision = decide(
         probs, truth, risk, confidence, confidences=confidences, clusters=clusters, classes=columns, **options
     )
-    final: Calibrator = clone(calibrator).fit(views, truth, classes=names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DependentRowsWarning)  # `decide` has warned
+        final: Calibrator = clone(calibrator).fit(views, truth, classes=names, clusters=clusters)
     final.decision_ = decision.rule
     return final, decision
 
@@ -415,13 +417,16 @@ def crossfitted_answers(
             "must be a whole number from 2 to the number of samples", argument="folds", came=f"got {folds!r}"
         )
     rng = np.random.default_rng(random_state)
-    fold = stratified_folds(labels, folds, rng) if clusters is None else cluster_folds(clusters, labels, folds, rng)
+    together = None if clusters is None else check_clusters(clusters, len(labels))
+    fold = stratified_folds(labels, folds, rng) if together is None else cluster_folds(together, labels, folds, rng)
     truth = labels if classes is None else np.asarray(classes)[labels]
     probs, confidences = np.empty(views.logits.shape), np.empty(len(labels))
     for number in range(folds):
         rest, left = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FewSamplesWarning)
-            fitted = clone(calibrator).fit(views[rest], truth[rest], classes=classes)
+            warnings.simplefilter("ignore", DependentRowsWarning)
+            some = None if together is None else together[rest]
+            fitted = clone(calibrator).fit(views[rest], truth[rest], classes=classes, clusters=some)
         probs[left], confidences[left] = fitted.predict_both(views[left])
     return probs, confidences

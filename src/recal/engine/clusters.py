@@ -27,6 +27,8 @@ _MOST_COPIES = 0.05
 # as pairs of independent rows would, and if at least so many disagreements were expected.
 _DISAGREE = 0.25
 _FEWEST_EXPECTED = 5.0
+# Fewer clusters do not show how strongly their rows depend on each other; each of them then counts as one row.
+_FEWEST_CLUSTERS = 10
 
 
 def check_clusters(clusters: ArrayLike, n_samples: int, name: str = "clusters") -> Rows:
@@ -134,6 +136,40 @@ def cluster_folds(clusters: ArrayLike, labels: Labels, n_folds: int, rng: np.ran
         filled[number] += sizes[cluster]
         by_class[number, classes] += counts
     return fold[index]
+
+
+def cluster_sums(values: NDArray[np.float64], clusters: Rows | None) -> NDArray[np.float64]:
+    """Return the sum of the values of each cluster; without clusters the values themselves."""
+    return values if clusters is None else np.asarray(np.bincount(clusters, values)[np.unique(clusters)])
+
+
+def effective_count(values: NDArray[np.float64], clusters: Rows | None) -> float:
+    """Return how many independent rows tell as much about the mean of these values as the clustered rows do.
+
+    That is the number of rows divided by the design effect: the variance of the mean with clusters over the variance
+    without them (Kish, 1965). The estimate is raised by two of its standard errors, and it never counts a cluster as
+    less than one row of average size.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.engine.clusters import effective_count
+    >>> values = np.random.default_rng(0).normal(size=300)
+    >>> effective_count(values, None), round(effective_count(np.repeat(values, 5), np.repeat(np.arange(300), 5)))
+    (300.0, 300)
+    """
+    if clusters is None:
+        return float(len(values))
+    sizes = np.bincount(clusters)
+    sizes = sizes[sizes > 0]
+    fewest = len(values) ** 2 / float(np.square(sizes).sum())  # if the rows of a cluster are copies
+    residuals = values - values.mean()
+    total = float(residuals @ residuals)
+    if len(sizes) < _FEWEST_CLUSTERS or not total > 0.0:
+        return fewest
+    effect = float(np.square(cluster_sums(residuals, clusters)).sum()) / total
+    effect *= 1.0 + 2.0 * np.sqrt(2.0 / len(sizes))
+    return float(np.clip(len(values) / effect, fewest, len(values)))
 
 
 def _large_first(sizes: Rows, rng: np.random.Generator) -> Rows:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import datetime
-import inspect
 import json
 import os
 import shlex
@@ -222,7 +221,7 @@ def calibrate_views(
     say(f"1/3  Split {views.n_samples:,} labelled inputs: {what_for.format(*sizes)}, {sizes[2]:,} to check.")
     say("2/3  Fit the calibration.")
     method = AutoCalibration(random_state=random_state) if calibrator is None else calibrator
-    fitted = method.fit(views[parts[0]])
+    fitted = _fit(method, views[parts[0]], None, None)
     fitted.profile_ = profile(views[parts[0]], random_state=random_state)
     say("3/3  Choose the threshold, and check everything on the remaining inputs.")
     folder = Path(out)
@@ -285,9 +284,10 @@ def _with_rows_of(source: IndexedSource, clusters: ArrayLike | None, groups: Arr
 
 
 def _fit(method: Calibrator, views: Views, clusters: NDArray[Any] | None, groups: NDArray[Any] | None) -> Calibrator:
-    rows: dict[str, Any] = {"clusters": clusters, "groups": groups}
-    known = inspect.signature(method.fit).parameters
-    return method.fit(views, **{name: value for name, value in rows.items() if value is not None and name in known})
+    with warnings.catch_warnings():
+        # The parts are checked together, see `_warn_of_copies`.
+        warnings.simplefilter("ignore", DependentRowsWarning)
+        return method.fit(views, clusters=clusters, groups=groups)
 
 
 def _warn_of_copies(parts: Sequence[Views]) -> None:

@@ -13,6 +13,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.preprocessing import SplineTransformer
 
 from recal import SignalCalibration, export_onnx, load, save
+from recal.calibrators import signals
 from recal.calibrators.signal_models import (
     _b_splines,
     fit_linear,
@@ -23,6 +24,7 @@ from recal.calibrators.signal_models import (
     ridge_logistic,
     ridge_offsets,
 )
+from recal.calibrators.solvers.folds import stratified_folds
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.signals import CATEGORY, LOG_ODDS, LOGARITHM, PLAIN
 from tests.problems import graded_answers
@@ -229,3 +231,27 @@ def test_a_linear_model_without_signals_that_matter_is_the_mean():
     correct = (rng.random(5000) < 0.8).astype(float)
     confidence = 1 / (1 + np.exp(-fit_linear(scaled, missing, correct, np.ones(5000)).log_odds(scaled, missing)))
     np.testing.assert_allclose(confidence, correct.mean(), atol=0.05)
+
+
+def test_answers_of_one_cluster_are_never_divided(monkeypatch):
+    drawn = []
+
+    def spy(*args, **options):
+        drawn.append(stratified_folds(*args, **options))
+        return drawn[-1]
+
+    monkeypatch.setattr(signals, "stratified_folds", spy)
+    values, correct, groups, _ = graded_answers(300)
+    clusters = np.random.default_rng(0).permutation(np.repeat(np.arange(100), 3))
+    SignalCalibration().fit(values, correct, groups, clusters=clusters)
+    assert len(drawn) == 2
+    for folds in drawn:
+        assert all(len(set(folds[clusters == cluster].tolist())) == 1 for cluster in range(100))
+
+
+def test_copies_in_clusters_are_too_few_answers_to_combine_signals():
+    values, correct, _, _ = graded_answers(40)
+    rows = np.repeat(np.arange(40), 10)
+    with pytest.warns(FewSamplesWarning, match="counted as independent"):
+        fitted = SignalCalibration().fit({name: values[name][rows] for name in values}, correct[rows], clusters=rows)
+    assert fitted.weights_ == {"Platt scaling": 1.0}

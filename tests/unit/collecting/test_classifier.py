@@ -214,3 +214,16 @@ def test_applying_brings_the_labels_along(data, linear):
     np.testing.assert_allclose(applied.probs, calibrator.predict_proba(collect(linear, images, None)), atol=1e-12)
     with pytest.raises(InputError, match="fitted on 3 classes, got 2"):
         apply(calibrator, lambda batch: np.ones((len(batch), 2)) * [3, 5], images)
+
+
+def test_clusters_reach_the_calibrator(data, linear, monkeypatch):
+    images, y = data
+    rows = np.repeat(np.arange(200, 300), 3)
+    fits = []
+    monkeypatch.setattr(TemperatureScaling, "fit", lambda self, X, **options: fits.append(options) or _fit(self, X))
+    clusters = [f"video {row}" for row in rows]
+    CalibratedClassifier(linear, TemperatureScaling(), pool="none").fit(images[rows], y[rows], clusters=clusters)
+    assert fits[0]["clusters"] == clusters
+
+
+_fit = TemperatureScaling.fit

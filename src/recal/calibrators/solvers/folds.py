@@ -1,4 +1,4 @@
-"""Stratified folds that never fail: a class with fewer samples than folds is simply absent from some of them."""
+"""Stratified folds. A class with fewer samples than folds is absent from some of them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
+from recal.engine.clusters import cluster_folds
 from recal.engine.same_rows import row_hashes
 
-# A row that stands more often than this among the samples is no copy: the model gives few different answers.
+# A row that occurs more often than this is an answer that the model gives to many inputs, not a copy.
 _MOST_COPIES = 0.05
 
 
 def copies_of(logits: Floats, labels: Labels) -> NDArray[np.intp] | None:
-    """Return a number for each sample that its copies share, counted from 0; None where no sample stands twice.
+    """Return a number for each sample that its copies share, counted from 0; None if there are no copies.
 
-    Where equal rows have different labels, or one stands very often, they are answers that the model gives to many
-    inputs, and no copies.
+    Equal rows are not copies if their labels differ or if one of them is very frequent: the model then gives the same
+    answer to many inputs.
 
     Examples
     --------
@@ -33,11 +34,17 @@ def copies_of(logits: Floats, labels: Labels) -> NDArray[np.intp] | None:
 
 
 def stratified_folds(
-    labels: Labels, n_folds: int, rng: np.random.Generator, copies: NDArray[np.intp] | None = None
+    labels: Labels,
+    n_folds: int,
+    rng: np.random.Generator,
+    copies: NDArray[np.intp] | None = None,
+    clusters: NDArray[np.intp] | None = None,
 ) -> NDArray[np.intp]:
     """Return the fold of each sample, 0..n_folds-1. Sizes differ by at most one, in all and within each class.
 
-    Samples that `copies` gives the same number share a fold, so that none is left out from a fit to its own copy.
+    Samples with the same number in `copies` share a fold, so that no sample is predicted by a fit to its own copy. So
+    do samples of one cluster; their folds are as even as the clusters allow, and there are at most as many folds as
+    clusters. Copies are not looked at if there are clusters.
 
     Examples
     --------
@@ -46,12 +53,14 @@ def stratified_folds(
     >>> np.bincount(fold), np.bincount(fold[:4])
     (array([3, 3]), array([2, 2]))
     """
+    if clusters is not None:
+        return cluster_folds(clusters, labels, min(n_folds, len(np.unique(clusters))), rng)
     if copies is not None:
         _, first = np.unique(copies, return_index=True)
         return stratified_folds(labels[first], n_folds, rng)[copies]
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     fold = np.empty(len(labels), dtype=np.intp)
-    # Dealing out like cards, class after class: neighbours in `by_class` never share a fold.
+    # Deal samples out like cards, class after class: neighbours in `by_class` never share a fold.
     fold[by_class] = np.arange(len(labels)) % n_folds
     return fold
