@@ -19,7 +19,8 @@ from benchmarks.contestants import installed, of_probmetrics, of_sklearn
 from benchmarks.measuring import bare_sum, made_up, real_views, take_turns
 from benchmarks.ratios import Ratio, table
 from recal import ReCal, TemperatureScaling, Views, ViewStacking
-from recal.maps.replay import calibrate_arrays, calibrated_scales
+from recal.maps.guard import answer
+from recal.maps.plan import calibrated_probs
 
 SIZES = ((5000, 10), (5000, 100), (25_000, 1000))
 # By how much made-up logits are multiplied: their best beta is then as many times smaller.
@@ -113,19 +114,19 @@ def replays(small: bool) -> list[Ratio]:
     logits, views, y = made_up(5000, 10, 20)
     sample = Views(logits, views, y)
     plan = ReCal(random_state=0, tol=0, max_iter=50).fit(sample).plan_
-    stack = np.stack([sample.transformed(t)[:1] for t in plan.transforms])
+    stack = [sample.transformed(t)[:1] for t in plan.transforms]
     one = np.ascontiguousarray(logits[:1])
     walls = []
     for _ in range(1000):
         begin = time.perf_counter()
-        calibrate_arrays(plan, one, stack)
+        answer(plan, one, stack, kept=True)
         walls.append(time.perf_counter() - begin)
     part = "Answers of ReCal"
     found = [Ratio(part, "one sample, 10 classes, 50 steps, wall", "50 microseconds", float(np.median(walls)), 50e-6)]
     n = 100_000 if small else 1_000_000
     index = np.random.default_rng(0).integers(0, 5000, n)
     many = Views(logits[index], {t: sample.transformed(t)[index] for t in plan.transforms})
-    cpu = take_turns({"replay": lambda: calibrated_scales(plan, many)}, 2)["replay"].cpu
+    cpu = take_turns({"replay": lambda: calibrated_probs(plan, many)}, 2)["replay"].cpu
     found.append(Ratio(part, f"{n:,} x 10, 50 steps", "2 s for a million", cpu, 2.0 * n / 1e6, 1.0, 0.94))
     n, k = (1000, 100) if small else (10_000, 1000)
     logits, views, y = made_up(n, k, 12)

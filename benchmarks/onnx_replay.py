@@ -18,7 +18,7 @@ import onnxruntime
 from recal import Plan, ReCal, Step, Views, read_views
 from recal.export.calibration import calibration_of
 from recal.export.traced_calibration import calibration_model
-from recal.maps.replay import calibrate_arrays
+from recal.maps.guard import answer
 
 STEPS, REPEATS = 162, 9
 
@@ -63,8 +63,8 @@ def compare(plan: Plan, logits: np.ndarray, seen: np.ndarray, n: int) -> None:
     batches = [(logits[i : i + n], np.ascontiguousarray(seen[:, i : i + n])) for i in range(0, len(logits), n)]
     feeds = [{"logits": own, "transformed": views} for own, views in batches]
     worst = max(
-        float(np.abs(session.run(None, feed)[0] - calibrate_arrays(plan, *batch)).max())
-        for feed, batch in zip(feeds, batches)
+        float(np.abs(session.run(None, feed)[0] - answer(plan, own, list(views), kept=True)[0]).max())
+        for feed, (own, views) in zip(feeds, batches)
     )
 
     def by_onnx() -> None:
@@ -72,8 +72,8 @@ def compare(plan: Plan, logits: np.ndarray, seen: np.ndarray, n: int) -> None:
             session.run(None, feed)
 
     def by_numpy() -> None:
-        for batch in batches:
-            calibrate_arrays(plan, *batch)
+        for own, views in batches:
+            answer(plan, own, list(views), kept=True)
 
     took = [best(function, REPEATS) / len(batches) for function in (by_onnx, by_numpy)]
     print(f"  {n:>2} at a time: ONNX {took[0]:.3f} ms, numpy {took[1]:.3f} ms; differ by {worst:.1e}")

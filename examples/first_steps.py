@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils import shuffle
 
 from recal import Plan, ReCal, TemperatureScaling, collect, evaluate, load, save
-from recal.maps.replay import calibrated_probs
+from recal.maps.plan import calibrated_probs
 
 
 def prepare(images: NDArray) -> NDArray:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from benchmarks.arena.summary import PANEL, Problem
 from recal.calibrators.names import find_method
-from recal.engine.reference import keep_answers
 from recal.maps.arrays import softmax
+from recal.maps.guard import keep_answers
 
 JUDGED = ("ensemble", "auto")
 # More of our methods, which are judged by the panel and are not part of it.
@@ -142,7 +142,7 @@ class Scores:
                 probs = softmax(test)
         entry["seconds"][method] = time.process_time() - begun
         for mode in modes:
-            final = keep_answers(probs, test.argmax(axis=1)) if mode == "kept" else probs
+            final = keep_answers(probs, test.argmax(axis=1)[:, None]) if mode == "kept" else probs
             chance = np.maximum(final[np.arange(len(truth)), truth], 1e-12)
             entry["nll"][mode][method] = float(-np.log(chance).mean())
 

@@ -14,8 +14,8 @@ from recal import Blend, Plan, Step, Views
 from recal.export.calibration import calibration_of
 from recal.export.torch_module import CalibrationLayer
 from recal.export.traced_calibration import calibration_model
-from recal.maps import replay
-from recal.maps.guard import answer
+from recal.maps import steps as steps_module
+from recal.maps.guard import answer, answer_views
 from recal.maps.plan import Rule
 
 Runtime = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
@@ -41,8 +41,8 @@ def by_onnx(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarr
 def by_numba(plan: Plan, logits: np.ndarray, transformed: np.ndarray) -> np.ndarray:
     """The compiled passes, whatever the size; what they answer is the reference's to 1e-12."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay, "SMALL", 0)
-        probs = replay.calibrate_arrays(plan, logits, transformed)
+        patch.setattr(steps_module, "SMALL", 0)
+        probs = answer(plan, logits, list(transformed), kept=plan.keeps_answers)[0]
     np.testing.assert_allclose(probs, expected_arrays(plan, logits, transformed), rtol=0, atol=1e-12)
     return probs
 
@@ -223,7 +223,7 @@ def test_long_plans_agree(runtime: Runtime, n_classes: int, near: bool) -> None:
 @pytest.mark.parametrize("answers", ["kept", "free"])
 def test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it(answers: str) -> None:
     plan, views, transformed = blend_problem(3, 5, answers=answers)
-    probs, expected = replay.answers_of(plan, views)
+    probs, expected = answer_views(plan, views, kept=plan.keeps_answers)
     np.testing.assert_allclose(probs, expected_probs(plan, views), rtol=0, atol=1e-12)
     lifted = probs.max(axis=1) > expected + 1e-9
     assert lifted.any() if answers == "kept" else not lifted.any()

@@ -188,8 +188,8 @@ MUTATIONS = tuple(
         ("comparison/judgement.py", "max(len(methods) - 1, 1)", "1", _CHOICES),
         # calibrators and the guard
         ("calibrators/base.py", "kept = np.flatnonzero(weights)", "kept = np.arange(len(weights))", _INTERVALS),
-        ("engine/reference.py", "MARGIN = 1e-6", "MARGIN = 1e-3", _INTERVALS),
-        ("engine/reference.py", "np.arange(2, rivals.shape[1] + 2)", "np.arange(1, rivals.shape[1] + 1)", _GUARD),
+        ("maps/guard.py", "MARGIN = 1e-6", "MARGIN = 1e-3", _INTERVALS),
+        ("maps/guard.py", "np.arange(2.0, probs.shape[1] + 2.0)", "np.arange(1.0, probs.shape[1] + 1.0)", _GUARD),
         # metrics and their intervals
         ("metrics/intervals.py", "DEVIATIONS = 1.96", "DEVIATIONS = 1.5", _INTERVALS),
         ("metrics/exact.py", "LEVEL = 0.95", "LEVEL = 0.9", _EXACT),
@@ -273,7 +273,7 @@ MUTATIONS = tuple(
         ),
         # runtimes
         ("maps/plan.py", "xp.sum(weights, axis=1) < gate", "xp.sum(weights, axis=1) <= gate", _DECISIONS),
-        ("engine/reference.py", "own * (1.0 - MARGIN))", "own)", _GUARD),
+        ("maps/guard.py", "own[:, 0] * (1.0 - MARGIN))", "own[:, 0])", _GUARD),
         ("engine/reference.py", "np.exp(rows).astype(np.float32)", "np.exp(rows)", _GROUPS),
         (
             "maps/plan.py",

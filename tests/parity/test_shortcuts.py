@@ -8,9 +8,9 @@ import pytest
 from recal import Plan, ReCal, Step, Views
 from recal.engine import reference
 from recal.engine.scaled import ScaledLogits
-from recal.maps import replay
-from recal.maps.plan import Rule
-from recal.maps.replay import calibrate_arrays, calibrated_probs, calibrated_scales
+from recal.maps.guard import answer
+from recal.maps.plan import Rule, calibrated_probs
+from recal.maps.steps import compiled_scales
 from tests.problems import lossy_views
 
 
@@ -67,7 +67,7 @@ def test_the_series_errs_by_less_than_its_bound(k):
 @pytest.mark.parametrize("rule", [Rule(), Rule("own"), Rule("own", "exact"), Rule("original", "exact")], ids=str)
 @pytest.mark.parametrize("sharpness", [1.0, 15.0])
 @pytest.mark.parametrize("k", [2, 10, 65, 300])
-def test_the_replay(k, sharpness, rule, monkeypatch):
+def test_the_replay(k, sharpness, rule):
     z, views, _ = lossy_views(333, k, sharpness=sharpness, seed=k)
     sample = as_views(z, views)
     rng = np.random.default_rng(k)
@@ -75,10 +75,9 @@ def test_the_replay(k, sharpness, rule, monkeypatch):
         Step(sample.transforms[rng.integers(len(views))], tuple(np.exp(rng.normal(0, 0.1, 4)))) for _ in range(40)
     )
     plan = Plan(steps, start=0.8, finish=1.1, rule=rule)
-    monkeypatch.setattr(replay, "SMALL", 0)
     seen = [sample.transformed(t) for t in plan.transforms]
     expected = reference.replayed(plan.program, plan.start, plan.finish, plan.rule, z, seen).scales
-    np.testing.assert_array_equal(calibrated_scales(plan, sample), expected)
+    np.testing.assert_array_equal(compiled_scales(plan.program, 0.8, 1.1, rule, z, seen), expected)
 
 
 def test_a_sample_alone_gets_what_it_gets_in_a_batch():
@@ -88,12 +87,16 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch():
     together = calibrated_probs(plan, sample)
     for rows in ([7], [499, 0, 7], slice(3, 400, 7)):
         np.testing.assert_array_equal(calibrated_probs(plan, sample[rows]), together[rows])
-    stack = np.stack([sample.transformed(t) for t in plan.transforms])
-    np.testing.assert_array_equal(calibrate_arrays(plan, z, stack), together)
+    stack = [sample.transformed(t) for t in plan.transforms]
+    np.testing.assert_array_equal(answer(plan, z, stack, kept=True)[0], together)
 
 
 def test_originals_and_views_of_different_precision():
     z, views, _ = lossy_views(200, 10)
     narrow, wide = as_views(z, views), as_views(z.astype(np.float64), views)
     plan = Plan((Step("zoom:0.1", (0.9, 0.8, 1.1, 0.7)), Step("zoom:0.3", (0.8, 0.9, 1.2, 0.9))))
-    np.testing.assert_array_equal(calibrated_scales(plan, narrow), calibrated_scales(plan, wide))
+    one, other = (
+        compiled_scales(plan.program, 1.0, 1.0, Rule(), some.logits, [some.transformed(t) for t in plan.transforms])
+        for some in (narrow, wide)
+    )
+    np.testing.assert_array_equal(one, other)

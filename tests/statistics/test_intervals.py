@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from recal.calibrators import TemperatureScaling
-from recal.engine.reference import MARGIN, keep_answers
 from recal.engine.same_rows import kept_hashes, seen_among
+from recal.maps.guard import MARGIN, keep_answers
 from recal.metrics import evaluate
 from recal.metrics.calibration_error import equal_mass_edges, table_of
 from recal.metrics.intervals import (
@@ -118,7 +118,7 @@ def test_a_sample_of_weight_zero_does_not_count():
 
 
 def test_the_guard_lifts_the_answer_by_a_millionth():
-    kept = keep_answers(np.array([[0.6, 0.4, 0.0]]), np.array([1]))[0]
+    kept = keep_answers(np.array([[0.6, 0.4, 0.0]]), np.array([[1]]))[0]
     assert 0 < kept[1] - kept[0] < 1e-5
     assert 1e-7 < MARGIN < 1e-5
     assert kept.sum() == pytest.approx(1.0)

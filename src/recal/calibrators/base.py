@@ -14,8 +14,7 @@ class MyMethod(Calibrator):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Protocol, Self, cast
 
 import numpy as np
@@ -26,7 +25,6 @@ from recal.calibrators.group_offsets import fit_group_offsets
 from recal.calibrators.sample_checks import refuse_codes, warn_of_copies, warn_of_suspicions
 from recal.checks import (
     ASIDES,
-    Floats,
     Labels,
     check_classes,
     check_form,
@@ -40,7 +38,7 @@ from recal.engine.same_rows import kept_hashes, row_hashes, sampled_rows, seen_a
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Array, Map, is_array, namespace, wide
 from recal.maps.group_offsets import GroupOffsets
-from recal.maps.guard import answer
+from recal.maps.guard import answer, answer_views, by_need
 from recal.maps.plan import Answers
 from recal.schema import Instance, check_parameters
 from recal.transforms import Transform
@@ -51,10 +49,6 @@ from recal.views import Views
 State = dict[str, Any]
 
 
-# How many values, and rows, are answered for at a time: enough that Python's part in it does not show.
-_PART_VALUES, _PART_ROWS = 131_072, 256
-# The same for views on disk, where each read has a cost.
-_DISK_VALUES, _DISK_ROWS = 4_000_000, 8_000
 _COLLECT = Remedy("Use `collect` with a pool", typed="Make them with recal collect --pool")
 
 _NO_HASHES = np.empty(0, np.uint64)
@@ -224,7 +218,7 @@ class Calibrator(Estimator, ABC):
             self.classes_ = columns
             self.n_fitted_ = n_fitted
             self.row_hashes_ = kept_hashes(views.logits)
-            self.prob_hashes_ = np.sort(row_hashes(self._answer_in_parts(views[sampled_rows(views.logits)])[0]))
+            self.prob_hashes_ = np.sort(row_hashes(self._answer_views(views[sampled_rows(views.logits)])[0]))
             # Made for what the calibrator answered before.
             for attached in ("decision_", "sets_", "profile_", "preprocessing_", "group_offsets_"):
                 if hasattr(self, attached):
@@ -232,7 +226,7 @@ class Calibrator(Estimator, ABC):
             if views.preprocessing is not None:
                 self.preprocessing_ = views.preprocessing
             if groups is not None:
-                probs, confidence = self._answer_in_parts(views)
+                probs, confidence = self._answer_views(views)
                 counts = None if sample_weight is None else check_weights(sample_weight, views.n_samples)
                 correct = probs.argmax(axis=1) == labels
                 self.group_offsets_ = fit_group_offsets(confidence, correct, groups, counts, clusters=clusters)
@@ -289,7 +283,7 @@ class Calibrator(Estimator, ABC):
         # With a gate, confident samples need no views.
         if self.map_.transforms and not views.transforms and self.map_.needs_views(views.logits).any():
             views = as_views(X, needs_views=True, method=type(self).__name__)
-        return self._answer_in_parts(views)
+        return self._answer_views(views)
 
     def _answer_array(self, logits: Array) -> tuple[Array, Array]:
         """Answer for an array of another library than numpy."""
@@ -322,55 +316,15 @@ class Calibrator(Estimator, ABC):
         views = as_views(X, needs_views=False, method=type(self).__name__)
         return seen_among(views.logits, getattr(self, "row_hashes_", _NO_HASHES), getattr(self, "n_fitted_", 0))[1]
 
-    def _answer_in_parts(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Answer for a few rows at a time: intermediate arrays then stay in the cache, and what is on disk on disk."""
-        n, k = views.n_samples, views.n_classes
-        if not views.in_memory:
-            count = max(n * k // _DISK_VALUES, n // _DISK_ROWS)
-        else:
-            count = min(n * k // _PART_VALUES, n // _PART_ROWS) if self.map_.in_parts else 1
-        if count < 2:
-            return self._answer(views)
-        probs, confidence = np.empty((n, k)), np.empty(n)
-        for start, stop in pairwise(n * part // count for part in range(count + 1)):
-            probs[start:stop], confidence[start:stop] = self._answer(views[start:stop])
-        return probs, confidence
-
-    def _answer(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        fitted, kept = self.map_, self.keeps_accuracy
-        if not fitted.transforms:
-            return answer(fitted, views.logits, kept=kept)
-        probs, confidence = np.empty((views.n_samples, views.n_classes)), np.empty(views.n_samples)
-        for rows, logits, others in self._by_need(views):
-            probs[rows], confidence[rows] = answer(fitted, logits, others, kept=kept)
-        return probs, confidence
+    def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return answer_views(self.map_, views, kept=self.keeps_accuracy)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         """Return the map's own probabilities, before predictions are kept."""
         probs = np.empty((views.n_samples, views.n_classes))
-        for rows, logits, others in self._by_need(views):
+        for rows, logits, others in by_need(self.map_, views):
             probs[rows] = self.map_.probs(wide(logits), [wide(view) for view in others])
         return probs
-
-    def _by_need(self, views: Views) -> Iterator[tuple[Any, Floats, list[Floats]]]:
-        """Yield the rows that need no views, then the others: which they are, their logits and those of their views."""
-        needed = self.map_.needs_views(views.logits)
-        if needed.all() or not needed.any():
-            yield slice(None), views.logits, self._view_logits(views) if needed.any() else []
-            return
-        for rows in (np.flatnonzero(~needed), np.flatnonzero(needed)):
-            part = views[rows]
-            yield rows, part.logits, self._view_logits(part) if needed[rows[0]] else []
-
-    def _view_logits(self, views: Views) -> list[Floats]:
-        """Return the logits of the views that the map reads."""
-        missing = [str(transform) for transform in self.map_.transforms if not views.holds(transform)]
-        if missing:
-            raise InputError(
-                f"The plan needs logits of {', '.join(missing)}, which these views do not hold. "
-                "Collect them with pool=plan.transforms."
-            )
-        return [views.transformed(transform) for transform in self.map_.transforms]
 
     def predict(self, X: Views | ArrayLike) -> NDArray[Any]:
         """Return the most probable class of each sample."""

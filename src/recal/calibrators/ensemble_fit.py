@@ -29,9 +29,9 @@ from recal.calibrators.view_choice import (
 )
 from recal.checks import Floats, Labels
 from recal.engine.clusters import effective_count
-from recal.engine.reference import keep_answers
 from recal.errors import ConvergenceWarning, FewSamplesWarning
 from recal.maps.arrays import log_softmax
+from recal.maps.guard import keep_answers
 from recal.maps.plan import Answers, Blend, Plan
 from recal.progress import track
 from recal.transforms import Transform
@@ -344,7 +344,7 @@ def losses_of(probs: NDArray[np.floating], labels: Labels, answers: Labels | Non
     """Return each sample's negative log-likelihood, after the guard where answers are kept."""
     wide = probs.astype(np.float64)
     if answers is not None:
-        wide = keep_answers(wide, answers)
+        wide = keep_answers(wide, answers[:, None])
     return -np.log(np.maximum(wide[np.arange(len(labels)), labels], np.finfo(np.float64).tiny))
 
 

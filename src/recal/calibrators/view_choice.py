@@ -29,7 +29,7 @@ from recal.calibrators.solvers.folds import stratified_folds
 from recal.calibrators.solvers.stack import Stack, StackMap, Vector
 from recal.checks import Labels
 from recal.engine.clusters import cluster_sums, effective_count
-from recal.engine.reference import keep_answers
+from recal.maps.guard import keep_answers
 from recal.maps.plan import Answers
 from recal.progress import track
 
@@ -210,7 +210,7 @@ class GrowingStack:
         if not self.material.kept:
             return self.map.losses[where]
         labels = self.material.labels[where]
-        probs = keep_answers(self.map.probs[where].astype(np.float64), self.material.answers[where])
+        probs = keep_answers(self.map.probs[where].astype(np.float64), self.material.answers[where, None])
         picked = probs[np.arange(len(where)), labels]
         return -np.log(np.maximum(picked, np.finfo(np.float64).tiny))
 

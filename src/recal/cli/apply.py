@@ -124,7 +124,7 @@ def apply(
     from recal.collecting.predictions import Predictions, passes_of, profile_of
     from recal.errors import InputError
     from recal.files.probabilities import check_prob_name, write_prob_file
-    from recal.maps.replay import answers_of
+    from recal.maps.guard import answer_views
 
     in_parts = not out.suffix
     together = follow or class_mix is not None or bool(impossible)
@@ -147,10 +147,13 @@ def apply(
         check_views_held(calibrator, calibration, found, views)
         with working("Applying"):
             plain = isinstance(calibrator, Plan)
-            probs, sure = answers_of(calibrator, found) if plain else calibrator.predict_both(found)
+            if plain:
+                probs, confidence = answer_views(calibrator, found, kept=calibrator.keeps_answers)
+            else:
+                probs, confidence = calibrator.predict_both(found)
             passes = None if plain else passes_of(calibrator, found.logits)
             fitted = 0 if plain else calibrator.fitted_rows(found)
-            applied = Predictions(probs, found.labels, found.classes, passes, sure, fitted, logits=found.logits)
+            applied = Predictions(probs, found.labels, found.classes, passes, confidence, fitted, logits=found.logits)
             if profile is not None:
                 applied = judged(applied, profile, found.logits, follow, mix)
     elif isinstance(calibrator, Plan):

@@ -27,8 +27,7 @@ from recal.engine.grouping import Group, group
 from recal.errors import FewSamplesWarning, InputError, MissingExtraError
 from recal.files.saved import load, save
 from recal.maps.arrays import softmax
-from recal.maps.plan import Plan
-from recal.maps.replay import calibrated_probs
+from recal.maps.plan import Plan, calibrated_probs
 from recal.metrics import Evaluation, evaluate
 from recal.reporting import report
 from recal.reporting.chart import PALETTE, Axis, Boxes, Chart, Mark, Text

@@ -26,8 +26,6 @@ Vector = NDArray[np.float64]
 SCALE_RANGE = (1e-100, 1e100)
 # A probability of exactly 0 at the truth is an infinite loss, and nothing is certain: answers stay within these.
 ABOVE_ZERO, BELOW_ONE = 1e-300, 1.0 - 2.0**-53
-# How far, relatively, a rival stays below an answer that is kept: enough for float32 to tell them apart.
-MARGIN = 1e-6
 # Each step's view, (n_steps,), and its four betas, (n_steps, 4).
 Program = tuple[NDArray[np.intp], NDArray[np.float64]]
 
@@ -135,56 +133,3 @@ def comparable(rows: Matrix, at: Labels, rule: Rule) -> NDArray[np.floating]:
     others[every, at] = -np.inf
     rival = others.max(axis=1)
     return rows[every, at] - rival - np.log(np.exp(others - rival[:, None]).sum(axis=1))
-
-
-def keep_answers(probs: Matrix, answers: Labels) -> Matrix:
-    """Return the nearest probabilities in which each row's answer is the likeliest class: the guard.
-
-    Where rivals are likelier, the answer and the rivals above it share their probability equally: with the rivals'
-    probabilities in falling order, the level is the largest of the means over the answer and the first m rivals,
-    m = 0, 1, ...; rivals above the level come down to it and the answer takes what they lose. Other classes keep
-    theirs. Of all probabilities that keep the answer these have the least expected NLL, and the least expected Brier
-    score, if `probs` were the truth: averaging what violates an order is the optimum for every such score.
-
-    Examples
-    --------
-    >>> from recal.engine.reference import keep_answers
-    >>> keep_answers(np.array([[0.6, 0.1, 0.3]]), np.array([2])).round(3).tolist()
-    [[0.45, 0.1, 0.45]]
-    """
-    kept = np.array(probs, dtype=np.float64, order="C")
-    rows = np.arange(len(kept))
-    own = kept[rows, answers]
-    kept[rows, answers] = -1.0
-    doubted = np.flatnonzero(kept.max(axis=1) > own * (1.0 - MARGIN))
-    kept[rows, answers] = own
-    if not len(doubted):
-        return kept
-    rivals, columns, own = kept[doubted], answers[doubted], own[doubted]
-    place = np.arange(len(doubted))
-    rivals[place, columns] = 0.0
-    falling = -np.sort(-rivals, axis=1)
-    means = (own[:, None] + np.cumsum(falling, axis=1)) / np.arange(2, rivals.shape[1] + 2)
-    level = np.maximum(own, means.max(axis=1))
-    lowered = np.minimum(rivals, (level * (1.0 - MARGIN))[:, None])
-    lowered[place, columns] = own + (rivals - lowered).sum(axis=1)
-    kept[doubted] = lowered
-    return kept
-
-
-def lift_answers(probs: Matrix, answers: Labels) -> Matrix:
-    """Give each row's answer the largest probability, in place, where rounding gave it to another class or made a tie.
-
-    The two values are equal or differ by rounding, and change places; an answer that is still tied with an earlier
-    class is lifted by one unit in the last place.
-    """
-    best = probs.argmax(axis=1)
-    rows = np.flatnonzero(best != answers)
-    if not len(rows):
-        return probs
-    columns, rivals = answers[rows], best[rows]
-    probs[rows, columns], probs[rows, rivals] = probs[rows, rivals], probs[rows, columns]
-    tied = probs[rows].argmax(axis=1) != columns
-    rows, columns = rows[tied], columns[tied]
-    probs[rows, columns] = np.nextafter(probs[rows, columns], 1.0)
-    return probs

@@ -121,7 +121,7 @@ def probs_of_file(path: str | os.PathLike[str]) -> Probabilities:
     source = Path(path)
     if source.is_file() and "logits" not in names_in(source):
         return read_probs(source)
-    from recal.maps.replay import calibrated_probs  # compiled code, which probabilities do not need
+    from recal.maps.plan import calibrated_probs  # compiled code, which probabilities do not need
 
     views = read_views(source)
     return Probabilities(calibrated_probs(Plan(), views), views.labels, views.classes)

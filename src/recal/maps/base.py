@@ -103,7 +103,7 @@ class Map:
     def check_classes(self, n_classes: int) -> None:
         """Refuse logits of another number of classes."""
         if self.n_classes not in (None, n_classes):
-            raise InputError(f"The map was fitted on {self.n_classes} classes, got {n_classes}.")
+            raise InputError(f"The map was fitted on {self.n_classes} classes, got logits of {n_classes}.")
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):

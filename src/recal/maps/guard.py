@@ -1,4 +1,4 @@
-"""Predictions that never change: the guard, and probabilities strictly between 0 and 1.
+"""From a map to predictions: a few rows at a time, strictly between 0 and 1, and with the guard.
 
 A map may give another class than the model's prediction the largest probability. Where predictions are kept, the guard
 moves as little probability as it takes for the prediction to be the likeliest class again.
@@ -6,13 +6,66 @@ moves as little probability as it takes for the prediction to be the likeliest c
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
+from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.checks import Floats
+from recal.errors import InputError
 from recal.maps.arrays import BELOW_ONE, SMALLEST, at, is_at, top_column
 from recal.maps.base import Array, Map, Views, like, namespace, wide
+from recal.views import Views as ViewSet
+
+Rows = slice | NDArray[np.intp]
 
 # How far, relatively, a rival stays below a prediction that is kept: enough for float32 to tell them apart.
 MARGIN = 1e-6
+# How many values, and rows, are evaluated at a time: enough to make Python's overhead negligible.
+_PART_VALUES, _PART_ROWS = 131_072, 256
+# The same for views on disk, where each read has a cost.
+_DISK_VALUES, _DISK_ROWS = 4_000_000, 8_000
+
+
+def answer_views(fitted: Map, views: ViewSet, *, kept: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what `answer` does, a few rows at a time: intermediate arrays stay in the cache, stored views on disk."""
+    n, k = views.n_samples, views.n_classes
+    fitted.check_classes(k)
+    if not views.in_memory:
+        count = max(n * k // _DISK_VALUES, n // _DISK_ROWS)
+    else:
+        count = min(n * k // _PART_VALUES, n // _PART_ROWS) if fitted.in_parts else 1
+    if count < 2 and not fitted.transforms:
+        return answer(fitted, views.logits, kept=kept)
+    probs, confidence = np.empty((n, k)), np.empty(n)
+    for start, stop in pairwise(n * part // max(count, 1) for part in range(max(count, 1) + 1)):
+        part = views if count < 2 else views[start:stop]
+        for rows, logits, others in by_need(fitted, part):
+            probs[start:stop][rows], confidence[start:stop][rows] = answer(fitted, logits, others, kept=kept)
+    return probs, confidence
+
+
+def by_need(fitted: Map, views: ViewSet) -> Iterator[tuple[Rows, Floats, list[Floats]]]:
+    """Yield the rows that need no views, then the others: which they are, their logits and those of their views."""
+    needed = fitted.needs_views(views.logits)
+    if needed.all() or not needed.any():
+        yield slice(None), views.logits, _view_logits(fitted, views) if needed.any() else []
+        return
+    for rows in (np.flatnonzero(~needed), np.flatnonzero(needed)):
+        part = views[rows]
+        yield rows, part.logits, _view_logits(fitted, part) if needed[rows[0]] else []
+
+
+def _view_logits(fitted: Map, views: ViewSet) -> list[Floats]:
+    """Return the logits of the views that the map reads."""
+    missing = [str(transform) for transform in fitted.transforms if not views.holds(transform)]
+    if missing:
+        raise InputError(
+            f"The plan needs logits of {', '.join(missing)}, which these views do not hold. "
+            "Collect them with pool=plan.transforms."
+        )
+    return [views.transformed(transform) for transform in fitted.transforms]
 
 
 def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Array, Array]:

@@ -15,10 +15,13 @@ from recal.engine.reference import ConfidenceAt, Program, Rule, Ties
 from recal.errors import InputError, NotFittedError
 from recal.maps.arrays import soft_log_probs, softmax
 from recal.maps.base import Array, Map, Views, like, namespace, wide
-from recal.maps.steps import step_probs
+from recal.maps.guard import answer_views
+from recal.maps.scaling import scaled_answers
+from recal.maps.steps import compiled_scales, is_small, step_probs
 from recal.schema import LARGEST
 from recal.transforms import Transform, as_transform
 from recal.transforms.base import shown
+from recal.views import Views as ViewSet
 
 __all__ = ["NEUTRAL", "Answers", "Blend", "ConfidenceAt", "Plan", "Rule", "Step", "Ties", "plan_of"]
 Answers = Literal["kept", "free"]
@@ -57,7 +60,7 @@ class Blend:
         softmax(own x(original) + sum of weight x(view) + offsets),
 
     or, where its confidence softmax(start z) reaches `gate`, softmax(gated_own x(original) + gated_offsets), which
-    needs no view. With answers kept the model's own answer stays the likeliest (`recal.engine.reference`).
+    needs no view. With answers kept the model's own answer stays the likeliest (`recal.maps.guard`).
 
     Parameters
     ----------
@@ -267,12 +270,9 @@ class Plan(Map):
         return self.blended(z, views)
 
     def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
-        from recal.maps.replay import calibrate_arrays, is_small
-
-        if is_small(self, z):
+        if self.rule.floor is not None or is_small(self.program, z):
             return None
-        probs = calibrate_arrays(self, z, np.asarray(views))
-        return probs, probs.max(axis=1)
+        return scaled_answers(z, compiled_scales(self.program, self.start, self.finish, self.rule, z, views))
 
     def blended(self, z: Array, views: Views = (), mixed: Array | None = None) -> Array:
         """Return the probabilities of the blend; `mixed` is what an ensemble's mixture gives, where that is part of it.
@@ -368,6 +368,14 @@ def check_plan(plan: Any, n_classes: int) -> None:
         raise InputError(
             f"has offsets for {blend.n_classes} classes, and `classes_` names {n_classes}", argument="plan_"
         )
+
+
+def calibrated_probs(plan: Plan, views: ViewSet) -> np.ndarray:
+    """Return the probabilities that the plan gives, (n_samples, n_classes); a row does not depend on the others.
+
+    `Plan()` gives the model's own probabilities.
+    """
+    return answer_views(plan, views, kept=plan.keeps_answers)[0]
 
 
 def plan_of(source: Any) -> Plan:

@@ -7,11 +7,14 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.engine.compiled import SMALL
+from recal.checks import Floats as FloatArray
+from recal.engine import rows
+from recal.engine.compiled import SMALL, over_rows
+from recal.engine.scaled import as_rows
 from recal.errors import InputError
 from recal.maps.arrays import BELOW_ONE, is_large, linear, log_softmax, soft_log_probs, softmax
 from recal.maps.base import Array, Map, Views, like, namespace
-from recal.maps.compiled import scaled_answers
+from recal.maps.guard import lift_answers
 from recal.schema import LARGEST, SMALLEST, Floats, Number
 
 Vector = NDArray[np.float64]
@@ -21,6 +24,8 @@ Share = Annotated[float, Number(0.0, 1.0)]
 
 # A probability of exactly 0 at the truth is an infinite loss.
 ABOVE_ZERO = 1e-300
+# Up to this many classes, numpy takes longer to begin a row than to read it.
+_SHORT = 32
 # Features no larger than this can be squared and multiplied; a class that is ruled out may have a logit of -3e38.
 _LARGEST_FEATURE = 1e9
 
@@ -160,3 +165,16 @@ def scaled_softmax(z: Array, scales: Array | float) -> Array:
     weights = xp.where(drops < 0.0, xp.minimum(weights, like(z, BELOW_ONE)), weights)
     probs = weights / xp.sum(weights, axis=1, keepdims=True)
     return xp.minimum(xp.maximum(probs, like(z, ABOVE_ZERO)), like(z, BELOW_ONE))
+
+
+def scaled_answers(logits: FloatArray, scales: Vector) -> tuple[Vector, Vector]:
+    """Return softmax(s z) by compiled loops, each row with its scale, and its value at the row's largest logit."""
+    logits, probs = as_rows(logits), np.empty(logits.shape)
+    short = logits.shape[1] <= _SHORT
+    columns = np.empty(len(logits), np.intp) if short else logits.argmax(axis=1)
+    confidences, close = np.empty(len(logits)), np.empty(len(logits), np.bool_)
+    over_rows(rows.softmax, logits, columns, short, scales, probs, confidences, close)
+    if close.any():
+        probs[close] = lifted = lift_answers(probs[close], columns[close][:, None])
+        confidences[close] = lifted.max(axis=1)
+    return probs, confidences

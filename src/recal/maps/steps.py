@@ -1,4 +1,8 @@
-"""ReCal's steps on arrays of any library: numpy goes through `recal.engine`, others through the same arithmetic here.
+"""ReCal's steps on arrays of any library.
+
+Small numpy arrays are replayed by `recal.engine.reference`, and large ones by compiled loops, which leave ties to the
+reference. Arrays of other libraries go through the same arithmetic here, written against the array API; in numpy it
+would take ten times as long as the reference.
 
 Arithmetic is float64. Only the rule for ties compares float32 confidences, and the last bit of a float32 sum depends on
 its order. numpy halves a row until a block has at most 128 values, adds each block in eight lanes, the lanes in pairs,
@@ -11,16 +15,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.engine.reference import SCALE_RANGE, Program, Rule, replayed
+from recal.checks import Floats
+from recal.engine import recal_steps
+from recal.engine.compiled import SMALL, over_rows
+from recal.engine.reference import SCALE_RANGE, Program, Rows, Rule, groups, replayed
+from recal.engine.scaled import LOWEST, NUMBERS, REACH, SCALE, TOP, Vector, as_rows
 from recal.maps.arrays import repeated, take_along
 from recal.maps.base import Array, Views, indices, like, namespace
 from recal.maps.scaling import scaled_softmax
 
+# How many rows compiled loops work on at a time: a dozen numbers of each row and of its views stay in the cache. Not a
+# power of 2, because its multiples would share places in a cache.
+_ROWS = 8_000
+# A step costs numpy some ten passes over its rows: beyond this many values times steps, compiled loops are used.
+_SMALL_STEPS = 4_000_000
+# Up to this many classes, a row's exponentials cost less than its series.
+_SHORT_STEPS = 64
+# As many values are as much work as a row's step, for deciding whether a second thread is worth it.
+_STEP_WORK = 32
 BLOCK, LANES = 128, 8
 # Eight lanes are added in pairs, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). In this order each level adds two halves.
 _PAIRED = [0, 4, 2, 6, 1, 5, 3, 7]
@@ -216,3 +233,96 @@ def _layout(n_classes: int) -> NDArray[np.int64]:
         return np.arange(n_classes)
     rows = lanes(n_classes)[:, :, _PAIRED].transpose(1, 2, 0)  # (rows, lanes, blocks)
     return np.concatenate([rows.reshape(-1), np.arange(n_classes - n_classes % LANES, n_classes)])
+
+
+def compiled_scales(program: Program, start: float, finish: float, rule: Rule, z: Floats, views: Views) -> Vector:
+    """Return each sample's scale after all steps of a rule without a floor, (n_samples,), by compiled loops."""
+    scales = np.full(len(z), min(max(start, SCALE_RANGE[0]), SCALE_RANGE[1]))
+    for begin in range(0, len(z) if len(program[0]) else 0, _ROWS):
+        part = slice(begin, begin + _ROWS)
+        _replay(program, rule, z[part], [view[part] for view in views], scales[part])
+    return np.clip(scales * finish, *SCALE_RANGE)
+
+
+def _replay(program: Program, rule: Rule, z: Floats, views: Views, scales: Vector) -> None:
+    """Replace the scales before all steps by those after them."""
+    kind = _ShortRows if z.shape[1] <= _SHORT_STEPS else _LongRows
+    original, others = kind(z, scales), [kind(view, scales) for view in views]
+    own_answer = rule.confidence_at == "own"
+    gaps = [view.drop_at(view.columns if own_answer else original.columns) for view in others]
+    tied = np.empty(len(z), dtype=np.bool_)
+    for number, betas in zip(*program):
+        view = others[number]
+        original.step(view, gaps[number], betas, rule.ties == "exact", tied)
+        rows = np.flatnonzero(tied)
+        if len(rows):
+            factors = betas[groups(original.as_rows(rows), view.as_rows(rows), rule)]
+            original.rescale(rows, factors)
+            view.rescale(rows, factors)
+    scales[:] = original.scales
+
+
+def is_small(program: Program, z: Floats) -> bool:
+    """Whether numpy alone replays the steps sooner than a compiler is loaded."""
+    return z.size < SMALL and z.size * len(program[0]) < _SMALL_STEPS
+
+
+class _Replayed:
+    """Rows that `engine.recal_steps` rescales: unchanged logits, the column of each row's largest, and its scale."""
+
+    scales: Vector
+    columns: NDArray[np.intp]
+
+    def __init__(self, logits: Floats) -> None:
+        self.logits = as_rows(logits)
+
+    def drop_at(self, columns: NDArray[np.intp]) -> Vector:
+        """Return how far the logit at each row's column lies below the row's largest."""
+        every = np.arange(len(columns))
+        return self.logits[every, columns].astype(np.float64) - self.logits[every, self.columns]
+
+    def as_rows(self, rows: NDArray[np.intp]) -> Rows:
+        """Return some rows as the reference holds them."""
+        state = Rows(self.logits[rows])
+        state.scales = self.scales[rows]
+        return state
+
+    def rescale(self, rows: NDArray[np.intp], factors: Vector) -> None:
+        self.scales[rows] = np.clip(self.scales[rows] * factors, *SCALE_RANGE)
+
+
+class _LongRows(_Replayed):
+    """Rows that are seldom read: of each the kernel knows a"""
+
+    def __init__(self, logits: Floats, scales: Vector) -> None:
+        super().__init__(logits)
+        self.columns = self.logits.argmax(axis=1)
+        self.numbers = np.zeros((NUMBERS, len(logits)))
+        self.numbers[REACH] = np.inf  # nothing is known
+        self.numbers[SCALE] = scales
+        self.numbers[TOP] = self.logits[np.arange(len(logits)), self.columns]
+        self.numbers[LOWEST] = self.logits.min(axis=1) - self.numbers[TOP]
+        self.scales = self.numbers[SCALE]
+
+    def step(self, view: Self, gaps: Vector, betas: Vector, exact: bool, tied: NDArray[np.bool_]) -> None:
+        over_rows(
+            recal_steps.step, self.logits, view.logits, self.columns, view.columns, self.numbers, view.numbers, gaps,
+            betas, exact, tied, size=_STEP_WORK * len(tied),
+        )  # fmt: skip
+
+
+class _ShortRows(_Replayed):
+    """Rows that are read at every step, their classes one after the other."""
+
+    def __init__(self, logits: Floats, scales: Vector) -> None:
+        super().__init__(logits)
+        self.columns = np.empty(len(logits), np.intp)
+        self.drops = np.empty(logits.shape[::-1], self.logits.dtype)
+        self.scales = scales.copy()
+        over_rows(recal_steps.transpose, self.logits, self.columns, self.drops)
+
+    def step(self, view: Self, gaps: Vector, betas: Vector, exact: bool, tied: NDArray[np.bool_]) -> None:
+        over_rows(
+            recal_steps.short_step, tied, self.drops, view.drops, self.columns == view.columns, self.scales,
+            view.scales, gaps, betas, exact, size=2 * self.drops.size,
+        )  # fmt: skip

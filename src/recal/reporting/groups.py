@@ -14,8 +14,7 @@ from recal.calibrators.temperature import TemperatureScaling
 from recal.engine.grouping import Group, group
 from recal.errors import InputError
 from recal.maps.arrays import softmax
-from recal.maps.plan import ConfidenceAt, Plan, Ties
-from recal.maps.replay import calibrated_probs
+from recal.maps.plan import ConfidenceAt, Plan, Ties, calibrated_probs
 from recal.metrics import bin_table, evaluate
 from recal.views import Views
 

@@ -42,8 +42,7 @@ from recal.errors import DependentRowsWarning, InputError, Remedy
 from recal.files.atomic import replacing
 from recal.files.saved import save
 from recal.files.urls import is_url
-from recal.maps.plan import Plan
-from recal.maps.replay import calibrated_probs
+from recal.maps.plan import Plan, calibrated_probs
 from recal.metrics import evaluate
 from recal.reporting import report
 from recal.reporting.verdict import RISKS, answer_change

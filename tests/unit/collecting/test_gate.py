@@ -10,7 +10,7 @@ import pytest
 from recal import Blend, CalibratedClassifier, Plan, Views, ViewStacking
 from recal.collecting.predictions import apply
 from recal.errors import InputError
-from recal.maps.replay import calibrated_probs
+from recal.maps.plan import calibrated_probs
 from recal.transforms import Named
 
 PLAN = Plan(start=0.6, blend=Blend(0.6, (("zoom:0.5", 0.5), ("flip", 0.4)), (), 1e-4, gate=0.9, gated_own=1.2))

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from recal import Blend, Plan, Views
-from recal.engine.reference import keep_answers
 from recal.errors import InputError
 from recal.maps.arrays import soft_log_probs
-from recal.maps.replay import calibrate_arrays, calibrated_probs, calibrated_scales
+from recal.maps.guard import answer, keep_answers
+from recal.maps.plan import calibrated_probs
 
 
 def problem(seed=0, n=60, n_classes=4, gate=0.9, answers="kept", dtype=np.float32):
@@ -54,7 +54,7 @@ def test_agrees_with_the_formula(n_classes, gate, dtype):
     expected = np.array([by_the_formula(plan, views, row) for row in range(len(views))])
     np.testing.assert_allclose(calibrated_probs(plan, views), expected, rtol=0, atol=1e-12)
     kept = dataclasses.replace(plan, blend=dataclasses.replace(plan.blend, answers="kept"))
-    expected = keep_answers(expected, views.logits.argmax(1))
+    expected = keep_answers(expected, views.logits.argmax(1)[:, None])
     np.testing.assert_allclose(calibrated_probs(kept, views), expected, rtol=0, atol=1e-12)
 
 
@@ -91,15 +91,16 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(monkeypatch):
     whole = calibrated_probs(plan, views)
     for row in range(0, 150, 13):
         np.testing.assert_array_equal(calibrated_probs(plan, views[row])[0], whole[row])
-    monkeypatch.setattr("recal.maps.replay._BLOCK", 57 * 7)
+    monkeypatch.setattr("recal.maps.guard._PART_VALUES", 57 * 7)
+    monkeypatch.setattr("recal.maps.guard._PART_ROWS", 7)
     np.testing.assert_array_equal(calibrated_probs(plan, views), whole)
 
 
 def test_plain_arrays_give_the_same():
     plan, views = problem(n=50)
-    transformed = np.stack([views.transformed(t) for t in plan.transforms])
-    for function in (calibrate_arrays,):
-        np.testing.assert_array_equal(function(plan, views.logits, transformed), calibrated_probs(plan, views))
+    transformed = [views.transformed(t) for t in plan.transforms]
+    probs = answer(plan, views.logits, transformed, kept=plan.keeps_answers)[0]
+    np.testing.assert_array_equal(probs, calibrated_probs(plan, views))
 
 
 def test_a_blend_without_views_needs_none():
@@ -111,13 +112,10 @@ def test_a_blend_without_views_needs_none():
     np.testing.assert_allclose(calibrated_probs(plan, Views(views.logits)), expected, atol=1e-12)
 
 
-def test_offsets_for_other_classes_and_scales_of_a_blend_are_refused():
-    plan, views = problem(n_classes=4)
+def test_offsets_for_other_classes_are_refused():
+    plan, _ = problem(n_classes=4)
     with pytest.raises(InputError, match="fitted on 4 classes, got logits of 5"):
         calibrated_probs(plan, problem(n_classes=5)[1])
-    for function in (calibrated_scales,):
-        with pytest.raises(InputError, match="does not scale logits"):
-            function(plan, views)
 
 
 def test_saturated_logits_stay_strictly_inside():

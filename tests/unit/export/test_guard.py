@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from recal.engine.reference import MARGIN, keep_answers
+from recal.maps.guard import MARGIN, keep_answers
 
 
 def rows(seed: int, n: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -17,7 +17,7 @@ def rows(seed: int, n: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("n_classes", [2, 3, 10, 200])
 def test_the_answer_is_the_likeliest_and_rows_still_sum_to_one(n_classes):
     probs, answers = rows(0, 500, n_classes)
-    kept = keep_answers(probs, answers)
+    kept = keep_answers(probs, answers[:, None])
     assert (kept.argmax(1) == answers).all()
     assert (kept.astype(np.float32).argmax(1) == answers).all(), "float32 must still tell the answer from its rivals"
     np.testing.assert_allclose(kept.sum(1), 1.0, rtol=0, atol=1e-12)
@@ -26,17 +26,17 @@ def test_the_answer_is_the_likeliest_and_rows_still_sum_to_one(n_classes):
 
 def test_rows_that_need_nothing_keep_their_bits():
     probs, _ = rows(1, 200, 5)
-    np.testing.assert_array_equal(keep_answers(probs, probs.argmax(1)), probs)
+    np.testing.assert_array_equal(keep_answers(probs, probs.argmax(1)[:, None]), probs)
 
 
 def test_ties_go_to_the_answer():
-    kept = keep_answers(np.full((3, 3), 1 / 3), np.array([0, 1, 2]))
+    kept = keep_answers(np.full((3, 3), 1 / 3), np.array([[0], [1], [2]]))
     assert kept.argmax(1).tolist() == [0, 1, 2]
     np.testing.assert_allclose(kept, 1 / 3, atol=3 * MARGIN)
 
 
 def test_an_answer_of_probability_zero_shares_with_its_rival():
-    np.testing.assert_allclose(keep_answers(np.array([[1.0, 0.0, 0.0]]), np.array([1])), [[0.5, 0.5, 0.0]], atol=1e-6)
+    np.testing.assert_allclose(keep_answers(np.array([[1.0, 0.0, 0.0]]), np.array([[1]])), [[0.5, 0.5, 0.0]], atol=1e-6)
 
 
 @pytest.mark.parametrize("score", ["nll", "brier"])
@@ -45,7 +45,7 @@ def test_no_other_probabilities_that_keep_the_answer_have_a_smaller_expected_sco
     probs = np.maximum(probs, 0.02)
     probs /= probs.sum(1, keepdims=True)
 
-    for belief, answer, kept in zip(probs, answers, keep_answers(probs, answers)):
+    for belief, answer, kept in zip(probs, answers, keep_answers(probs, answers[:, None])):
 
         def expected(q, belief=belief):
             return -belief @ np.log(np.maximum(q, 1e-12)) if score == "nll" else np.sum((q - belief) ** 2)
@@ -61,6 +61,6 @@ def test_no_other_probabilities_that_keep_the_answer_have_a_smaller_expected_sco
 
 def test_a_row_alone_gets_what_it_gets_in_a_batch():
     probs, answers = rows(3, 300, 77)
-    kept = keep_answers(probs, answers)
+    kept = keep_answers(probs, answers[:, None])
     for row in range(0, 300, 37):
-        np.testing.assert_array_equal(keep_answers(probs[row : row + 1], answers[row : row + 1])[0], kept[row])
+        np.testing.assert_array_equal(keep_answers(probs[row : row + 1], answers[row : row + 1, None])[0], kept[row])

@@ -16,7 +16,7 @@ from recal import Blend, Plan, Step, Views, collect, save
 from recal.collecting import OnnxModel
 from recal.errors import FileError, InputError
 from recal.export import export_onnx
-from recal.maps.replay import answers_of
+from recal.maps.guard import answer_views
 from tests.unit.export import onnx_zoo as zoo
 
 VIEWS = (("flip", 0.4), ("zoom:0.7", 0.5))
@@ -49,7 +49,7 @@ def agree(path: Path, model: OnnxModel, plan: Plan, batch: np.ndarray) -> None:
     near = 2e-3 if model.dtype is np.float16 else 1e-5
     logits = model.answer(batch).astype(np.float32)
     views = Views(logits, {t: model.answer(t(batch)).astype(np.float32) for t in plan.transforms})
-    probs, confidence = answers_of(plan, views)
+    probs, confidence = answer_views(plan, views, kept=plan.keeps_answers)
     found = outputs_of(path, batch)
     np.testing.assert_allclose(found["probs"], probs, rtol=0, atol=near)
     np.testing.assert_allclose(found["confidence"], confidence, rtol=0, atol=near)
@@ -89,7 +89,7 @@ def test_the_scores_of_a_quantised_model_tie_as_in_python(tmp_path: Path) -> Non
     views = Views(logits, {t: model.answer(t(batch)) for t in plan.transforms})
     assert any((views.transformed(t).max(1) == logits.max(1)).any() for t in plan.transforms)
     found = outputs_of(export_onnx(path, path=tmp_path / "out.onnx", plan=plan), batch)
-    np.testing.assert_allclose(found["probs"], answers_of(plan, views)[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found["probs"], answer_views(plan, views, kept=plan.keeps_answers)[0], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("zipmap", [True, False])

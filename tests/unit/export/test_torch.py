@@ -12,7 +12,7 @@ import torch
 from recal import Blend, CalibratedModule, Plan, ReCal, Step, TemperatureScaling, Views
 from recal.errors import InputError, NotFittedError
 from recal.export.torch_module import CalibrationLayer
-from recal.maps.replay import calibrated_probs
+from recal.maps.plan import calibrated_probs
 from recal.transforms import Named
 
 PLAN = Plan(
