@@ -52,7 +52,7 @@ class Number(Kind):
         self.low, self.high, self.whole, self.ends, self.hint = low, high, whole, ends, hint
         kind = "a whole number" if whole else "a finite number"
         if high < math.inf:
-            self.rule = f"{kind} in {ends[0]}{low:g}, {high:g}{ends[1]}"
+            self.rule = f"{'a whole' if whole else 'a'} number in {ends[0]}{low:g}, {high:g}{ends[1]}"
         elif low == -math.inf:
             self.rule = kind
         elif ends[0] == "(":

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recal.errors import InputError
+from recal.schema import Choice, field_kinds
 from recal.transforms import TRANSFORMS, BuiltIn, Transform, as_transform, pool
 
 FLOATS = ["float16", "float32", "float64"]
@@ -84,9 +85,9 @@ def cases(draw: st.DrawFn, cls: type[BuiltIn]) -> tuple[Any, np.ndarray]:
     steps = round((high - low) / cls.step)
     strength = low + draw(st.integers(0, steps)) * cls.step
     extra = {}
-    for option, values in cls.choices.items():
-        if option != "layout":
-            extra[option] = draw(st.sampled_from(values))
+    for option, kind in field_kinds(cls).items():
+        if isinstance(kind, Choice) and option != "layout":
+            extra[option] = draw(st.sampled_from(kind.options))
     shape = draw(shapes(cls.modality))
     dtype = draw(st.sampled_from(dtypes(cls)))
     values = inputs(cls.modality, shape, dtype, draw(st.integers(0, 999)))

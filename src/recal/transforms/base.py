@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from recal.errors import InputError
+from recal.schema import Kind, ListOf, Number, Sizes, field_kinds
 
 
 @runtime_checkable
@@ -82,8 +83,6 @@ class BuiltIn(ABC):
     positive: ClassVar[bool] = False
     step: ClassVar[float] = 0.01
     """The grid from which pools draw. A step of 1 means whole numbers only."""
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {}
-    """The values that an option may take, for options that are words."""
     traceable: ClassVar[bool] = True
     """Whether it consists of tensor operations, so that it runs on any device and can be exported."""
 
@@ -121,52 +120,46 @@ class BuiltIn(ABC):
         return ":".join([self.kind, *strength, *options])
 
     def __post_init__(self) -> None:
-        if self.has_strength:
-            first = fields(self)[0].name  # type: ignore[arg-type]
-            object.__setattr__(self, first, self._check_strength(first, getattr(self, first)))
-        for option, default in self.options().items():
-            value = _check_option(self.kind, option, getattr(self, option), default)
-            allowed = self.choices.get(option)
-            if allowed is not None and value not in allowed:
-                raise InputError(f"{self.kind}'s `{option}` must be one of {', '.join(allowed)}, got {value!r}.")
-            object.__setattr__(self, option, value)
+        family: Any = type(self)
+        kinds = field_kinds(family)
+        for place, own in enumerate(fields(self)):  # type: ignore[arg-type]
+            is_strength, value = place < self.has_strength, getattr(self, own.name)
+            kind = self._strength_kind() if is_strength else kinds[own.name]
+            try:
+                number = kind.read(_as_whole(value, kind), {})
+            except ValueError:
+                hint = f"; {self.identity:g} changes nothing" if is_strength else ""
+                raise InputError(f"{self.kind}'s {own.name} must be {kind.rule}, got {value!r}{hint}.") from None
+            # Round as the spec does, so that transformations with equal specs are equal.
+            object.__setattr__(self, own.name, _rounded(float(number) if is_strength else number, kind))
 
-    def _check_strength(self, name: str, value: Any) -> float:
-        low, high = self.domain
-        bounds = f"{'(' if self.positive else '['}{low:g}, {high:g}]"
-        rule = f"{self.kind}'s {name} must be a {'whole ' if self.step == 1 else ''}number in {bounds}"
-        hint = f"{self.identity:g} changes nothing."
-        try:
-            number = math.nan if isinstance(value, bool | str) else float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        inside = low <= number <= high and not (self.positive and number == low)
-        if not inside or (self.step == 1 and number != round(number)):
-            raise InputError(f"{rule}, got {value!r}; {hint}")
-        return tidy(number)
+    @classmethod
+    def _strength_kind(cls) -> Kind:
+        low, high = cls.domain
+        return Number(low, high, ends="(]" if cls.positive else "[]", whole=cls.step == 1)
 
 
-def _check_option(kind: str, name: str, value: Any, default: Any) -> Any:
-    """Return the option in the type of its default, so that equal specs and equal values are the same thing."""
-    try:
-        if isinstance(default, tuple):
-            numbers = tuple(float(format(float(v), ".9g")) + 0.0 for v in value)
-            if all(map(math.isfinite, numbers)):
-                return numbers
-        elif isinstance(default, float) and not isinstance(value, bool):
-            number = tidy(value)
-            if math.isfinite(number):
-                return number
-        elif isinstance(default, int) and not isinstance(value, bool) and value == int(value):
-            return int(value)
-        elif isinstance(default, str) and isinstance(value, str) and value and not set(value) & set("+,:=;\n"):
-            return value
-    except (TypeError, ValueError, OverflowError):
-        pass
-    wanted = {tuple: "finite numbers", float: "a finite number", int: "a whole number"}.get(
-        type(default), "a word without any of + , : = ;"
-    )
-    raise InputError(f"{kind}'s option `{name}` must be {wanted}, got {value!r}.")
+def _as_whole(value: Any, kind: Kind) -> Any:
+    """Return 3 for 3.0 if the kind takes whole numbers only: specs are read as floats."""
+    whole = isinstance(kind, Number) and kind.whole and isinstance(value, float) and value.is_integer()
+    return int(value) if whole else value
+
+
+def _rounded(value: Any, kind: Kind) -> Any:
+    if isinstance(kind, ListOf):
+        return tuple(float(format(number, ".9g")) + 0.0 for number in value)
+    return tidy(value) if isinstance(value, float) else value
+
+
+class Word(Kind):
+    """Text that can stand in a spec."""
+
+    rule = "a word without any of + , : = ;"
+
+    def read(self, value: Any, sizes: Sizes) -> str:
+        if not isinstance(value, str) or not value or set(value) & set("+,:=;\n"):
+            raise ValueError
+        return value
 
 
 def _format_option(value: Any) -> str:

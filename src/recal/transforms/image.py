@@ -23,8 +23,8 @@ from recal.transforms.arrays import Array
 from recal.transforms.base import BuiltIn
 from recal.transforms.randomness import content_keys, uniforms, uniforms_at
 from recal.transforms.resampling import (
-    LAYOUTS,
     Bands,
+    Layout,
     as_planes,
     blurred,
     from_planes,
@@ -43,9 +43,8 @@ class ImageTransform(BuiltIn):
 
     __slots__ = ()
 
-    layout: str
+    layout: Layout
     modality: ClassVar[str] = "image"
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {"layout": LAYOUTS}
 
     def __call__(self, images: Array, /) -> Array:
         return arrays.apply(self._images, images, traceable=self.traceable)
@@ -131,7 +130,7 @@ class ZoomOut(Resampled):
     positive: ClassVar[bool] = True
 
     scale: float
-    layout: str = "auto"
+    layout: Layout = "auto"
 
     def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
         return zoomed(height, self.scale), zoomed(width, self.scale)
@@ -154,7 +153,7 @@ class Brightness(Pointwise):
 
     factor: float
     white: float = 1.0
-    layout: str = "auto"
+    layout: Layout = "auto"
 
     def full_scale(self, dtype: str) -> float | None:
         return self.white if self.factor > 1 and "float" in dtype else None
@@ -191,7 +190,7 @@ class Contrast(Pointwise):
     positive: ClassVar[bool] = True
 
     factor: float
-    layout: str = "auto"
+    layout: Layout = "auto"
 
     def _values(self, x: Array, dtype: str) -> Array:
         return self._drawn(x, x.mean(-1)[:, None])
@@ -218,7 +217,7 @@ class Blur(Resampled):
     domain: ClassVar[tuple[float, float]] = (0.0, 100.0)
 
     sigma: float
-    layout: str = "auto"
+    layout: Layout = "auto"
 
     def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
         return blurred(height, self.sigma), blurred(width, self.sigma)
@@ -236,7 +235,7 @@ class Pixelate(Resampled):
     positive: ClassVar[bool] = True
 
     scale: float
-    layout: str = "auto"
+    layout: Layout = "auto"
 
     def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
         return in_blocks(height, self.scale), in_blocks(width, self.scale)
@@ -294,7 +293,7 @@ class Jpeg(ImageTransform):
 
     quality: float
     white: float = 1.0
-    layout: str = "auto"
+    layout: Layout = "auto"
 
     def _transformed(self, images: NDArray[Any], layout: str) -> NDArray[Any]:
         dtype = arrays.dtype_name(images)
@@ -361,7 +360,7 @@ class RandomPixels(ImageTransform):
     share: float
     seed: int = 0
     white: float = 1.0
-    layout: str = "auto"
+    layout: Layout = "auto"
 
     def _transformed(self, images: NDArray[Any], layout: str) -> NDArray[Any]:
         white = check_white(images, arrays.dtype_name(images), self.white, self.kind)

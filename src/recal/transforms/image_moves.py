@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
 from recal.transforms.image import ImageTransform, Resampled
-from recal.transforms.resampling import LAYOUTS, Bands, window
+from recal.transforms.resampling import Bands, Layout, window
 
 
 class PixelMove(ImageTransform):
@@ -56,7 +56,7 @@ class Flip(PixelMove):
     strengths: ClassVar[tuple[float, float]] = (1.0, 1.0)
     domain: ClassVar[tuple[float, float]] = (1.0, 1.0)
 
-    layout: str = "auto"
+    layout: Layout = "auto"
 
     def _move(self, images: Array, height: int, width: int) -> Array:
         mirrored = arrays.namespace(images).flip(images, (width,))
@@ -95,16 +95,11 @@ class Shift(PixelMove):
     strengths: ClassVar[tuple[float, float]] = (1, 4)
     domain: ClassVar[tuple[float, float]] = (0, 10_000)
     step: ClassVar[float] = 1
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        "direction": ("down", "up", "left", "right"),
-        "fill": ("wrap", "edge", "black"),
-        "layout": LAYOUTS,
-    }
 
     pixels: float = 2
-    direction: str = "down"
-    fill: str = "wrap"
-    layout: str = "auto"
+    direction: Literal["down", "up", "left", "right"] = "down"
+    fill: Literal["wrap", "edge", "black"] = "wrap"
+    layout: Layout = "auto"
 
     def _move(self, images: Array, height: int, width: int) -> Array:
         axis = height if self.direction in ("down", "up") else width
@@ -138,14 +133,10 @@ class Crop(Resampled):
     strengths: ClassVar[tuple[float, float]] = (0.95, 0.7)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
     positive: ClassVar[bool] = True
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        "at": ("top-left", "top-right", "bottom-left", "bottom-right"),
-        "layout": LAYOUTS,
-    }
 
     share: float
-    at: str = "top-left"
-    layout: str = "auto"
+    at: Literal["top-left", "top-right", "bottom-left", "bottom-right"] = "top-left"
+    layout: Layout = "auto"
 
     def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
         vertical, horizontal = self.at.split("-")
@@ -173,7 +164,7 @@ class ZoomIn(Resampled):
     domain: ClassVar[tuple[float, float]] = (1.0, 10.0)
 
     factor: float
-    layout: str = "auto"
+    layout: Layout = "auto"
 
     def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
         return window(height, 1.0 / self.factor, 0.5), window(width, 1.0 / self.factor, 0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from recal.errors import InputError, Remedy
 from recal.transforms import arrays
 from recal.transforms.arrays import Array, contiguous
 
-LAYOUTS: tuple[str, ...] = ("auto", "NCHW", "NHWC", "NHW", "CHW", "HWC", "HW")
+Layout = Literal["auto", "NCHW", "NHWC", "NHW", "CHW", "HWC", "HW"]
 _CHANNELS = (1, 3, 4)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,11 +68,10 @@ class DropSamples(SeriesTransform):
     identity: ClassVar[float] = 0.0
     strengths: ClassVar[tuple[float, float]] = (0.05, 0.9)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {"fill": ("zero", "hold", "interpolate")}
     traceable: ClassVar[bool] = False
 
     share: float
-    fill: str = "interpolate"
+    fill: Literal["zero", "hold", "interpolate"] = "interpolate"
     seed: int = 0
     axis: int = -1
 
@@ -91,11 +90,10 @@ class DropFrames(SeriesTransform):
     identity: ClassVar[float] = 0.0
     strengths: ClassVar[tuple[float, float]] = (0.1, 0.9)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {"fill": ("hold", "zero", "interpolate")}
     traceable: ClassVar[bool] = False
 
     share: float
-    fill: str = "hold"
+    fill: Literal["hold", "zero", "interpolate"] = "hold"
     seed: int = 0
     axis: int = 1
 
@@ -114,10 +112,9 @@ class Coarse(SeriesTransform):
     strengths: ClassVar[tuple[float, float]] = (0.9, 0.05)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
     positive: ClassVar[bool] = True
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {"fill": ("interpolate", "hold")}
 
     rate: float
-    fill: str = "interpolate"
+    fill: Literal["interpolate", "hold"] = "interpolate"
     axis: int = -1
 
     def _series(self, x: Array, dtype: str) -> Array:
@@ -206,14 +203,10 @@ class TimeShift(SeriesTransform):
     identity: ClassVar[float] = 0.0
     strengths: ClassVar[tuple[float, float]] = (0.01, 0.2)
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        "direction": ("later", "earlier"),
-        "fill": ("wrap", "hold", "zero"),
-    }
 
     share: float
-    direction: str = "later"
-    fill: str = "wrap"
+    direction: Literal["later", "earlier"] = "later"
+    fill: Literal["wrap", "hold", "zero"] = "wrap"
     axis: int = -1
 
     def _series(self, x: Array, dtype: str) -> Array:

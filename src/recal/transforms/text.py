@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import InputError
 from recal.transforms import arrays
-from recal.transforms.base import BuiltIn
+from recal.transforms.base import BuiltIn, Word
 from recal.transforms.randomness import Keys, choose, content_keys, key_of
 
 
@@ -153,7 +153,7 @@ class MaskTokens(TokenTransform):
     seed: int = 0
     pad: int = 0
     special: tuple[float, ...] = ()
-    mask: str = "[MASK]"
+    mask: Annotated[str, Word()] = "[MASK]"
     mask_id: int = -1
 
     def _words(self, words: list[str], hit: NDArray[np.bool_]) -> list[str]:
@@ -191,11 +191,10 @@ class Cut(TokenTransform):
     assumes: ClassVar[str] = "the words at that end alone do not make the label"
     keeps_information: ClassVar[bool] = True
     strengths: ClassVar[tuple[float, float]] = (0.05, 0.3)
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {"side": ("end", "start")}
     seed: ClassVar[int] = 0  # type: ignore[misc]  # nothing is drawn
 
     share: float
-    side: str = "end"
+    side: Literal["end", "start"] = "end"
     pad: int = 0
     special: tuple[float, ...] = ()
 

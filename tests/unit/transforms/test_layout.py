@@ -45,5 +45,5 @@ def test_given_layout_must_fit_the_axes() -> None:
 
 
 def test_unknown_layout_is_refused_with_the_choices() -> None:
-    with pytest.raises(InputError, match=r"NCHW, NHWC.*got 'BCHW'"):
+    with pytest.raises(InputError, match=r"'NCHW', 'NHWC'.*got 'BCHW'"):
         ZoomOut(0.5, layout="BCHW")
