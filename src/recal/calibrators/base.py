@@ -170,7 +170,8 @@ class Calibrator(Estimator, ABC):
             `predict_confidence(X, groups)`, shrunk by cross-validation; probabilities and predictions do not change.
         clusters : array-like of shape (n_samples,), optional
             Names of rows that belong together, such as frames of one video or samples of one patient. Cross-validation
-            never divides a cluster, and its standard errors count clusters instead of rows.
+            never divides a cluster, and its standard errors count clusters instead of rows. By default those of the
+            views.
         """
         check_parameters(self)
         views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
@@ -198,6 +199,7 @@ class Calibrator(Estimator, ABC):
         with np.errstate(under="ignore"):
             warn_of_suspicions(views.logits, labels, columns)
             n_fitted = views.n_samples
+            clusters = views.clusters if clusters is None else clusters
             together = None if clusters is None else check_clusters(clusters, n_fitted)
             if together is None and (self.draws_folds or groups is not None):
                 warn_of_copies(views.logits, labels)

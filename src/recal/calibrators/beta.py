@@ -25,37 +25,34 @@ from recal.maps.plan import Answers
 from recal.schema import NotNegative
 from recal.views import Views
 
-# As a member of the ensemble, which calls `_fit_near`, curves are moved together with so many classes only: with fewer
-# the mixture is no better for it, with more it takes too long.
-_MOVED_IN_ENSEMBLE = range(21, 257)
-
 
 class BetaCalibration(Calibrator):
     """Give each class the map 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b >= 0, and divide by the sum.
 
-    The map fits scores that are Beta-distributed among the samples of a class and among the rest. It holds the identity
-    (a = b = 1, c = 0) and, with a = b, Platt's curve of the log-odds; else it bends differently near 0 and near 1.
-    As published, a and b come from a logistic regression on log p and -log(1 - p); one that turns out negative is set
-    to zero and the rest is fitted again, so that the map never falls. With more than two classes the classes' curves
-    then move together to where the normalised answers have the least NLL; a light penalty keeps them near.
+    The map is exact for scores that are Beta-distributed within a class and outside it. It includes the identity
+    (a = b = 1, c = 0) and, with a = b, Platt scaling of the log-odds; otherwise it bends differently near 0 and near 1.
+    As published, a and b come from a logistic regression on log p and -log(1 - p). A negative coefficient is set to
+    zero and the others are fitted again, so that the map never falls. With more than two classes, a last step moves
+    all curves together to the least NLL of the normalised probabilities; a light penalty keeps them near.
 
     Parameters
     ----------
     penalty : float
-        Fit to (N+ + s) / (N+ + 2s) and s / (N- + 2s) in place of 1 and 0. They keep the map moderate where a class
-        has few samples, and finite where it has none. 1, or True, is Platt's choice, 0, or False, hard targets; a
-        tenth is better than both on most real sets.
+        The strength s of smoothed targets: (N+ + s) / (N+ + 2s) and s / (N- + 2s) instead of 1 and 0. They keep the
+        map moderate if a class has few samples, and finite if it has none. 1 (or True) is Platt's choice, 0 (or False)
+        means hard targets; 0.1 is better than both on most real data sets.
     joint : bool
-        Whether the curves move together at the end. False is the publication's one class against the rest.
+        Whether the curves move together at the end. False is one class against the rest, as published.
     answers : {"free", "kept"}
-        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+        "kept": predictions never change. Where another class becomes the most probable one, a guard puts the model's
+        own prediction back on top at the least cost.
 
     Attributes
     ----------
     coefficients_ : ndarray of shape (3, n_classes)
         a, b and c of each class.
     limit_ : float
-        Log p and -log(1 - p) count up to this size: 36, or twice the median log-odds where that is more.
+        Log p and -log(1 - p) are clipped at this size: 36, or twice the median log-odds if that is larger.
 
     Examples
     --------
@@ -79,8 +76,6 @@ class BetaCalibration(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         self._fit_near(views, labels, 1.0, None)
-        if views.n_classes > 2 and views.n_classes not in _MOVED_IN_ENSEMBLE:
-            self._move_together(beta_features(class_scores(views.logits), self.limit_), labels)
 
     def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
         start = None if near is None else near.coefficients_
@@ -89,18 +84,15 @@ class BetaCalibration(Calibrator):
         limit = largest_score(scores)
         features = beta_features(scores, limit)
         high, low = targets(labels, views.n_classes, float(self.penalty))
-        if views.n_classes == 2:  # the second class's map is the first's, mirrored
+        if views.n_classes == 2:  # the curve of the second class mirrors that of the first
             start = start if start is None else start[:, :1]
             a, b, c = _increasing([feature[:, :1] for feature in features], labels, high[:1], low[:1], start)[:, 0]
             self.map_ = BetaCurves(np.array([[a, b], [b, a], [c, -c]]), limit)
             return
-        self.map_ = BetaCurves(_increasing(features, labels, high, low, start), limit)
-        if views.n_classes in _MOVED_IN_ENSEMBLE:
-            self._move_together(features, labels)
-
-    def _move_together(self, features: Sequence[NDArray[np.float64]], labels: Labels) -> None:
+        coefficients = _increasing(features, labels, high, low, start)
         if self.joint:
-            self.map_ = BetaCurves(fit_jointly(features, labels, self.coefficients_), self.limit_)
+            coefficients = fit_jointly(features, labels, coefficients)
+        self.map_ = BetaCurves(coefficients, limit)
 
 
 def _increasing(
@@ -110,21 +102,21 @@ def _increasing(
     low: NDArray[np.float64],
     start: NDArray[np.float64] | None,
 ) -> NDArray[np.float64]:
-    """Return the coefficients of logistic regressions of which the first two are not negative.
+    """Return the coefficients of logistic regressions whose first two are not negative.
 
-    Those of nearly the same samples, `start`, also tell which stay at zero.
+    `start` holds the coefficients of a fit to nearly the same samples; those that are zero there stay at zero.
     """
     free, tol = np.ones((3, len(high)), dtype=bool), TOL
     if start is not None:
         free[:2], tol = start[:2] > 0.0, NEAR_TOL
     coef = fit_logistic(features, labels, high, low, free, start, tol)
-    # Setting one to zero may turn the other negative: twice is enough for two.
+    # Setting one coefficient to zero may turn the other negative, so two rounds are enough.
     for _ in range(2):
         negative = (coef < 0.0) & free
         negative[-1] = False
         if not negative.any():
             break
-        # Where both are negative the more negative goes first.
+        # If both are negative, the more negative one goes first.
         both = negative[:2].all(axis=0)
         negative[0] &= ~both | (coef[0] <= coef[1])
         negative[1] &= ~both | (coef[1] < coef[0])

@@ -55,7 +55,10 @@ READS = {"ets-svs": "ets", "ets-sms": "ets"}
 # Beyond so many classes a matrix of weights is slow to fit and a curve of its own for each class sees too few samples.
 MANY_CLASSES = 256
 _NEED_SAMPLES_PER_CLASS = ("sms", "ets-sms", "isotonic")
-# How many probabilities are worked on at a time.
+# With these numbers of classes the curves of beta calibration are fitted jointly. With fewer the mixture is no better,
+# with more it takes too long.
+_JOINT_BETA = range(21, 257)
+# How many probabilities are computed at a time.
 _BLOCK = 500_000
 _SMALLEST = float(np.finfo(np.float64).tiny)
 
@@ -77,6 +80,11 @@ def family_of(name: str) -> type[Calibrator] | None:
     return _FAMILIES.get(name)
 
 
+def _make(name: str, n_classes: int) -> Calibrator:
+    """Return a new member with the options that suit so many classes."""
+    return BetaCalibration(joint=n_classes in _JOINT_BETA) if name == "beta" else _FAMILIES[name]()
+
+
 def fit_members(
     names: Iterable[str], logits: Floats, labels: Labels, weights: Vector | None = None, near: Members | None = None
 ) -> Members:
@@ -94,7 +102,7 @@ def fit_members(
             read[source] = log_probs(members[source], logits)
         if source not in betas:
             betas[source] = fit_beta(read[source], labels, weights, getattr(known, "beta_", None))
-        member = members[name] = _FAMILIES[name]()
+        member = members[name] = _make(name, logits.shape[1])
         views = Views.unchecked(read[source], {}, None, None)
         with warnings.catch_warnings():
             # The weights judge each member on samples left out: one that had too few samples gets none.

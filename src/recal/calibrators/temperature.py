@@ -70,4 +70,4 @@ class TemperatureScaling(Calibrator):
 
     @property
     def plan_(self) -> Plan:
-        return Plan(start=self.beta_)
+        return self.map_.plan

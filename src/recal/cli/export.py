@@ -242,10 +242,10 @@ def describe(loaded: Any) -> dict[str, Any]:
     from recal import Plan
 
     holder = getattr(loaded, "calibrator_", loaded)
-    found = loaded if isinstance(loaded, Plan) else getattr(holder, "plan_", None)
+    plan = loaded if isinstance(loaded, Plan) else holder.map_.plan
     views = loaded.transforms if isinstance(loaded, Plan) else holder.needed_transforms()
     classes = None if isinstance(loaded, Plan) else len(holder.classes_)
-    kept = getattr(getattr(found, "blend", None), "answers", "kept") != "free"
+    kept = getattr(getattr(plan, "blend", None), "answers", "kept") != "free"
     return {
         "what": "a plan" if isinstance(loaded, Plan) else repr(loaded if holder is loaded else holder),
         "class": type(loaded).__name__,
@@ -253,8 +253,8 @@ def describe(loaded: Any) -> dict[str, Any]:
         "fitted_on": getattr(holder, "n_fitted_", None),
         "keeps_answers": kept if isinstance(loaded, Plan) else bool(holder.keeps_accuracy),
         "views": [str(view) for view in views],
-        "cost": _cost(len(views), getattr(getattr(found, "blend", None), "gate", None)),
-        "plan": found,
+        "cost": _cost(len(views), getattr(getattr(plan, "blend", None), "gate", None)),
+        "plan": plan,
         "rule": _rule(getattr(loaded, "decision_", None)),
         "inputs": _inputs(getattr(holder, "preprocessing_", None)),
         "preprocessing": getattr(getattr(holder, "preprocessing_", None), "as_json", lambda: None)(),

@@ -270,8 +270,9 @@ def check_views_held(calibrator: Any, calibration: Path, views: Views, source: P
     needed = calibrator.needed_transforms() if hasattr(calibrator, "needed_transforms") else calibrator.transforms
     held = {str(transform) for transform in views.transforms}
     absent = [str(transform) for transform in needed if str(transform) not in held]
-    plan = getattr(getattr(calibrator, "calibrator_", calibrator), "plan_", None)
-    if absent and (plan is None or plan.needs_views(views.logits).any()):  # a gate may spare every one of these
+    holder = getattr(calibrator, "calibrator_", calibrator)
+    fitted = getattr(holder, "map_", holder)  # a plan is a map itself
+    if absent and fitted.needs_views(views.logits).any():  # with a gate, confident samples need no views
         raise InputError(
             f"{calibration} needs logits through {', '.join(absent)}, which {source} does not hold. Collect them: "
             f"recal collect --model MODEL --data INPUTS --pool {'+'.join(map(str, needed))} --out NAME.npz"

@@ -152,7 +152,7 @@ def fit(
         calibrator.fit(samples)
         calibrator.profile_ = profile(samples, random_state=seed)
     save(calibrator, out)
-    plan = getattr(calibrator, "plan_", None)
+    plan = calibrator.map_.plan
     steps = None if plan is None else len(plan.steps)
     if as_json:
         chosen = {

@@ -15,7 +15,7 @@ from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.inputs.sources import Batch
 from recal.collecting.models.base import Model, as_logits
 from recal.errors import InputError, RecalError, blame
-from recal.maps.plan import Plan
+from recal.maps.base import Map
 from recal.transforms import BuiltIn, Transform
 from recal.transforms.base import shown
 from recal.transforms.preprocessing import Outputs, Preprocessing
@@ -94,7 +94,7 @@ class Job:
     transforms: tuple[Transform, ...] = ()
     preprocess: Preprocess | None = None
     outputs: Outputs = "logits"
-    plan: Plan | None = None  # whose gate spares sure samples their views: those rows of the views stay 0
+    plan: Map | None = None  # a map with a gate: rows of views that confident samples do not need stay 0
     preprocessing: Preprocessing | None = None  # the record of all this that views keep
 
     def run(self, batch: Batch, describe: Callable[[int], str], *, digests: bool = False) -> Block:

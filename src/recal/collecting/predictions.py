@@ -22,7 +22,7 @@ from recal.decisions.watching.profile import Profile
 from recal.decisions.watching.result import WatchResult, followed_confidences, to_the_power
 from recal.decisions.watching.statistics import RowNumbers
 from recal.errors import InputError, Remedy
-from recal.maps.plan import Plan
+from recal.maps.base import Map
 from recal.transforms import Named, Transform
 from recal.transforms.pool import Own, by_name
 from recal.transforms.preprocessing import Outputs, match_outputs, match_preprocess
@@ -78,17 +78,15 @@ class Predictions:
         return None if self.passes is None or not len(self.passes) else float(self.passes.mean())
 
 
-def gate_of(calibrator: Calibrator) -> Plan | None:
-    """Return the calibrator's plan where it has a gate."""
-    plan = getattr(calibrator, "plan_", None)
-    return plan if isinstance(plan, Plan) and plan.blend is not None and plan.blend.gate is not None else None
+def gate_of(calibrator: Calibrator) -> Map | None:
+    """Return the calibrator's map if it has a gate."""
+    return None if calibrator.map_.gate is None else calibrator.map_
 
 
 def passes_of(calibrator: Calibrator, logits: Floats) -> NDArray[np.int64]:
     """Return how many forward passes the answer to each sample takes, (n_samples,)."""
-    views, plan = len(calibrator.needed_transforms()), gate_of(calibrator)
-    needed = np.ones(len(logits), dtype=bool) if plan is None else plan.needs_views(logits)
-    return 1 + views * needed.astype(np.int64)
+    views = len(calibrator.needed_transforms())
+    return 1 + views * np.asarray(calibrator.map_.needs_views(logits)).astype(np.int64)
 
 
 def profile_of(calibrator: Any) -> Profile:

@@ -86,7 +86,7 @@ def compare(
     """
     named = _named(methods, baseline)
     pooled, cuts, random_halves = _cuts(fit, test, splits, random_state, clusters)
-    if clusters is None:
+    if clusters is None and pooled.clusters is None:
         warn_of_copies(pooled.logits, _labels(pooled))
     names = (UNCALIBRATED, *named)
     n_splits = len(cuts)
@@ -293,9 +293,8 @@ def refit(calibrator: Calibrator, views: Views, seed: int, clusters: NDArray[np.
 
 def passes_per_answer(calibrator: Calibrator, views: Views) -> float:
     """How often the model runs for one input, on the mean over these: a gate spares the sure ones their views."""
-    needed, plan = len(calibrator.needed_transforms()), getattr(calibrator, "plan_", None)
-    asks = getattr(plan, "needs_views", None)
-    return 1.0 + needed * (1.0 if asks is None or not needed else float(np.mean(asks(views.logits))))
+    needed = len(calibrator.needed_transforms())
+    return 1.0 + (needed * float(np.mean(calibrator.map_.needs_views(views.logits))) if needed else 0.0)
 
 
 def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
 from recal.errors import InputError
 from recal.schema import Kind, Sizes, check, field_kinds
 from recal.transforms import Transform, as_transform
+
+if TYPE_CHECKING:
+    from recal.maps.plan import Plan
 
 # An array of any library: numpy, torch, or whatever follows the array API.
 Array = Any
@@ -89,6 +92,16 @@ class Map:
     def needed_transforms(self) -> tuple[Transform, ...]:
         """Return the transformations whose logits must be computed for new inputs."""
         return self.transforms
+
+    @property
+    def gate(self) -> float | None:
+        """The confidence from which on a sample needs no views; None if there is no gate."""
+        return None
+
+    @property
+    def plan(self) -> Plan | None:
+        """The map as a plan, if it is one, or the plan that it holds."""
+        return None
 
     def needs_views(self, logits: Array) -> Array:
         """Return for each sample whether its views must be computed, (n_samples,)."""

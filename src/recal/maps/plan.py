@@ -240,6 +240,10 @@ class Plan(Map):
         views = np.array([index[step.transform] for step in steps], dtype=np.intp)
         return views, np.array([step.betas for step in steps], dtype=np.float64).reshape(-1, 4)
 
+    @property
+    def plan(self) -> Plan:
+        return self
+
     def needs_views(self, logits: Array) -> Array:
         """Return for each sample whether its views must be computed, (n_samples,): its confidence is below the gate.
 
@@ -383,9 +387,9 @@ def plan_of(source: Any) -> Plan:
     if isinstance(source, Plan):
         return source
     name = type(source).__name__
-    plan = getattr(source, "plan_", None)
-    if isinstance(plan, Plan):
-        return plan
+    fitted = getattr(source, "map_", None)
+    if isinstance(fitted, Map) and fitted.plan is not None:
+        return fitted.plan
     if hasattr(source, "fit") and not hasattr(source, "classes_"):
         raise NotFittedError(f"This {name} is not fitted yet; call fit(X, y) first.")
     raise InputError(

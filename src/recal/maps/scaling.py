@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from recal.maps.arrays import BELOW_ONE, is_large, linear, log_softmax, soft_log
 from recal.maps.base import Array, Map, Views, like, namespace
 from recal.maps.guard import lift_answers
 from recal.schema import LARGEST, SMALLEST, Floats, Number
+
+if TYPE_CHECKING:
+    from recal.maps.plan import Plan
 
 Vector = NDArray[np.float64]
 PerClass = Annotated[Vector, Floats("K")]
@@ -43,6 +46,12 @@ class Temperature(Map):
 
     def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
         return None if z.size < SMALL else scaled_answers(z, np.full(len(z), self.beta))
+
+    @property
+    def plan(self) -> Plan:
+        from recal.maps.plan import Plan  # which imports this module
+
+        return Plan(start=self.beta)
 
 
 class TemperatureMixture(Map):

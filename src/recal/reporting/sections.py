@@ -455,7 +455,7 @@ def iterations_section(page: Page) -> Iterator[Section]:
     comparison = page.comparison
     blocks = {}
     for name, calibrator in comparison.calibrators.items():
-        history, plan = getattr(calibrator, "history_", ()), getattr(calibrator, "plan_", None)
+        history, plan = getattr(calibrator, "history_", ()), calibrator.map_.plan
         if not history or plan is None or comparison.test is None or name not in page.choices:
             continue
         size = comparison.test.n_samples * comparison.test.n_classes * len(plan.steps)
