@@ -1,8 +1,8 @@
-"""A JSON header and arrays in one file that holds data only: a plain safetensors file.
+"""A JSON header and arrays in one safetensors file, which holds data only.
 
-Its metadata hold one JSON text under ``recal``: the format's version, who wrote it, and the content; the arrays are the
-file's tensors. Reading compares every declared size with the file's own before anything is believed, and the whole with
-its digest, which finds damage, not forgery.
+The metadata hold one JSON text under ``recal``: the version of the format, the version of recal that wrote it, and the
+content. The arrays are the tensors of the file. A reader compares every declared size with the size of the file before
+it uses any of them. A digest of the content detects damage, but not forgery.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ MAX_HEADER_BYTES = 16 * 2**20
 MAX_FILE_BYTES = 4 * 2**30
 _KEY, _DIGEST = "recal", "digest"
 _DTYPES = frozenset(["F16", "F32", "F64", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL"])
-# How files begin that people open by mistake, and what to tell them.
+# The first bytes of other files that people open by mistake, and what the error says.
 _BEGINNINGS = {
     b"PK\x03\x04": "it is a zip or .npz file; views are read with read_views",
     b"\x89PNG": "it is a PNG image",
     b"\xff\xd8\xff": "it is a JPEG image",
     b"\x93NUMPY": "it is a .npy array",
     b"\x1f\x8b": "it is a gzip file",
-    b"\x80\x04": "it is a pickle, and recal never opens those",
-    b"\x80\x05": "it is a pickle, and recal never opens those",
+    b"\x80\x04": "it is a pickle, and recal never opens pickles",
+    b"\x80\x05": "it is a pickle, and recal never opens pickles",
 }
 
 
 def write_tensors(path: str | os.PathLike[str], content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write a header and the arrays it refers to; the file appears whole or not at all."""
+    """Write a header and the arrays that it refers to. The file is complete or not there at all."""
     from safetensors.numpy import save as to_bytes
 
     from recal import __version__
 
     header = json.dumps({"version": VERSION, "written_by": f"recal {__version__}", **content}, allow_nan=False)
     if len(header) > MAX_HEADER_BYTES // 2:
-        raise InputError(f"All but the arrays takes {len(header):,} bytes; a file holds {MAX_HEADER_BYTES // 2:,}.")
+        raise InputError(f"Without its arrays it takes {len(header):,} bytes; at most {MAX_HEADER_BYTES // 2:,} fit.")
     with replacing(path) as file:
         file.write(to_bytes(dict(arrays), metadata={_KEY: _sealed(header, arrays)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
-    """Return header, arrays, once every declared size agrees with the file's own, and whether they are as written."""
+    """Return the header, the arrays, and whether both are as `write_tensors` wrote them."""
     from safetensors import SafetensorError
     from safetensors.numpy import load as from_bytes
 
@@ -73,16 +73,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], b
     except SafetensorError as error:
         raise FileError(f"its arrays are damaged ({error})") from error
     for name, array in arrays.items():
-        # A truth value is a byte of 0 or 1; other bytes would behave as both true and false.
+        # A truth value is a byte of 0 or 1. Any other byte would act as true here and as false there.
         if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
             raise FileError(f"the array {name!r} holds truth values that are neither true nor false")
-    digest = inner.pop(_DIGEST, None)  # a file that was not written by `save` may have none
+    digest = inner.pop(_DIGEST, None)  # a file that `save` did not write may have none
     plain = header["__metadata__"][_KEY].removesuffix(_seal(digest)) + "}"
     return inner, arrays, digest is None or digest == _digest(plain, arrays)
 
 
 def _sealed(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the header with the digest as its last entry: as metadata of its own it would stand in any order."""
+    """Return the header with the digest as its last entry. Separate metadata entries have no fixed order."""
     return header.removesuffix("}") + _seal(_digest(header, arrays))
 
 
@@ -91,7 +91,7 @@ def _seal(digest: Any) -> str:
 
 
 def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return a digest of all that a file says: one changed bit of a weight gives other probabilities, and no error."""
+    """Return a digest of the header and the arrays; one changed bit of a weight would otherwise go unnoticed."""
     state = hashlib.blake2b(header.encode(), digest_size=16)
     for name, array in sorted(arrays.items()):
         state.update(f"{name} {array.dtype.str} {array.shape} ".encode())
@@ -102,10 +102,10 @@ def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
 def _outer_header(content: bytes) -> dict[str, Any]:
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or content[8:9] != b"{":
-        # Only now: the length of an honest header may begin with the bytes of a pickle or a gzip file.
-        for beginning, what in _BEGINNINGS.items():
+        # Checked only here: the length of a valid header may begin with the bytes of a pickle or a gzip file.
+        for beginning, reason in _BEGINNINGS.items():
             if content.startswith(beginning):
-                raise FileError(what)
+                raise FileError(reason)
         raise FileError("it does not begin as one" if content else "it is empty")
     if length > MAX_HEADER_BYTES:
         raise FileError(f"its header declares {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read")
@@ -126,8 +126,8 @@ def _outer_header(content: bytes) -> dict[str, Any]:
             raise FileError(f"the array {name!r} has no place in the file")
         end = max([end, *offsets])
     if len(content) != 8 + length + end:
-        what = "cut short" if len(content) < 8 + length + end else "longer than it says"
-        raise FileError(f"it is {what}: its header declares {8 + length + end:,} bytes and it has {len(content):,}")
+        fault = "cut short" if len(content) < 8 + length + end else "longer than it says"
+        raise FileError(f"it is {fault}: its header declares {8 + length + end:,} bytes and it has {len(content):,}")
     return header
 
 
@@ -150,10 +150,10 @@ def _parse(text: bytes | str) -> dict[str, Any]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise FileError("its header names a thing twice")
-    return made
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise FileError("its header has the same key twice")
+    return entries
 
 
 def _refuse_constant(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a transformation is: a small immutable value that is called on a batch and named by its spec."""
+"""Transformations: small immutable values that are called on a batch of inputs and have a text form, the spec."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recal.schema import Kind, ListOf, Number, Sizes, field_kinds
 
 @runtime_checkable
 class Transform(Protocol):
-    """Keeps the label, and varies or loses the rest. `str(transform)` is its spec, such as `zoom:0.37`.
+    """A change to an input that keeps its label. `str(transform)` is its spec, such as `zoom:0.37`.
 
     Equal specs mean equal results, so the spec is the key under which a view's logits are stored.
     """
@@ -25,14 +25,14 @@ class Transform(Protocol):
 
 
 def format_strength(value: float) -> str:
-    """Write a number so that it reads back as the same: 0.5, not 0.50. Never holds a '+', which joins specs."""
+    """Write a number so that it reads back as the same number, and without a '+', which joins specs."""
     number = tidy(value)
     short = format(number, ".12g")
     return (short if float(short) == number else repr(number)).replace("e+", "e")
 
 
 def shown(transform: object) -> str:
-    """Return a spec for people: the numbers of a table's columns, which `median` and others carry, are left out.
+    """Return a spec for people, without the numbers for each column of a table that `median` and others have.
 
     Examples
     --------
@@ -44,8 +44,8 @@ def shown(transform: object) -> str:
 
 
 def tidy(value: float) -> float:
-    """Return a number without what arithmetic left in its last digits: 0.3 for 0.1 + 0.2, and 2/3 as it is."""
-    number = float(value) + 0.0  # no minus before a zero
+    """Return a number without rounding errors in its last digits: 0.3 for 0.1 + 0.2, but 2/3 unchanged."""
+    number = float(value) + 0.0  # turns -0.0 into 0.0
     short = float(format(number, ".12g"))
     return short if abs(short - number) <= 4 * math.ulp(number) else number
 
@@ -53,38 +53,38 @@ def tidy(value: float) -> float:
 class BuiltIn(ABC):
     """The base of the transformations that come with recal.
 
-    A new one is a frozen dataclass whose first field is its strength and whose other fields, all with defaults, are
-    its options; the class variables below; `__call__`; and its line in `TRANSFORMS`. The spec
-    ``kind:strength[:option=value]...`` follows from the fields; options at their defaults are left out, and so is the
-    strength where it is the `usual` one.
+    A new one is a frozen dataclass and one line in `TRANSFORMS`. Its first field is the strength; the other fields are
+    options with defaults, and their annotations say what is allowed (`recal.schema`). It sets the class variables below
+    and defines `__call__`. The spec is ``kind:strength[:option=value]...``, without options at their defaults and
+    without the `usual` strength.
     """
 
     __slots__ = ()
 
     kind: ClassVar[str]
     modality: ClassVar[str]
-    """What it is made for: image, video, series, audio, text or tabular."""
+    """The kind of input: image, video, series, audio, text or tabular."""
     assumes: ClassVar[str]
-    """What must be true of a task for the label to survive, in words for whoever chooses a pool."""
+    """What must be true of a task so that the label is kept, for people who choose a pool."""
     keeps_information: ClassVar[bool] = False
-    """Whether the result is as good an input as the original, only seen another way; otherwise it loses detail.
+    """Whether the result has as much information as the original, as a mirrored image has; otherwise detail is lost.
 
-    ReCal reads how a sample reacts to loss and never draws such kinds by itself; stacking prefers them."""
+    ReCal measures how a sample reacts to lost detail and never draws such kinds by itself; stacking prefers them."""
     has_strength: ClassVar[bool] = True
-    """Whether the first field is a strength; a kind without one is the same every time."""
+    """Whether the first field is a strength; a kind without a strength has only one form."""
     usual: ClassVar[float | None] = None
-    """The strength that the bare kind means in a spec, as in `shift`; None where a strength must be said."""
+    """The strength of a spec that gives none, such as `shift`; None if a spec must give one."""
     identity: ClassVar[float]
     """The strength that changes nothing."""
     strengths: ClassVar[tuple[float, float]]
     """The useful range, from the weakest to the strongest."""
     domain: ClassVar[tuple[float, float]]
-    """What is accepted, both ends included; an end of 0 is excluded where `positive` is set."""
+    """The accepted range, both ends included; the lower end is excluded if `positive` is set."""
     positive: ClassVar[bool] = False
     step: ClassVar[float] = 0.01
     """The grid from which pools draw. A step of 1 means whole numbers only."""
     traceable: ClassVar[bool] = True
-    """Whether it consists of tensor operations, so that it runs on any device and can be exported."""
+    """Whether it uses tensor operations only, so it runs on any device and can be exported."""
 
     @classmethod
     def options_from(cls, data: Any) -> dict[str, Any]:
@@ -97,12 +97,12 @@ class BuiltIn(ABC):
         return {own.name: own.default for own in fields(cls)[cls.has_strength :]}  # type: ignore[arg-type]
 
     def full_scale(self, dtype: str) -> float | None:
-        """Return the largest value that may come in inputs of this dtype, where the kind refuses larger ones."""
+        """Return the largest value that inputs of this dtype may have; None if there is no limit."""
         return None
 
     @property
     def strength(self) -> float:
-        """The first field, under the name that all transformations share; 1 for a kind that has none."""
+        """The first field, by the name that all transformations share; 1 for a kind without a strength."""
         return float(getattr(self, fields(self)[0].name)) if self.has_strength else 1.0  # type: ignore[arg-type]
 
     @property
@@ -111,7 +111,7 @@ class BuiltIn(ABC):
 
     @abstractmethod
     def __call__(self, inputs: Any, /) -> Any:
-        """Return the transformed copy of a batch: same shape, same dtype, the input untouched."""
+        """Return a transformed copy of a batch with the same shape and dtype; the inputs do not change."""
 
     def __str__(self) -> str:
         strength = [] if self.strength == self.usual else [format_strength(self.strength)]
@@ -172,8 +172,8 @@ def _format_option(value: Any) -> str:
 class Named:
     """A user's own transformation: any callable under a name.
 
-    The name survives a save and the callable does not, since code is never stored in a file. A loaded one must be
-    given its callable again before it can be applied; two are equal when their names are.
+    Files store the name but never the code. After loading, pass the callable again to apply the transformation. Two
+    are equal if their names are equal.
 
     Examples
     --------

@@ -159,7 +159,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "inner-not-json": (lambda: pack("{"), "not a file that recal can use"),
     "inner-is-a-list": (lambda: pack("[]"), "not an object"),
     "inner-nan": (lambda: pack(json.dumps(TEMPERATURE).replace("0.5", "NaN", 1)), "holds NaN"),
-    "said-twice": (lambda: pack(json.dumps(TEMPERATURE)[:-1] + ', "version": 1}'), "names a thing twice"),
+    "said-twice": (lambda: pack(json.dumps(TEMPERATURE)[:-1] + ', "version": 1}'), "same key twice"),
     "deep-header": (lambda: pack("", text=f'{{"__metadata__": {_deep}}}'.encode()), "nested too deep"),
     "deep-inner": (
         lambda: pack(f'{{"version": 1, "kind": "record", "name": "Plan", "fields": {_deep}}}'),
