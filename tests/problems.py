@@ -64,3 +64,18 @@ def graded_answers(n=500, seed=0, *, strength=1.0):
     judge = np.where(rng.random(n) < 0.2, np.nan, skill + 0.6 * rng.normal(size=n))
     signals = {"stated": stated, "tokens": np.round(rng.lognormal(5, 1, n)) + 1, "judge": judge, "kind": kind}
     return signals, rng.random(n) < truth, groups, truth
+
+
+def prompts(n=1500, n_classes=4, seed=0, *, n_views=5):
+    """Return views that each tell one class from the others and little else, and labels: prompts of a language model.
+
+    Weights by class use what each view knows; one number per view cannot.
+    """
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, n_classes, n)
+    logits = [1.2 * np.eye(n_classes)[labels] + 1.5 * rng.normal(size=(n, n_classes)) for _ in range(1 + n_views)]
+    for number, view in enumerate(logits[1:]):
+        known = number % n_classes
+        view[:, known] += 2.5 * (labels == known)
+        view += 1.5 * rng.normal(size=n_classes)
+    return Views(logits[0], {f"prompt{number}": view for number, view in enumerate(logits[1:], 1)}), labels

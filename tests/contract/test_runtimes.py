@@ -78,7 +78,13 @@ def problem(seed: int, n_classes: int, rule: Rule, dtype: str = "float32") -> tu
 
 
 def blend_problem(
-    seed: int, n_classes: int, *, gate: float | None = 0.9, answers: str = "kept", n_views: int = 2
+    seed: int,
+    n_classes: int,
+    *,
+    gate: float | None = 0.9,
+    answers: str = "kept",
+    n_views: int = 2,
+    by_class: bool = False,
 ) -> tuple[Plan, Views, np.ndarray]:
     """The same logits under a random blend: `problem`'s counterpart for the plan's second shape.
 
@@ -90,7 +96,8 @@ def blend_problem(
     names = [str(transform) for transform in views.transforms][:n_views]
     offsets, gated = rng.normal(size=(2, n_classes)) * 0.3
     weights = tuple((name, float(rng.uniform(0.1, 0.6))) for name in names)
-    blend = Blend(0.7, weights, tuple(offsets), 1 / 501, gate, 1.1, tuple(gated), answers)  # type: ignore[arg-type]
+    matrices = rng.normal(size=(1 + len(weights), n_classes, n_classes)) * 0.2 / n_classes if by_class else np.zeros(0)
+    blend = Blend(0.7, weights, tuple(offsets), 1 / 501, gate, 1.1, tuple(gated), answers, matrices=matrices.tolist())  # type: ignore[arg-type]
     plan = Plan(start=float(rng.uniform(0.3, 1.0)), blend=blend)
     if gate is not None:
         wide = plan.start * views.logits.astype(np.float64)
@@ -154,9 +161,12 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(runtime: Runtime) -> None:
 @every_runtime
 @pytest.mark.parametrize("answers", ["kept", "free"])
 @pytest.mark.parametrize("gate", [None, 0.9, 0.99])
-def test_blends_agree_with_numpy(runtime: Runtime, answers: str, gate: float | None) -> None:
+@pytest.mark.parametrize("by_class", [False, True])
+def test_blends_agree_with_numpy(runtime: Runtime, answers: str, gate: float | None, by_class: bool) -> None:
     for seed, n_classes in enumerate((2, 3, 10, 150)):
-        plan, views, transformed = blend_problem(seed, n_classes, answers=answers, gate=gate, n_views=1 + seed % 3)
+        plan, views, transformed = blend_problem(
+            seed, n_classes, answers=answers, gate=gate, n_views=1 + seed % 3, by_class=by_class
+        )
         probs, expected = runtime(plan, views.logits, transformed), expected_probs(plan, views)
         np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-6)
         assert (probs.argmax(1) == expected.argmax(1)).all()

@@ -10,7 +10,7 @@ import pytest
 from recal import AutoCalibration, TemperatureScaling
 from recal.calibrators import auto, view_choice
 from recal.calibrators.solvers.stack import Stack
-from recal.calibrators.view_choice import GrowingStack, LossGain, _lowest_gate, _pays, _surer_than
+from recal.calibrators.view_choice import GrowingStack, LossGain, _lowest_gate, _pays, above_gate
 from recal.comparison.judgement import PROPER, recommend
 from recal.engine.clusters import effective_count
 from recal.errors import DependentRowsWarning
@@ -118,8 +118,8 @@ def test_the_lowest_gate_keeps_95_per_cent_of_the_gain():
 
 def test_a_sample_at_the_gate_needs_no_view():
     material = SimpleNamespace(confidence=np.array([0.98, 0.99, 0.995]), n_samples=3)
-    assert _surer_than(0.99, material).tolist() == [False, True, True]
-    assert not _surer_than("auto", material).any()
+    assert above_gate(0.99, material).tolist() == [False, True, True]
+    assert not above_gate("auto", material).any()
 
 
 def growing(lossless, rows=4):

@@ -180,7 +180,8 @@ def _free_answers(fitted: Calibrator, views: Views, labels: Labels, clusters: ND
         return ""
     before, after = (float((one == labels[second]).mean()) for one in (kept[second], free))
     return (
-        f" Changed answers would raise the accuracy from {before:.1%} to {after:.1%} ({len(second):,} left out): "
+        f" Changing {int((free != kept[second]).sum()):,} of {len(second):,} answers left out would raise the accuracy "
+        f"from {before:.1%} to {after:.1%}: "
         'use answers="free" (--answers free).'
     )
 

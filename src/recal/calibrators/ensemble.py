@@ -50,13 +50,16 @@ class CalibrationEnsemble(Calibrator):
     Where there are views, the log-probabilities of the mixture, of temperature scaling and of a few views are weighed
     together, as `ViewStacking` does, if samples left out show that views are worth their forward passes. Beside views
     structured matrix scaling takes the place of the mixture where that has a lower loss.
+    Where there are two samples for each entry of a matrix of weights per view, such matrices are tried, drawn back to
+    the one weight of `ViewStacking`. They are used if they gain more than one standard error on samples left out. With
+    at most eight candidates, all of them may then be used.
 
     Parameters
     ----------
     answers : {"kept", "free"}
         "kept": predictions never change. "free": they may change where another class is more likely.
-    max_views : int
-        How many views may be used; 0 uses none.
+    max_views : int, optional
+        How many views may be used; 0 uses none. By default 3, and with weights for each class up to 8.
     gate : float in (0, 1], "auto" or None
         The confidence (after temperature scaling) from which on no view is computed, as in `ViewStacking`.
     random_state : int, Generator or None
@@ -106,7 +109,7 @@ class CalibrationEnsemble(Calibrator):
         self,
         *,
         answers: Answers = "kept",
-        max_views: Size = 3,
+        max_views: Size | None = None,
         gate: Gate = 0.99,
         random_state: RandomState = 0,
     ) -> None:
@@ -187,7 +190,10 @@ def sentence(fitted: FittedEnsemble) -> str:
         return f"{mixed}: there are too few samples, or no mistakes, to choose by."
     if fitted.plan is not None:
         seen = ", ".join(shown(transform) for transform in fitted.plan.transforms)
-        mixed += f", and stacks {seen} on top for {evidence.passes:.2f} more forward passes per answer"
+        by_class = (
+            ", with weights for each class," if fitted.plan.blend is not None and fitted.plan.blend.matrices else ""
+        )
+        mixed += f", and stacks {seen}{by_class} on top for {evidence.passes:.2f} more forward passes per answer"
     return f"{mixed}: on samples left out, its NLL is {_beside_temperature(evidence)}."
 
 

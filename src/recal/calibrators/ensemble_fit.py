@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.calibrators.beta import BetaCalibration
+from recal.calibrators.class_weights import choose_class_weights
 from recal.calibrators.ets import EnsembleTemperatureScaling
 from recal.calibrators.isotonic import IsotonicCalibration
 from recal.calibrators.solvers.folds import copies_of, stratified_folds
@@ -24,6 +25,7 @@ from recal.calibrators.view_choice import (
     Choice,
     JudgedStack,
     LossGain,
+    Material,
     choose_views,
     judged_stack,
 )
@@ -187,6 +189,8 @@ _PRIOR = dict.fromkeys(("ts", "ets", "svs", "sms", "ets-svs", "ets-sms"), 0.5)
 _PRIOR_BY_MISTAKES = 30.0
 # From so many mistakes on, samples left out tell whether another method does as well as the mixture.
 _MANY_MISTAKES = 200
+# How many views are stacked unless a user says otherwise.
+_MOST_VIEWS = 3
 # A member that has more freedom than a temperature must have this much of the mixture before it is used alone.
 _HALF = 0.5
 
@@ -196,7 +200,7 @@ class Options:
     """What a user may choose."""
 
     answers: Answers
-    max_views: int
+    max_views: int | None
     gate: float | str | None
 
 
@@ -275,7 +279,7 @@ def fit_ensemble(
     weights, probs = _mix(members, evidence, options.answers == "kept")
     plan, choice = None, None
     candidates: tuple[Transform, ...] = ()
-    if views.transforms and options.max_views:
+    if views.transforms and options.max_views != 0:
         temperature = members["ts"]
         assert isinstance(temperature, TemperatureScaling)
         mixed = np.tensordot([weights.get(name, 0.0) for name in members], probs, axes=1)
@@ -376,28 +380,51 @@ def _stack(
     candidates = shortlist(views, labels, views.transforms, beta, epsilon)
     material = material_of(views, labels, candidates, beta, epsilon, kept=kept)
     material = replace(material, weights=counts, copies=evidence.copies, clusters=evidence.clusters)
-    choice = choose_views(
-        material, rng, max_views=options.max_views, gate=options.gate, no_harm=True, worth=WORTH[options.answers]
-    )
-    if choice.stack is None or not choice.stack.views:
-        return None, choice, candidates, False
-    used = choice.stack.views
-    features = material.features[[0, 0, *used]]
+    most = _MOST_VIEWS if options.max_views is None else options.max_views
+    choice = choose_views(material, rng, max_views=most, gate=options.gate, no_harm=True, worth=WORTH[options.answers])
+    used = () if choice.stack is None else choice.stack.views
     plain = losses_of(mixed, labels, material.answers if kept else None)
-    material = replace(material, features=features, plain_losses=plain, lossless=(), n_base=2)
-    seed, judged = int(rng.integers(2**31)), []
-    for probs in (mixed, alone):
-        features[1] = np.log((1.0 - epsilon) * probs + epsilon / views.n_classes)
-        judged.append(judged_stack(material, choice.gate, np.random.default_rng(seed)))
-    of_mixture, of_one = judged
-    replaced = bool(np.average(of_one.losses - of_mixture.losses, weights=counts) < 0.0)
-    best = of_one if replaced else of_mixture
-    if not best.pays or not best.stack.views:
+    features = np.concatenate([material.features[[0, 0]], material.features[1:]])
+    material = replace(material, features=features, plain_losses=plain, n_base=2)
+    seed, best, replaced = int(rng.integers(2**31)), None, False
+    if used:
+        best, replaced = _mixture_or_one(material, used, (mixed, alone), epsilon, choice.gate, seed)
+    features[1] = _soft_log(alone if replaced else mixed, epsilon)
+    by_class = choose_class_weights(material, used, best is not None, choice.gate, seed, max_views=options.max_views)
+    if by_class is not None:
+        used, best = by_class
+    if best is None:
         return None, choice, candidates, False
     plan = _plan(best, tuple(candidates[view - 1] for view in used), choice.gate, beta, epsilon, options.answers)
     evidence.losses["ensemble with views"] = best.losses
     evidence.passes = len(plan.transforms) * float(plan.needs_views(views.logits).mean())
     return plan, choice, candidates, replaced
+
+
+def _mixture_or_one(
+    material: Material,
+    used: tuple[int, ...],
+    probs: tuple[NDArray[np.floating], NDArray[np.floating]],
+    epsilon: float,
+    gate: float | None,
+    seed: int,
+) -> tuple[JudgedStack | None, bool]:
+    """Return the better stack of these views with either kind of probabilities, and whether it has the second.
+
+    None if it is not worth its forward passes.
+    """
+    features = material.features[[0, 1, *(1 + view for view in used)]]
+    material, judged = replace(material, features=features, lossless=()), []
+    for some in probs:
+        features[1] = _soft_log(some, epsilon)
+        judged.append(judged_stack(material, gate, np.random.default_rng(seed)))
+    replaced = bool(np.average(judged[1].losses - judged[0].losses, weights=material.weights) < 0.0)
+    best = judged[replaced]
+    return (best, replaced) if best.pays and best.stack.views else (None, False)
+
+
+def _soft_log(probs: NDArray[np.floating], epsilon: float) -> NDArray[np.floating]:
+    return np.log((1.0 - epsilon) * probs + epsilon / probs.shape[1])
 
 
 def _plan(
@@ -413,8 +440,11 @@ def _plan(
     own, mixture = (float(weight) for weight in stack.weights[:2])
     gated_own, gated_mixture = (float(weight) for weight in base.weights)
     weights = tuple(
-        (transform, float(weight)) for transform, weight in zip(transforms, stack.weights[2:]) if weight > 0.0
+        (transform, float(weight))
+        for transform, weight in zip(transforms, stack.weights[2:])
+        if weight > 0.0 or judged.matrices is not None
     )
+    matrices = () if judged.matrices is None else judged.matrices.tolist()
     blend = Blend(
         own,
         weights,
@@ -426,6 +456,7 @@ def _plan(
         answers=answers,
         mixture=mixture,
         gated_mixture=gated_mixture,
+        matrices=matrices,
     )
     return Plan(start=beta, blend=blend)
 

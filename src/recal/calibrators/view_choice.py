@@ -266,8 +266,8 @@ def choose_views(
     with_offsets = base_gain.exceeds(2.0, material.n_units) or not no_harm
     base_losses = offset_losses if with_offsets else material.plain_losses
     trust = base_gain.trust if no_harm else 1.0
-    base = _drawn_back(whole.stacks[0], _plain(whole.stacks[0]), trust) if with_offsets else None
-    sure = _surer_than(gate, material)
+    base = drawn_back(whole.stacks[0], _plain(whole.stacks[0]), trust) if with_offsets else None
+    sure = above_gate(gate, material)
     gains: list[LossGain] = []
     order: list[int] = []
     losses, chosen, gate_used = base_losses, 0, gate if isinstance(gate, float) else None
@@ -292,7 +292,7 @@ def choose_views(
         trust = material.gain(base_losses, losses).trust if no_harm else 1.0
         full = whole.map.solve(whole.stacks[chosen].used, whole.stacks[chosen])
         without = whole.stacks[0] if with_offsets else _plain(whole.stacks[0])
-        stack = _drawn_back(full, without, trust)
+        stack = drawn_back(full, without, trust)
     return Choice(
         base, base_gain, base_losses, stack, gate_used, tuple(order), tuple(gains), alone, losses
     )  # fmt: skip
@@ -314,6 +314,8 @@ class JudgedStack:
     gain: LossGain
     pays: bool
     """Whether the gain over the last feature that is no view is worth the forward passes."""
+    matrices: NDArray[np.float64] | None = None
+    """Class-wise weights, (1 + n_views, n_classes, n_classes); see `class_weights`."""
 
 
 def judged_stack(material: Material, gate: float | None, rng: np.random.Generator) -> JudgedStack:
@@ -323,13 +325,18 @@ def judged_stack(material: Material, gate: float | None, rng: np.random.Generato
     without = crossed.losses()
     for path, _ in crossed.paths:
         path.stacks.append(path.map.solve(every, path.stacks[-1], tol=_SEARCH_TOL))
-    losses = np.where(_surer_than(gate, material), without, crossed.losses())
+    losses = np.where(above_gate(gate, material), without, crossed.losses())
     gain = material.gain(material.plain_losses, losses)
-    plain = float(np.average(material.plain_losses, weights=material.weights))
-    pays = _pays(gain, (len(every) - n_base) * _LEAST_SHARE * plain, 0, material.n_units)
     problem = material.problem()
     base = problem.solve(every[:n_base])
-    return JudgedStack(base, _drawn_back(problem.solve(every, base), base, gain.trust), losses, gain, pays)
+    stack = drawn_back(problem.solve(every, base), base, gain.trust)
+    return JudgedStack(base, stack, losses, gain, pays(gain, len(every) - n_base, material))
+
+
+def pays(gain: LossGain, n_passes: int, material: Material) -> bool:
+    """Whether the gain over the last feature that is no view is clear and worth so many forward passes."""
+    plain = float(np.average(material.plain_losses, weights=material.weights))
+    return _pays(gain, n_passes * _LEAST_SHARE * plain, 0, material.n_units)
 
 
 def _plain(stack: Stack) -> Stack:
@@ -338,7 +345,7 @@ def _plain(stack: Stack) -> Stack:
     return Stack(base, np.eye(stack.n_base)[-1], np.zeros_like(stack.offsets), np.nan, stack.n_base)
 
 
-def _drawn_back(stack: Stack, base: Stack, trust: float) -> Stack:
+def drawn_back(stack: Stack, base: Stack, trust: float) -> Stack:
     """Return the stack a share `trust` of the way from the one without views."""
     weights = trust * stack.weights
     weights[: stack.n_base] += (1.0 - trust) * base.weights[: stack.n_base]
@@ -346,7 +353,7 @@ def _drawn_back(stack: Stack, base: Stack, trust: float) -> Stack:
     return Stack(stack.used, weights, offsets, stack.loss, stack.n_base)
 
 
-def _surer_than(gate: float | str | None, material: Material) -> NDArray[np.bool_]:
+def above_gate(gate: float | str | None, material: Material) -> NDArray[np.bool_]:
     if isinstance(gate, float):
         return material.confidence >= gate
     return np.zeros(material.n_samples, dtype=bool)

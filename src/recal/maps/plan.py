@@ -13,7 +13,7 @@ import numpy as np
 
 from recal.engine.reference import ConfidenceAt, Program, Rule, Ties
 from recal.errors import InputError, NotFittedError
-from recal.maps.arrays import soft_log_probs, softmax
+from recal.maps.arrays import linear, soft_log_probs, softmax
 from recal.maps.base import Array, Map, Views, like, namespace, wide
 from recal.maps.guard import answer_views
 from recal.maps.scaling import scaled_answers
@@ -60,7 +60,8 @@ class Blend:
         softmax(own x(original) + sum of weight x(view) + offsets),
 
     or, where its confidence softmax(start z) reaches `gate`, softmax(gated_own x(original) + gated_offsets), which
-    needs no view. With answers kept the model's own answer stays the likeliest (`recal.maps.guard`).
+    needs no view. With answers kept the model's own answer stays the likeliest (`recal.maps.guard`). Where there are
+    `matrices`, M x is added for the original and each view below the gate: class-wise weights.
 
     Parameters
     ----------
@@ -79,6 +80,8 @@ class Blend:
     mixture, gated_mixture : float >= 0
         The weight of log((1 - epsilon) p + epsilon / K) below and above the gate, p being what an ensemble's mixture
         gives; such a blend is replayed by its ensemble.
+    matrices : one matrix of n_classes rows and columns for the original and each view, or ()
+        Entry (i, j) is what the log-probability of class j adds to the score of class i.
 
     Examples
     --------
@@ -98,6 +101,7 @@ class Blend:
     answers: Answers = "kept"
     mixture: float = 0.0
     gated_mixture: float = 0.0
+    matrices: tuple[tuple[tuple[float, ...], ...], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("own", "gated_own", "mixture", "gated_mixture"):
@@ -119,7 +123,23 @@ class Blend:
             raise InputError("must be 'kept' or 'free'", argument="answers", came=f"got {self.answers!r}")
         object.__setattr__(self, "epsilon", float(self.epsilon))
         object.__setattr__(self, "gate", None if self.gate is None else float(self.gate))
+        object.__setattr__(self, "matrices", self._read_matrices())
         object.__setattr__(self, "weights", self._read_weights())
+
+    def _read_matrices(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        try:
+            made = tuple(
+                tuple(tuple(_number(value, "each entry of `matrices`") for value in row) for row in matrix)
+                for matrix in self.matrices
+            )
+        except TypeError:
+            raise InputError("must be a list of matrices", argument="matrices") from None
+        size = len(self.offsets)
+        if made and len(made) != 1 + len(self.weights):
+            raise InputError("must be one matrix for the original and each view", argument="matrices")
+        if any(len(matrix) != size or any(len(row) != size for row in matrix) for matrix in made):
+            raise InputError("must have a row and a column for each of the `offsets`", argument="matrices")
+        return made
 
     def _read_weights(self) -> tuple[tuple[Transform, float], ...]:
         pairs = [pair if isinstance(pair, tuple | list) else () for pair in self.weights or ()]
@@ -128,7 +148,8 @@ class Blend:
                 f"A blend's `weights` must be pairs of a transformation and a number, got {self.weights!r}."
             )
         made = tuple((as_transform(key), _number(weight, f"the weight of {key}", least=0.0)) for key, weight in pairs)
-        if useless := [str(transform) for transform, weight in made if weight == 0.0]:
+        useless = [str(transform) for transform, weight in made if weight == 0.0]
+        if useless and not self.matrices:
             raise InputError(f"A view of weight 0 would cost a forward pass for nothing; leave out {useless[0]}.")
         if len({transform for transform, _ in made}) != len(made):
             raise InputError(f"A blend names a transformation twice: {', '.join(str(key) for key, _ in made)}.")
@@ -150,6 +171,9 @@ class Blend:
         parts += [("original", self.own), *self.weights]
         lines = [f"  {name!s:<16} {weight:.4f}" for name, weight in parts]
         lines += [f"  {name:<16} {_range(values)}" for name, values in (("class offsets", self.offsets),) if values]
+        if self.matrices:
+            entries = tuple(value for matrix in self.matrices for row in matrix for value in row)
+            lines.append(f"  {'class weights':<16} {_range(entries)}, added to the weights above")
         if self.gate is not None and self.weights:
             alone = f"mixture {self.gated_mixture:.4f}, " if self.needs_mixture else ""
             alone += f"original {self.gated_own:.4f}"
@@ -292,8 +316,11 @@ class Plan(Map):
         if blend.weights and not views:
             return softmax(_weighed(x, blend.gated_own, blend.gated_offsets, members, blend.gated_mixture))
         scores = _weighed(x, blend.own, blend.offsets, members, blend.mixture)
-        for (_, weight), view in zip(blend.weights, views):
-            scores = scores + soft_log_probs(view, self.start, blend.epsilon) * weight
+        parts = [soft_log_probs(view, self.start, blend.epsilon) for view in views]
+        for (_, weight), part in zip(blend.weights, parts):
+            scores = scores + part * weight
+        for matrix, part in zip(blend.matrices, [x, *parts]):
+            scores = scores + linear(part, np.array(matrix))
         if blend.weights and blend.gate is not None:
             above = _weighed(x, blend.gated_own, blend.gated_offsets, members, blend.gated_mixture)
             xp = namespace(z)
@@ -366,6 +393,7 @@ def check_plan(plan: Any, n_classes: int) -> None:
     if blend is not None:
         numbers += [blend.own, blend.gated_own, blend.mixture, blend.gated_mixture]
         numbers += [weight for _, weight in blend.weights] + [*blend.offsets, *blend.gated_offsets]
+        numbers += [value for matrix in blend.matrices for row in matrix for value in row]
     if widest > math.log(LARGEST) or any(abs(value) > LARGEST for value in numbers):
         raise InputError(f"holds numbers that together exceed {LARGEST:g}", argument="plan_")
     if blend is not None and blend.n_classes not in (None, n_classes):

@@ -15,12 +15,14 @@ from recal.maps.guard import answer, keep_answers
 from recal.maps.plan import calibrated_probs
 
 
-def problem(seed=0, n=60, n_classes=4, gate=0.9, answers="kept", dtype=np.float32):
+def problem(seed=0, n=60, n_classes=4, gate=0.9, answers="kept", dtype=np.float32, by_class=False):
     rng = np.random.default_rng(seed)
     logits = (rng.normal(size=(n, n_classes)) * rng.choice([1, 4, 300], (n, 1))).astype(dtype)
     views = {spec: (logits + rng.normal(size=logits.shape)).astype(dtype) for spec in ("zoom:0.5", "mine")}
     offsets, gated = rng.normal(size=(2, n_classes)) * 0.5
     blend = Blend(0.7, (("mine", 0.5), ("zoom:0.5", 0.2)), tuple(offsets), 1e-3, gate, 1.1, tuple(gated), answers)
+    if by_class:
+        blend = dataclasses.replace(blend, matrices=rng.normal(size=(3, n_classes, n_classes)).tolist())
     return Plan(start=0.6, blend=blend), Views(logits, views)
 
 
@@ -43,14 +45,17 @@ def by_the_formula(plan, views, row):
     if not sure:
         for transform, weight in blend.weights:
             scores = [s + weight * v for s, v in zip(scores, x(views.transformed(transform)[row]))]
+        for matrix, z in zip(blend.matrices, [own, *(views.transformed(t)[row] for t in plan.transforms)]):
+            scores = [s + sum(m * v for m, v in zip(line, x(z))) for s, line in zip(scores, matrix)]
     return softmax(scores)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4, 33])
 @pytest.mark.parametrize("gate", [None, 0.9, 1.0])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_agrees_with_the_formula(n_classes, gate, dtype):
-    plan, views = problem(n_classes, n_classes=n_classes, gate=gate, answers="free", dtype=dtype)
+@pytest.mark.parametrize("by_class", [False, True])
+def test_agrees_with_the_formula(n_classes, gate, dtype, by_class):
+    plan, views = problem(n_classes, n_classes=n_classes, gate=gate, answers="free", dtype=dtype, by_class=by_class)
     expected = np.array([by_the_formula(plan, views, row) for row in range(len(views))])
     np.testing.assert_allclose(calibrated_probs(plan, views), expected, rtol=0, atol=1e-12)
     kept = dataclasses.replace(plan, blend=dataclasses.replace(plan.blend, answers="kept"))

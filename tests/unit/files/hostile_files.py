@@ -58,6 +58,7 @@ BLEND = record(
     mixture=0.0,
     gated_mixture=0.0,
     answers="kept",
+    matrices=[],
 )
 BLENDED = {**RECAL, "state": {**RECAL["state"], "plan_": record("Plan", start=0.5, blend=BLEND)}}
 CLASSES = struct.pack("<2q", 0, 1)
@@ -296,6 +297,13 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "blend-epsilon-zero": (lambda: _blend("epsilon", 0.0), "`epsilon` must lie in"),
     "blend-epsilon-one": (lambda: _blend("epsilon", 1), "`epsilon` must lie in"),
     "blend-unknown-answers": (lambda: _blend("answers", "changed"), "`answers` must be"),
+    "blend-matrices-are-text": (lambda: _blend("matrices", "ab"), "finite number"),
+    "blend-one-matrix-for-two": (lambda: _blend("matrices", [[[0, 0], [0, 0]]]), "the original and each view"),
+    "blend-matrix-of-three": (lambda: _blend("matrices", [[[0.0] * 3] * 3] * 2), "each of the `offsets`"),
+    "blend-matrix-of-text": (lambda: _blend("matrices", [[["1", "2"]] * 2] * 2), "finite number"),
+    "blend-matrix-of-infinity": (lambda: _blend("matrices", [[[10**400, 0.0]] * 2] * 2), "finite number"),
+    "blend-matrix-huge": (lambda: _blend("matrices", [[[1e200, 0.0]] * 2] * 2), "exceed"),
+    "blend-matrix-flat": (lambda: _blend("matrices", [[0.0, 0.0]] * 2), "must be a list of matrices"),
     "blend-answers-are-a-list": (lambda: _blend("answers", []), "`answers` must be"),
 }
 

@@ -61,7 +61,9 @@ def honest(tmp_path_factory) -> dict[str, Path]:
     logits = np.random.default_rng(0).normal(size=(30, 3))
     plan = Plan((Step("zoom:0.5", (1.0, 0.9, 0.8, 1.1)), Step("mine", (1, 1, 1, 2))), start=0.3)
     fitted = TemperatureScaling().fit(logits, ["a"] * 10 + ["b"] * 20, classes=["a", "b", "c"])
-    blend = Plan(start=0.5, blend=Blend(0.5, (("mine", 0.5),), (0.1, 0.2, 0.3), 1e-3, 0.9, 1.0, (0.0, 0.1, 0.2)))
+    matrices = np.full((2, 3, 3), 0.25).tolist()
+    blend = Blend(0.5, (("mine", 0.5),), (0.1, 0.2, 0.3), 1e-3, 0.9, 1.0, (0.0, 0.1, 0.2), matrices=matrices)
+    blend = Plan(start=0.5, blend=blend)
     return {
         "plan": save(plan, folder / "plan"),
         "calibrator": save(fitted, folder / "calibrator"),

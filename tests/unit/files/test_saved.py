@@ -86,7 +86,9 @@ PLAN = Plan(
 @pytest.mark.parametrize("gate", [0.99, None])
 def test_a_blend_comes_back_equal_to_the_last_bit(tmp_path, gate):
     weights = (("zoom:0.5", 0.1 + 0.2), (Named("mine"), 1 / 3))
-    blend = Blend(2 / 3, weights, (0.1, -1e-17, 3.0), 1 / 5001, gate, 1.1, (0.0, 0.5, -0.5), "free")
+    matrices = np.random.default_rng(0).normal(size=(3, 3, 3)).tolist()
+    offsets = (0.1, -1e-17, 3.0)
+    blend = Blend(2 / 3, weights, offsets, 1 / 5001, gate, 1.1, (0.0, 0.5, -0.5), "free", matrices=matrices)
     plan = Plan(start=0.7, blend=blend)
     again = load(save(plan, tmp_path / "plan.recal"))
     assert again == plan

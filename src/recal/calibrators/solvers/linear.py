@@ -113,12 +113,27 @@ class LinearMap:
     features : ndarray of shape (n_samples, n_features), float64
     labels : ndarray of shape (n_samples,)
     n_classes : int
+    base : ndarray of shape (n_samples, n_classes), optional
+        Scores to which those of the features are added.
+    weights : ndarray of shape (n_samples,), optional
+        How often each sample counts.
     """
 
-    def __init__(self, features: np.ndarray, labels: Labels, n_classes: int) -> None:
+    def __init__(
+        self,
+        features: np.ndarray,
+        labels: Labels,
+        n_classes: int,
+        *,
+        base: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
+    ) -> None:
         self.features, self.labels, self.n_classes = features, labels, n_classes
+        self._base = base
         self._light = features.astype(np.float32)
         self._rows = np.arange(len(labels))
+        self._mean = np.full(len(labels), 1.0 / len(labels)) if weights is None else weights / weights.sum()
+        self._light_mean = self._mean.astype(np.float32)[:, None]
         self._squares = np.square(self._light)
         self.penalise(np.zeros((n_classes, features.shape[1] + 1)))
 
@@ -142,6 +157,8 @@ class LinearMap:
         self._point = point
         scores = self.features @ point[:, :-1].T
         scores += point[:, -1]
+        if self._base is not None:
+            scores += self._base
         scores -= scores.max(axis=1, keepdims=True)
         at_truth = scores[self._rows, self.labels]
         np.exp(scores, out=scores)
@@ -149,17 +166,15 @@ class LinearMap:
         scores /= totals[:, None]
         self._probs = scores
         off = point - self.centre
-        return float(np.mean(np.log(totals) - at_truth) + np.vdot(off * self.ridge, off))
+        return float(self._mean @ (np.log(totals) - at_truth) + np.vdot(off * self.ridge, off))
 
     def gradient(self) -> np.ndarray:
-        residual = self._probs
-        self._light_probs = residual.astype(np.float32)
-        residual[self._rows, self.labels] -= 1.0
+        self._light_probs = self._probs.astype(np.float32)
+        residual = self._probs * self._mean[:, None]
+        residual[self._rows, self.labels] -= self._mean
         gradient = np.empty_like(self._point)
         gradient[:, :-1] = residual.T @ self.features
         gradient[:, -1] = residual.sum(axis=0)
-        residual[self._rows, self.labels] += 1.0
-        gradient /= len(self.labels)
         gradient += 2.0 * self.ridge * (self._point - self.centre)
         self._prepare()
         return gradient
@@ -170,10 +185,10 @@ class LinearMap:
         change += light[:, -1]
         change -= np.einsum("ij,ij->i", change, self._light_probs)[:, None]
         change *= self._light_probs
+        change *= self._light_mean
         product = np.empty_like(direction)
         product[:, :-1] = change.T @ self._light
         product[:, -1] = change.sum(axis=0)
-        product /= len(self.labels)
         product += 2.0 * self.ridge * direction
         return product
 
@@ -183,14 +198,13 @@ class LinearMap:
         With p(1-p) as a sample's weight, a class's block is the features' second moment. Its mean part couples every
         weight with the intercept and is the worst of the conditioning; being of rank one, it can be kept exactly.
         """
-        count = len(self.labels)
-        spread = self._light_probs * (1.0 - self._light_probs)
-        mass = spread.sum(axis=0, dtype=np.float64) / count
+        spread = self._light_probs * (1.0 - self._light_probs) * self._light_mean
+        mass = spread.sum(axis=0, dtype=np.float64)
         safe = np.maximum(mass, 1e-30)[:, None]
         self._along = np.ones_like(self._point)
-        self._along[:, :-1] = (spread.T @ self._light) / count / safe
+        self._along[:, :-1] = (spread.T @ self._light) / safe
         variance = np.zeros_like(self._point)
-        variance[:, :-1] = (spread.T @ self._squares) / count - safe * np.square(self._along[:, :-1])
+        variance[:, :-1] = (spread.T @ self._squares) - safe * np.square(self._along[:, :-1])
         # A class that is hardly ever probable has no curvature of its own: borrow a trace of the others'.
         least = 1e-6 * np.maximum(variance, 0.0).mean() + 1e-12
         self._diagonal = np.maximum(variance, 0.0) + 2.0 * self.ridge + least

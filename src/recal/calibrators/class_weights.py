@@ -1,0 +1,194 @@
+"""Class-wise weights: a matrix for the original and each view, drawn back to the one number that stacking gives it.
+
+A stack weighs all classes of a view alike. Some views tell some classes apart better than others do: so do the prompts
+of a language model. The scores then become
+
+    s = a_mixture x_mixture + sum over the original and the views of (a_g I + M_g) x_g + c.
+
+The weights a_g are those of the stack. The matrices M_g and the change of c minimise the mean NLL plus
+strength * K / n times the sum of squares of all M_g, and K / n times that of the change of c.
+
+Samples left out decide as they do about views (`view_choice`). Matrices are used if for some strength they gain more
+than one standard error. That strength need not be the best one: weak changes have the smallest errors. The matrices of
+the best strength are multiplied by the trust in the clearest gain. If there are few candidates, all of them are tried
+at once, since matrices can use views that one number cannot. They must gain a tenth of the whole gain more than the
+views that were chosen: each costs a forward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.solvers.folds import stratified_folds
+from recal.calibrators.solvers.linear import LinearMap
+from recal.calibrators.solvers.newton import NEAR_TOL
+from recal.calibrators.solvers.stack import Vector
+from recal.calibrators.view_choice import LEAST_SAMPLES, JudgedStack, Material, above_gate, drawn_back, pays
+from recal.maps.guard import keep_answers
+from recal.progress import track
+
+Matrix = NDArray[np.float64]
+# How strongly matrices are drawn back, in units of n_classes / n_samples, from nearly fixed to nearly free. The search
+# stops after so many strengths that bring nothing.
+_STRENGTHS, _PATIENCE = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1), 2
+_N_FOLDS = 5
+# So many samples are needed for each entry of the matrices: with fewer, no strength gained anything.
+_SAMPLES_PER_ENTRY = 2
+# All candidates are tried at once if there are no more than this, and must add this share of the whole gain.
+_FEW_CANDIDATES, _WORTH = 8, 0.1
+
+
+def choose_class_weights(
+    material: Material,
+    chosen: tuple[int, ...],
+    stacked: bool,
+    gate: float | None,
+    seed: int,
+    *,
+    max_views: int | None = None,
+) -> tuple[tuple[int, ...], JudgedStack] | None:
+    """Return which candidates to use with class-wise weights, and their stack; None if matrices gain nothing clear.
+
+    Parameters
+    ----------
+    material :
+        With all candidates after the original and the mixture.
+    chosen :
+        The candidates that stacking uses or would use, counted from 1.
+    stacked :
+        Whether their stack without matrices is worth its forward passes. If not, matrices must beat the mixture.
+    max_views :
+        How many candidates may be used at most.
+    """
+    n_base, count = material.n_base, len(material.features) - material.n_base
+    sets = [chosen] if chosen else []
+    if len(chosen) < count <= (_FEW_CANDIDATES if max_views is None else min(_FEW_CANDIDATES, max_views)):
+        sets.append(tuple(range(1, count + 1)))
+    best: tuple[tuple[int, ...], JudgedStack] | None = None
+    plain = reference = material.plain_losses
+    for views in sets:
+        if not can_fit(material, len(views)):
+            break
+        places = [*range(n_base), *(n_base + view - 1 for view in views)]
+        search = Search(replace(material, features=material.features[places], lossless=()), gate, seed)
+        if stacked and views is chosen:
+            reference = search.without
+        judged = search.judged(reference, None if stacked else len(views))
+        if judged is None:
+            continue
+        current = reference if best is None else best[1].losses
+        more, whole = (material.gain(before, judged.losses) for before in (current, plain))
+        if views is chosen or more.mean >= _WORTH * whole.mean:
+            best = views, judged
+    return best
+
+
+def can_fit(material: Material, n_views: int) -> bool:
+    """Whether there are samples enough for the matrices of so many views and the original."""
+    entries = (1 + n_views) * material.features.shape[2] ** 2
+    return material.n_units >= max(LEAST_SAMPLES, _SAMPLES_PER_ENTRY * entries)
+
+
+class Search:
+    """The losses of samples left out, with a matrix for the original and every view, at each strength."""
+
+    def __init__(self, material: Material, gate: float | None, seed: int) -> None:
+        self.material = material
+        folds = stratified_folds(
+            material.labels, _N_FOLDS, np.random.default_rng(seed), material.copies, material.clusters
+        )
+        self.parts = [(Refinement(material, folds != f), np.flatnonzero(folds == f)) for f in range(folds.max() + 1)]
+        above = above_gate(gate, material)
+        base = self._losses([refinement.base_scores for refinement, _ in self.parts])
+        self.without = np.where(above, base, self._losses([refinement.scores for refinement, _ in self.parts]))
+        self.losses: dict[float, Vector] = {}
+        points = [part.nothing() for part, _ in self.parts]
+        lowest, worse = float(np.average(self.without, weights=material.weights)), 0
+        for strength in track(_STRENGTHS, "class-wise weights, strength"):
+            points = [part.solve(strength, point, tol=NEAR_TOL) for (part, _), point in zip(self.parts, points)]
+            losses = self._losses([part.refined(point) for (part, _), point in zip(self.parts, points)])
+            self.losses[strength] = np.where(above, base, losses)
+            mean = float(np.average(self.losses[strength], weights=material.weights))
+            lowest, worse = (mean, 0) if mean < lowest else (lowest, worse + 1)
+            if worse >= _PATIENCE:
+                break
+
+    def judged(self, reference: Vector, n_passes: int | None) -> JudgedStack | None:
+        """Return the stack at the best strength; None if no strength gains more than one standard error.
+
+        Where `n_passes` is given, the gain over the reference must be worth so many forward passes.
+        """
+        material = self.material
+        gains = {s: material.gain(reference, losses) for s, losses in self.losses.items()}
+        clearest = max(gains.values(), key=lambda gain: gain.mean / max(gain.error, 1e-300))
+        strength = max(gains, key=lambda one: gains[one].mean)
+        if not clearest.is_clear:
+            return None
+        whole = material.gain(material.plain_losses, self.losses[strength])
+        if n_passes is not None and not pays(whole, n_passes, material):
+            return None
+        fitted = Refinement(material, np.ones(material.n_samples, dtype=bool))
+        point = clearest.trust * fitted.solve(strength, fitted.nothing())
+        stack = drawn_back(fitted.stack, fitted.base, whole.trust)
+        stack = replace(stack, offsets=stack.offsets + point[:, -1])
+        return JudgedStack(fitted.base, stack, self.losses[strength], whole, True, fitted.matrices(point))
+
+    def _losses(self, scores: list[Matrix]) -> Vector:
+        """Return the loss of each sample under the fit that did not see it, after the guard if answers are kept."""
+        material, losses = self.material, np.empty(self.material.n_samples)
+        for (_, left_out), values in zip(self.parts, scores):
+            some = values[left_out]
+            probs = np.exp(some - some.max(axis=1, keepdims=True))
+            probs /= probs.sum(axis=1, keepdims=True)
+            if material.kept:
+                probs = keep_answers(probs, material.answers[left_out, None])
+            picked = probs[np.arange(len(left_out)), material.labels[left_out]]
+            losses[left_out] = -np.log(np.maximum(picked, np.finfo(np.float64).tiny))
+        return losses
+
+
+class Refinement:
+    """The stack of some samples, and the matrices beside it."""
+
+    def __init__(self, material: Material, rows: NDArray[np.bool_]) -> None:
+        self.material, self.rows = material, rows
+        features, n_base = material.features, material.n_base
+        problem = material.problem(rows)
+        self.base = problem.solve(tuple(range(n_base)))
+        self.stack = problem.solve(tuple(range(len(features))), self.base)
+        self.base_scores = np.tensordot(self.base.weights, features[:n_base], axes=1) + self.base.offsets
+        self.scores = np.tensordot(self.stack.weights, features, axes=1) + self.stack.offsets
+        # The members of a mixture have matrices of their own.
+        self.places = [0, *range(n_base, len(features))]
+
+    def solve(self, strength: float, start: Matrix, *, tol: float = 1e-7) -> Matrix:
+        """Return the matrices side by side and the change of the offsets, (n_classes, n_matrices * n_classes + 1)."""
+        counts, labels = self.material.weights, self.material.labels[self.rows]
+        n_classes = self.material.features.shape[2]
+        weights = None if counts is None else counts[self.rows]
+        problem = LinearMap(self._columns()[self.rows], labels, n_classes, base=self.scores[self.rows], weights=weights)
+        unit = n_classes / float(len(labels) if weights is None else weights.sum())
+        ridge = np.full_like(start, strength * unit)
+        ridge[:, -1] = unit
+        problem.penalise(ridge)
+        return problem.solve(start, tol=tol, warn=False).point
+
+    def nothing(self) -> Matrix:
+        """Return matrices of zeros, in the form of `solve`."""
+        n_classes = self.material.features.shape[2]
+        return np.zeros((n_classes, len(self.places) * n_classes + 1))
+
+    def refined(self, point: Matrix) -> Matrix:
+        """Return the scores of all samples with these matrices."""
+        return self.scores + self._columns() @ point[:, :-1].T + point[:, -1]
+
+    def matrices(self, point: Matrix) -> Matrix:
+        """Return one matrix for the original and each view, (n_matrices, n_classes, n_classes)."""
+        n_classes = len(point)
+        return point[:, :-1].reshape(n_classes, len(self.places), n_classes).transpose(1, 0, 2)
+
+    def _columns(self) -> Matrix:
+        return np.concatenate([self.material.features[place] for place in self.places], axis=1).astype(np.float64)

@@ -1,0 +1,125 @@
+"""Class-wise weights for views: their optimum, when they are used, and that every runtime answers with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.optimize
+from scipy.special import log_softmax
+
+from recal import AutoCalibration, Views, load, save
+from recal.calibrators import CalibrationEnsemble, ensemble_fit
+from recal.calibrators.class_weights import Refinement, can_fit
+from recal.calibrators.view_choice import Material
+from tests import problems
+
+
+def material(n=240, n_classes=3, seed=0, weights=None):
+    views, labels = problems.prompts(n, n_classes, seed, n_views=2)
+    logits = np.array([views.logits, 0.8 * views.logits, *(views.transformed(t) for t in views.transforms)])
+    features = log_softmax(logits, axis=2).astype(np.float32)
+    plain = -features[0][np.arange(n), labels].astype(np.float64)
+    answers, confidence = views.logits.argmax(axis=1), np.exp(features[0].max(axis=1))
+    return Material(features, labels, answers, confidence, plain, (True, True), False, 2, weights)
+
+
+@pytest.mark.parametrize("strength", [0.3, 10.0])
+def test_the_matrices_minimise_the_penalised_loss(strength):
+    data = material()
+    refinement = Refinement(data, np.ones(data.n_samples, dtype=bool))
+    n_classes, views = 3, [0, 2, 3]
+
+    def loss(flat):
+        point = flat.reshape(n_classes, 3 * n_classes + 1)
+        scores = refinement.scores + point[:, -1]
+        for place, view in enumerate(views):
+            scores = scores + data.features[view] @ point[:, place * n_classes : (place + 1) * n_classes].T
+        penalty = strength * np.square(point[:, :-1]).sum() + np.square(point[:, -1]).sum()
+        mean = -log_softmax(scores, axis=1)[np.arange(data.n_samples), data.labels].mean()
+        return mean + n_classes / data.n_samples * penalty
+
+    found = refinement.solve(strength, refinement.nothing(), tol=1e-12)
+    start = loss(np.zeros(found.size))
+    least = scipy.optimize.minimize(loss, np.zeros(found.size), method="BFGS", options={"maxiter": 60}).fun
+    assert least < start - 1e-3
+    assert loss(found.ravel()) <= least + 1e-6
+
+
+def test_a_weight_of_two_counts_as_two_samples():
+    counts = np.random.default_rng(0).integers(1, 3, 240).astype(np.float64)
+    once = material(weights=counts)
+    repeated = np.repeat(np.arange(240), counts.astype(int))
+    twice = Material(
+        once.features[:, repeated], *(field[repeated] for field in (once.labels, once.answers, once.confidence)),
+        once.plain_losses[repeated], once.lossless, False, 2,
+    )  # fmt: skip
+    weighted, plain = (Refinement(one, np.ones(one.n_samples, dtype=bool)) for one in (once, twice))
+    first, second = (one.solve(1.0, one.nothing(), tol=1e-12) for one in (weighted, plain))
+    np.testing.assert_allclose(first, second, atol=1e-4)
+
+
+@pytest.mark.parametrize("answers", ["free", "kept"])
+def test_views_that_know_one_class_each_get_matrices_and_a_lower_loss(monkeypatch, answers):
+    every, labels = problems.prompts(4000)
+    views, y, fresh, truth = every[:1500], labels[:1500], every[1500:], labels[1500:]
+    fitted = AutoCalibration(answers=answers).fit(views, y)
+    blend = fitted.plan_.blend
+    assert np.shape(blend.matrices) == (1 + len(blend.weights), 4, 4)
+    assert len(blend.weights) == 5
+    assert "5.00 more forward passes" in fitted.reason_
+    assert "with weights for each class" in fitted.reason_
+    assert "class weights" in str(fitted.plan_)
+    monkeypatch.setattr(ensemble_fit, "choose_class_weights", lambda *_, **__: None)
+    without = AutoCalibration(answers=answers).fit(views, y)
+    losses = [problems.nll(one.predict_proba(fresh), truth) for one in (fitted, without)]
+    assert losses[0] < 0.97 * losses[1]
+
+
+def test_a_user_limits_the_number_of_views():
+    views, y = problems.prompts()
+    assert len(CalibrationEnsemble(max_views=2).fit(views, y).map_.transforms) <= 2
+
+
+@pytest.mark.parametrize("n_classes", [3, 10])
+@pytest.mark.parametrize("seed", range(3))
+def test_views_that_know_all_classes_alike_get_no_matrices(n_classes, seed):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, n_classes, 1500)
+    own, view = (2.0 * np.eye(n_classes)[y] + 1.2 * rng.normal(size=(1500, n_classes)) for _ in range(2))
+    fitted = CalibrationEnsemble(random_state=seed).fit(Views(2 * own, {"flip": 2 * view}), y)
+    assert fitted.plan_.blend.weights
+    assert not fitted.plan_.blend.matrices
+
+
+def test_few_samples_for_many_classes_get_no_matrices():
+    assert can_fit(material(n=150, n_classes=5), 2)
+    assert not can_fit(material(n=149, n_classes=5), 2)
+    assert not can_fit(material(n=99), 2)
+
+
+def test_a_file_and_a_changed_row_order_give_the_same_answers(tmp_path):
+    views, y = problems.prompts()
+    fitted = AutoCalibration(answers="free").fit(views, y)
+    expected = fitted.predict_proba(views)
+    again = load(save(fitted, tmp_path / "fitted.recal"))
+    assert again.plan_ == fitted.plan_
+    np.testing.assert_array_equal(again.predict_proba(views), expected)
+    np.testing.assert_array_equal(fitted.predict_proba(views[7:9]), expected[7:9])
+
+
+def test_torch_and_onnx_answer_as_numpy_does(tmp_path):
+    torch, onnxruntime = pytest.importorskip("torch"), pytest.importorskip("onnxruntime")
+    from recal.export import export_calibration
+    from recal.export.torch_module import CalibrationLayer
+
+    views, y = problems.prompts()
+    fitted = AutoCalibration(answers="free").fit(views, y)
+    assert fitted.plan_.blend.matrices
+    logits = views.logits.astype(np.float32)
+    transformed = np.array([views.transformed(t) for t in fitted.needed_transforms()], dtype=np.float32)
+    expected = fitted.predict_proba(views)
+    layer, _ = CalibrationLayer(fitted).both(torch.from_numpy(logits), torch.from_numpy(transformed))
+    np.testing.assert_allclose(layer.softmax(1).numpy(), expected, atol=1e-5)
+    session = onnxruntime.InferenceSession(export_calibration(fitted, tmp_path / "replay.onnx"))
+    (probs,) = session.run(["probs"], {"logits": logits, "transformed": transformed})
+    np.testing.assert_allclose(probs, expected, atol=1e-5)
