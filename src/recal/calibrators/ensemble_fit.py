@@ -1,4 +1,4 @@
-"""The fit of an ensemble: members on samples left out, their weights, then views on top of the mixture."""
+"""Fitting an ensemble: cross-fitted members, their weights, then views on top of the mixture."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _FAMILIES: dict[str, type[Calibrator]] = {
     "ets-svs": StructuredVectorScaling,
     "ets-sms": StructuredMatrixScaling,
 }
-# These read the log-probabilities of another member in place of the logits.
+# These members read the log-probabilities of another member instead of the logits.
 READS = {"ets-svs": "ets", "ets-sms": "ets"}
-# Beyond so many classes a matrix of weights is slow to fit and a curve of its own for each class sees too few samples.
+# With more classes a matrix of weights is slow to fit, and a curve per class sees too few samples.
 MANY_CLASSES = 256
 _NEED_SAMPLES_PER_CLASS = ("sms", "ets-sms", "isotonic")
 # With these numbers of classes the curves of beta calibration are fitted jointly. With fewer the mixture is no better,
@@ -66,7 +66,7 @@ _SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 def member_names(n_classes: int) -> tuple[str, ...]:
-    """Return the names of the members that are worth their time with so many classes."""
+    """Return the names of the members that are fitted with so many classes."""
     return tuple(name for name in _FAMILIES if n_classes <= MANY_CLASSES or name not in _NEED_SAMPLES_PER_CLASS)
 
 
@@ -90,48 +90,48 @@ def _make(name: str, n_classes: int) -> Calibrator:
 def fit_members(
     names: Iterable[str], logits: Floats, labels: Labels, weights: Vector | None = None, near: Members | None = None
 ) -> Members:
-    """Return these members and those that they read, fitted; `near` are those of nearly the same samples.
+    """Return these members and those that they read, fitted; `near` holds fits to nearly the same samples.
 
-    Temperatures are fitted once for all who read the same logits.
+    Members that read the same logits share one temperature.
     """
     members: Members = {}
     read: dict[str | None, Floats] = {None: logits}
     betas: dict[str | None, float] = {}
     repeated = None if weights is None else np.repeat(np.arange(len(labels)), _whole(weights))
     for name in needed_for(names):
-        source, known = READS.get(name), None if near is None else near[name]
+        source, start = READS.get(name), None if near is None else near[name]
         if source is not None and source not in read:
             read[source] = log_probs(members[source], logits)
         if source not in betas:
-            betas[source] = fit_beta(read[source], labels, weights, getattr(known, "beta_", None))
+            betas[source] = fit_beta(read[source], labels, weights, getattr(start, "beta_", None))
         member = members[name] = _make(name, logits.shape[1])
         views = Views.unchecked(read[source], {}, None, None)
         with warnings.catch_warnings():
-            # The weights judge each member on samples left out: one that had too few samples gets none.
+            # A member with too few samples does badly on samples left out and gets no weight.
             warnings.simplefilter("ignore", FewSamplesWarning)
             warnings.simplefilter("ignore", ConvergenceWarning)
             if repeated is None or member.takes_weights:
-                member._fit_near(views, labels, betas[source], known)
+                member._fit_near(views, labels, betas[source], start)
             else:
-                member._fit_near(views[repeated], labels[repeated], betas[source], known)
+                member._fit_near(views[repeated], labels[repeated], betas[source], start)
         member.classes_ = np.arange(logits.shape[1])
         member.n_fitted_ = len(labels if repeated is None or member.takes_weights else repeated)
     return members
 
 
 def _whole(weights: Vector) -> NDArray[np.intp]:
-    """Return how often each sample stands among the others: the weights, rounded so that running sums stay true."""
+    """Return how often to repeat each sample: the weights, rounded so that their running sums are kept."""
     return np.diff(np.floor(np.cumsum(weights) + 0.5).astype(np.intp), prepend=0)
 
 
 def log_probs(member: Calibrator, logits: Floats) -> NDArray[np.float64]:
-    """Return the logarithms of what a member answers."""
+    """Return the log-probabilities of a member."""
     probs = member._predict_proba(Views.unchecked(logits, {}, None, None))
     return np.log(np.maximum(probs, _SMALLEST))
 
 
 def each_probs(members: Mapping[str, Calibrator], names: Iterable[str], logits: Floats) -> list[NDArray[np.float64]]:
-    """Return what each of these members answers, (n_samples, n_classes) each."""
+    """Return the probabilities of each of these members, (n_samples, n_classes) each."""
     views, read, answers = Views.unchecked(logits, {}, None, None), {}, []
     for name in names:
         source = READS.get(name)
@@ -145,7 +145,7 @@ def each_probs(members: Mapping[str, Calibrator], names: Iterable[str], logits: 
 
 
 def mixture_probs(members: Mapping[str, Calibrator], weights: Mapping[str, float], logits: Floats) -> Vector:
-    """Return the weighted mean of what the members answer, (n_samples, n_classes)."""
+    """Return the weighted mean of the probabilities of the members, (n_samples, n_classes)."""
     mixed = np.zeros(logits.shape)
     size = max(1, _BLOCK // logits.shape[1])
     for begin in range(0, len(logits), size):
@@ -158,9 +158,9 @@ def mixture_probs(members: Mapping[str, Calibrator], weights: Mapping[str, float
 def cross_fitted(
     near: Members, logits: Floats, labels: Labels, folds: NDArray[np.intp], weights: Vector | None = None
 ) -> NDArray[np.float32]:
-    """Return what each member answers to samples that it did not see, (n_members, n_samples, n_classes).
+    """Return cross-fitted probabilities of each member, (n_members, n_samples, n_classes).
 
-    Fits begin at those of all samples, `near`.
+    Fits start from `near`, the fits to all samples.
     """
     names = tuple(near)
     answers = np.empty((len(names), *logits.shape), dtype=np.float32)
@@ -173,31 +173,30 @@ def cross_fitted(
     return answers
 
 
-# Fewer samples, or none that the model gets wrong, say nothing about which method suits them.
+# With fewer samples, or no mistakes, there is no evidence about which method is best.
 LEAST_SAMPLES = 50
-# Few samples are cut into more folds: each fit then sees nearly all of them.
+# Few samples are split into more folds, so that each fit sees nearly all of them.
 _FEW_SAMPLES, _FOLDS, _MORE_FOLDS = 1000, 3, 5
-# How many samples and values decide about weights and views, and how many values the members are fitted to at most;
-# beyond, samples are drawn at random.
+# The most samples and logits that decide about weights and views, and the most logits that members are fitted to. Of
+# more, a random subset is used.
 _MOST_SAMPLES, _MOST_VALUES, _MOST_FOR_MEMBERS = 50_000, 5_000_000, 25_000_000
-# How often samples are repeated on average where weights are whole numbers, unless they are few.
+# Whole-number weights repeat samples up to this often on average; small sets may be repeated more.
 _MOST_REPEATS = 10
-# What the weights start from: as if half a sample had been seen to follow each member that is drawn back to a
-# temperature; and for temperature scaling so many more divided by the number of mistakes, since it is mistakes that
-# tell members apart.
+# Pseudo-counts of the weights: half a sample for each member that shrinks towards a temperature. Temperature scaling
+# gets this many more, divided by the number of mistakes, because mistakes are what tells members apart.
 _PRIOR = dict.fromkeys(("ts", "ets", "svs", "sms", "ets-svs", "ets-sms"), 0.5)
 _PRIOR_BY_MISTAKES = 30.0
-# From so many mistakes on, samples left out tell whether another method does as well as the mixture.
+# With this many mistakes, samples left out show whether another method does as well as the mixture.
 _MANY_MISTAKES = 200
-# How many views are stacked unless a user says otherwise.
+# How many views are stacked by default.
 _MOST_VIEWS = 3
-# A member that has more freedom than a temperature must have this much of the mixture before it is used alone.
+# A member with more parameters than a temperature needs this share of the weight to be used alone.
 _HALF = 0.5
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may choose."""
+    """The options of the ensemble that the fit reads."""
 
     answers: Answers
     max_views: int | None
@@ -206,7 +205,7 @@ class Options:
 
 @dataclass
 class Evidence:
-    """What samples left out say: their losses under each member and under the mixture, with and without views."""
+    """Losses of samples left out: under each member and under the mixture, with and without views."""
 
     views: Views
     labels: Labels
@@ -214,21 +213,21 @@ class Evidence:
     copies: NDArray[np.intp] | None
     clusters: NDArray[np.intp] | None
     share: float
-    """Of the samples, how many independent ones tell as much: 1 without clusters."""
+    """The effective number of samples divided by the number of samples: 1 without clusters."""
     folds: NDArray[np.intp]
     losses: dict[str, Vector] = field(default_factory=dict)
     passes: float = 0.0
 
     @property
     def many_mistakes(self) -> bool:
-        """Whether the model makes so many that methods with much freedom can be compared by them."""
+        """Whether there are enough mistakes to compare methods with many parameters."""
         mistakes = int((np.argmax(self.views.logits, axis=1) != self.labels).sum())
         return self.share * mistakes >= _MANY_MISTAKES
 
 
 @dataclass(frozen=True)
 class FittedEnsemble:
-    """The members and their weights; the plan and the search of views, where there are any; what it rests on."""
+    """The members and their weights, the plan and the choice of views if there are any, and the evidence."""
 
     members: Members
     weights: dict[str, float]
@@ -239,9 +238,9 @@ class FittedEnsemble:
 
 
 def are_whole(weights: Vector) -> bool:
-    """Whether weights say how often a sample stands among the others: it then does, in folds too.
+    """Whether weights are counts: samples are then repeated, in folds too.
 
-    Large numbers, such as amounts, only say how much a sample counts: repeated so often, rows would fill the memory.
+    Large whole numbers, such as amounts of money, are treated as plain weights; repeated rows would fill the memory.
     """
     few = weights.sum() <= max(_MOST_REPEATS * len(weights), _MOST_SAMPLES)
     return bool(few and (weights == np.rint(weights)).all())
@@ -258,7 +257,7 @@ def fit_ensemble(
     """Return the ensemble of these samples, with the weight and the cluster of each one."""
     logits, n_classes = views.logits, views.n_classes
     if counts is not None:
-        counts = counts * (len(counts) / counts.sum())  # not how often, but how much: the sum says nothing
+        counts = counts * (len(counts) / counts.sum())  # weights are relative
     every = _drawn(len(labels), _MOST_FOR_MEMBERS // n_classes, rng)
     every_counts = None if counts is None else counts[every]
     independent = _effective_samples(logits, labels, clusters)
@@ -293,7 +292,7 @@ def fit_ensemble(
 
 
 def _effective_samples(logits: Floats, labels: Labels, clusters: NDArray[np.intp] | None) -> float:
-    """Return how many independent samples tell as much about the loss of temperature scaling as these do."""
+    """Return the effective number of samples for the loss of temperature scaling."""
     if clusters is None:
         return float(len(labels))
     beta = fit_beta(logits, labels)
@@ -306,9 +305,9 @@ def _used(members: Members, weights: dict[str, float]) -> Members:
 
 
 def _mix(members: Members, evidence: Evidence, kept: bool) -> tuple[dict[str, float], NDArray[np.float32]]:
-    """Return the weights, and what each member gives samples that it did not see.
+    """Return the weights and the cross-fitted probabilities of each member.
 
-    The mixture's losses in the evidence are those of weights found without the sample's own fold.
+    The losses of the mixture in the evidence come from weights fitted without the sample's own fold.
     """
     names, labels, rows = tuple(members), evidence.labels, np.arange(len(evidence.labels))
     counts = evidence.share * (np.ones(len(labels)) if evidence.counts is None else evidence.counts)
@@ -335,7 +334,7 @@ def _mix(members: Members, evidence: Evidence, kept: bool) -> tuple[dict[str, fl
 
 
 def _one_or_all(weights: dict[str, float], evidence: Evidence) -> dict[str, float]:
-    """Return the weights, or those of one member where many mistakes show that the mixture does no better."""
+    """Return the weights, or one member alone if the evidence shows that the mixture is no better."""
     if evidence.clusters is not None:
         # Members were fitted as if rows were independent, so they follow the clusters of the fit too closely.
         gain = LossGain.between(evidence.losses["ts"], evidence.losses["ensemble"], evidence.counts, evidence.clusters)
@@ -353,7 +352,7 @@ def _one_or_all(weights: dict[str, float], evidence: Evidence) -> dict[str, floa
 
 
 def losses_of(probs: NDArray[np.floating], labels: Labels, answers: Labels | None) -> Vector:
-    """Return each sample's negative log-likelihood, after the guard where answers are kept."""
+    """Return the negative log-likelihood of each sample, after the guard if predictions are kept."""
     wide = probs.astype(np.float64)
     if answers is not None:
         wide = keep_answers(wide, answers[:, None])
@@ -368,11 +367,10 @@ def _stack(
     options: Options,
     rng: np.random.Generator,
 ) -> tuple[Plan | None, Choice, tuple[Transform, ...], bool]:
-    """Return the plan of the mixture with views, None where no view pays, how it was chosen, and from what.
+    """Return the plan of the mixture with views (None if no view pays), the choice of views, and the candidates.
 
-    The views are those that `ViewStacking` would take, for as many passes. Last, whether `alone`, structured scaling by
-    itself, has taken the place of the mixture, whose other members repeat what temperature scaling says: the lower loss
-    of samples left out decides.
+    The views are those that `ViewStacking` chooses. The last value says whether `alone`, structured scaling by itself,
+    replaces the mixture: the lower loss on samples left out decides.
     """
     views, labels, counts = evidence.views, evidence.labels, evidence.counts
     kept = options.answers == "kept"
@@ -462,5 +460,5 @@ def _plan(
 
 
 def _drawn(count: int, most: int, rng: np.random.Generator) -> NDArray[np.intp] | slice:
-    """Return all rows, or as many as may be, at random."""
+    """Return all rows, or a random subset of `most` rows."""
     return slice(None) if count <= most else np.sort(rng.choice(count, most, replace=False))

@@ -1,8 +1,8 @@
-"""What is wrong with the samples of a fit, said before it is learned: labels of other rows, one class, no mistakes.
+"""Checks of the samples before a fit: labels of other rows, a single class, near-copies, too few mistakes.
 
-Each test asks whether the labels know anything of their rows. A sample's score is how high its label's log-odds rank in
-their column, less the rank of a label drawn at random from the same set; were the labels in another order, the scores'
-mean would be 0 up to chance. No accuracy is too low by itself: a weak model passes if it is better than that.
+The tests ask whether labels are related to their rows. The score of a sample is the rank of its label's log-odds within
+their column, minus the expected rank of a label drawn at random from the same set. If the labels were in another order,
+the mean score would be 0 up to chance. No accuracy is too low by itself: a weak model passes if it beats chance.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from recal.engine.clusters import near_duplicates
 from recal.errors import DependentRowsWarning, DoubtfulLabelsWarning, FewSamplesWarning, InputError
 from recal.maps.arrays import log_softmax
 
-# A curve learned from fewer samples, or fewer mistakes, of its class than this follows noise.
+# With fewer samples, or mistakes, per class a curve per class follows noise.
 _SAMPLES_PER_CLASS = 10
 # Temperatures are learned from mistakes; with fewer the result depends on individual samples.
 FEWEST_MISTAKES = 10
-# Rows that are looked at, evenly spaced: enough for every test, and nothing beside the cost of a fit.
+# The most rows that are checked, evenly spaced: enough for every test, and cheap compared with a fit.
 _MOST_ROWS = 20_000
 _FEWEST_ROWS = 20
-# Labels in another order reach this many standard deviations once in fifty sets.
+# Labels in a random order exceed this many standard deviations in one of fifty data sets.
 _CHANCE = 2.0
-# By this many standard deviations two columns must contradict their labels to look swapped.
+# Two columns look swapped if they contradict their labels by this many standard deviations.
 _SWAPPED = 4.0
-# Part of the rows is suspected only where the others leave no doubt.
+# A part of the rows is reported only if the other rows are this clearly related to their labels.
 _BEYOND_DOUBT = 8.0
 _SHORTEST_PART = 50
-# A change in the middle is believed where chance alone would show one as large, anywhere, once in ten thousand sets.
+# A change is reported if chance alone would show one as large, anywhere, in one of ten thousand data sets.
 _SURELY_NO_CHANGE = 1e-4
-# Numbers that are ranked: a few digits are enough for a test.
+# How many numbers are ranked at most.
 _MOST_VALUES, _ENOUGH_ROWS = 500_000, 1_000
 
 
 def warn_of_suspicions(logits: Floats, labels: Labels, names: NDArray[Any] | None = None) -> None:
-    """Warn of the gravest of what looks wrong with these samples, if anything does."""
+    """Warn of the most serious problem with these samples, if there is one."""
     rows = np.arange(len(labels))
     most = min(_MOST_ROWS, max(_ENOUGH_ROWS, _MOST_VALUES // logits.shape[1]))
     if len(rows) > most:
         rows = np.linspace(0, len(labels) - 1, most).astype(np.intp)
-    said = _one_class(labels) or _other_labels(_Match(logits, labels, rows), len(labels), names)
-    if said:
-        warnings.warn(said, DoubtfulLabelsWarning, stacklevel=3)
+    message = _one_class(labels) or _other_labels(_Match(logits, labels, rows), len(labels), names)
+    if message:
+        warnings.warn(message, DoubtfulLabelsWarning, stacklevel=3)
         return
-    said = _few_mistakes(logits, labels)
-    if said:
-        warnings.warn(said, FewSamplesWarning, stacklevel=3)
+    message = _few_mistakes(logits, labels)
+    if message:
+        warnings.warn(message, FewSamplesWarning, stacklevel=3)
 
 
 def warn_of_copies(logits: Floats, labels: Labels) -> None:
@@ -69,14 +69,14 @@ def warn_of_copies(logits: Floats, labels: Labels) -> None:
         )
 
 
-def refuse_codes(logits: Floats, given: Any, labels: Labels, names: Any) -> None:
+def refuse_codes(logits: Floats, y: Any, labels: Labels, names: Any) -> None:
     """Refuse integers that number the sorted names rather than the columns.
 
-    scikit-learn's `cross_val_predict` turns labels that are words into such numbers before a calibrator sees them.
-    Beside names in another order than the alphabet's they would be taken for columns, and all that is learned be wrong.
+    scikit-learn's `cross_val_predict` turns text labels into such numbers before a calibrator sees them. If the class
+    names are not in alphabetical order, the numbers would be taken for columns and the fit would be wrong.
     """
     words = np.asarray([] if names is None else names)
-    if words.dtype.kind not in "US" or np.asarray(given).dtype.kind not in "iu" or (words[:-1] <= words[1:]).all():
+    if words.dtype.kind not in "US" or np.asarray(y).dtype.kind not in "iu" or (words[:-1] <= words[1:]).all():
         return
     rows = np.linspace(0, len(labels) - 1, min(len(labels), _MOST_ROWS)).astype(np.intp)
     answers = np.asarray(logits[rows]).argmax(axis=1)
@@ -119,47 +119,47 @@ def _few_mistakes(logits: Floats, labels: Labels) -> str:
 
 
 def _right_answers(logits: Floats, labels: Labels) -> Iterator[NDArray[np.bool_]]:
-    """Yield whether answers are right, piece by piece: most sets show ten mistakes at once."""
+    """Yield whether predictions are right, in pieces: most data sets show ten mistakes in the first one."""
     for first in range(0, len(labels), 4096):
         piece = slice(first, first + 4096)
         yield logits[piece].argmax(axis=1) == labels[piece]
 
 
 class _Match:
-    """How well labels fit rows: hits, and how high each row's label ranks in its column beyond any label's rank.
+    """How well labels match rows: correct predictions, and the rank scores of the labels.
 
-    Ranks do what an AUC does: they ask whether a class's own rows have its higher scores, however rare the class is and
-    whether or not it is ever the answer. With two classes the sum of the scores is the statistic of Mann and Whitney.
+    Like an AUC, ranks show whether the rows of a class have its higher scores, even if the class is rare or never
+    predicted. With two classes the sum of the scores is the statistic of Mann and Whitney.
     """
 
     def __init__(self, logits: Floats, labels: Labels, rows: NDArray[np.intp]) -> None:
         self.rows, self.labels = rows, labels[rows]
         self.n_classes = logits.shape[1]
         self.shares = np.bincount(self.labels, minlength=self.n_classes) / len(rows)
-        given = logits[rows]
-        self.answers = given.argmax(axis=1)
+        some = logits[rows]
+        self.answers = some.argmax(axis=1)
         self.hits = self.answers == self.labels
-        # Classes without a label have no part in any test.
+        # Classes without labels are left out of all tests.
         present, self.own = np.unique(self.labels, return_inverse=True)
-        self.ranks = _ranks(_rankable(given)[:, present])
+        self.ranks = _ranks(_rankable(some)[:, present])
         place = np.arange(len(rows))
         self.scores = self.ranks[place, self.own] - self.ranks @ self.shares[present]
 
     def by_chance(self, part: slice) -> tuple[bool, float]:
-        """Return whether this part's labels could stand in any order, and how many hits another order would give."""
+        """Return whether the labels of this part look unrelated to the rows, and the accuracy expected by chance."""
         hits = self.hits[part]
         own = np.bincount(self.labels[part], minlength=self.n_classes) / len(hits)
         expected = float(own @ np.bincount(self.answers[part], minlength=self.n_classes) / len(hits))
         spread = np.sqrt(expected * (1.0 - expected) / len(hits))
         unrelated = hits.mean() <= expected + _CHANCE * spread and self.evidence(part) <= _CHANCE
-        # A part of few classes says nothing about the order of its labels, nor does a model of one answer.
+        # A part with few classes, or with a single prediction, says nothing about the order of its labels.
         mixed = float(own @ own) <= 1.5 * float(self.shares @ self.shares) and np.ptp(self.answers[part]) > 0
         return bool(unrelated and mixed and len(hits) >= _FEWEST_ROWS), expected
 
     def evidence(self, part: slice) -> float:
-        """Return by how many standard deviations the labels' ranks exceed those of the same labels in any order.
+        """Return by how many standard deviations the ranks of the labels exceed those of shuffled labels.
 
-        Mean and variance over all orders are exact (Hoeffding, 1951).
+        Mean and variance over all permutations are exact (Hoeffding, 1951).
         """
         ranks, labels = self.ranks[part], self.own[part]
         counts = np.bincount(labels, minlength=ranks.shape[1])
@@ -168,13 +168,13 @@ class _Match:
         apart -= apart.mean(axis=0)
         total = float(apart[np.arange(len(labels)), labels].sum())
         variance = float(np.square(apart).sum(axis=0) @ counts) / max(len(labels) - 1, 1)
-        # Where all rows or all labels are equal no order differs from another.
+        # If all rows or all labels are equal, the variance is 0.
         return total / np.sqrt(variance) if variance > 1e-20 else 0.0
 
     def likeliest_change(self) -> tuple[int, float]:
-        """Return where the scores' mean most likely changes, and how likely chance alone makes it look as changed.
+        """Return where the mean score most likely changes, and the p-value of the change.
 
-        The chance is that of the largest over all places, not of one: Miller and Siegmund (1982).
+        The p-value accounts for the search over all places (Miller and Siegmund, 1982).
         """
         count = len(self.scores)
         before = np.cumsum(self.scores - self.scores.mean())[:-1]
@@ -189,20 +189,20 @@ class _Match:
 
 
 def _rankable(logits: Floats) -> NDArray[np.float64]:
-    """Return what ranks as log-odds do for less: log p, and the log-odds themselves where they are positive."""
+    """Return values that rank like log-odds but are cheaper: log p, and the log-odds where they are positive."""
     scores = log_softmax(logits)
     top = scores.argmax(axis=1)
-    sure = np.flatnonzero(scores[np.arange(len(scores)), top] > -np.log(2.0))
-    others, top = scores[sure], top[sure]
-    others[np.arange(len(sure)), top] = -np.inf
+    likely = np.flatnonzero(scores[np.arange(len(scores)), top] > -np.log(2.0))
+    others, top = scores[likely], top[likely]
+    others[np.arange(len(likely)), top] = -np.inf
     second = others.max(axis=1)
     others -= second[:, None]
-    scores[sure, top] -= second + np.log(np.exp(others, out=others).sum(axis=1))
+    scores[likely, top] -= second + np.log(np.exp(others, out=others).sum(axis=1))
     return scores
 
 
 def _ranks(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each score's rank in its column as a share of the rows; equal scores get the middle of their ranks."""
+    """Return the rank of each score in its column as a share of the rows; ties get their mean rank."""
     ranks = np.empty(scores.shape)
     middles = 2.0 * np.arange(len(scores)) + 1.0
     for k in range(scores.shape[1]):
@@ -249,9 +249,9 @@ def _other_labels(match: _Match, n_samples: int, names: NDArray[Any] | None) -> 
 
 
 def warn_if_few(method: object, n_samples: int, n_classes: int, mistakes: int | None = None) -> None:
-    """Say clearly that a method with parameters of its own for every class has too few samples for them.
+    """Warn if a method with parameters per class has too few samples for them.
 
-    `mistakes` is given by methods that were seen to do harm where the model makes few of them.
+    Methods that do harm if the model makes few mistakes also pass the number of `mistakes`.
     """
     enough = _SAMPLES_PER_CLASS * n_classes
     few_mistakes = mistakes is not None and mistakes < enough

@@ -19,15 +19,15 @@ from recal.schema import NotNegative, Number, RandomState, Size
 from recal.transforms import Transform
 from recal.views import Views
 
-# How many values are held at most, as float32: 200 MB. Beyond, candidates are shortlisted and samples drawn at random.
+# The most values in memory, as float32: 200 MB. With more, candidates are shortlisted and samples drawn at random.
 _MOST_VALUES = 50_000_000
 _SHORTLIST = 8
-# How many logits become log-probabilities at a time.
+# How many logits are turned into log-probabilities at a time.
 _BLOCK = 200_000
-# What is mixed in of chance: as little as this, or 1 part in n + 1 where samples are many. More would squeeze the
-# surest answers together, which the gate then ranks below answers that views have lifted.
+# The most of the uniform distribution that is mixed in; 1 / (n + 1) if that is less. More would compress the highest
+# confidences, and the gate would then rank them below predictions that views have raised.
 _MOST_EPSILON = 1e-4
-# Views that are known by name only, and lose nothing.
+# Names of lossless views whose transformation is not available as an object.
 _LOSSLESS_NAMES = frozenset(["flip", "mirror", "shift", "crop"])
 
 
@@ -35,28 +35,27 @@ Gate = Annotated[float, Number(0.0, 1.0, ends="(]")] | Literal["auto"] | None
 
 
 class ViewStacking(Calibrator):
-    """Weigh the log-probabilities of the input as it is and through a few transformations; at best one or two.
+    """Combine the log-probabilities of the input and of a few transformed copies, usually one or two.
 
     With b the beta of temperature scaling and x(z) = log((1 - e) softmax(b z) + e/K), minimise over weights a >= 0 and
     offsets c the mean NLL of softmax(a_0 x(z) + c + sum of a_g x(view g)) plus K/n times the sum of c^2 and 5e-5 times
-    the sum of a_g^2. Which views, and whether any, is decided on samples left out, so that `fit` may be given many
-    candidates: a calibrated network gets temperature scaling back, at no cost. Samples more confident than `gate` need
-    no view.
+    the sum of a_g^2. Samples left out decide which views are used, so `fit` may get many candidates. If no view helps,
+    the result is temperature scaling, at no cost. Samples more confident than `gate` need no view.
 
     Parameters
     ----------
     answers : {"kept", "free"}
-        "kept": predictions never change. "free": they may change, which gains more and lowers errors.
+        "kept": predictions never change. "free": they may change, which gains more and lowers the error rate.
     max_views : int
-        How many views may be used. 0 fits offsets alone.
+        The most views that may be used. 0 fits offsets alone.
     gate : float in (0, 1], "auto" or None
-        The confidence (after temperature scaling) from which on no view is computed; "auto" takes the lowest one that
-        keeps 95 % of the gain, None computes them always.
+        The confidence (after temperature scaling) from which on no view is computed. "auto" takes the lowest gate that
+        keeps 95 % of the gain; None always computes them.
     no_harm : bool
-        Use views, and offsets, only where the gain on samples left out clearly exceeds its standard error.
+        Use views and offsets only if the gain on samples left out clearly exceeds its standard error.
     worth : float, optional
-        The share of the gain so far that each further view must add: it costs a forward pass. By default 0.1, and 0.03
-        where answers are free.
+        The share of the gain so far that each further view must add, because it costs a forward pass. By default 0.1,
+        and 0.03 with answers="free".
     random_state : int, Generator or None
         Draws the folds.
 
@@ -67,17 +66,17 @@ class ViewStacking(Calibrator):
     accepted_ : bool
         Whether views are used.
     views_report_ : list of dict
-        For each candidate: `view`; `alone`, what it would gain by itself in mean NLL (to second order, on the fitting
-        samples); `order`, when the search met it; `added` and `standard_error`, what it then added on samples left
-        out; `weight`, 0 if it is not used.
+        For each candidate: `view`; `alone`, its gain in mean NLL without other views (to second order, on the samples
+        of the fit); `order`, its place in the search; `added` and `standard_error`, what it added on samples left out;
+        `weight`, 0 if it is not used.
     temperature_ : float
     offsets_gain_, views_gain_ : float
-        How much class offsets gain over temperature scaling, and views over that, in mean NLL of samples left out.
+        The gain of class offsets over temperature scaling, and of views over that, in mean NLL on samples left out.
 
     Notes
     -----
-    Where the views exceed 50 million values, eight candidates are shortlisted by their gain alone, and as many samples
-    are drawn at random as then fit; views on disk are read one candidate at a time.
+    If the views exceed 50 million values, eight candidates are shortlisted by their gain alone, and a random subset of
+    the samples is used. Views on disk are read one candidate at a time.
 
     Examples
     --------
@@ -159,7 +158,7 @@ class ViewStacking(Calibrator):
 def _draw(
     views: Views, labels: Labels, clusters: NDArray[np.intp] | None, n_candidates: int, rng: np.random.Generator
 ) -> tuple[Views, Labels, NDArray[np.intp] | None]:
-    """Return as many samples as can be held, at random."""
+    """Return the samples, or a random subset that fits into memory."""
     most = max(1, _MOST_VALUES // ((1 + min(n_candidates, _SHORTLIST)) * views.n_classes))
     if len(labels) <= most:
         return views, labels, clusters
@@ -168,12 +167,12 @@ def _draw(
 
 
 def share_of_chance(n_samples: int) -> float:
-    """Return how much of chance is mixed into probabilities before their logarithm is taken."""
+    """Return the share of the uniform distribution in probabilities before their logarithm is taken."""
     return min(_MOST_EPSILON, 1.0 / (n_samples + 1.0))
 
 
 def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilon: float) -> None:
-    """Fill what `engine.reference.soft_log_probs` gives, in float32 throughout, as it is kept: a third of the time."""
+    """Write the values of `engine.reference.soft_log_probs` into `out`, in float32: a third of the time."""
     size, n_classes = max(1, _BLOCK // logits.shape[1]), logits.shape[1]
     for begin in range(0, len(logits), size):
         part = logits[begin : begin + size]
@@ -189,7 +188,7 @@ def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilo
 def material_of(
     views: Views, labels: Labels, candidates: tuple[Transform, ...], beta: float, epsilon: float, *, kept: bool
 ) -> Material:
-    """Return what views are chosen from: the original and each candidate at the temperature of the originals."""
+    """Return the data of the choice: the original and each candidate, scaled by the temperature of the original."""
     logits = views.logits
     features = np.empty((1 + len(candidates), *logits.shape), dtype=np.float32)
     fill_log_probs(features[0], logits, beta, epsilon)
@@ -210,15 +209,15 @@ def material_of(
 
 
 def is_lossless(transform: Transform) -> bool:
-    """Whether the view is as good an input as the original; known by its kind, or by its name where that is all."""
-    known = getattr(transform, "keeps_information", None)
-    return str(transform).split(":")[0] in _LOSSLESS_NAMES if known is None else bool(known)
+    """Whether the view has all information of the original, by the transformation itself or else by its name."""
+    lossless = getattr(transform, "keeps_information", None)
+    return str(transform).split(":")[0] in _LOSSLESS_NAMES if lossless is None else bool(lossless)
 
 
 def shortlist(
     views: Views, labels: Labels, candidates: tuple[Transform, ...], beta: float, epsilon: float
 ) -> tuple[Transform, ...]:
-    """Return the candidates, or the best few by themselves where all cannot be held at once."""
+    """Return the candidates, or those with the largest gain alone if they do not all fit into memory."""
     if not _too_many(views, labels, candidates):
         return candidates
     return _best(candidates, _gains_alone(views, labels, candidates, beta, epsilon))
@@ -235,7 +234,7 @@ def _best(candidates: tuple[Transform, ...], alone: NDArray[np.float64]) -> tupl
 def _gains_alone(
     views: Views, labels: Labels, candidates: tuple[Transform, ...], beta: float, epsilon: float
 ) -> NDArray[np.float64]:
-    """Return what each candidate alone would gain, holding one at a time."""
+    """Return the gain of each candidate alone, with one candidate in memory at a time."""
     pair = np.empty((2, len(labels), views.n_classes), dtype=np.float32)
     fill_log_probs(pair[0], views.logits, beta, epsilon)
     shares = np.full(len(labels), 1.0 / len(labels))
@@ -273,17 +272,17 @@ def report_of(
     choice: Choice,
     weights: dict[Transform, float],
 ) -> list[dict[str, Any]]:
-    """Return what the search saw of each candidate, those that it met first."""
-    met: dict[Transform, tuple[int, LossGain]] = {
+    """Return a record of each candidate, in the order of the search."""
+    places: dict[Transform, tuple[int, LossGain]] = {
         candidates[view - 1]: (place, gain) for place, (view, gain) in enumerate(zip(choice.order, choice.gains), 1)
     }
     records = [
         {
             "view": str(transform),
             "alone": float(gain),
-            "order": met[transform][0] if transform in met else None,
-            "added": met[transform][1].mean if transform in met else None,
-            "standard_error": met[transform][1].error if transform in met else None,
+            "order": places[transform][0] if transform in places else None,
+            "added": places[transform][1].mean if transform in places else None,
+            "standard_error": places[transform][1].error if transform in places else None,
             "weight": weights.get(transform, 0.0),
         }
         for transform, gain in alone.items()

@@ -1,21 +1,21 @@
-"""Which views to stack, and whether any: forward selection whose every decision is judged on samples left out.
+"""Choice of the views to stack: forward selection in which samples left out decide about every step.
 
 The whole procedure is cross-fitted. For each fold a path grows on the other folds: the best view first, then the best
-beside it, and so on; what each length of path would have delivered to the samples left out, with gate and guard,
-decides how long the path on all samples may be. A further view must
+one beside it, and so on. The loss of the samples left out at each length, with gate and guard, decides how long the
+path on all samples may be. A further view must
 
-- lower the mean loss of the samples left out by more than one standard error of the paired differences, the first view
-  by 1 + 5 / sqrt(n) of them, since few samples tell their own error badly (and offsets alone, which are many numbers,
-  by 2 + 5 / sqrt(n)); and
-- add at least a share `worth` of what the views before it gained, and the first one half a per cent of the loss: a
-  view costs a forward pass for every answer.
+- lower the mean loss of the samples left out by more than one standard error of the paired differences. The first view
+  needs 1 + 5 / sqrt(n) standard errors, because they are unreliable with few samples; offsets alone, which are many
+  parameters, need 2 + 5 / sqrt(n). With clusters, standard errors and n count clusters; and
+- add at least a share `worth` of what the views before it gained, and the first one half a per cent of the loss,
+  because a view costs a forward pass for every prediction.
 
-Within a step candidates are screened to second order (slope, curvature and coupling with the weights in use), the best
-few are fitted, and one that loses information must beat one that loses none by more than one standard error.
+Within a step, candidates are screened to second order (slope, curvature and coupling with the weights in use) and the
+best few are fitted. A view that loses information must beat one that loses none by more than one standard error.
 
-What is accepted is drawn back towards the fit without it by the share (standard error / 2 gain)^2: as Stein's estimator
-does by the square of a weight's relative error, which is half of the gain's, since that is quadratic in the weights. A
-view accepted by chance then does less harm; one whose gain is clear moves fully.
+An accepted fit is shrunk towards the fit without views by the share (standard error / 2 gain)^2. This is Stein's
+shrinkage: the gain is quadratic in the weights, so the relative error of a weight is half that of the gain. A view that
+was accepted by chance then does less harm, and a clear gain is hardly reduced.
 """
 
 from __future__ import annotations
@@ -33,43 +33,43 @@ from recal.maps.guard import keep_answers
 from recal.maps.plan import Answers
 from recal.progress import track
 
-# Few samples are cut into more folds: each fit then sees nearly all of them.
+# Few samples are split into more folds, so that each fit sees nearly all of them.
 N_FOLDS, _MANY_FOLDS, _FEW_SAMPLES = 5, 10, 3000
-# Fewer samples do not judge views: among 50, one fit in forty took some by chance, at up to 25 % more NLL.
+# With fewer samples no view is chosen: with 50, one fit in forty took one by chance, at up to 25 % more NLL.
 LEAST_SAMPLES = 100
-# How near its minimum a loss must be in the search, far below any gain that counts; what is chosen is fitted fully.
+# Tolerance of the loss during the search, far below any relevant gain; the chosen stack is fitted exactly.
 _SEARCH_TOL = 1e-6
 # The share of the loss that the first view must gain.
 _LEAST_SHARE = 0.005
-# The share of the gain so far that each further view must add, unless a user says otherwise.
+# The default share of the gain so far that each further view must add.
 WORTH: dict[Answers, float] = {"kept": 0.1, "free": 0.03}
-# How many of a step's candidates are fitted after the screen, of all and of those that lose nothing, and how near the
-# best one's promise the others' must come.
+# How many candidates are fitted after the screen, of all and of the lossless ones; the others must come at least this
+# near to the expected gain of the best one.
 _CONTENDERS, _NEAR = 2, 0.8
-# Where a gate is chosen, it is the lowest of these that keeps this share of the gain.
+# gate="auto" takes the lowest of these that keeps this share of the gain.
 _GATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 _SHARE_KEPT = 0.95
 
 
 @dataclass(frozen=True)
 class Material:
-    """What a choice is made from, for each of n samples."""
+    """The data of the choice, for n samples."""
 
     features: NDArray[np.float32]
-    """(n_base + n_candidates, n, n_classes): x of the original, of a mixture where there is one, of each candidate."""
+    """(n_base + n_candidates, n, n_classes): x of the original, of a mixture if there is one, of each candidate."""
     labels: Labels
     answers: Labels
     """The model's own predictions."""
     confidence: Vector
-    """At the start temperature."""
+    """After temperature scaling."""
     plain_losses: Vector
-    """Of the last feature that is no view, by itself: of temperature scaling, or of the mixture."""
+    """Losses of the last feature that is not a view: of temperature scaling, or of the mixture."""
     lossless: tuple[bool, ...]
-    """Of each candidate, whether it keeps the input's information."""
+    """Whether each candidate keeps the information of the input."""
     kept: bool
-    """Whether answers are kept by the guard."""
+    """Whether the guard keeps predictions."""
     n_base: int = 1
-    """How many features are no views."""
+    """The number of leading features that are not views."""
     weights: Vector | None = None
     """How often each sample counts."""
     copies: NDArray[np.intp] | None = None
@@ -101,7 +101,7 @@ class Material:
 
 @dataclass(frozen=True)
 class LossGain:
-    """How much lower the mean loss of samples left out became, and the standard error of that."""
+    """The decrease of the mean loss on samples left out, and its standard error."""
 
     mean: float
     error: float
@@ -131,21 +131,22 @@ class LossGain:
         return self.mean > self.error
 
     def exceeds(self, errors: float, n_samples: int) -> bool:
-        """Whether it is larger than so many standard errors, and some more where few samples tell these badly."""
+        """Whether it is larger than so many standard errors; more when there are too few samples to estimate them."""
         return self.mean > (errors + 5.0 / np.sqrt(n_samples)) * self.error
 
     @property
     def trust(self) -> float:
-        """How far to go towards what made the gain: 0 where it is within one standard error, else 3/4 and more."""
+        """The share of the change to keep: 0 if the gain is within one standard error, otherwise 3/4 or more."""
         return 1.0 - (0.5 * self.error / self.mean) ** 2 if self.is_clear else 0.0
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen and why.
+    """The chosen stack and the evidence.
 
-    `base` is the stack without views, or None for plain temperature scaling; `stack` the one with views, or None where
-    they are not worth it. `order` holds the candidates that the path on all samples met, `gains` what each added.
+    `base` is the stack without views, or None for plain temperature scaling; `stack` the one with views, or None if
+    they are not worth their cost. `order` holds the candidates in the order of the path on all samples, `gains` what
+    each added.
     """
 
     base: Stack | None
@@ -156,9 +157,9 @@ class Choice:
     order: tuple[int, ...]
     gains: tuple[LossGain, ...]
     alone: Vector
-    """What each candidate would gain by itself over the stack without views, to second order."""
+    """The gain of each candidate alone over the stack without views, to second order."""
     losses: Vector
-    """Of the samples left out, under what was chosen."""
+    """Losses of the samples left out under the chosen stack."""
 
 
 class GrowingStack:
@@ -174,7 +175,7 @@ class GrowingStack:
         return len(self.stacks) > 1 and self.stacks[-1].used == self.stacks[-2].used
 
     def extend(self) -> None:
-        """Add the best view; where none helps, the same stack again."""
+        """Add the best view; if none helps, repeat the last stack."""
         last = self.stacks[-1]
         rest = tuple(v for v in range(self.material.n_base, len(self.material.features)) if v not in last.used)
         self.map.evaluate(last)
@@ -193,7 +194,7 @@ class GrowingStack:
         return stack, self.map.losses.copy()
 
     def _best(self, tried: list[tuple[Stack, Vector]]) -> Stack:
-        """Return the contender of least loss; one that loses information only if it is clearly better."""
+        """Return the contender with the least loss; a lossy one only if it is clearly better."""
         tried = sorted(tried, key=lambda pair: pair[0].loss)
         gentle = [pair for pair in tried if self.material.lossless[pair[0].used[-1] - self.material.n_base]]
         if not gentle or gentle[0] is tried[0]:
@@ -217,7 +218,7 @@ class GrowingStack:
 
 @dataclass
 class CrossFit:
-    """The paths of all folds, grown in step, and what each length delivers to the samples left out."""
+    """The paths of all folds, grown together, and the losses of the samples left out."""
 
     material: Material
     rng: np.random.Generator
@@ -235,11 +236,11 @@ class CrossFit:
             path.extend()
 
     def losses(self) -> Vector:
-        """Return the loss of every sample under the path that did not see it, at its present length."""
-        found = np.empty(self.material.n_samples)
+        """Return the loss of every sample under the path that did not see it, at its current length."""
+        losses = np.empty(self.material.n_samples)
         for path, left_out in self.paths:
-            found[left_out] = path.delivered(path.stacks[-1], left_out)
-        return found
+            losses[left_out] = path.delivered(path.stacks[-1], left_out)
+        return losses
 
 
 def choose_views(
@@ -267,7 +268,7 @@ def choose_views(
     base_losses = offset_losses if with_offsets else material.plain_losses
     trust = base_gain.trust if no_harm else 1.0
     base = drawn_back(whole.stacks[0], _plain(whole.stacks[0]), trust) if with_offsets else None
-    sure = above_gate(gate, material)
+    confident = above_gate(gate, material)
     gains: list[LossGain] = []
     order: list[int] = []
     losses, chosen, gate_used = base_losses, 0, gate if isinstance(gate, float) else None
@@ -277,7 +278,7 @@ def choose_views(
         if whole.ended:
             break
         stacked = crossed.losses()
-        new = np.where(sure, base_losses, stacked)
+        new = np.where(confident, base_losses, stacked)
         gains.append(material.gain(losses, new))
         order.append(whole.stacks[-1].used[-1])
         gained, left = np.average([base_losses - losses, losses], axis=1, weights=counts)
@@ -299,27 +300,27 @@ def choose_views(
 
 
 def _pays(gain: LossGain, least: float, chosen: int, n_samples: int) -> bool:
-    """Whether one view more is worth its forward pass; the first must be the clearer, the fewer the samples."""
+    """Whether another view is worth its forward pass; the first needs a clearer gain if there are few samples."""
     clear = gain.is_clear if chosen else gain.exceeds(1.0, n_samples)
     return clear and gain.mean >= least
 
 
 @dataclass(frozen=True)
 class JudgedStack:
-    """All features together, and those that are no views alone, with what samples left out say of the first."""
+    """The stack of all features, the one without views, and how the first does on samples left out."""
 
     base: Stack
     stack: Stack
     losses: Vector
     gain: LossGain
     pays: bool
-    """Whether the gain over the last feature that is no view is worth the forward passes."""
+    """Whether the gain over the last feature that is not a view is worth the forward passes."""
     matrices: NDArray[np.float64] | None = None
     """Class-wise weights, (1 + n_views, n_classes, n_classes); see `class_weights`."""
 
 
 def judged_stack(material: Material, gate: float | None, rng: np.random.Generator) -> JudgedStack:
-    """Return the stack of all features, whose views were chosen before; samples above the gate get none of them."""
+    """Return the stack of all features. Its views were chosen before; samples above the gate use none of them."""
     every, n_base = tuple(range(len(material.features))), material.n_base
     crossed = CrossFit(material, rng)
     without = crossed.losses()
@@ -334,19 +335,19 @@ def judged_stack(material: Material, gate: float | None, rng: np.random.Generato
 
 
 def pays(gain: LossGain, n_passes: int, material: Material) -> bool:
-    """Whether the gain over the last feature that is no view is clear and worth so many forward passes."""
+    """Whether the gain over the last feature that is not a view is clear and worth so many forward passes."""
     plain = float(np.average(material.plain_losses, weights=material.weights))
     return _pays(gain, n_passes * _LEAST_SHARE * plain, 0, material.n_units)
 
 
 def _plain(stack: Stack) -> Stack:
-    """Return the last feature that is no view, as a stack: temperature scaling, or the mixture."""
+    """Return the last feature that is not a view, as a stack: temperature scaling, or the mixture."""
     base = tuple(range(stack.n_base))
     return Stack(base, np.eye(stack.n_base)[-1], np.zeros_like(stack.offsets), np.nan, stack.n_base)
 
 
 def drawn_back(stack: Stack, base: Stack, trust: float) -> Stack:
-    """Return the stack a share `trust` of the way from the one without views."""
+    """Shrink a stack towards the one without views: keep a share `trust` of the change."""
     weights = trust * stack.weights
     weights[: stack.n_base] += (1.0 - trust) * base.weights[: stack.n_base]
     offsets = trust * stack.offsets + (1.0 - trust) * base.offsets
@@ -360,7 +361,7 @@ def above_gate(gate: float | str | None, material: Material) -> NDArray[np.bool_
 
 
 def _lowest_gate(confidence: Vector, gains: Vector) -> float | None:
-    """Return the lowest gate below which nearly all of the gain is made; None where no gate keeps it."""
+    """Return the lowest gate that keeps nearly all of the gain; None if no gate does."""
     total = gains.sum()
     for gate in _GATES:
         if gains[confidence < gate].sum() >= _SHARE_KEPT * total:

@@ -1,4 +1,4 @@
-"""The weights of a mixture: the likeliest ones, with a few samples' worth of doubt in favour of simple members."""
+"""The weights of a mixture: maximum likelihood, with pseudo-counts in favour of simple members."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from recal.engine.compiled import one_thread
 
 Vector = NDArray[np.float64]
 
-# No sample counts as less likely than this: single ones must not decide.
+# Likelihoods are clipped here, so that no single sample decides.
 _FLOOR = 1e-12
-# Lighter members are dropped: they would cost time and change nothing.
+# Members with less weight are dropped: they would cost time and have no effect.
 LEAST_WEIGHT = 1e-3
 _WARM_UP, _MOST_STEPS, _TOL = 10, 50, 1e-10
 
@@ -20,16 +20,16 @@ _WARM_UP, _MOST_STEPS, _TOL = 10, 50, 1e-10
 def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: Vector | None = None) -> Vector:
     """Return the weights, (n_members,), at least 0 and of sum 1.
 
-    They maximise the sum of counts * log(likelihoods @ w) + prior * log w, which is concave: the likeliest weights,
-    had `prior` samples of each member been seen to come from it. A few steps of expectation maximisation, then Newton's
-    method. The constraint of sum 1 becomes a term (total of counts and prior) * sum of w, whose optimum has that sum.
+    They maximise the sum of counts * log(likelihoods @ w) + prior * log w, which is concave; `prior` acts like so many
+    samples drawn from each member. The solver takes a few steps of expectation maximisation, then Newton's method. The
+    constraint that weights sum to 1 becomes a penalty (total of counts and prior) * sum of w, whose optimum has sum 1.
 
     Parameters
     ----------
-    likelihoods : (n_samples, n_members) what each member gave the true class of samples that it did not see
+    likelihoods : (n_samples, n_members) cross-fitted probability of the true class under each member
     counts : (n_samples,) how often each sample counts
     prior : (n_members,) pseudo-counts
-    start : (n_members,) weights of a similar problem, to begin near
+    start : (n_members,) weights of a similar problem, as a starting point
 
     Examples
     --------
@@ -52,9 +52,9 @@ def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: V
         free = (weights > 0.0) | (slope < 0.0)
         ratio = parts[:, free] * (np.sqrt(counts) / mixed)[:, None]
         curve = ratio.T @ ratio
-        held = np.divide(prior, weights**2, where=prior > 0, out=np.zeros_like(prior))[free]
-        # Members that give every truth the same would leave a flat direction.
-        curve[np.diag_indices(len(curve))] += held + 1e-9 * (total + np.diag(curve).max())
+        anchor = np.divide(prior, weights**2, where=prior > 0, out=np.zeros_like(prior))[free]
+        # Two members with equal likelihoods would make the matrix singular.
+        curve[np.diag_indices(len(curve))] += anchor + 1e-9 * (total + np.diag(curve).max())
         step = np.zeros_like(weights)
         step[free] = -np.linalg.solve(curve, slope[free])
         moved = _line_search(parts, counts, prior, total, weights, step, float(slope @ step), loss)
@@ -63,11 +63,11 @@ def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: V
         gained, (weights, loss) = loss - moved[1], moved
         if gained < _TOL * total:
             break
-    found = weights / weights.sum()
+    shares = weights / weights.sum()
     if prior.any():
-        return found
-    # Where one member is best alone, the search may stop a hair's breadth away from it.
-    corners = [found, *np.eye(len(found))]
+        return shares
+    # If one member alone is best, the search may stop just short of it.
+    corners = [shares, *np.eye(len(shares))]
     return min(corners, key=lambda w: _loss(parts, counts, prior, total, w))
 
 
@@ -79,7 +79,7 @@ def _loss(parts: Vector, counts: Vector, prior: Vector, total: float, weights: V
 def _line_search(
     parts: Vector, counts: Vector, prior: Vector, total: float, weights: Vector, step: Vector, slope: float, loss: float
 ) -> tuple[Vector, float] | None:
-    """Halve the step, projected onto weights >= 0, until the loss falls; None where it does not."""
+    """Halve the step, projected onto weights >= 0, until the loss falls; None if it does not."""
     size = 1.0
     for _ in range(30):
         trial = np.maximum(weights + size * step, 0.0)
@@ -92,7 +92,7 @@ def _line_search(
 
 
 def without_light_ones(names: tuple[str, ...], weights: Vector) -> dict[str, float]:
-    """Return the weights by name, of those members alone that matter."""
+    """Return the weights by name, without members of negligible weight."""
     kept = weights >= LEAST_WEIGHT
     shares = weights[kept] / weights[kept].sum()
     return {name: float(share) for name, share in zip((n for n, k in zip(names, kept) if k), shares)}

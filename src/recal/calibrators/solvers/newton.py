@@ -1,9 +1,9 @@
 """Truncated Newton: the solver of the parametric calibrators.
 
-Their losses are convex and smooth, and a product with the Hessian costs as much as a gradient, so that a handful of
-Newton steps, each found by preconditioned conjugate gradients, replaces hundreds of first-order steps. Progress is
-measured by the Newton decrement, an estimate of how far the loss still is from its minimum, so tolerances are stated
-in units of the loss and do not depend on the scale of the logits.
+Their losses are convex and smooth, and a product with the Hessian costs as much as a gradient. A few Newton steps, each
+solved by preconditioned conjugate gradients, therefore replace hundreds of first-order steps. Progress is measured by
+the Newton decrement, which estimates the distance of the loss from its minimum. Tolerances are in units of the loss and
+do not depend on the scale of the logits.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 
 from recal.errors import ConvergenceWarning
 
-# How near its minimum a loss must be where the fit only tells how a method does on samples left out.
+# Tolerance of fits that only estimate how well a method does on samples left out.
 NEAR_TOL = 1e-5
 _ARMIJO = 1e-4
-# A step shorter than this means that rounding, not curvature, decides.
+# Below this step length, differences of the loss are rounding errors.
 _SHORTEST_STEP = 2.0**-20
 
 
 class Problem(Protocol):
-    """A convex smooth loss. `evaluate` moves to a point; the other two speak about that point."""
+    """A convex smooth loss. The other methods refer to the point that `evaluate` saw last."""
 
     def evaluate(self, point: np.ndarray) -> float: ...
 
@@ -37,7 +37,7 @@ class Problem(Protocol):
 
 @dataclass(frozen=True)
 class Solution:
-    """Where a solve ended: the point, its loss, how far the loss may still be from its minimum, and the work done."""
+    """The final point, its loss, the estimated distance of the loss from its minimum, and the work done."""
 
     point: np.ndarray
     loss: float
@@ -46,16 +46,16 @@ class Solution:
     n_products: int
 
 
-# Conjugate gradients of one step; what is left then is mended by the next.
+# Conjugate gradient iterations per Newton step; the next step corrects what remains.
 _MOST_PRODUCTS = 100
 
 
 def minimise(
     problem: Problem, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True
 ) -> Solution:
-    """Minimise from `start` until a step promises to lower the loss by less than `tol`; that step is still taken.
+    """Minimise from `start` until the expected decrease of a step is below `tol`; that step is still taken.
 
-    Newton's method converges quadratically, so the loss then lies closer to its minimum than `tol` by far.
+    Newton's method converges quadratically, so the loss is then much closer to its minimum than `tol`.
     """
     point, loss = start, problem.evaluate(start)
     gap, products, steps = np.inf, 0, 0
@@ -96,13 +96,13 @@ def minimise(
 
 
 def _newton_direction(problem: Problem, gradient: np.ndarray, tol: float) -> tuple[np.ndarray, int]:
-    """Solve H d = -g by preconditioned conjugate gradients, as exactly as the decrease still to be had is worth."""
+    """Solve H d = -g by preconditioned conjugate gradients, more exactly the closer the minimum is."""
     direction = np.zeros_like(gradient)
     residual = -gradient
     ahead = problem.precondition(residual)
     conjugate = ahead.copy()
     energy = first = float(np.vdot(residual, ahead))
-    # `first` estimates twice the decrease to be had: loose far from the minimum, tight near it.
+    # `first` estimates twice the remaining decrease: solve loosely far from the minimum, tightly near it.
     forcing = min(0.1, np.sqrt(max(first, 0.0)))
     target = max(first * forcing**2, 0.01 * tol)
     for used in range(1, _MOST_PRODUCTS + 1):
@@ -126,7 +126,7 @@ def _newton_direction(problem: Problem, gradient: np.ndarray, tol: float) -> tup
 def _line_search(
     problem: Problem, point: np.ndarray, loss: float, direction: np.ndarray, slope: float
 ) -> tuple[np.ndarray, float] | None:
-    """Halve the step until the loss falls as the slope promises; None where rounding hides any fall."""
+    """Halve the step until the loss falls as the slope predicts; None if rounding hides any decrease."""
     step = 1.0
     while step > _SHORTEST_STEP:
         trial = point + step * direction

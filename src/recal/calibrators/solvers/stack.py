@@ -4,9 +4,9 @@ Minimise over theta = (a, c), a >= 0,
 
     mean NLL of softmax(sum of a_v x_v + c)  +  offset_penalty |c|^2  +  VIEW_PENALTY (sum of a_v^2 but the original's).
 
-Convex. Newton's method on the free weights and the offsets, projected onto a >= 0: a weight that is 0 and would fall
-is held. Written here because it needs bounds, which `newton` does not know, and because the Hessian is small or nearly
-diagonal: no inner iteration is needed.
+The problem is convex. Newton's method updates the free weights and the offsets, projected onto a >= 0; a weight of 0
+that would become negative stays at 0. It has its own solver because `newton` has no bounds, and because the Hessian is
+small or nearly diagonal, so that no inner iteration is needed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from recal.engine import rows as kernels
 from recal.engine.compiled import over_rows
 
 Vector = NDArray[np.float64]
-# Up to so many classes the offsets' block of the Hessian is taken whole; beyond, the ridge outweighs all but its
-# diagonal, since it grows as n_classes / n_samples and a class's share falls as 1 / n_classes.
+# Up to this many classes the whole block of the offsets in the Hessian is used. With more, its diagonal is enough: the
+# ridge grows as n_classes / n_samples while the share of a class falls as 1 / n_classes.
 _DENSE_CLASSES = 256
 _ARMIJO = 1e-4
 _SHORTEST_STEP = 2.0**-20
@@ -30,18 +30,18 @@ _SHORTEST_STEP = 2.0**-20
 
 @dataclass(frozen=True)
 class Stack:
-    """A fitted sum: which features with which weights, the classes' offsets, and how large the penalised loss is."""
+    """A fitted sum: the features in use, their weights, the offsets of the classes, and the penalised loss."""
 
     used: tuple[int, ...]
     weights: Vector
     offsets: Vector
     loss: float
     n_base: int = 1
-    """How many features, the first ones, are no views."""
+    """The number of leading features that are not views."""
 
     @property
     def views(self) -> tuple[int, ...]:
-        """The views that have a weight at all."""
+        """The views with a positive weight."""
         return tuple(v for v, weight in zip(self.used, self.weights) if v >= self.n_base and weight > 0.0)
 
 
@@ -49,7 +49,7 @@ VIEW_PENALTY = 5e-5
 
 
 class StackMap:
-    """The loss of one data set, for any choice of features; rows of weight 0 are left out of it.
+    """The loss of one data set, for any choice of features; rows of weight 0 do not count.
 
     Parameters
     ----------
@@ -58,9 +58,9 @@ class StackMap:
     rows : (n_samples,) weights that sum to 1
     offset_penalty : float
     with_offsets : bool
-        Whether classes have offsets at all.
+        Whether classes have offsets.
     n_base : int
-        How many features, the first ones, are no views: they have no ridge, and a fit starts at the last of them.
+        The number of leading features that are not views. They have no ridge, and a fit starts at the last of them.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class StackMap:
         self._loss = np.nan
 
     def evaluate(self, stack: Stack) -> float:
-        """Move to this point: `probs` and `losses` then speak of it, for all rows. Return the penalised loss."""
+        """Set `probs` and `losses` of all rows to those of this stack, and return the penalised loss."""
         if stack is self._at:
             return self._loss
         used = np.array(stack.used, dtype=np.intp)
@@ -100,9 +100,9 @@ class StackMap:
     def solve(
         self, used: tuple[int, ...], start: Stack | None = None, *, tol: float = 1e-9, max_iter: int = 60
     ) -> Stack:
-        """Return the best stack of these features. `start` is a guess, for instance of fewer features."""
-        known = {} if start is None else dict(zip(start.used, start.weights))
-        weights = np.array([known.get(v, 1.0 if v == self.n_base - 1 and start is None else 0.0) for v in used])
+        """Return the best stack of these features. `start` may have fewer features."""
+        before = {} if start is None else dict(zip(start.used, start.weights))
+        weights = np.array([before.get(v, 1.0 if v == self.n_base - 1 and start is None else 0.0) for v in used])
         offsets = np.zeros(self.n_classes) if start is None else start.offsets.copy()
         now = Stack(used, weights, offsets, 0.0, self.n_base)
         loss = self.evaluate(now)
@@ -116,15 +116,14 @@ class StackMap:
             now, loss = moved
             if decrement < 2.0 * tol:
                 break
-        found = Stack(used, now.weights, now.offsets, self.evaluate(now), self.n_base)
-        self._at = found
-        return found
+        self._at = Stack(used, now.weights, now.offsets, self.evaluate(now), self.n_base)
+        return self._at
 
     def promised_gains(self, stack: Stack, candidates: tuple[int, ...]) -> Vector:
         """Return by how much each candidate would lower the loss, to second order; 0 if its weight were negative.
 
-        The point is the one evaluated last, `stack`. The coupling with the weights in use is taken into account, that
-        with the offsets is not: it is a screen.
+        `stack` must be the one evaluated last. Coupling with the weights in use counts; coupling with the offsets does
+        not, since this only screens candidates.
         """
         used = np.array([v for v, weight in zip(stack.used, stack.weights) if weight > 0.0], dtype=np.intp)
         both = np.array([*candidates, *used], dtype=np.intp)
@@ -146,7 +145,7 @@ class StackMap:
         return np.array([0.0 if v < self.n_base else VIEW_PENALTY for v in used])
 
     def _newton_step(self, stack: Stack) -> tuple[Vector, Vector, float]:
-        """Return the step of weights and offsets, and the decrease of the loss that it promises, doubled."""
+        """Return the steps of weights and offsets, and twice the expected decrease of the loss."""
         m, used = len(stack.used), np.array(stack.used, dtype=np.intp)
         by_views = np.empty((self._n_chunks, m, m + 1))
         by_classes = np.empty((self._n_chunks, m + 2, self.n_classes))
@@ -177,7 +176,7 @@ class StackMap:
         diagonal = shares + 2.0 * self.offset_penalty + 1e-12
         if self.n_classes > _DENSE_CLASSES:
             return right / diagonal
-        from scipy.linalg import cho_factor, cho_solve  # a stored stack is applied without it
+        from scipy.linalg import cho_factor, cho_solve  # not needed to apply a saved stack
 
         weighted = self.probs * np.sqrt(self.rows).astype(np.float32)[:, None]
         block = np.diag(diagonal + 1e-9) - (weighted.T @ weighted).astype(np.float64)
@@ -187,7 +186,7 @@ class StackMap:
     def _line_search(
         self, now: Stack, loss: float, step_weights: Vector, step_offsets: Vector, decrement: float
     ) -> tuple[Stack, float] | None:
-        """Halve the step, projected onto weights >= 0, until the loss falls; None where rounding hides any fall."""
+        """Halve the step, projected onto weights >= 0, until the loss falls; None if rounding hides any decrease."""
         size = 1.0
         while size > _SHORTEST_STEP:
             weights = np.maximum(now.weights + size * step_weights, 0.0)
