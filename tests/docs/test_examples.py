@@ -67,11 +67,6 @@ def test_the_readme_prints_what_it_shows(tmp_path):
     assert shares[0] == pytest.approx(shares[1], abs=1.0)
 
 
-def test_the_first_steps_run(tmp_path):
-    """The other examples are run by tests/docs/test_scripts.py, or need what only `make examples` installs."""
-    run_script(ROOT / "examples" / "first_steps.py", tmp_path)
-
-
 def test_the_readme_shows_the_two_commands_and_a_picture_on_its_first_screen():
     lines = (ROOT / "README.md").read_text().splitlines()[:40]
     for wanted in ("make demo", "make test", "pip install", "!["):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any, ClassVar, Protocol, Self, cast
 
 import numpy as np
@@ -413,6 +414,10 @@ class Calibrator(Estimator, ABC):
         1e-5 of the least loss.
         """
         self._fit(views, labels)
+
+    def _repr_html_(self) -> str:
+        # By name, because reporting reads calibrators and imports go one way.
+        return str(import_module("recal.reporting.notebook").calibrator_html(self))
 
     def check_state(self) -> None:
         """Refuse fitted attributes that no fit produces: other shapes or kinds, or numbers that are not finite."""
