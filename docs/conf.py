@@ -18,7 +18,7 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 # Types in docstrings are words for people, not names to be looked up.
 suppress_warnings = ["myst.header", "myst.xref_missing", "ref.python", "ref.ref", "ref.term"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_templates"]
 
 autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say it in words
@@ -35,14 +35,15 @@ copybutton_prompt_is_regexp = True
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "logo": {"text": f"recal {release}"},
-    "header_links_before_dropdown": 6,
+    "navbar_center": [],  # the sidebar lists all pages under their headings
     "navigation_with_keys": True,
     "show_toc_level": 2,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {"index": [], "tutorial": []}
+templates_path = ["_templates"]
+html_sidebars = {"**": ["all-pages.html"]}
 html_show_sourcelink = False
 html_static_path = ["_static"]
 html_css_files = ["recal.css"]

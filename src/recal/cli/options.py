@@ -359,7 +359,7 @@ class ModelOptions(PreprocessOptions):
 
     def repeated(self) -> list[str]:
         """Return the words that another command needs again to open the same model."""
-        names = ("model", "weights", "trust", "preprocess", "device", "engine")
+        names = ("model", "weights", "trust", "preprocess", "device", "engine", "cluster", "group")
         given = without_none(**{name: getattr(self, name) for name in names})
         return [word for name, value in given.items() for word in (f"--{name}", str(value))]
 

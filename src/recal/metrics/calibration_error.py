@@ -105,7 +105,7 @@ def bin_table(
 def ece(
     probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
 ) -> float:
-    """Expected calibration error: |mean confidence - accuracy| of each bin, averaged with the bins' shares of rows.
+    """Expected calibration error: the absolute gap between mean confidence and accuracy of each bin, averaged with the bins' shares of rows.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def ece(
 def mce(
     probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
 ) -> float:
-    """Maximum calibration error: the largest |mean confidence - accuracy| of all bins that are not empty.
+    """Maximum calibration error: the largest gap between mean confidence and accuracy of all bins that are not empty.
 
     Examples
     --------
