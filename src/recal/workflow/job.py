@@ -211,7 +211,7 @@ def calibrate_views(
     check_share(confidence, "confidence")
     if views.labels is None:
         raise InputError("The views have no labels", remedy=Remedy("Pass views with labels", typed="Add --labels FILE"))
-    parts = split(views.n_samples, random_state)
+    parts = split(views.n_samples, random_state, views.clusters)
     if cross_fit:
         both = np.sort(np.concatenate(parts[:2]))
         parts = both, both, parts[2]
@@ -225,9 +225,12 @@ def calibrate_views(
     say("3/3  Choose the threshold, and check everything on the remaining inputs.")
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    deciding, checking = (_Answers(views[rows], *fitted.predict_both(views[rows])) for rows in parts[1:])
+    deciding, checking = (
+        _Answers(part, *fitted.predict_both(part), part.clusters, part.groups) for part in (views[r] for r in parts[1:])
+    )
     if cross_fit:
-        deciding = _crossfitted(method, views[parts[0]], random_state)
+        part = views[parts[0]]
+        deciding = _crossfitted(method, part, random_state, part.clusters, part.groups)
     result = _judged(fitted, deciding, checking, risk, confidence, sizes, cross_fit, folder, random_state)
     curves = _curves(deciding, confidence)
     _write(result, checking, curves, title, command, {"Date": today(), **(about or {})}, random_state)

@@ -8,14 +8,14 @@ import re
 import numpy as np
 import pytest
 
-from recal import AutoCalibration, CalibratedClassifier, Views, collect, load
+from recal import AutoCalibration, CalibratedClassifier, TemperatureScaling, Views, collect, load
 from recal.cli.app import run
 from recal.collecting import as_source, run_pilot
 from recal.collecting.inputs.files import clusters_by_name
 from recal.collecting.local import ProgressLines, progress_bar
 from recal.collecting.models.base import CallableModel
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
-from recal.workflow.job import calibrate, split
+from recal.workflow.job import calibrate, calibrate_views, split
 
 
 def shifted(n=2000, seed=0):
@@ -186,3 +186,16 @@ def test_fit_prints_that_changed_answers_are_better(tmp_path, capsys):
     Views(s, labels=y).write(tmp_path / "v.npz")
     assert run(["fit", str(tmp_path / "v.npz"), "--out", str(tmp_path / "c.recal")]) == 0
     assert "--answers free" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cross_fit", [False, True])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_clusters_and_groups_of_views_reach_the_decision(tmp_path, cross_fit):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 900)
+    logits = 4 * (np.eye(3)[y] + rng.normal(0, 0.5, (900, 3)))
+    clusters, groups = np.arange(900) // 3, rng.choice(["a", "b"], 900)
+    views = Views(logits, labels=y, clusters=clusters, groups=groups)
+    result = calibrate_views(views, tmp_path, risk=0.2, calibrator=TemperatureScaling(), cross_fit=cross_fit)
+    assert result.decision.n_clusters == (240 if cross_fit else 90)
+    assert {part.name for part in result.decision.parts} == {"a", "b"}
