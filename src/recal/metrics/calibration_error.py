@@ -105,7 +105,7 @@ def bin_table(
 def ece(
     probs: ArrayLike, y: ArrayLike, n_bins: int = 15, *, classes: Classes = None, sample_weight: ArrayLike | None = None
 ) -> float:
-    """Expected calibration error: the mean gap between confidence and accuracy over bins, weighted by their shares of rows.
+    """Expected calibration error: the mean gap between confidence and accuracy over bins, weighted by their rows.
 
     Parameters
     ----------
