@@ -22,7 +22,7 @@ from benchmarks.ratios import Ratio, table
 from recal import AutoCalibration, ReCal, Views, ViewStacking
 from recal.calibrators import CalibrationEnsemble
 from recal.calibrators.ensemble_fit import READS, family_of, fit_members, log_probs, member_names
-from recal.maps.mixture import Mixture
+from recal.maps.aggregation import Mixture
 
 PART = "The default beside the sum of one fit of each member"
 SIZES = ((5_000, 10), (3_000, 140), (5_000, 1_000))

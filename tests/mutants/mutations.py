@@ -274,11 +274,11 @@ MUTATIONS = tuple(
         # runtimes
         ("maps/plan.py", "xp.sum(weights, axis=1) < gate", "xp.sum(weights, axis=1) <= gate", _DECISIONS),
         ("maps/guard.py", "own[:, 0] * (1.0 - MARGIN))", "own[:, 0])", _GUARD),
-        ("engine/reference.py", "np.exp(rows).astype(np.float32)", "np.exp(rows)", _GROUPS),
+        ("engine/grouping.py", "np.exp(rows).astype(np.float32)", "np.exp(rows)", _GROUPS),
         (
-            "maps/plan.py",
-            'replace(self.blend, answers="free")',
-            'replace(self.blend, answers="kept")',
+            "maps/guard.py",
+            "bounded(at(own, column))[:, 0]",
+            "bounded(at(keep_answers(own, column), column))[:, 0]",
             "contract/test_runtimes.py::test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it",
         ),
         (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recal import Plan, ReCal, Step, Views
-from recal.engine import reference
+from recal.engine import grouping
 from recal.engine.scaled import ScaledLogits
 from recal.maps.guard import answer
 from recal.maps.plan import Rule, calibrated_probs
@@ -76,7 +76,7 @@ def test_the_replay(k, sharpness, rule):
     )
     plan = Plan(steps, start=0.8, finish=1.1, rule=rule)
     seen = [sample.transformed(t) for t in plan.transforms]
-    expected = reference.replayed(plan.program, plan.start, plan.finish, plan.rule, z, seen).scales
+    expected = grouping.replay(plan.program, plan.start, plan.finish, plan.rule, z, seen).scales
     np.testing.assert_array_equal(compiled_scales(plan.program, 0.8, 1.1, rule, z, seen), expected)
 
 

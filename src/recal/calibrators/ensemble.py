@@ -22,8 +22,8 @@ from recal.calibrators.stacking import Gate, report_of
 from recal.calibrators.view_choice import LossGain
 from recal.checks import Labels
 from recal.errors import InputError
+from recal.maps.aggregation import Mixture
 from recal.maps.base import Map
-from recal.maps.mixture import Mixture
 from recal.maps.plan import Answers, Plan, check_plan
 from recal.schema import Instance, RandomState, Size, check
 from recal.transforms.base import shown

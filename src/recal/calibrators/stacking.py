@@ -172,7 +172,7 @@ def share_of_chance(n_samples: int) -> float:
 
 
 def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilon: float) -> None:
-    """Write the values of `engine.reference.soft_log_probs` into `out`, in float32: a third of the time."""
+    """Write the values of `maps.arrays.soft_log_probs` into `out`, in float32: a third of the time."""
     size, n_classes = max(1, _BLOCK // logits.shape[1]), logits.shape[1]
     for begin in range(0, len(logits), size):
         part = logits[begin : begin + size]

@@ -1,6 +1,6 @@
-"""One pass over probabilities: checked, argmaxed and binned together. Arrays in, arrays out.
+"""Kernels over probabilities: check, find the largest, sum and bin in one pass.
 
-Every pass returns the first row that breaks the rules for probabilities, or -1; saying why is not a kernel's job.
+Each kernel returns the first row that does not hold probabilities, or -1. The caller writes the error message.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ def bin_classwise(probs: Array, y: Array, edges: Array, block: Array, gaps: Arra
 def look_up(scores, start, stop, edges, values, out):  # type: ignore[no-untyped-def]
     """Fill the value of the bin that each class's score falls into; a bin holds its upper edge.
 
-    All edges are compared: vector instructions do so sooner than a search by halves, whose branches none can foresee.
+    All edges are compared: with vector instructions this is faster than a binary search, whose branches cannot be
+    predicted.
     """
     for i in range(start, stop):
         for j in range(scores.shape[1]):

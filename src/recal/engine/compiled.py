@@ -39,7 +39,7 @@ _ROWS_AT_A_TIME = 200
 _WORTH_A_THREAD = 60_000
 # A matrix product with at least this many multiplications is worth a second thread.
 WORTH_THREADS = 200_000_000
-# How many rows of a mapped array are picked before their memory is given back.
+# How many single rows of a mapped array are read before their memory is released.
 _PICKED = 500
 
 
@@ -56,7 +56,7 @@ def part_of_kernel(*function: Callable[..., Any], **options: Any) -> Any:
 
 
 class MappedRows(np.ndarray):
-    """Read-only rows in a scratch file that has no name, and so ends with its last user, also after a kill."""
+    """Read-only rows in a scratch file without a name, which disappears with its last user, even after a kill."""
 
     _map: mmap.mmap | None = None
 
@@ -82,7 +82,7 @@ class MappedRows(np.ndarray):
         return picked
 
     def release(self) -> None:
-        """Give the memory back; what is read again comes from the file, or from the system's cache of it."""
+        """Release the memory; later reads come from the file or from the system's cache of it."""
         if self._map is not None and hasattr(self._map, "madvise"):  # not on Windows
             self._map.madvise(mmap.MADV_DONTNEED)
 
@@ -118,7 +118,7 @@ def _workers(process: int, count: int) -> ThreadPoolExecutor:
 def over_rows(kernel: Callable[..., None], rows: Any, *arguments: Any, size: int | None = None) -> None:
     """Call kernel(rows, start, stop, *arguments) so that all rows are covered once.
 
-    `size` is how many values the kernel reads, where that is not what `rows` holds.
+    `size` is how many values the kernel reads, if that differs from the size of `rows`.
     """
     count = len(rows)
     work = rows.size if size is None else size
@@ -127,7 +127,7 @@ def over_rows(kernel: Callable[..., None], rows: Any, *arguments: Any, size: int
         _over_part(kernel, (rows, *arguments), 0, count, work)
         return
     plain = tuple(value.view(np.ndarray) if isinstance(value, MappedRows) else value for value in (rows, *arguments))
-    # Rows that are picked here and there each bring their neighbours with them: 64 kB, or several times that.
+    # Reading a single row also loads its neighbours: 64 kB, or several times that.
     most = count if isinstance(rows, MappedRows) else _PICKED
     pieces = max(1, min(count, -(-work // PIECE_VALUES)), -(-count // most))
     for start, stop in pairwise([count * piece // pieces for piece in range(pieces + 1)]):

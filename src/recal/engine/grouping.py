@@ -1,19 +1,32 @@
-"""Which of four groups a sample falls into, by how the model reacts to a transformed copy of it."""
+"""Which of four groups a sample falls into, by how the model reacts to a transformed copy of it, and ReCal's replay.
+
+`Rows`, `replay` and `groups` are ReCal's steps in plain numpy: the reference for compiled loops (`engine.recal_steps`)
+and for other array libraries (`recal.maps.steps`), which give the same groups. Small arrays are computed here, and so
+is every comparison of two confidences that is too close for a compiled loop to decide: `comparable` is the rule for
+ties, and numpy's order of summation is part of it. All sums run along a row, so a sample alone gets, bit for bit, what
+it gets in a batch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_logits
-from recal.engine import reference
+from recal.checks import Floats, Labels, check_logits
 from recal.engine.compiled import SMALL
-from recal.engine.reference import ConfidenceAt, Rule, Ties
-from recal.engine.scaled import Columns, ScaledLogits, ScaledRows, Vector
+from recal.engine.scaled import SCALE_RANGE, Columns, ScaledLogits, ScaledRows, Vector, rescale_floored
 from recal.errors import InputError
 
+ConfidenceAt = Literal["original", "own"]
+Ties = Literal["float32", "exact"]
+Matrix = NDArray[np.float64]
+# The view of each step, (n_steps,), and its four betas, (n_steps, 4).
+Program = tuple[NDArray[np.intp], NDArray[np.float64]]
 # How many exponentials the rule for ties holds at a time.
 _PIECE = 1_000_000
 # Two float32 softmax values whose logarithms differ by more than this are never equal or reversed: every exp, their
@@ -32,6 +45,35 @@ class Group(IntEnum):
     CHANGED_FELL = 2
     KEPT_ROSE = 3
     KEPT_FELL = 4
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How samples are sorted into groups: what a replay must know to group as the fit did.
+
+    Parameters
+    ----------
+    confidence_at : {"original", "own"}
+        Where a view's confidence is read: at the original's prediction, or at the view's own maximum.
+    ties : {"float32", "exact"}
+        How confidences are compared: as float32 softmax, where saturated ones are equal, or in log-odds.
+    floor : float or None
+        The smallest probability before a logarithm is taken; None for no floor.
+    """
+
+    confidence_at: ConfidenceAt = "original"
+    ties: Ties = "float32"
+    floor: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.confidence_at not in ("original", "own"):
+            raise InputError(
+                "must be 'original' or 'own'", argument="confidence_at", came=f"got {self.confidence_at!r}"
+            )
+        if self.ties not in ("float32", "exact"):
+            raise InputError("must be 'float32' or 'exact'", argument="ties", came=f"got {self.ties!r}")
+        if self.floor is not None and not (isinstance(self.floor, float) and 0.0 < self.floor < 0.5):
+            raise InputError("must lie in (0, 0.5) or be None", argument="floor", came=f"got {self.floor!r}")
 
 
 def group(
@@ -66,16 +108,81 @@ def group(
             f"`logits` and `transformed_logits` must have one shape, got {original.shape} and {view.shape}."
         )
     if original.size < SMALL:
-        return reference.groups(reference.Rows(original), reference.Rows(view), rule).astype(np.int64) + 1
+        return groups(Rows(original), Rows(view), rule).astype(np.int64) + 1
     pair = ScaledLogits(original), ScaledLogits(view)
     return group_indices(*pair, pair[1].drop_at(pair[0].columns), rule).astype(np.int64) + 1
+
+
+class Rows:
+    """Logits below the largest of their row, each row multiplied by a scale of its own; `answers` is where that stands.
+
+    With a floor no probability falls below it: each rescaling then writes the rows anew.
+    """
+
+    def __init__(self, logits: Floats, floor: float | None = None) -> None:
+        self.answers = logits.argmax(axis=1)
+        self.drops = np.array(logits, dtype=np.float64, order="C")
+        self.drops -= self.drops.max(axis=1, keepdims=True)
+        self.scales = np.ones(len(logits))
+        self.floor = floor
+        if floor is not None:
+            self.rescale(1.0)
+
+    def rescale(self, factors: Vector | float) -> None:
+        if self.floor is None:
+            low, high = SCALE_RANGE
+            self.scales = np.minimum(np.maximum(self.scales * factors, low), high)  # np.clip takes three times as long
+            return
+        self.drops = rescale_floored(self.drops, factors, self.floor)
+
+    def now(self) -> Matrix:
+        return self.scales[:, None] * self.drops
+
+
+def replay(
+    program: Program, start: float, finish: float, rule: Rule, logits: Floats, transformed: Sequence[Floats] | Floats
+) -> Rows:
+    """Return the originals' rows after all steps: each groups samples by the original and a view, and rescales both."""
+    original = Rows(logits, rule.floor)
+    views = [Rows(view, rule.floor) for view in transformed]
+    for rows in (original, *views):
+        rows.rescale(start)
+    for number, betas in zip(*program):
+        factors = betas[groups(original, views[number], rule)]
+        original.rescale(factors)
+        views[number].rescale(factors)
+    original.rescale(finish)
+    return original
+
+
+def groups(original: Rows, view: Rows, rule: Rule) -> NDArray[np.int8]:
+    """Return each sample's group, counted from 0: 2 [answer kept] + [the confidence fell or stayed]."""
+    at = view.answers if rule.confidence_at == "own" else original.answers
+    fell = comparable(original.now(), original.answers, rule) >= comparable(view.now(), at, rule)
+    return (2 * (original.answers == view.answers) + fell).astype(np.int8)
+
+
+def comparable(rows: Matrix, at: Labels, rule: Rule) -> NDArray[np.floating]:
+    """Return what the rule for ties compares of scaled rows, whose largest value is 0, at a column of each.
+
+    By float32: a softmax of which each exponential is rounded to float32 and divided, in float32, by their float32 sum;
+    saturated confidences are then equal. Exactly: the log-odds, in which nothing saturates.
+    """
+    every = np.arange(len(rows))
+    if rule.ties == "float32":
+        weights = np.exp(rows).astype(np.float32)
+        return weights[every, at] / weights.sum(axis=1)
+    others = rows.copy()
+    others[every, at] = -np.inf
+    rival = others.max(axis=1)
+    return rows[every, at] - rival - np.log(np.exp(others - rival[:, None]).sum(axis=1))
 
 
 def group_indices(original: ScaledRows, view: ScaledRows, drops: Vector, rule: Rule) -> GroupIndex:
     """Return the groups, counted from 0, of originals and a view at their present scales.
 
-    Logarithms of confidences are compared first, from what is known of the view's rows. Rows of which too little is
-    known are read; the rule for ties is asked only where the logarithms are too close to call.
+    Logarithms of confidences are compared first, by the series of the view's rows. Rows whose series is too inaccurate
+    are read; the rule for ties is used only where the logarithms are too close to call.
 
     Parameters
     ----------
@@ -106,10 +213,10 @@ def group_indices(original: ScaledRows, view: ScaledRows, drops: Vector, rule: R
 
 
 def _comparable(rows: ScaledRows, chosen: Columns, at: Columns, rule: Rule) -> Vector:
-    """Return what the rule for ties compares, of some rows."""
+    """Return what the rule for ties compares, for some rows."""
     values = []
     for begin in range(0, len(chosen), step := max(1, _PIECE // rows.shape[1])):
         for part, block in rows.blocks(chosen[begin : begin + step]):
             drops = block.astype(np.float64) - rows.maxima[part, None]
-            values.append(reference.comparable(rows.scales[part, None] * drops, at[part], rule))
+            values.append(comparable(rows.scales[part, None] * drops, at[part], rule))
     return np.concatenate(values)

@@ -17,8 +17,8 @@ def resample(  # type: ignore[no-untyped-def]
     """Fill images `start` to `stop` of `out`; see `recal.transforms.resampling.Bands` for what the numbers mean.
 
     `lines` is (n, height, width * channels). Sums are taken in the dtype of the weights, tap after tap, as numpy's
-    elementwise operations would: the same bits. Where `steps` is not 0 they are brought to a grid of so many steps
-    and rounded. Taps are read in pairs, which halves the writing.
+    elementwise operations would: the same bits. If `steps` is not 0, they are rounded to that many steps and then to
+    whole numbers. Taps are read in pairs, which halves the number of writes.
     """
     height, wide = lines.shape[1], lines.shape[2]
     across = np.zeros((_LANES, wide), rows_by.dtype)

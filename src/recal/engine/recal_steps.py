@@ -14,14 +14,14 @@ from recal.engine.scaled import AT, REACH, SCALE, remainder
 # As in `engine.grouping`: what is closer than this is for the rule for ties, and below these log-odds against it a
 # prediction's float32 confidence is 1.
 CLOSE, SATURATED = 1e-5, -16.8
-# Log-odds below which the logarithm of a confidence is closer to 0 than that.
+# Below these log-odds, the logarithm of a confidence is closer to 0 than CLOSE.
 _ALMOST_SURE = -11.5
-# Beyond this a series says nothing.
+# A series with a larger error is not used.
 _USELESS, _UNKNOWN = 0.5, 1e300
 LEAST_SCALE, LARGEST_SCALE = 1e-100, 1e100
 # The sum of exponentials of a row whose log-odds against its prediction are SATURATED, and almost so.
 _SATURATED_SUM, _ALMOST_SURE_SUM = 1.0 + exp(SATURATED), 1.0 + exp(_ALMOST_SURE)
-# How many short rows are added up together, in the processor's nearest cache.
+# How many short rows are summed together, so that they stay in the L1 cache.
 _TOGETHER = 256
 
 _remainder = part_of_kernel(remainder)
@@ -29,7 +29,7 @@ _remainder = part_of_kernel(remainder)
 
 @part_of_kernel()
 def odds_near(numbers):  # type: ignore[no-untyped-def]
-    """Return the log-odds x at a row's scale by its series, and how far off they can be: as `scaled.expand` does."""
+    """Return the log-odds x at a row's scale by its series, as `scaled.expand` does, and a bound on their error."""
     t = numbers[SCALE] - numbers[AT]
     if t == 0.0:
         return numbers[1], 0.0
@@ -52,10 +52,10 @@ def log_partition(x):  # type: ignore[no-untyped-def]
 
 @kernel()
 def step(logits, start, stop, view, columns, view_columns, numbers, view_numbers, gaps, betas, exact, tied):  # type: ignore[no-untyped-def]
-    """Group each row by its confidence and its view's, and rescale both; what is too close to call is marked as tied.
+    """Group each row by its confidence and its view's, and rescale both; mark rows as tied that are too close to call.
 
-    Rows are read only where their series are not good enough to decide. `gaps` is how far the view's logit, where its
-    confidence is taken, lies below its largest.
+    Rows are read only if their series cannot decide. `gaps` is how far the view's logit at the column of its confidence
+    lies below its largest.
     """
     for i in range(start, stop):
         own, other = numbers[:, i], view_numbers[:, i]
@@ -84,7 +84,7 @@ def step(logits, start, stop, view, columns, view_columns, numbers, view_numbers
 
 @kernel()
 def transpose(logits, start, stop, columns, drops):  # type: ignore[no-untyped-def]
-    """Fill where each row's largest logit stands, and drops[j, i], how far the others lie below it."""
+    """Fill the column of each row's largest logit, and drops[j, i], how far the others lie below it."""
     for i in range(start, stop):
         row = logits[i]
         columns[i] = place_of_largest(row)
@@ -101,9 +101,9 @@ def add_exponentials(sums, scales, drops):  # type: ignore[no-untyped-def]
 
 @kernel()
 def short_step(tied, start, stop, drops, view, kept, scales, view_scales, gaps, betas, exact):  # type: ignore[no-untyped-def]
-    """What `step` does, for rows so short that all exponentials cost less than what a series has to remember.
+    """Do the same as `step` for short rows, where all exponentials cost less than the bookkeeping of a series.
 
-    Classes come first in `drops` and `view`, so that vector instructions go along the samples.
+    Classes are the first axis of `drops` and `view`, so that vector instructions run along the samples.
     """
     sums, view_sums = np.empty(_TOGETHER), np.empty(_TOGETHER)
     for first in range(start, stop, _TOGETHER):
@@ -116,10 +116,10 @@ def short_step(tied, start, stop, drops, view, kept, scales, view_scales, gaps, 
         for i in range(first, last):
             own, other = sums[i - first], view_sums[i - first]
             level = own * fast_exp(view_scales[i] * gaps[i])  # the view's sum at which the confidences are equal
-            sure = not exact and own < _SATURATED_SUM  # a confidence of 1, which none exceeds
-            close = abs(other - level) <= CLOSE * other and not sure
+            saturated = not exact and own < _SATURATED_SUM  # a confidence of 1, which none exceeds
+            close = abs(other - level) <= CLOSE * other and not saturated
             tied[i] = close or (exact and own < _ALMOST_SURE_SUM)
             if not tied[i]:
-                beta = betas[2 * kept[i] + (sure or other > level)]
+                beta = betas[2 * kept[i] + (saturated or other > level)]
                 scales[i] = min(max(scales[i] * beta, LEAST_SCALE), LARGEST_SCALE)
                 view_scales[i] = min(max(view_scales[i] * beta, LEAST_SCALE), LARGEST_SCALE)

@@ -1,7 +1,7 @@
 """Kernels over rows of logits: softmax, series of log-odds, hashes, and the sums that a fit of stacking needs.
 
 Kernels take arrays and fill arrays for the rows `start` to `stop`; nothing crosses from row to row, so a row's result
-is the same bit for bit whatever its batch. `compiled.over_rows` runs them on all cores. Loops go by index
+has the same bits in every batch. `compiled.over_rows` runs them on all cores. Loops go by index
 because recent numba turns `for value in row` into code without vector instructions, five times slower.
 """
 
@@ -11,10 +11,8 @@ import numpy as np
 
 from recal.engine import scaled
 from recal.engine.compiled import FAST, kernel, part_of_kernel
-from recal.engine.scaled import AT, REACH, SCALE, SHARPER, TOP
+from recal.engine.scaled import ABOVE_ZERO, AT, BELOW_ONE, REACH, SCALE, SHARPER, TOP
 
-# As in the reference: answers are never exactly 0 or 1.
-ABOVE_ZERO, BELOW_ONE = 1e-300, 1.0 - 2.0**-53
 # A weight beyond this may become as large as the largest by rounding.
 CLOSE_TO_ONE = 1.0 - 1e-9
 # Adding 1.5 * 2**52 leaves the nearest integer in the low bits of a float64: rounding that vector instructions have.
@@ -152,8 +150,8 @@ def plain_softmax(logits, start, stop, beta, probs):  # type: ignore[no-untyped-
 def softmax(logits, start, stop, columns, find, scales, probs, confidences, close):  # type: ignore[no-untyped-def]
     """Fill softmax(s * z), never exactly 0 or 1, and the probability at each row's largest logit.
 
-    That logit's place is found here if asked for: of short rows numpy is slower. `close` marks rows in which rounding
-    may have made another class as probable.
+    If `find` is set, the columns of the largest logits are filled too: for short rows numpy is slower. `close` marks
+    rows in which rounding may have made another class as probable.
     """
     for i in range(start, stop):
         row, out = logits[i], probs[i]
@@ -185,7 +183,7 @@ def mixed(value):  # type: ignore[no-untyped-def]
 
 @kernel()
 def row_hashes(rows, start, stop, factors, out):  # type: ignore[no-untyped-def]
-    """Fill each row's hash, of as many of its numbers, as float32, as there are factors; 0 and -0 are one."""
+    """Fill each row's hash of its first len(factors) numbers as float32; 0 and -0 are equal."""
     for i in range(start, stop):
         total = np.uint64(0)
         for j in range(len(factors)):
@@ -269,7 +267,7 @@ def moments(by_views, start, stop, by_classes, probs, features, used, labels, ro
 
 @kernel(fastmath=FAST)
 def first_order(out, start, stop, probs, features, candidates, used, labels, rows):  # type: ignore[no-untyped-def]
-    """Fill what each candidate's weight, still 0, would meet: slope, curvature, and the coupling with those in use.
+    """Fill the slope and curvature of each candidate's weight at 0, and its coupling with the weights in use.
 
     out (n_chunks, n_candidates, 2 + m).
     """

@@ -55,16 +55,16 @@ def row_hashes(rows: ArrayLike) -> Hashes:
     array = np.asarray(rows)
     width = min(array.shape[1], _COLUMNS)
     factors = _mixed(np.arange(1, width + 1, dtype=np.uint64)) | np.uint64(1)
-    found = np.empty(len(array), np.uint64)
+    hashes = np.empty(len(array), np.uint64)
     if array.size >= SMALL and array.dtype in (np.float32, np.float64):
-        over_rows(kernels.row_hashes, rows if isinstance(rows, np.ndarray) else array, factors, found)
-        return found
+        over_rows(kernels.row_hashes, rows if isinstance(rows, np.ndarray) else array, factors, hashes)
+        return hashes
     size = max(1, _BLOCK // width)
     for begin in range(0, len(array), size):
         with np.errstate(over="ignore"):  # values beyond float32 become inf
             block = np.ascontiguousarray(array[begin : begin + size, :width], dtype=np.float32) + np.float32(0.0)
-        found[begin : begin + size] = _mixed((block.view(np.uint32) * factors).sum(axis=1))
-    return found
+        hashes[begin : begin + size] = _mixed((block.view(np.uint32) * factors).sum(axis=1))
+    return hashes
 
 
 def _mixed(values: Hashes) -> Hashes:

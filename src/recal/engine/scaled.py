@@ -1,4 +1,4 @@
-"""Logits with one scale per row, and what is known of their confidences as the scales move.
+"""Logits with one scale per row, and their confidences as the scales change.
 
 The logits are never copied or changed: rescaling a sample is one multiplication. They are also seldom read: near a
 scale at which a row was read, its log-odds are a short series. The row is read again only where the series is too
@@ -23,44 +23,47 @@ from numpy.typing import NDArray
 from recal.checks import Floats
 from recal.engine import rows as kernels
 from recal.engine.compiled import SMALL, MappedRows, over_rows
-from recal.engine.reference import SCALE_RANGE, Rows
 
 Vector = NDArray[np.float64]
 Columns = NDArray[np.intp]
-# Gives an array that holds the rows asked for, perhaps among others, and where in it they stand.
+# Returns an array that contains the requested rows, perhaps among others, and their positions in it.
 ReadRows = Callable[[Columns], tuple[Floats, Columns]]
+# No sequence of betas takes a scale out of this range, so nothing over- or underflows to inf or 0.
+SCALE_RANGE = (1e-100, 1e100)
+# Probabilities stay within these: a probability of exactly 0 at the truth is an infinite loss.
+ABOVE_ZERO, BELOW_ONE = 1e-300, 1.0 - 2.0**-53
 # How many logits are read together: what is on disk need not fit in memory.
 _PIECE = 16_000_000
 
-# Up to as many classes, few rows are read anew for every slope.
+# Up to this many classes, a small array is read again for every slope.
 _FEW_CLASSES = 64
-# A tolerance that lets all pass of which anything is known.
+# A tolerance that accepts every row that was read at all.
 _ANY = 1e200
 DEGREE = 8
-# Of each row: the scale, x and m there, E (d - m)**k / k! for k = 2..8, and the largest |d - m|; as many numbers.
+# The terms of a row: the scale, x and m there, E (d - m)**k / k! for k = 2..8, and the largest |d - m|.
 AT, REACH, TERMS = 0, 10, 11
-# Beside them what reading a row asks for: the scale, the largest logit, and how far the least lies below it.
+# What reading a row needs in addition: the scale, the largest logit, and how far the smallest lies below it.
 SCALE, TOP, LOWEST, NUMBERS = 11, 12, 13, 14
-# An error of x, over t, times this is what the error of its slope can be.
+# The error of the slope is at most the error of x, divided by t, times this.
 SHARPER = 9.0
 _FACTORIALS = tuple(float(factorial(k)) for k in range(DEGREE + 1))
 
 
 class ScaledRows:
-    """Rows of logits, each multiplied by a scale of its own; they are read where they lie, and not held.
+    """Rows of logits, each multiplied by its own scale. The rows are read when needed and not kept.
 
     Parameters
     ----------
     read : function
-        Gives an array that holds the rows asked for, perhaps among others, and where in it they stand.
+        Returns an array that contains the requested rows, perhaps among others, and their positions in it.
     shape : (n_samples, n_classes)
     tolerance : float
-        How far s x'(s) may be off before a row is read again; with 0 every question about another scale reads it.
+        The largest error of s x'(s) before a row is read again. With 0, every other scale reads it.
 
     Attributes
     ----------
     scales : (n_samples,) float64
-    maxima, columns : each row's largest logit and where it stands; a positive scale moves neither
+    maxima, columns : each row's largest logit and its column; a positive scale changes neither
     """
 
     def __init__(self, read: ReadRows, shape: tuple[int, int], tolerance: float = 0.0) -> None:
@@ -77,7 +80,7 @@ class ScaledRows:
         self._x: Vector | None = None
         self._lowest: Vector | None = None
         self._drops: Vector | None = None
-        # What is known about the present scales, and about others that were only asked for.
+        # The terms of each row near its present scale, and near another scale that was only evaluated.
         self._here, self._there = np.zeros((2, TERMS, self.shape[0]))
         self._here[REACH] = self._there[REACH] = np.inf  # nothing is known
 
@@ -140,7 +143,7 @@ class ScaledRows:
     def log_partition_at(self, factors: Vector | float, n_bins: int = 0) -> Vector:
         """Return the same as it would be after `rescale(factors)`; `n_bins` as in `log_odds`."""
         wanted = self.scales * factors
-        x, _, _, error = self._asked(wanted)
+        x, _, _, error = self._evaluate(wanted)
         if len(near := _near_an_edge(x, n_bins, error)):
             x[near] = self._look(near, wanted[near])[1]
         return np.logaddexp(0.0, x)
@@ -153,11 +156,11 @@ class ScaledRows:
         wanted = self.scales * factors
         if self._is_small and self.shape[1] <= _FEW_CLASSES:
             return self._slopes_of_all(wanted)
-        out = self._asked(wanted)
+        out = self._evaluate(wanted)
         return out[1], out[2]
 
     def _slopes_of_all(self, wanted: Vector) -> tuple[Vector, Vector]:
-        """Return the same from all logits: of a few short rows that is less work than what their series ask for."""
+        """Return the same from all logits, which for a few short rows is cheaper than evaluating the series."""
         if self._drops is None:
             self._drops = np.concatenate([block for _, block in self.blocks()]) - self.maxima[:, None]
         drops, chosen = self._drops, slice(None) if wanted.all() else wanted > 0.0
@@ -170,17 +173,17 @@ class ScaledRows:
         second[chosen] = np.maximum(np.einsum("ij,ij->i", weights, drops) / totals - mean * mean, 0.0)
         return first, second
 
-    def _asked(self, wanted: Vector) -> Vector:
-        """Return what is known at some scales; of scales that are 0 nothing."""
+    def _evaluate(self, wanted: Vector) -> Vector:
+        """Return x, two derivatives and the error at these scales, (4, n_samples); 0 where a scale is 0."""
         out = self._expand(self._here, wanted)
         far = np.flatnonzero(np.isnan(out[0]))
         if len(far):
-            found = self._expand(np.take(self._there, far, axis=1), wanted[far])
-            unread = far[np.isnan(found[0])]
+            values = self._expand(np.take(self._there, far, axis=1), wanted[far])
+            unread = far[np.isnan(values[0])]
             if len(unread):
                 self._there[:, unread] = self._look(unread, wanted[unread])
-                found = self._expand(np.take(self._there, far, axis=1), wanted[far])
-            out[:, far] = found
+                values = self._expand(np.take(self._there, far, axis=1), wanted[far])
+            out[:, far] = values
         return out
 
     def _expand(self, terms: Vector, wanted: Vector, tolerance: float | None = None) -> Vector:
@@ -195,10 +198,10 @@ class ScaledRows:
         t = scales - terms[AT]
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             error = remainder(t, terms[REACH - 1], terms[REACH])
-            found = np.array([*expand(t, *terms[AT + 1 : REACH]), error])
+            values = np.array([*expand(t, *terms[AT + 1 : REACH]), error])
             far = ~(error * SHARPER * scales <= tolerance * np.abs(t))
-        found[0, far], found[3, far] = np.nan, np.inf
-        out[:, rows] = found
+        values[0, far], values[3, far] = np.nan, np.inf
+        out[:, rows] = values
         return out
 
     @property
@@ -237,7 +240,7 @@ class ScaledRows:
 
 
 class ScaledLogits(ScaledRows):
-    """The same of logits that are held."""
+    """The same for logits in one array."""
 
     def __init__(self, logits: Floats, scales: Vector | None = None, tolerance: float = 0.0) -> None:
         self.logits = as_rows(logits)
@@ -250,18 +253,25 @@ class ScaledLogits(ScaledRows):
 class FlooredLogits(ScaledLogits):
     """Log-probabilities that never fall below log(floor).
 
-    A floor breaks the proportion between a row's logits, so each rescaling writes the rows anew: this is the one
-    dense state, kept for comparison with published results.
+    A floor breaks the proportion between a row's logits, so each rescaling writes all rows again. This is the only
+    dense state. It exists for comparison with published results.
     """
 
     def __init__(self, logits: Floats, floor: float) -> None:
-        self._dense = Rows(logits, floor)
-        super().__init__(self._dense.drops)
+        self.floor = floor
+        super().__init__(rescale_floored(logits, 1.0, floor))
 
     def rescale(self, factors: Vector | float) -> None:
-        self._dense.rescale(factors)
-        self.logits = self._dense.drops
+        self.logits = rescale_floored(self.logits, factors, self.floor)
         self._forget()
+
+
+def rescale_floored(logits: Floats, factors: Vector | float, floor: float) -> Vector:
+    """Return rescaled log-probabilities, none below log(floor), with the largest of each row moved to 0."""
+    wide = logits.astype(np.float64)
+    scaled = np.reshape(factors, (-1, 1)) * (wide - wide.max(axis=1, keepdims=True))
+    logs = np.maximum(scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True)), np.log(floor))
+    return logs - logs.max(axis=1, keepdims=True)
 
 
 def as_rows(logits: Floats) -> Floats:
@@ -313,9 +323,9 @@ def fill_terms(numbers: Any) -> None:
 
 
 def remainder(t: Any, last: Any, reach: Any) -> Any:
-    """Return how far the sum can be off: the next term is at most c8 t**8 q / 9, and those beyond it less than as much.
+    """Return a bound on the error of the sum: the next term is at most c8 t**8 q / 9, and later ones add less.
 
-    So it is as long as q, the largest |t (d - m)|, is below 4.
+    This holds as long as q, the largest |t (d - m)|, is below 4.
     """
     square = t * t
     fourth = square * square

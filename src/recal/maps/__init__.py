@@ -26,7 +26,7 @@ _HOMES = {
     "LinearSignals": "signals",
     "Lines": "curves",
     "LogisticCurves": "curves",
-    "Mixture": "mixture",
+    "Mixture": "aggregation",
     "RisingCurve": "order",
     "SharedLine": "curves",
     "SignalMap": "signals",

@@ -16,8 +16,8 @@ from recal.engine.compiled import SMALL, one_thread, over_rows
 from recal.engine.scaled import as_rows
 from recal.maps.base import Array, indices, like, namespace, wide
 
-# Probabilities of exactly 0 and 1 are moved to the ends of what float64 can say between them.
-SMALLEST, BELOW_ONE = float(np.finfo(np.float64).tiny), 1.0 - 2.0**-53
+# A probability of exactly 0 becomes the smallest normal float, and one of exactly 1 becomes BELOW_ONE.
+SMALLEST = float(np.finfo(np.float64).tiny)
 # A sum below this may have lost some of what was added.
 _UNDERFLOWING = 1e-290
 # Scores that differ by less than this, relatively, count as equal. Libraries round the last bit of a logarithm in
@@ -35,9 +35,9 @@ def is_large(z: Array) -> bool:
 def softmax(z: Array, beta: float = 1.0) -> Array:
     """Return softmax(beta * z). Classes far below the largest may underflow to 0."""
     if is_large(z):
-        given = as_rows(z)
-        probs = np.empty(given.shape)
-        over_rows(rows.plain_softmax, given, float(beta), probs)
+        logits = as_rows(z)
+        probs = np.empty(logits.shape)
+        over_rows(rows.plain_softmax, logits, float(beta), probs)
         return probs
     xp, z = namespace(z), wide(z)
     weights = xp.exp((z - xp.max(z, axis=1, keepdims=True)) * beta)

@@ -48,8 +48,8 @@ class GroupOffsets:
     def shifts(self, groups: ArrayLike, n_samples: int) -> Vector:
         """Return the offset of each row's group, (n_samples,); 0 for groups that the fit has not seen."""
         names, index = check_names(groups, n_samples, "groups")
-        known = dict(zip(self.names, self.offsets.tolist()))
-        return np.array([known.get(name, 0.0) for name in names])[index]
+        offsets = dict(zip(self.names, self.offsets.tolist()))
+        return np.array([offsets.get(name, 0.0) for name in names])[index]
 
     def apply(self, confidence: Vector, groups: ArrayLike) -> Vector:
         """Return confidences with the offsets of their groups; without an offset they stay exactly as they are."""

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
+from recal.engine.scaled import BELOW_ONE
 from recal.errors import InputError
-from recal.maps.arrays import BELOW_ONE, SMALLEST, at, is_at, top_column
+from recal.maps.arrays import SMALLEST, at, is_at, top_column
 from recal.maps.base import Array, Map, Views, like, namespace, wide
 from recal.views import Views as ViewSet
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recal.engine.reference import ConfidenceAt, Program, Rule, Ties
+from recal.engine.grouping import ConfidenceAt, Program, Rule, Ties
 from recal.errors import InputError, NotFittedError
 from recal.maps.arrays import linear, soft_log_probs, softmax
 from recal.maps.base import Array, Map, Views, like, namespace, wide
@@ -248,13 +248,6 @@ class Plan(Map):
     def with_gate(self, gate: float | None) -> Plan:
         """Return the same plan with another gate; None computes the views of all samples."""
         return self if self.blend is None else replace(self, blend=replace(self.blend, gate=gate))
-
-    @cached_property
-    def unguarded(self) -> Plan:
-        """The same plan without the guard: what it gives the model's answer is the confidence in that answer."""
-        if self.blend is None or self.blend.answers == "free":
-            return self
-        return replace(self, blend=replace(self.blend, answers="free"))
 
     @cached_property
     def program(self) -> Program:

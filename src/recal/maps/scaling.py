@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from recal.checks import Floats as FloatArray
 from recal.engine import rows
 from recal.engine.compiled import SMALL, over_rows
-from recal.engine.scaled import as_rows
+from recal.engine.scaled import ABOVE_ZERO, BELOW_ONE, as_rows
 from recal.errors import InputError
-from recal.maps.arrays import BELOW_ONE, is_large, linear, log_softmax, soft_log_probs, softmax
+from recal.maps.arrays import is_large, linear, log_softmax, soft_log_probs, softmax
 from recal.maps.base import Array, Map, Views, like, namespace
 from recal.maps.guard import lift_answers
 from recal.schema import LARGEST, SMALLEST, Floats, Number
@@ -25,8 +25,6 @@ PerClass = Annotated[Vector, Floats("K")]
 Scale = Annotated[float, Number(SMALLEST, LARGEST)]
 Share = Annotated[float, Number(0.0, 1.0)]
 
-# A probability of exactly 0 at the truth is an infinite loss.
-ABOVE_ZERO = 1e-300
 # Up to this many classes, numpy takes longer to begin a row than to read it.
 _SHORT = 32
 # Features no larger than this can be squared and multiplied; a class that is ruled out may have a logit of -3e38.

@@ -1,8 +1,8 @@
 """ReCal's steps on arrays of any library.
 
-Small numpy arrays are replayed by `recal.engine.reference`, and large ones by compiled loops, which leave ties to the
-reference. Arrays of other libraries go through the same arithmetic here, written against the array API; in numpy it
-would take ten times as long as the reference.
+Small numpy arrays are replayed by `recal.engine.grouping`, and large ones by compiled loops, which leave ties to
+numpy. Arrays of other libraries go through the same arithmetic here, written against the array API; in numpy it
+would take ten times as long.
 
 Arithmetic is float64. Only the rule for ties compares float32 confidences, and the last bit of a float32 sum depends on
 its order. numpy halves a row until a block has at most 128 values, adds each block in eight lanes, the lanes in pairs,
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from recal.checks import Floats
 from recal.engine import recal_steps
 from recal.engine.compiled import SMALL, over_rows
-from recal.engine.reference import SCALE_RANGE, Program, Rows, Rule, groups, replayed
-from recal.engine.scaled import LOWEST, NUMBERS, REACH, SCALE, TOP, Vector, as_rows
+from recal.engine.grouping import Program, Rows, Rule, groups, replay
+from recal.engine.scaled import LOWEST, NUMBERS, REACH, SCALE, SCALE_RANGE, TOP, Vector, as_rows
 from recal.maps.arrays import repeated, take_along
 from recal.maps.base import Array, Views, indices, like, namespace
 from recal.maps.scaling import scaled_softmax
@@ -52,7 +52,8 @@ def step_probs(program: Program, start: float, finish: float, rule: Rule, z: Arr
     start, finish : what all logits are multiplied by before the steps, and the original's after them
     """
     if isinstance(z, np.ndarray):
-        return replayed(program, start, finish, rule, z, views).probs()
+        rows = replay(program, start, finish, rule, z, views)
+        return scaled_softmax(rows.drops, rows.scales[:, None])
     if rule.floor is not None:
         return scaled_softmax(_floored_rows(program, start, finish, rule, z, views), 1.0)
     return scaled_softmax(z, _scales(program, start, finish, rule, z, views))
@@ -149,7 +150,7 @@ class _Stack:
         return xp.reshape(xp.take(self.betas, xp.reshape(group, (-1,)), axis=0), (1, 1, -1))
 
     def _comparable(self, laid: Array) -> Array:
-        """Return what the rule for ties compares, (2, 1, n); see `recal.engine.reference.comparable`."""
+        """Return what the rule for ties compares, (2, 1, n); see `recal.engine.grouping.comparable`."""
         xp = self.xp
         if self.rule.ties == "exact":
             others, value = _parts(laid, [self.n_classes, 1])

@@ -11,7 +11,7 @@ from recal.calibrators.ensemble_fit import are_whole, each_probs, fit_members, m
 from recal.calibrators.solvers.folds import copies_of, stratified_folds
 from recal.calibrators.solvers.mixture import mixture_weights
 from recal.errors import FileError
-from recal.maps.mixture import Mixture
+from recal.maps.aggregation import Mixture
 from recal.maps.scaling import Temperature
 
 

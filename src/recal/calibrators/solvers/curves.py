@@ -8,8 +8,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.engine import binning
-from recal.engine.compiled import SMALL, over_rows
 from recal.maps.arrays import TIE
 
 Knots = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -65,20 +63,6 @@ def pack(curves: Sequence[Knots]) -> tuple[NDArray[np.float64], NDArray[np.float
     return scores, values, np.cumsum([0, *(len(curve[0]) for curve in curves)], dtype=np.int64)
 
 
-def evaluate_columns(
-    scores: NDArray[np.float64],
-    knots: NDArray[np.float64],
-    values: NDArray[np.float64],
-    offsets: NDArray[np.int64],
-) -> NDArray[np.float64]:
-    """Send each column through its own packed curve."""
-    out = np.empty_like(scores)
-    for column in range(scores.shape[1]):
-        part = slice(offsets[column], offsets[column + 1])
-        out[:, column] = np.interp(scores[:, column], knots[part], values[part])
-    return out
-
-
 def smooth(values: NDArray[np.float64], n_samples: int, n_classes: int, smoothing: float) -> NDArray[np.float64]:
     """Move frequencies as if `smoothing` more samples had been seen, spread evenly over the classes.
 
@@ -116,16 +100,3 @@ def frequencies(
     """
     shares = (hits + smoothing / n_classes) / np.maximum(counts + smoothing, np.finfo(np.float64).tiny)
     return np.where(counts > 0, shares, middles)
-
-
-def look_up(
-    scores: NDArray[np.float64], edges: NDArray[np.float64], values: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Send each column to the values of its bins; edges (n_classes, n_bins - 1), values (n_classes, n_bins)."""
-    out = np.empty_like(scores)
-    if scores.size >= SMALL:
-        over_rows(binning.look_up, scores, edges, values, out)
-        return out
-    for column in range(scores.shape[1]):
-        out[:, column] = values[column][np.searchsorted(edges[column], scores[:, column], side="left")]
-    return out
