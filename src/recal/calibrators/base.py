@@ -169,6 +169,7 @@ class Calibrator(Estimator, ABC):
         groups : array-like of shape (n_samples,), optional
             A subject, customer or camera of each sample. One offset per group is added to the log-odds of
             `predict_confidence(X, groups)`, shrunk by cross-validation; probabilities and predictions do not change.
+            By default the groups of the views.
         clusters : array-like of shape (n_samples,), optional
             Names of rows that belong together, such as frames of one video or samples of one patient. Cross-validation
             never divides a cluster, and its standard errors count clusters instead of rows. By default those of the
@@ -176,6 +177,8 @@ class Calibrator(Estimator, ABC):
         """
         check_parameters(self)
         views = as_views(X, needs_views=self.needs_views, method=type(self).__name__)
+        groups = views.groups if groups is None else groups
+        clusters = views.clusters if clusters is None else clusters
         names = classes if classes is not None else views.classes
         if y is not None:
             try:
@@ -200,7 +203,6 @@ class Calibrator(Estimator, ABC):
         with np.errstate(under="ignore"):
             warn_of_suspicions(views.logits, labels, columns)
             n_fitted = views.n_samples
-            clusters = views.clusters if clusters is None else clusters
             together = None if clusters is None else check_clusters(clusters, n_fitted)
             if together is None and (self.draws_folds or groups is not None):
                 warn_of_copies(views.logits, labels)
@@ -249,8 +251,8 @@ class Calibrator(Estimator, ABC):
         Where answers may change it is the largest probability. Where they are kept, the method may find another class
         likelier than the model's answer; `predict_proba` then lifts the answer to the top, and this is what the method
         gave it before that. It tells right from wrong answers better than the largest probability: use it to rank
-        answers and to accept them. With `groups`, the offsets of a fit with groups are added; groups that the fit has
-        not seen have none.
+        answers and to accept them. With `groups`, by default those of the views, the offsets of a fit with groups are
+        added; groups that the fit has not seen have none.
 
         Examples
         --------
@@ -266,17 +268,17 @@ class Calibrator(Estimator, ABC):
         self, X: Views | ArrayLike, groups: ArrayLike | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return what `predict_proba` and `predict_confidence` give, for the price of one."""
-        if groups is not None:
-            if not hasattr(self, "group_offsets_"):
-                raise InputError(
-                    f"This {type(self).__name__} was fitted without groups",
-                    argument="groups",
-                    remedy="Fit with fit(X, y, groups=groups), or leave groups out",
-                )
-            probs, confidence = self.predict_both(X)
-            return probs, self.group_offsets_.apply(np.asarray(confidence), groups)
+        if groups is None and isinstance(X, Views) and hasattr(self, "group_offsets_"):
+            groups = X.groups
+        if groups is not None and not hasattr(self, "group_offsets_"):
+            raise InputError(
+                f"This {type(self).__name__} was fitted without groups",
+                argument="groups",
+                remedy="Fit with fit(X, y, groups=groups), or leave groups out",
+            )
         with np.errstate(under="ignore"):
-            return self._predict_both(X)
+            probs, confidence = self._predict_both(X)
+        return probs, confidence if groups is None else self.group_offsets_.apply(np.asarray(confidence), groups)
 
     def _predict_both(self, X: Views | ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         self._check_width(X)
@@ -359,9 +361,11 @@ class Calibrator(Estimator, ABC):
     def accept(self, X: Views | ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
         """Return whether each prediction is accepted by the rule in `decision_`.
 
-        `groups` are needed if the rule has a threshold per group or the calibrator was fitted with groups.
+        `groups` are needed if the rule has a threshold per group or the calibrator was fitted with groups. By default
+        they are those of the views.
         """
         rule = self.rule()
+        groups = X.groups if groups is None and isinstance(X, Views) else groups
         both = self.predict_both(X, groups if hasattr(self, "group_offsets_") else None)
         return rule.accept(*both) if groups is None else rule.accept(*both, groups)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recal.cli.answers import LEDGER, apply_signals, ask_endpoint, is_endpoint, reads_signals
-from recal.cli.files import check_kind, check_views_held, kind_of, load_calibration, open_views
+from recal.cli.files import check_kind, check_views_held, kind_of, load_calibration, open_views, row_columns
 from recal.cli.options import MORE, LanguageOptions, ModelOptions, compare_preprocessing, without_none
 from recal.cli.printing import AsJson, is_quiet, print_json, say, typed, working
 
@@ -118,6 +118,7 @@ def apply(
     elif views is not None:
         check_kind(views, "views")
     calibrator = load_calibration(calibration)
+    rule = getattr(calibrator, "decision_", None)
     if inputs.class_names is not None:
         _name_classes(calibrator, inputs.class_names, calibration)
     from recal import Plan
@@ -143,6 +144,9 @@ def apply(
     names = groups = None
     if views is not None and inputs.model is None and inputs.data is None:
         found = open_views(views, inputs.labels, inputs.classes)
+        found = found.assign(**row_columns(inputs.rows or views, inputs.group, None))
+        groups = found.groups
+        _check_groups(rule, groups, views)
         compare_preprocessing(getattr(calibrator, "preprocessing_", None), found.preprocessing, views)
         check_views_held(calibrator, calibration, found, views)
         with working("Applying"):
@@ -168,6 +172,7 @@ def apply(
         check_model(stored, model.fingerprint(), refuse=not force)
         source = inputs.open_data(model, stored)
         skipped, names = source.skipped, source.names()
+        _check_groups(rule, source.groups, inputs.data)
         how: dict[str, Any] = {"engine": "local", **inputs.running(stored, labels=False)}
         how |= {"preprocess": inputs.preprocessing(stored), "progress": not is_quiet() and not as_json}
         try:
@@ -192,7 +197,6 @@ def apply(
         words = (views, inputs.model and "--model", inputs.data and "--data")
         given = ", ".join(str(word) for word in words if word is not None)
         raise InputError(f"recal apply takes either a file of views, or --model and --data; got {given or 'neither'}.")
-    rule = getattr(calibrator, "decision_", None)
     accept = None if rule is None else _accepted(rule, applied, accept_unlike, groups)
     accepted = None if accept is None else int(accept.sum())
     how_sure: dict[str, Any] = {"confidence": applied.confidences, "accepted": accept, "inputs": names}
@@ -264,12 +268,24 @@ def say_alarm(calibrator: Any, logits: Any) -> None:
         )
 
 
+def _check_groups(rule: Any, groups: Any, data: Any) -> None:
+    """Refuse inputs without groups before the work, if the rule has a threshold for each group."""
+    from recal.errors import InputError
+
+    if rule is not None and rule.groups and groups is None:
+        raise InputError(
+            f"The rule has a threshold for each of {len(rule.groups)} groups, and {data} does not say which group an "
+            "input belongs to. Add --group COLUMN, and --rows TABLE if the data have no columns."
+        )
+
+
 def _accepted(rule: Any, applied: Predictions, accept_unlike: bool, groups: Any) -> Any:
     from recal.decisions import accept_followed
 
     if applied.condition is None:
         return rule.accept(applied.probs, applied.confidences, groups)
-    return accept_followed(rule, applied.probs, applied.condition, applied.confidences, accept_unlike=accept_unlike)
+    followed = (applied.probs, applied.condition, applied.confidences, groups)
+    return accept_followed(rule, *followed, accept_unlike=accept_unlike)
 
 
 def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:

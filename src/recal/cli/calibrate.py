@@ -17,7 +17,7 @@ from recal.cli.answers import (
     is_endpoint,
     is_log,
 )
-from recal.cli.files import kind_of, open_views
+from recal.cli.files import kind_of, open_views, row_columns
 from recal.cli.options import MORE, LanguageOptions, ModelOptions, number_labels, preflight, transforms_for
 from recal.cli.printing import AsJson, command_line, command_words, is_quiet, print_json, say, typed
 
@@ -39,10 +39,10 @@ def calibrate(
         str | None,
         typer.Option("--signals", help="With TABLE: the columns to learn from. By default all numeric ones."),
     ] = None,
-    per_group: Annotated[
+    one_rule: Annotated[
         bool,
         typer.Option(
-            "--per-group", help="With --group: a threshold and a guarantee for each group.", rich_help_panel=MORE
+            "--one-rule", help="With --group: one threshold for all groups, not one for each.", rich_help_panel=MORE
         ),
     ] = False,
     risk: Annotated[float, typer.Option("--risk", help="The largest share of errors among automated answers.")] = 0.01,
@@ -114,10 +114,9 @@ def calibrate(
 
     Example: [bold]recal calibrate graded.csv --correct right --signals stated,logprob --risk 0.1 --out folder[/bold]
     """
-    rules: dict[str, Any] = {"risk": risk, "confidence": confidence, "random_state": seed}
+    rules: dict[str, Any] = {"risk": risk, "confidence": confidence, "random_state": seed, "one_rule": one_rule}
     if graded is not None:
-        columns = (correct, signals, inputs.group, per_group)
-        _calibrate_source(graded, out, inputs, columns, rules, (method, answers, cross_fit), as_json)
+        _calibrate_source(graded, out, inputs, (correct, signals), rules, (method, answers, cross_fit), as_json)
         return
     if is_endpoint(inputs.model):
         rules |= {"calibrator": _method(method, answers, seed), "cross_fit": cross_fit}
@@ -153,6 +152,7 @@ def calibrate(
             calibrator=calibrator,
             pool=None if pool == "none" else pool,
             pilot=pilot,
+            one_rule=one_rule,
             classes=inputs.class_names,
             preprocess=preprocess,
             cross_fit=cross_fit,
@@ -185,7 +185,7 @@ def _calibrate_source(
     source: Path,
     out: Path,
     inputs: ModelOptions,
-    columns: tuple[str | None, str | None, str | None, bool],
+    columns: tuple[str | None, str | None],
     how: dict[str, Any],
     fitting: tuple[str, str, bool],
     as_json: bool,
@@ -195,9 +195,8 @@ def _calibrate_source(
 
     if inputs.model is not None or inputs.data is not None:
         raise InputError(f"recal calibrate takes either {source}, or --model and --data.")
-    correct, signals, group, per_group = columns
+    correct, signals = columns
     method, answers, cross_fit = fitting
-    clusters = {"--cluster": inputs.cluster, "--cluster-by": inputs.cluster_by}
     if kind_of(source) in ("table", "text") or source.suffix.lower() in (".jsonl", ".ndjson"):
         if correct is None:
             from recal.answers.tables import read_table
@@ -206,15 +205,20 @@ def _calibrate_source(
                 f"Name the column of {source} that says which answers are right: --correct COLUMN. It has "
                 f"{', '.join(read_table(source))}."
             )
-        options = {"--method": method != "auto", "--answers": answers != "kept", "--cross-fit": cross_fit}
-        _refuse({**options, **clusters}, f"the table of graded answers {source}")
+        options: dict[str, Any] = {
+            "--method": method != "auto",
+            "--answers": answers != "kept",
+            "--cross-fit": cross_fit,
+        }
+        options |= {"--cluster": inputs.cluster, "--cluster-by": inputs.cluster_by, "--rows": inputs.rows}
+        _refuse(options, f"the table of graded answers {source}")
         names = None if signals is None else [name.strip() for name in signals.split(",")]
-        table = {"correct": correct, "signals": names, "group": group, "per_group": per_group}
+        table = {"correct": correct, "signals": names, "group": inputs.group}
         calibrate_table(source, out, {**how, **table}, as_json)
         return
-    table_only = {"--correct": correct, "--signals": signals, "--group": group, "--per-group": per_group}
-    _refuse({**clusters, **table_only}, f"the views {source}")
+    _refuse({"--correct": correct, "--signals": signals, "--cluster-by": inputs.cluster_by}, f"the views {source}")
     views = open_views(source, inputs.labels, inputs.classes)
+    views = views.assign(**row_columns(inputs.rows or source, inputs.group, inputs.cluster))
     how |= {"calibrator": _method(method, answers, how["random_state"]), "cross_fit": cross_fit}
     calibrate_views(views, out, {"Data": str(source)}, how, as_json)
 

@@ -80,7 +80,7 @@ def decide(
 
     Example: [bold]recal decide probs.csv --cost-error 50 --cost-review 1[/bold]
     """
-    from recal.cli.files import table_columns
+    from recal.cli.files import row_columns, rows_of_views
     from recal.decisions import decide_each
     from recal.engine.same_rows import matters
     from recal.errors import InputError
@@ -94,8 +94,8 @@ def decide(
     if cross_fit:
         _check_cross_fit(sources, calibration, curve or more_labels)
     names = [name for name in (group, cluster) if name is not None]
-    columns = table_columns(rows or sources[0], names)
-    by: dict[str, Any] = {"groups": columns.get(group or ""), "clusters": columns.get(cluster or "")}
+    by: dict[str, Any] = {"groups": None, "clusters": None, **rows_of_views(sources[0])}
+    by |= row_columns(rows or sources[0], group, cluster)
     given: dict[str, Any] = {"cost_error": cost_error, "cost_review": cost_review, "per_class": per_class, **by}
     if risk is not None:
         given["risk"] = risk
@@ -117,7 +117,7 @@ def decide(
         if out is not None:
             say(f"The calibration, fitted on all samples, with its rule is in {out}.")
         return
-    read = _methods(sources, calibration, label_column, labels, names)
+    read = _methods(sources, calibration, label_column, labels, names, by["groups"])
     first = next(iter(read.values()))
     assert first.labels is not None
     methods = {name: one.probs for name, one in read.items()}
@@ -169,12 +169,17 @@ def decide(
 
 
 def _methods(
-    sources: list[Path], calibration: Path | None, label_column: str, labels: Path | None, leave_out: list[str]
+    sources: list[Path],
+    calibration: Path | None,
+    label_column: str,
+    labels: Path | None,
+    leave_out: list[str],
+    groups: Any,
 ) -> dict[str, Probabilities]:
     """The probabilities of each file, by its name, all of the same samples as the first."""
     from recal.errors import InputError
 
-    read = [_probs(path, calibration, label_column, labels, leave_out) for path in sources]
+    read = [_probs(path, calibration, label_column, labels, leave_out, groups) for path in sources]
     first = read[0]
     names = [path.stem for path in sources]
     if len(set(names)) < len(names):
@@ -189,7 +194,7 @@ def _methods(
 
 
 def _probs(
-    path: Path, calibration: Path | None, label_column: str, labels: Path | None, leave_out: list[str]
+    path: Path, calibration: Path | None, label_column: str, labels: Path | None, leave_out: list[str], groups: Any
 ) -> Probabilities:
     from recal.cli.files import check_kind, check_views_held, labelled_probs, load_calibration, open_views
     from recal.errors import InputError
@@ -205,7 +210,7 @@ def _probs(
     if not hasattr(calibrator, "predict_proba"):
         raise InputError(f"{calibration} holds a {type(calibrator).__name__}, which cannot be applied to views.")
     check_views_held(calibrator, calibration, views, path)
-    probs, sure = calibrator.predict_both(views)
+    probs, sure = calibrator.predict_both(views.assign(groups=groups))
     return Probabilities(probs, views.labels, views.classes, sure, calibrator.fitted_rows(views))
 
 

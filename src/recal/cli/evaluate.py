@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from recal.cli.files import LabelColumn, LabelsFile, labelled_probs
+from recal.cli.files import LabelColumn, LabelsFile, labelled_probs, rows_of_views
 from recal.cli.fit import listed
 from recal.cli.printing import AsJson, command_line, print_json, print_table, say, typed, working
 
@@ -44,9 +44,8 @@ def evaluate(
         found.fitted_rows, len(found.probs), "these metrics are better than on new inputs", "Evaluate on other samples."
     )
     with working("Measuring"):
-        result = measure(
-            found.probs, found.labels, bootstrap, confidences=found.confidence, n_bins=bins, random_state=seed
-        )
+        options = {"confidences": found.confidence, "clusters": rows_of_views(source).get("clusters")}
+        result = measure(found.probs, found.labels, bootstrap, n_bins=bins, random_state=seed, **options)
         tested = calibration_test(found.probs, found.labels, bins, confidences=found.confidence, random_state=seed)
         if report is not None:
             from recal.reporting import report as write_report

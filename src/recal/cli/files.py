@@ -299,6 +299,22 @@ def profile_in(path: Path, seed: int) -> Profile:
     return found
 
 
+def rows_of_views(path: Path) -> dict[str, Any]:
+    """Return the groups and clusters of a file of views; nothing for other files."""
+    if kind_of(path) != "views":
+        return {}
+    views = open_views(path)
+    return {"groups": views.groups, "clusters": views.clusters}
+
+
+def row_columns(path: Path, group: str | None, cluster: str | None) -> dict[str, Any]:
+    """Read the columns of groups and clusters that were typed, as arguments of `decide` and `Views.assign`."""
+    names = {"groups": group, "clusters": cluster}
+    typed = {name: column for name, column in names.items() if column is not None}
+    columns = table_columns(path, list(typed.values()))
+    return {name: columns[column] for name, column in typed.items()}
+
+
 def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
     """Read named columns of a table; refuse files without columns and unknown names."""
     from recal.errors import InputError

@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from recal.cli.files import missing
+from recal.cli.files import missing, row_columns
 
 ALL_OPTIONS = "--help-all"
 MORE = "More options"
@@ -216,7 +216,7 @@ class ModelOptions(PreprocessOptions):
         str | None,
         typer.Option(
             "--cluster",
-            help="The column of a table that says which rows belong together, such as a patient or a video.",
+            help="The column that says which rows belong together, such as a patient or a video.",
             rich_help_panel=_TABLES,
         ),
     ] = None
@@ -233,7 +233,15 @@ class ModelOptions(PreprocessOptions):
         str | None,
         typer.Option(
             "--group",
-            help="The column of a table whose values each get their own threshold and guarantee.",
+            help="The column of groups. Each group gets its own offset, threshold and guarantee.",
+            rich_help_panel=_TABLES,
+        ),
+    ] = None
+    rows: Annotated[
+        Path | None,
+        typer.Option(
+            "--rows",
+            help="A table with the columns of --group and --cluster, one row per input, if the data have no columns.",
             rich_help_panel=_TABLES,
         ),
     ] = None
@@ -307,10 +315,16 @@ class ModelOptions(PreprocessOptions):
         others = without_none(
             read=self.read, on_error=self.on_error, label_column=self.label_column, text_column=self.text_column
         )
-        others |= without_none(cluster_column=self.cluster, group_column=self.group, cluster_by=self.cluster_by)
+        others |= without_none(cluster_by=self.cluster_by)
+        if self.rows is None:
+            others |= without_none(cluster_column=self.cluster, group_column=self.group)
         if guess and self.labels is None:
             others |= self._guess_columns(model, quiet)
-        return as_source(self.data, **without_none(**{**self._reading(model, stored, typed), **typed, **others}))
+        source = as_source(self.data, **without_none(**{**self._reading(model, stored, typed), **typed, **others}))
+        if self.rows is not None:
+            for name, values in row_columns(self.rows, self.group, self.cluster).items():
+                setattr(source, name, values)
+        return source
 
     def _reading(self, model: Any, stored: Any, typed: dict[str, Any]) -> dict[str, Any]:
         """Return how files are read when nothing is typed: as for the fit, or grey as the model's input asks."""
@@ -324,12 +338,14 @@ class ModelOptions(PreprocessOptions):
             if stored.pixels is not None:
                 _refuse_others({name: value for name, value in typed.items() if name in names}, kept, stored)
             return kept
-        if self.data.suffix.lower() not in TABLES or stored.text_column is stored.label_column is None:
+        if self.data.suffix.lower() not in TABLES:
             return {}
         from recal.collecting.inputs.tables import table_columns
 
-        label = stored.label_column if stored.label_column in table_columns(self.data) else None  # new inputs need none
-        return {"text_column": stored.text_column, "label_column": label}
+        columns = table_columns(self.data)
+        optional = {name: getattr(stored, name) for name in ("label_column", "cluster_column", "group_column")}
+        optional = {name: column for name, column in optional.items() if column in columns}
+        return {"text_column": stored.text_column, **optional}
 
     def _guess_columns(self, model: Any, quiet: bool) -> dict[str, str]:
         """Return the columns of labels and texts where only one reading of a table is possible, and print them."""

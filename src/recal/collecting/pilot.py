@@ -186,7 +186,13 @@ def _joined(first: Views, second: Views) -> Views:
         labels if names is None else names[labels],
         classes=names,
         preprocessing=first.preprocessing,
+        clusters=_both(first.clusters, second.clusters),
+        groups=_both(first.groups, second.groups),
     )
+
+
+def _both(first: NDArray[Any] | None, second: NDArray[Any] | None) -> NDArray[Any] | None:
+    return None if first is None or second is None else np.concatenate([first, second])
 
 
 def read_finished(store: Path, transforms: Sequence[Transform]) -> Views | None:

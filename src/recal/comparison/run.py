@@ -67,7 +67,7 @@ def compare(
     n_bins : int
     clusters : array-like, optional
         Names of rows that belong together, such as frames of one video: first those of `fit`, then those of `test`.
-        Random splits never divide a cluster, and intervals resample whole clusters.
+        Random splits never divide a cluster, and intervals resample whole clusters. By default those of the views.
     random_state : int
         Seeds the splits, the draws, and every method that draws at random.
 
@@ -85,6 +85,7 @@ def compare(
     True
     """
     named = _named(methods, baseline)
+    clusters = _clusters(fit, test) if clusters is None else clusters
     pooled, cuts, random_halves = _cuts(fit, test, splits, random_state, clusters)
     if clusters is None and pooled.clusters is None:
         warn_of_copies(pooled.logits, _labels(pooled))
@@ -370,6 +371,13 @@ def _cuts(
             numbers = groups[first], _renumbered(groups[second])
             cuts.append(_Cut(pooled[first], pooled[second], second, *numbers))
     return pooled, cuts, True
+
+
+def _clusters(fit: Views, test: Views | None) -> NDArray[Any] | None:
+    """Return the clusters of the views, if all of them have some."""
+    parts = [views.clusters for views in (fit, test) if isinstance(views, Views)]
+    named = [clusters for clusters in parts if clusters is not None]
+    return np.concatenate(named) if named and len(named) == len(parts) else None
 
 
 def _renumbered(clusters: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -356,7 +356,7 @@ def decide_crossfitted(
     risk, confidence, classes, **options : as in `decide`
     folds : int
     clusters : array-like of shape (n_samples,), optional
-        As in `decide`; folds never divide a cluster.
+        As in `decide`; folds never divide a cluster. Clusters and groups are by default those of the views.
     random_state : int
         Draws the folds.
 
@@ -384,6 +384,9 @@ def decide_crossfitted(
         raise InputError("Labels are needed to decide: pass them as `y`, or use views that hold them.")
     labels = views.labels if y is None else check_labels(y, views.n_samples, views.n_classes, names)
     assert labels is not None
+    clusters = views.clusters if clusters is None else clusters
+    views = views if options.get("groups") is None else views.assign(groups=options["groups"])
+    options["groups"] = views.groups
     probs, confidences = crossfitted_answers(
         calibrator, views, labels, folds=folds, clusters=clusters, classes=names, random_state=random_state
     )

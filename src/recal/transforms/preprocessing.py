@@ -152,7 +152,7 @@ class Preprocessing:
         What the model returned: "logits", "probabilities", "votes" or "probabilities:FLOOR".
     read, pixels, resize, crop, seconds : optional
         How files were read, where inputs came from a folder.
-    text_column, label_column : str, optional
+    text_column, label_column, cluster_column, group_column : str, optional
         Which columns were read, where inputs came from a table.
     shape, dtype : optional
         One input as the transformations saw it, where all have one shape.
@@ -177,6 +177,8 @@ class Preprocessing:
     seconds: float | None = None
     text_column: str | None = None
     label_column: str | None = None
+    cluster_column: str | None = None
+    group_column: str | None = None
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
     model: str | None = None
@@ -195,7 +197,8 @@ class Preprocessing:
             sides = value if isinstance(value, tuple) else () if value is None or name == "shape" else (value,)
             if any(type(side) is not int or side < 0 for side in sides):
                 raise InputError("must be made of whole numbers", argument=name, came=f"got {value!r}")
-        for name in ("function", "read", "pixels", "text_column", "label_column", "dtype", "model"):
+        texts = ("function", "read", "pixels", "text_column", "label_column", "cluster_column", "group_column")
+        for name in (*texts, "dtype", "model"):
             if not isinstance(getattr(self, name), str | None):
                 raise InputError("must be text", argument=name, came=f"got {getattr(self, name)!r}")
 

@@ -26,7 +26,7 @@ from recal.metrics import Evaluation, evaluate
 from recal.reporting import report
 from recal.reporting.verdict import RISKS
 from recal.workflow.job import split, today
-from recal.workflow.result import CALIBRATION, PAGE, SUMMARY
+from recal.workflow.result import CALIBRATION, PAGE, SUMMARY, broken_groups, broken_line, group_lines
 
 Vector = NDArray[np.float64]
 
@@ -47,7 +47,7 @@ class GradedResult:
     before_name : the signal that `before` reads
     sizes : answers to fit, to decide and to check on
     n_accepted, n_errors : accepted answers among those to check on, and the mistakes among them
-    broken_groups : groups in which one rule for all makes clearly more mistakes than asked for
+    broken_groups : groups in which one rule for all makes clearly more mistakes than its risk
     folder : Path
     """
 
@@ -86,27 +86,23 @@ class GradedResult:
         after, n_checked = self.after, self.sizes[2]
         was = "" if self.before is None else f" ({self.before_name!r} as it is: {self.before['ece']:.3f})"
         important = [name for name, rise in self.calibrator.signal_importance_.items() if rise > 0.0]
-        told = [
+        lines = [
             self.calibrator.reason_,
             f"Checked on {n_checked:,} other answers: NLL {after['nll']:.3f}, ECE {after['ece']:.3f}{was}.",
         ]
         if important:
-            told.append(f"Signals that matter, most important first: {', '.join(important)}.")
+            lines.append(f"Signals that matter, most important first: {', '.join(important)}.")
         risk = f"{100 * self.decision.risk:g} %"
         if self.decision.possible:
-            told.append(
+            lines.append(
                 f"{self.n_accepted / n_checked:.1%} of the answers can be automated with at most {risk} errors: "
                 f"{self.n_accepted:,} of the {n_checked:,} checking answers accepted, {self.n_errors:,} wrong. The "
                 f"threshold was chosen on {self.sizes[1]:,} other answers."
             )
         else:
-            told.append(str(self.decision))
-        if self.broken_groups:
-            told.append(
-                f"One rule for all makes clearly more than {risk} errors in {', '.join(self.broken_groups)}. Use "
-                "--per-group for a threshold and a guarantee in each group."
-            )
-        return told
+            lines.append(str(self.decision))
+        lines += group_lines(self.decision, self.sizes[1] / sum(self.sizes))
+        return [line for line in (*lines, broken_line(self.broken_groups, self.decision.risk)) if line]
 
 
 def calibrate_table(
@@ -116,7 +112,7 @@ def calibrate_table(
     correct: str,
     signals: Sequence[str] | None = None,
     group: str | None = None,
-    per_group: bool = False,
+    one_rule: bool = False,
     risk: float = 0.01,
     confidence: float = 0.95,
     random_state: int = 0,
@@ -132,14 +128,14 @@ def calibrate_table(
     out : path of the folder for calibration, report and summary
     correct : the column that says which answers are right
     signals : the columns to learn from; by default all numeric columns
-    group : the column of groups, each of which gets an offset
-    per_group : whether each group also gets a threshold and a guarantee of its own
+    group : the column of groups, each of which gets an offset, a threshold and a guarantee
+    one_rule : whether one threshold is used for all groups
     risk, confidence : as in `recal.decide`
     """
     check_share(risk, "risk")
     check_share(confidence, "confidence")
-    if per_group and group is None:
-        raise InputError("--per-group needs the column of groups: --group COLUMN.")
+    if one_rule and group is None:
+        raise InputError("--one-rule is one threshold for all groups: name their column with --group COLUMN.")
     columns = read_table(path)
     right = _grades(path, columns, correct)
     names = _signal_names(path, columns, correct, signals, group)
@@ -154,7 +150,7 @@ def calibrate_table(
         _rows(values, parts[0]), right[parts[0]], None if named is None else _rows(named, parts[0])
     )
     sure = calibrator.predict_confidence(values, named)
-    own = None if groups is None or not per_group else groups
+    own = None if one_rule else groups
     decision = decide(
         sure[parts[1]], right[parts[1]] > 0.5, risk, confidence, groups=None if own is None else own[parts[1]]
     )
@@ -172,7 +168,7 @@ def calibrate_table(
         sizes,
         int(accepted.sum()),
         int((accepted & ~graded).sum()),
-        _broken(decision, sure[parts[1]], right[parts[1]] > 0.5, None if groups is None else groups[parts[1]]),
+        broken_groups(decision, sure[parts[1]], right[parts[1]] > 0.5, None if groups is None else groups[parts[1]]),
         Path(out),
     )
     # The page applies the rules of the deciding answers to the checking answers, as the lines above do.
@@ -259,12 +255,6 @@ def _stated(
         if best is None or score < best[0]:
             best = score, name, share
     return ("", None) if best is None else best[1:]
-
-
-def _broken(decision: Decision, sure: Vector, right: NDArray[np.bool_], groups: NDArray[Any] | None) -> tuple[str, ...]:
-    if groups is None or decision.rule.groups or not decision.possible:
-        return ()
-    return tuple(str(one.name) for one in decision.by_group(sure, right, groups) if one.broken)
 
 
 def _write(result: GradedResult) -> None:

@@ -23,8 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
-from recal.checks import Floats
+from recal.checks import Floats, Labels
 from recal.collecting.default_pool import AUTO, NAMED, usual_pool
+from recal.collecting.fingerprint import digest
 from recal.collecting.inputs.sources import IndexedSource, Source
 from recal.collecting.inputs.tables import TableSource, likely_labels
 from recal.collecting.job import Job
@@ -37,7 +38,7 @@ from recal.decisions import RiskCurve, decide_each, profile, risk_curve
 from recal.decisions.guarantee import crossfitted_answers
 from recal.decisions.rule import check_share
 from recal.decisions.watching.profile import log_softmax
-from recal.engine.clusters import check_names, near_duplicates, split_by_cluster
+from recal.engine.clusters import near_duplicates, row_names, split_by_cluster
 from recal.errors import DependentRowsWarning, InputError, Remedy
 from recal.files.atomic import replacing
 from recal.files.saved import save
@@ -49,7 +50,17 @@ from recal.reporting.verdict import RISKS, answer_change
 from recal.schema import Seed, check
 from recal.transforms import Transform
 from recal.views import Views
-from recal.workflow.result import CALIBRATION, CROSS_FIT, DECIDE, FIT, JUDGE, PAGE, SUMMARY, CalibrationResult
+from recal.workflow.result import (
+    CALIBRATION,
+    CROSS_FIT,
+    DECIDE,
+    FIT,
+    JUDGE,
+    PAGE,
+    SUMMARY,
+    CalibrationResult,
+    broken_groups,
+)
 
 # Fitting needs the most; a guarantee needs hundreds; to judge is to confirm.
 SHARES = (0.5, 0.3, 0.2)
@@ -75,6 +86,7 @@ def calibrate(
     classes: Sequence[Any] | None = None,
     clusters: ArrayLike | None = None,
     groups: ArrayLike | None = None,
+    one_rule: bool = False,
     cross_fit: bool = False,
     random_state: int = 0,
     progress: bool = True,
@@ -105,8 +117,10 @@ def calibrate(
         Inputs that belong together: frames of a video, samples of a patient. A cluster is never divided between the
         parts, and the guarantee accounts for it. By default what the source tells (`cluster_column`, `cluster_by`).
     groups : array-like of shape (n_samples,), optional
-        Inputs that are decided one by one, each group with its own threshold and guarantee. By default what the source
-        tells (`group_column`).
+        Inputs of one subject, customer or camera. Each group gets an offset of its confidence, a threshold and a
+        guarantee. By default what the source tells (`group_column`).
+    one_rule : bool
+        Use one threshold for all groups, whose guarantee holds for all of them together.
     cross_fit : bool
         Fit and decide on the same inputs, as `recal.decisions.decide_crossfitted` does. More inputs choose the
         threshold, which automates more where labels are few. The guarantee is then measured, not proven.
@@ -133,15 +147,13 @@ def calibrate(
             "folder or a torch dataset, not a loader or a generator."
         )
     check_labelled(source)
-    source = _with_rows_of(source, clusters, groups)
-    parts = split(source.n_samples, random_state, source.clusters)
-    if cross_fit:
-        both = np.sort(np.concatenate(parts[:2]))
-        parts = both, both, parts[2]
+    source = copy.copy(source)
+    source.clusters = row_names(source.clusters if clusters is None else clusters, source.n_samples, "clusters")
+    group_names = row_names(source.groups if groups is None else groups, source.n_samples, "groups")
+    source.groups = None  # they are added to the views below, so that stores can be used again with other groups
+    parts = _parts(source.n_samples, random_state, source.clusters, cross_fit)
     sizes = (len(parts[0]), len(parts[1]), len(parts[2]))
-    by = "" if source.clusters is None else f" by {len(np.unique(source.clusters.astype(str))):,} clusters"
-    what_for = "{:,} to fit and to decide" if cross_fit else "{:,} to fit, {:,} to decide"
-    say(f"1/4  Split {source.n_samples:,} labelled inputs{by}: {what_for.format(*sizes)}, {sizes[2]:,} to check.")
+    say(f"1/4  {_split_words(source.n_samples, sizes, source.clusters, cross_fit)}")
     adapter = as_model(model, outputs=outputs, device=device)
     before = adapter.n_answered
     how = {"classes": classes, "progress": progress, "outputs": outputs, **how}
@@ -158,7 +170,8 @@ def calibrate(
 
     def views_of(rows: Picked, transforms: Sequence[Transform], name: str) -> Views:
         views = read_finished(stores / name, transforms) if reuse else None
-        return collect(adapter, rows, transforms, out=stores / name, **how) if views is None else views
+        views = collect(adapter, rows, transforms, out=stores / name, **how) if views is None else views
+        return views if group_names is None else views.assign(groups=group_names[rows.rows])
 
     trial = None
     if candidates and needs_pilot(fit_part, pilot):
@@ -170,22 +183,22 @@ def calibrate(
         say(f"     {trial}.")
     views = views_of(fit_part, candidates if trial is None else trial.chosen, FIT)
     say("3/4  Fit the calibration.")
-    fitted = _fit(method, views, fit_part.clusters, None if cross_fit else fit_part.groups)
+    fitted = _fit(method, views)
     # What `recal watch` and `recal apply --follow` compare with; the pilot holds every transformation.
     fitted.profile_ = profile(views if trial is None else trial.views, random_state=random_state)
     say("4/4  Choose the threshold, and check everything on the remaining inputs.")
     transforms = fitted.needed_transforms()
     check_views = views_of(check_part, transforms, JUDGE)
     if cross_fit:
-        deciding = _crossfitted(method, views, random_state, fit_part.clusters, fit_part.groups)
+        deciding = _crossfitted(method, views, random_state)
     else:
-        rows = views_of(decide_part, transforms, DECIDE)
-        deciding = _answers(fitted, rows, decide_part)
-    checking = _answers(fitted, check_views, check_part)
+        deciding = _answers(fitted, views_of(decide_part, transforms, DECIDE))
+    checking = _answers(fitted, check_views)
     if source.clusters is None:
         _warn_of_copies([views, *([] if cross_fit else [deciding.views]), checking.views])
     n_passes = adapter.n_answered - before if how.get("engine", "local") == "local" else None
-    result = _judged(fitted, deciding, checking, risk, confidence, sizes, cross_fit, folder, random_state, n_passes)
+    how_to = (risk, confidence, one_rule, random_state)
+    result = _judged(fitted, deciding, checking, how_to, sizes, cross_fit, folder, n_passes)
     facts = {"Model": _name(model), "Data": _name(inputs), "Date": today(), **(about or {})}
     _write(result, checking, _curves(deciding, confidence), title, command, facts, random_state)
     key.write(stores, candidates)
@@ -199,6 +212,7 @@ def calibrate_views(
     risk: float = 0.01,
     confidence: float = 0.95,
     calibrator: Calibrator | None = None,
+    one_rule: bool = False,
     cross_fit: bool = False,
     random_state: int = 0,
     title: str = "Calibration report",
@@ -206,32 +220,30 @@ def calibrate_views(
     about: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> CalibrationResult:
-    """Do what `calibrate` does with views that were collected before, such as those of a language model's log."""
+    """Do what `calibrate` does with views that were collected before, such as those of a language model's log.
+
+    Clusters and groups are those of the views.
+    """
     check_share(risk, "risk")
     check_share(confidence, "confidence")
     if views.labels is None:
         raise InputError("The views have no labels", remedy=Remedy("Pass views with labels", typed="Add --labels FILE"))
-    parts = split(views.n_samples, random_state, views.clusters)
-    if cross_fit:
-        both = np.sort(np.concatenate(parts[:2]))
-        parts = both, both, parts[2]
+    parts = _parts(views.n_samples, random_state, views.clusters, cross_fit)
     sizes = (len(parts[0]), len(parts[1]), len(parts[2]))
-    what_for = "{:,} to fit and to decide" if cross_fit else "{:,} to fit, {:,} to decide"
-    say(f"1/3  Split {views.n_samples:,} labelled inputs: {what_for.format(*sizes)}, {sizes[2]:,} to check.")
+    say(f"1/3  {_split_words(views.n_samples, sizes, views.clusters, cross_fit)}")
     say("2/3  Fit the calibration.")
     method = AutoCalibration(random_state=random_state) if calibrator is None else calibrator
-    fitted = _fit(method, views[parts[0]], None, None)
+    fitted = _fit(method, views[parts[0]])
     fitted.profile_ = profile(views[parts[0]], random_state=random_state)
     say("3/3  Choose the threshold, and check everything on the remaining inputs.")
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    deciding, checking = (
-        _Answers(part, *fitted.predict_both(part), part.clusters, part.groups) for part in (views[r] for r in parts[1:])
-    )
-    if cross_fit:
-        part = views[parts[0]]
-        deciding = _crossfitted(method, part, random_state, part.clusters, part.groups)
-    result = _judged(fitted, deciding, checking, risk, confidence, sizes, cross_fit, folder, random_state)
+    fit_views, decide_views, check_views = (views[rows] for rows in parts)
+    deciding = _crossfitted(method, fit_views, random_state) if cross_fit else _answers(fitted, decide_views)
+    checking = _answers(fitted, check_views)
+    if views.clusters is None:
+        _warn_of_copies([views])
+    result = _judged(fitted, deciding, checking, (risk, confidence, one_rule, random_state), sizes, cross_fit, folder)
     curves = _curves(deciding, confidence)
     _write(result, checking, curves, title, command, {"Date": today(), **(about or {})}, random_state)
     return result
@@ -245,11 +257,14 @@ class RunKey:
     data: str
     pool: str
     seed: int
+    clusters: str
 
     @classmethod
     def of(cls, model: Model, source: IndexedSource, pool: Any, seed: int) -> RunKey:
         specs = pool if isinstance(pool, str) or pool is None else [str(one) for one in pool]
-        return cls(model.fingerprint(), source.fingerprint(), json.dumps(specs), seed)
+        # Clusters change the split, and so the inputs of every store.
+        clusters = row_names(source.clusters, source.n_samples, "clusters")
+        return cls(model.fingerprint(), source.fingerprint(), json.dumps(specs), seed, digest([clusters]))
 
     def read(self, stores: Path) -> list[str] | None:
         """Return the transformations of an earlier run with this key; None if there was none."""
@@ -274,22 +289,11 @@ def ran_before(
     return isinstance(source, IndexedSource) and RunKey.of(model, source, pool, seed).read(folder) is not None
 
 
-def _with_rows_of(source: IndexedSource, clusters: ArrayLike | None, groups: ArrayLike | None) -> IndexedSource:
-    """Return the source with the clusters and groups that were passed, checked."""
-    source = copy.copy(source)
-    for name, values in (("clusters", clusters), ("groups", groups)):
-        array = getattr(source, name) if values is None else np.asarray(values)
-        if array is not None:
-            names, index = check_names(array, source.n_samples, name)
-            setattr(source, name, np.array(names)[index])
-    return source
-
-
-def _fit(method: Calibrator, views: Views, clusters: NDArray[Any] | None, groups: NDArray[Any] | None) -> Calibrator:
+def _fit(method: Calibrator, views: Views) -> Calibrator:
     with warnings.catch_warnings():
         # The parts are checked together, see `_warn_of_copies`.
         warnings.simplefilter("ignore", DependentRowsWarning)
-        return method.fit(views, clusters=clusters, groups=groups)
+        return method.fit(views)
 
 
 def _warn_of_copies(parts: Sequence[Views]) -> None:
@@ -314,25 +318,21 @@ class _Answers:
     views: Views
     probs: Floats
     confidences: Floats
-    clusters: NDArray[Any] | None = None
-    groups: NDArray[Any] | None = None
+
+    @property
+    def labels(self) -> Labels:
+        assert self.views.labels is not None
+        return self.views.labels
 
 
-def _answers(fitted: Calibrator, views: Views, rows: IndexedSource) -> _Answers:
-    both = fitted.predict_both(views) if rows.groups is None else fitted.predict_both(views, rows.groups)
-    return _Answers(views, *both, rows.clusters, rows.groups)
+def _answers(fitted: Calibrator, views: Views) -> _Answers:
+    return _Answers(views, *fitted.predict_both(views))
 
 
-def _crossfitted(
-    method: Calibrator,
-    views: Views,
-    seed: int,
-    clusters: NDArray[Any] | None = None,
-    groups: NDArray[Any] | None = None,
-) -> _Answers:
+def _crossfitted(method: Calibrator, views: Views, seed: int) -> _Answers:
     assert views.labels is not None
-    how: dict[str, Any] = {"folds": _FOLDS, "classes": views.classes, "random_state": seed, "clusters": clusters}
-    return _Answers(views, *crossfitted_answers(method, views, views.labels, **how), clusters, groups)
+    how: dict[str, Any] = {"folds": _FOLDS, "classes": views.classes, "random_state": seed, "clusters": views.clusters}
+    return _Answers(views, *crossfitted_answers(method, views, views.labels, **how))
 
 
 def check_labelled(source: Source, where: object = "") -> None:
@@ -381,6 +381,22 @@ def split(
     return first, second, third
 
 
+def _parts(
+    n_samples: int, random_state: int, clusters: NDArray[Any] | None, cross_fit: bool
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Return the parts of `split`; with `cross_fit` the first two are the same."""
+    first, second, third = split(n_samples, random_state, clusters)
+    if cross_fit:
+        first = second = np.sort(np.concatenate([first, second]))
+    return first, second, third
+
+
+def _split_words(n_samples: int, sizes: tuple[int, int, int], clusters: NDArray[Any] | None, cross_fit: bool) -> str:
+    by = "" if clusters is None else f" in {len(np.unique(clusters)):,} clusters"
+    what_for = "{:,} to fit and to decide" if cross_fit else "{:,} to fit, {:,} to decide"
+    return f"Split {n_samples:,} labelled inputs{by}: {what_for.format(*sizes)}, {sizes[2]:,} to check."
+
+
 def _candidates(
     model: Model, source: IndexedSource, pool: Any, seed: int, how: dict[str, Any], key: RunKey, stores: Path
 ) -> tuple[Transform, ...]:
@@ -414,61 +430,57 @@ def _judged(
     fitted: Calibrator,
     deciding: _Answers,
     checking: _Answers,
-    risk: float,
-    confidence: float,
+    how: tuple[float, float, bool, int],
     sizes: tuple[int, int, int],
     cross_fit: bool,
     folder: Path,
-    seed: int,
     n_passes: int | None = None,
 ) -> CalibrationResult:
     """Choose the rules on one part, and measure everything that is printed on the checking inputs."""
-    labels = checking.views.labels
-    assert deciding.views.labels is not None
-    assert labels is not None
-    named = {"before": calibrated_probs(Plan(), deciding.views), "after": deciding.probs}
-    rows: dict[str, Any] = {"clusters": deciding.clusters, "groups": deciding.groups}
-    confidences = {"after": deciding.confidences}
+    risk, confidence, one_rule, seed = how
+    labels, groups = checking.labels, None if one_rule else checking.views.groups
     both = decide_each(
-        named,
-        deciding.views.labels,
+        {"before": calibrated_probs(Plan(), deciding.views), "after": deciding.probs},
+        deciding.labels,
         risk,
         confidence,
-        confidences=confidences,
+        confidences={"after": deciding.confidences},
+        groups=None if one_rule else deciding.views.groups,
+        clusters=deciding.views.clusters,
         draws=_DRAWS,
         random_state=seed,
-        **rows,
     )
     decision = both["after"]
     fitted.decision_ = decision.rule
     raw = calibrated_probs(Plan(), checking.views)
-    accepted = decision.accept(checking.probs, checking.confidences, checking.groups)
+    accepted = decision.accept(checking.probs, checking.confidences, groups)
     answers = checking.probs.argmax(axis=1)
     own = fitted._predict_proba(checking.views).argmax(axis=1)  # before the guard keeps the model's answers
+    measured: dict[str, Any] = {"clusters": checking.views.clusters, "random_state": seed}
     return CalibrationResult(
         fitted,
         decision,
         both["before"],
         both.gains["after"],
-        evaluate(raw, labels, _DRAWS, random_state=seed),
-        evaluate(checking.probs, labels, _DRAWS, confidences=checking.confidences, random_state=seed),
+        evaluate(raw, labels, _DRAWS, **measured),
+        evaluate(checking.probs, labels, _DRAWS, confidences=checking.confidences, **measured),
         sizes,
         int(accepted.sum()),
         int((accepted & (answers != labels)).sum()),
-        int(both["before"].accept(raw, groups=checking.groups).sum()),
+        int(both["before"].accept(raw, groups=groups).sum()),
         answer_change(answers, own, labels),
         float(passes_of(fitted, checking.views.logits).mean()),
         cross_fit,
         folder,
         n_passes,
+        broken_groups(decision, deciding.probs, deciding.labels, deciding.views.groups, deciding.confidences),
     )
 
 
 def _curves(deciding: _Answers, confidence: float) -> dict[str, RiskCurve]:
     """Return the thresholds at every risk of the page, before and after, from the inputs that choose the rule."""
-    labels = deciding.views.labels
-    assert labels is not None
-    options: dict[str, Any] = {"confidence": confidence, "clusters": deciding.clusters}
+    labels = deciding.labels
+    options: dict[str, Any] = {"confidence": confidence, "clusters": deciding.views.clusters}
     return {
         "before": risk_curve(calibrated_probs(Plan(), deciding.views), labels, RISKS, **options),
         "after": risk_curve(deciding.probs, labels, RISKS, confidences=deciding.confidences, **options),
@@ -485,17 +497,17 @@ def _write(
     seed: int,
 ) -> None:
     """Write the page and the summary, and the calibration last: a folder that has it is complete."""
-    views = checking.views
-    assert views.labels is not None
+    views, labels = checking.views, checking.labels
     # Page and terminal use the same rows: the checking inputs.
     named = {"before": calibrated_probs(Plan(), views), "after": checking.probs}
     names = views.classes
     compared = compare_probs(
         named,
-        views.labels if names is None else names[views.labels],
+        labels if names is None else names[labels],
         confidences={"after": checking.confidences},
         passes={"after": result.passes_per_answer},
         classes=names,
+        clusters=views.clusters,
         random_state=seed,
     )
     report(
@@ -510,7 +522,7 @@ def _write(
         curves=curves,
         change=result.change,
         profile=getattr(result.calibrator, "profile_", None),
-        groups=checking.groups,
+        groups=views.groups,
     )
     with replacing(result.folder / SUMMARY) as file:
         file.write((json.dumps(result.to_dict(), indent=2) + "\n").encode())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recal.errors import FileError
+from recal.errors import FileError, GroupRiskWarning
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
@@ -52,6 +53,58 @@ def calibration_in(path: Path) -> Path:
     return found
 
 
+# Groups that are named in the terminal; the page has all of them.
+_MOST_GROUPS = 10
+
+
+def broken_groups(decision: Decision, probs: Any, y: Any, groups: Any, confidences: Any = None) -> tuple[str, ...]:
+    """Return the groups in which one rule for all makes clearly more mistakes than its risk, the worst first."""
+    if groups is None or decision.rule.groups or not decision.possible:
+        return ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GroupRiskWarning)  # `broken_line` says it
+        return tuple(str(one.name) for one in decision.by_group(probs, y, groups, confidences) if one.broken)
+
+
+def broken_line(names: tuple[str, ...], risk: float) -> str:
+    """Name the groups in which one rule for all is broken; empty if there are none."""
+    if not names:
+        return ""
+    rest = f" and {len(names) - _MOST_GROUPS:,} more" if len(names) > _MOST_GROUPS else ""
+    return (
+        f"One rule for all makes clearly more than {100 * risk:g} % errors in {', '.join(names[:_MOST_GROUPS])}{rest}. "
+        "Leave out --one-rule: each group then gets its own threshold and guarantee."
+    )
+
+
+def group_lines(decision: Decision, share: float) -> list[str]:
+    """Say which groups accept nothing and how many labels they need, the worst first.
+
+    `share` is the share of labelled inputs that decide, so that more inputs than `needed` must be labelled.
+    """
+    refused = [part for part in decision.parts if not part.possible] if decision.rule.groups else []
+    if not refused:
+        return []
+    refused.sort(key=lambda part: (part.needed is not None, -(part.needed or 0), str(part.name)))
+    lines = [f"Nothing is accepted yet in {len(refused):,} of {len(decision.parts):,} groups:"]
+    for part in refused[:_MOST_GROUPS]:
+        more = (
+            "even its most confident answers are wrong too often"
+            if part.needed is None
+            else f"about {_two_digits(part.needed / share):,} more labels needed"
+        )
+        lines.append(f"  {part.name}: {more}")
+    if len(refused) > _MOST_GROUPS:
+        lines.append(f"  and {len(refused) - _MOST_GROUPS:,} more groups")
+    return lines
+
+
+def _two_digits(number: float) -> int:
+    """Round up to two digits: an estimate should look like one."""
+    digits = 10 ** max(0, len(str(int(number))) - 2)
+    return int(math.ceil(number / digits) * digits)
+
+
 @dataclass(frozen=True)
 class CalibrationResult:
     """What `calibrate` found.
@@ -78,6 +131,8 @@ class CalibrationResult:
     folder : Path
     n_passes : int or None
         Forward passes of this run, all of its parts included; None if they were made on a cluster.
+    broken_groups : tuple of str
+        Groups in which one rule for all makes clearly more mistakes than its risk.
     """
 
     calibrator: Calibrator
@@ -95,6 +150,7 @@ class CalibrationResult:
     cross_fit: bool
     folder: Path
     n_passes: int | None = None
+    broken_groups: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -116,6 +172,7 @@ class CalibrationResult:
             },
             "passes_per_answer": self.passes_per_answer,
             "passes": self.n_passes,
+            "broken_groups": list(self.broken_groups),
         }
 
     def lines(self) -> list[str]:
@@ -129,7 +186,9 @@ class CalibrationResult:
         passes = f"Forward passes per answer: {self.passes_per_answer:.2f}."
         passes += "" if self.n_passes is None else f" This run made {self.n_passes:,} in all."
         free = self.change.words if self.change.clear and "--answers free" not in self.reason else ""
-        return [line for line in (self.reason, scores, free, self._automated(), passes) if line]
+        groups = group_lines(self.decision, self._share) if self.decision.possible else []
+        broken = broken_line(self.broken_groups, self.decision.risk)
+        return [line for line in (self.reason, scores, free, self._automated(), *groups, broken, passes) if line]
 
     @property
     def reason(self) -> str:
@@ -163,15 +222,15 @@ class CalibrationResult:
         some = "" if instead is None else f" With --risk {instead:g} some can be automated."
         if needed is None:
             return f"even the most confident answers have more. More labels would not help, a better model would.{some}"
-        more = needed / (self.sizes[1] / self._n_labelled)  # of the inputs to add, as many would decide
-        digits = 10 ** max(0, len(str(int(more))) - 2)
         enough = not self.cross_fit and needed <= self.sizes[0]  # those of the fit would decide, too
         return (
             f"{self.sizes[1]:,} inputs to decide on are too few to show it. Add about "
-            f"{int(math.ceil(more / digits) * digits):,} labelled inputs"
+            f"{_two_digits(needed / self._share):,} labelled inputs"
             f"{', or let more of them decide with --cross-fit' if enough else ''}.{some}"
         )
 
     @property
-    def _n_labelled(self) -> int:
-        return self.sizes[2] + (self.sizes[1] if self.cross_fit else self.sizes[0] + self.sizes[1])
+    def _share(self) -> float:
+        """The share of labelled inputs that decide."""
+        labelled = self.sizes[2] + (self.sizes[1] if self.cross_fit else self.sizes[0] + self.sizes[1])
+        return self.sizes[1] / labelled

@@ -61,9 +61,9 @@ def test_a_table_is_calibrated_and_applied_in_two_commands(place, capsys):
         given = list(csv.DictReader(file))
     assert [{name: row[name] for name in given[0]} for row in rows] == given  # the table's own columns are kept
     calibration = load(place / "out" / "calibration.recal")
-    threshold = calibration.decision_.thresholds[0]
+    thresholds = dict(zip(calibration.decision_.groups, calibration.decision_.thresholds))
     accepted = [row["accepted"] == "true" for row in rows]
-    assert accepted == [float(row["confidence"]) >= threshold for row in rows]
+    assert accepted == [float(row["confidence"]) >= thresholds[row["subject"]] for row in rows]
     assert 0 < sum(accepted) < 200
     table = pyarrow.parquet.read_table(place / "accepted.parquet")
     assert table.column("accepted").to_pylist() == accepted
@@ -92,7 +92,7 @@ def test_the_calibration_is_shown_and_exported(place, capsys):
         (["--correct", "right", "--signals", "right"], "'right' holds the grades and cannot be a signal"),
         (["--correct", "stated"], "column 'stated': `correct` must be True or False"),
         ([], "--correct COLUMN. It has stated, tokens"),
-        (["--correct", "right", "--per-group"], "--per-group needs the column of groups"),
+        (["--correct", "right", "--one-rule"], "name their column with --group COLUMN"),
         (["--correct", "right", "--model", "x.onnx"], "either"),
     ],
 )
@@ -112,13 +112,28 @@ def test_a_leak_and_a_missing_column_are_refused(place, tmp_path, capsys):
     assert "has no column 'judge'; it has stated" in capsys.readouterr().err
 
 
-def test_groups_can_have_a_guarantee_each(place, tmp_path):
-    words = ["--correct", "right", "--group", "subject", "--per-group", "--risk", "0.3", "--out", str(tmp_path / "out")]
-    assert run(["calibrate", str(place / "graded.csv"), *words]) == 0
-    rule = load(tmp_path / "out" / "calibration.recal").decision_
+def test_every_group_has_a_guarantee_unless_one_rule_is_asked_for(place, tmp_path):
+    rule = load(place / "out" / "calibration.recal").decision_
     assert rule.groups == ("law", "physics", "poetry")
     assert len(set(rule.thresholds)) > 1
-    assert run(["apply", str(tmp_path / "out"), str(place / "new.csv"), "--out", str(tmp_path / "x.csv")]) == 0
+    words = ["--correct", "right", "--group", "subject", "--one-rule", "--risk", "0.3", "--out", str(tmp_path / "out")]
+    assert run(["calibrate", str(place / "graded.csv"), *words]) == 0
+    rule = load(tmp_path / "out" / "calibration.recal").decision_
+    assert (rule.groups, len(rule.thresholds)) == ((), 1)
+
+
+def test_groups_without_evidence_and_unseen_groups_accept_nothing(place, tmp_path, capsys):
+    words = ["--correct", "right", "--group", "subject", "--risk", "0.02", "--out", str(tmp_path / "out")]
+    assert run(["calibrate", str(place / "graded.csv"), *words]) == 0
+    assert "law: " in capsys.readouterr().out.partition("No")[2]
+    text = (place / "new.csv").read_text().replace("poetry", "botany")
+    (tmp_path / "new.csv").write_text(text)
+    assert run(["apply", str(place / "out"), str(tmp_path / "new.csv"), "--out", str(tmp_path / "x.csv")]) == 0
+    assert "such as 'botany'. Nothing in them is accepted" in capsys.readouterr().err
+    with (tmp_path / "x.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["accepted"] for row in rows if row["subject"] == "botany"} == {"false"}
+    assert "true" in {row["accepted"] for row in rows if row["subject"] == "physics"}
 
 
 def write_log(path, noise, seed, n=500):
@@ -164,7 +179,7 @@ def test_options_of_calibrate_reach_the_fit_of_views(tmp_path, capsys):
     assert type(calibration).__name__ == "TemperatureScaling"
     assert calibration.profile_ is not None  # for recal watch and --class-mix
     assert run([*words, "--cluster", "video", "--group", "camera", "--force"]) == 2
-    assert "--cluster and --group cannot be used with the views" in capsys.readouterr().err
+    assert "name a .csv or .parquet file that holds 'camera' with --rows" in capsys.readouterr().err
 
 
 def test_options_that_have_no_effect_on_a_table_are_refused(place, tmp_path, capsys):

@@ -39,10 +39,10 @@ class TableSource(IndexedSource):
         words = list(frame.select_dtypes(include=["object", "string"]).columns)
         self.values = frame.astype(dict.fromkeys(words, "category")) if words else frame
         self.n_samples = len(frame)
-        self.label_column: str | None = None
+        self.columns: dict[str, str | None] = {}
 
     def reading(self) -> dict[str, Any]:
-        return {"label_column": self.label_column}
+        return self.columns
 
     def fingerprint(self) -> str:
         columns = [(str(name), str(dtype)) for name, dtype in self.values.dtypes.items()]
@@ -62,12 +62,10 @@ class TableSource(IndexedSource):
 class TextColumn(ArraySource):
     """The texts in one column of a table."""
 
-    def __init__(self, texts: list[str], labels: Any, text_column: str, label_column: str | None) -> None:
-        super().__init__(texts, labels)
-        self.text_column, self.label_column = text_column, label_column
+    columns: dict[str, str | None]
 
     def reading(self) -> dict[str, Any]:
-        return {"text_column": self.text_column, "label_column": self.label_column}
+        return self.columns
 
 
 def open_frame(inputs: Any) -> TableSource:
@@ -120,12 +118,14 @@ def open_table(
     labels = None if chosen is None else _labels(path, frame.pop(chosen))
     clusters, groups = (None if name is None else np.asarray(frame[name]) for name in (cluster_column, group_column))
     frame = frame.drop(columns=[name for name in {cluster_column, group_column} if name is not None])
-    source: Source
+    source: TableSource | TextColumn
     if text_column is not None:
-        source = TextColumn(frame[text_column].astype(str).tolist(), labels, text_column, chosen)
+        source = TextColumn(frame[text_column].astype(str).tolist(), labels)
     else:
         source = TableSource(frame)
-        source.labels, source.label_column = None if labels is None else np.asarray(labels), chosen
+        source.labels = None if labels is None else np.asarray(labels)
+    source.columns = {"text_column": text_column, "label_column": chosen}
+    source.columns |= {"cluster_column": cluster_column, "group_column": group_column}
     source.clusters, source.groups = clusters, groups
     return source
 

@@ -197,6 +197,7 @@ def accept_followed(
     probs: ArrayLike,
     result: WatchResult,
     confidences: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
     *,
     accept_unlike: bool = False,
 ) -> NDArray[np.bool_]:
@@ -210,6 +211,8 @@ def accept_followed(
     result : WatchResult
     confidences : array-like of shape (n_samples,), optional
         Followed, too; needed if the rule reads confidences.
+    groups : array-like of shape (n_samples,), optional
+        Needed if the rule has a threshold per group.
     accept_unlike : bool
         Apply the rule anyway.
 
@@ -224,5 +227,5 @@ def accept_followed(
     >>> accept_followed(rule, [[0.95, 0.05]], strange, accept_unlike=True)
     array([ True])
     """
-    accepted = rule.accept(probs, confidences)
+    accepted = rule.accept(probs, confidences, groups)
     return np.zeros_like(accepted) if result.unlike and not accept_unlike else accepted

@@ -1,0 +1,164 @@
+"""Clusters and groups on their way through the commands: from a table or a file of views to every decision."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from recal import TemperatureScaling, Views, compare, decide, load, read_views
+from recal.cli.app import run
+from recal.decisions import decide_crossfitted
+from recal.workflow.job import calibrate, calibrate_views
+from recal.workflow.result import broken_groups, broken_line, group_lines
+
+
+def how():
+    return {"risk": 0.2, "calibrator": TemperatureScaling()}
+
+
+def videos(n_clusters=200, size=5, seed=0):
+    """Views of frames; those filmed at night are harder."""
+    rng = np.random.default_rng(seed)
+    y, night = rng.integers(0, 3, n_clusters), np.arange(n_clusters) % 3 == 0
+    logits = np.where(night, 1.0, 3.0)[:, None] * np.eye(3)[y] + rng.normal(size=(n_clusters, 3))
+    logits = np.repeat(logits, size, axis=0) + 0.3 * rng.normal(size=(n_clusters * size, 3))
+    names = np.repeat(np.where(night, "night", "day"), size)
+    return Views(logits, labels=np.repeat(y, size), clusters=np.repeat(np.arange(n_clusters), size), groups=names)
+
+
+def test_a_fit_reads_groups_and_clusters_from_views():
+    views = videos()
+    explicit = TemperatureScaling().fit(views.logits, views.labels, groups=views.groups, clusters=views.clusters)
+    fitted = TemperatureScaling().fit(views)
+    np.testing.assert_array_equal(fitted.predict_confidence(views), explicit.predict_confidence(views, views.groups))
+    assert not np.array_equal(fitted.predict_confidence(views), fitted.predict_confidence(views.logits))
+    with pytest.raises(Exception, match="fitted without groups"):
+        TemperatureScaling().fit(views.logits, views.labels).predict_confidence(views, views.groups)
+    TemperatureScaling().fit(views.logits, views.labels).predict_confidence(views)  # its groups are of no use there
+
+
+@pytest.mark.parametrize("cross_fit", [False, True])
+def test_views_are_split_and_decided_by_cluster_and_group(tmp_path, cross_fit):
+    views, lines = videos(), []
+    result = calibrate_views(views, tmp_path / "out", cross_fit=cross_fit, say=lines.append, **how())
+    assert "in 200 clusters" in lines[0]
+    assert sum(result.sizes[1:]) % 5 == 0
+    assert result.decision.n_clusters == result.sizes[1] / 5
+    assert result.decision.rule.groups == ("day", "night")
+    assert hasattr(result.calibrator, "group_offsets_")
+    one = calibrate_views(views, tmp_path / "one", one_rule=True, cross_fit=cross_fit, **how())
+    assert one.decision.rule.groups == ()
+    if not cross_fit:
+        assert (
+            result.calibrator.accept(views).sum()
+            == result.decision.accept(*result.calibrator.predict_both(views), views.groups).sum()
+        )
+
+
+def test_arrays_with_clusters_and_groups_give_what_views_give(tmp_path):
+    views = videos()
+    arrays = {"labels": views.labels, "clusters": views.clusters, "groups": views.groups, "pool": None}
+    by_model = calibrate(lambda batch: batch, views.logits, tmp_path / "a", progress=False, **arrays, **how())
+    by_views = calibrate_views(views, tmp_path / "b", **how())
+    assert by_model.decision.thresholds == by_views.decision.thresholds
+    # Other groups need no new answers of the model.
+    again = calibrate(
+        lambda batch: batch, views.logits, tmp_path / "a", progress=False, **{**arrays, "groups": None}, **how()
+    )
+    assert again.decision.rule.groups == ()
+
+
+def test_cross_fitted_decisions_and_comparisons_read_them_from_views():
+    views = videos()
+    _, decision = decide_crossfitted(TemperatureScaling(), views, risk=0.2)
+    assert (decision.rule.groups, decision.n_clusters) == (("day", "night"), 200)
+    comparison = compare(["ts"], views, splits=2)
+    assert comparison.clusters is not None
+    assert len(comparison.clusters) % 5 == 0
+
+
+def test_the_commands_read_them_from_the_file_of_views(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    videos().write("fit.npz")
+    videos(seed=1).write("other.npz")
+    views = videos(seed=2)
+    Views(views.logits, labels=views.labels).write("plain.npz")
+    rows = [f"{group},{cluster}" for group, cluster in zip(views.groups, views.clusters)]
+    (tmp_path / "rows.csv").write_text("\n".join(["light,film", *rows]))
+    assert run(["fit", "fit.npz", "--method", "ts", "--out", "ts.recal"]) == 0
+    assert hasattr(load("ts.recal"), "group_offsets_")
+    capsys.readouterr()
+    rule = ["decide", "other.npz", "--calibration", "ts.recal", "--risk", "0.2"]
+    assert run([*rule, "--out", "ready.recal", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["n_clusters"], len(told["by_group"])) == (200, 2)
+    other = read_views("other.npz")
+    probs, confidences = load("ts.recal").predict_both(other)
+    expected = decide(probs, other.labels, 0.2, confidences=confidences, groups=other.groups, clusters=other.clusters)
+    assert load("ready.recal").decision_ == expected.rule
+    assert run(["evaluate", "other.npz", "--bootstrap", "50", "--json"]) == 0
+    by_cluster = json.loads(capsys.readouterr().out)["metrics"]["nll"]["interval"]
+    assert run(["evaluate", "plain.npz", "--bootstrap", "50", "--json"]) == 0
+    by_row = json.loads(capsys.readouterr().out)["metrics"]["nll"]["interval"]
+    assert by_cluster[1] - by_cluster[0] > 1.3 * (by_row[1] - by_row[0])
+    assert run(["apply", "ready.recal", "plain.npz", "--out", "a.csv"]) == 2
+    assert "threshold for each of 2 groups" in capsys.readouterr().err
+    assert run(["apply", "ready.recal", "plain.npz", "--group", "light", "--out", "a.csv"]) == 2
+    assert "plain.npz has no columns" in capsys.readouterr().err
+    assert run(["apply", "ready.recal", "plain.npz", "--group", "light", "--rows", "rows.csv", "--out", "a.csv"]) == 0
+    accepted = sum(",true" in line for line in (tmp_path / "a.csv").read_text().splitlines())
+    assert accepted == load("ready.recal").accept(views).sum() > 0
+    calibrated = ["calibrate", "plain.npz", "--rows", "rows.csv", "--method", "ts", "--risk", "0.2"]
+    assert run([*calibrated, "--group", "light", "--cluster", "film", "--out", "out"]) == 0
+    assert "in 200 clusters" in capsys.readouterr().out
+
+
+def test_a_table_keeps_its_columns_of_clusters_and_groups_from_collect_to_apply(tmp_path, monkeypatch, capsys):
+    views = videos()
+    columns = zip(views.logits, views.labels, views.clusters, views.groups)
+    rows = [",".join([*map(str, logits), str(label), *names]) for logits, label, *names in columns]
+    text = "\n".join(["a,b,c,label,film,light", *rows])
+    (tmp_path / "data.csv").write_text(text)
+    (tmp_path / "three_model.py").write_text("def net(frame):\n    return frame[['a', 'b', 'c']].to_numpy()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    named = ["--model", "three_model:net", "--data", "data.csv"]
+    for out in ("v.npz", "v.zarr"):
+        assert run(["collect", *named, "--cluster", "film", "--group", "light", "--out", out]) == 0
+        stored = read_views(out)
+        assert stored.groups.tolist() == views.groups.tolist()
+        assert stored.clusters.tolist() == views.clusters.tolist()
+    more = ["--pool", "none", "--risk", "0.2", "--method", "ts", "--cluster", "film", "--group", "light"]
+    assert run(["calibrate", *named, *more, "--out", "out"]) == 0
+    (tmp_path / "data.csv").write_text(text.replace("night", "dusk"))
+    capsys.readouterr()
+    assert run(["apply", "out", *named, "--out", "answers.csv"]) == 0
+    assert "such as 'dusk'. Nothing in them is accepted" in capsys.readouterr().err
+    accepted = [",true" in line for line in (tmp_path / "answers.csv").read_text().splitlines()[1:]]
+    assert any(accepted)
+    assert not any(np.array(accepted)[views.groups == "night"])
+
+
+def test_one_rule_names_the_groups_in_which_it_is_broken():
+    rng = np.random.default_rng(0)
+    groups = np.repeat(["law", "physics"], [200, 800])
+    right = rng.random(1000) < np.where(groups == "law", 0.7, 0.99)
+    decision = decide(np.full(1000, 0.9), right, risk=0.1)
+    assert decision.possible
+    names = broken_groups(decision, np.full(1000, 0.9), right, groups)
+    assert names == ("law",)
+    assert "more than 10 % errors in law. Leave out --one-rule" in broken_line(names, 0.1)
+    assert broken_groups(decision, np.full(1000, 0.9), right, None) == ()
+
+
+def test_the_groups_that_need_most_labels_come_first():
+    sizes = np.r_[np.arange(5, 18), 400]
+    groups = np.repeat([f"g{size:03}" for size in sizes], sizes)
+    lines = group_lines(decide(np.full(len(groups), 0.99), np.full(len(groups), True), risk=0.1, groups=groups), 0.3)
+    assert lines[0] == "Nothing is accepted yet in 13 of 14 groups:"
+    assert lines[-1] == "  and 3 more groups"
+    assert len(lines) == 12
+    numbers = [int(line.split("about ")[1].split()[0].replace(",", "")) for line in lines[1:-1]]
+    assert numbers == sorted(numbers, reverse=True)
