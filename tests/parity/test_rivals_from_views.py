@@ -34,7 +34,7 @@ def test_the_share_falls_step_by_step_until_the_answer_wins() -> None:
             slow[i] = share
             while slow[i] > 1e-9 and ((1 - slow[i]) * own[i] + slow[i] * other[i]).argmax() != top[i]:
                 slow[i] = max(slow[i] - 0.01, 0.0)
-        np.testing.assert_allclose(allowed_share(own, other, top, share), slow, atol=1e-9)
+        np.testing.assert_allclose(allowed_share(own, other, top[:, None], share)[:, 0], slow, atol=1e-9)
 
 
 @pytest.mark.parametrize("method", [VATTA, MATTA])

@@ -13,10 +13,10 @@ from recal.cli.files import check_kind, open_views
 from recal.cli.printing import AsJson, print_json, say, typed, working
 from recal.errors import InputError
 from recal.files.urls import as_path
-from recal.schema import Kind, parameter_kinds
 
 if TYPE_CHECKING:
     from recal.calibrators.base import Calibrator
+    from recal.schema import Kind
 
 
 # The seed has its own option, the same for every method.
@@ -48,6 +48,8 @@ def option_parameters(name: str) -> list[inspect.Parameter]:
     from recal.calibrators.names import find_method
 
     calibrator, _ = find_method(name)
+    from recal.schema import Kind, parameter_kinds
+
     kinds, descriptions = parameter_kinds(calibrator), _parameter_descriptions(calibrator.__doc__ or "")
     parameters = []
     for parameter in inspect.signature(calibrator).parameters.values():

@@ -63,8 +63,8 @@ def _view_logits(fitted: Map, views: ViewSet) -> list[Floats]:
     missing = [str(transform) for transform in fitted.transforms if not views.holds(transform)]
     if missing:
         raise InputError(
-            f"The plan needs logits of {', '.join(missing)}, which these views do not hold. "
-            "Collect them with pool=plan.transforms."
+            f"The calibration needs logits of {', '.join(missing)}, which these views do not hold. "
+            "Collect them: collect(model, inputs, calibrator.needed_transforms())."
         )
     return [views.transformed(transform) for transform in fitted.transforms]
 

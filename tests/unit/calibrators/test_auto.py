@@ -117,10 +117,10 @@ def test_a_file_may_not_nest_choices_nor_name_another_method(tmp_path):
     with pytest.raises(FileError, match="the method that `choice_` names"):
         load(save(auto, tmp_path / "a"))
     auto.choice_, auto.calibrator_ = "auto", inner
-    with pytest.raises(FileError, match="`calibrator_` must be one calibrator"):
+    with pytest.raises(FileError, match="`calibrator_` must be the method that `choice_` names"):
         load(save(auto, tmp_path / "b"))
     auto.calibrator_ = None
-    with pytest.raises(FileError, match="must be one calibrator"):
+    with pytest.raises(FileError, match="`calibrator_` must be a Calibrator"):
         load(save(auto, tmp_path / "c"))
     del auto.calibrator_
     with pytest.raises(FileError, match="`calibrator_` must be the method"):

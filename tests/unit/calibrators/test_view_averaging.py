@@ -21,7 +21,7 @@ def test_new_views_must_hold_what_was_fitted_and_may_hold_more():
     model = ViewAveraging().fit(Views(z, {"zoom:0.5": z}), [0, 1, 2, 0, 1])
     both = Views(z, {"zoom:0.7": 100 * z, "zoom:0.5": z})
     np.testing.assert_allclose(model.predict_proba(both), softmax(z), rtol=0, atol=1e-15)
-    with pytest.raises(InputError, match=r"no 'zoom:0\.5'; they hold: zoom:0\.7"):
+    with pytest.raises(InputError, match=r"needs logits of zoom:0\.5, which these views do not hold"):
         model.predict_proba(Views(z, {"zoom:0.7": z}))
 
 

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 from torch.utils.data import DataLoader, TensorDataset
 
-from recal import AutoCalibration, CalibratedClassifier, ReCal, TemperatureScaling, collect
+from recal import AutoCalibration, CalibratedClassifier, ReCal, TemperatureScaling, collect, load, save
 from recal.calibrators import ViewAveraging
 from recal.collecting import apply
 from recal.errors import InputError, NotFittedError
@@ -178,7 +178,7 @@ def test_a_torch_model_and_a_loader(data):
     assert module.training
 
 
-def test_a_users_own_transformation(data, linear):
+def test_a_users_own_transformation(data, linear, tmp_path):
     images, y = data
 
     def upside_down(batch):
@@ -186,9 +186,10 @@ def test_a_users_own_transformation(data, linear):
 
     classifier = CalibratedClassifier(linear, ViewAveraging(), pool=[upside_down]).fit(images[200:], y[200:])
     expected = classifier.predict_proba(images)
+    loaded = load(save(classifier.calibrator_, tmp_path / "it.recal"))
     with pytest.raises(InputError, match=r"'upside_down', which is known by name only.*transforms="):
-        apply(classifier.calibrator_, linear, images)
-    again = apply(classifier.calibrator_, linear, images, transforms=[Named("upside_down", upside_down)])
+        apply(loaded, linear, images)
+    again = apply(loaded, linear, images, transforms=[Named("upside_down", upside_down)])
     np.testing.assert_array_equal(again.probs, expected)
 
 

@@ -82,7 +82,7 @@ def test_without_matplotlib_the_extra_is_named(comparison, monkeypatch):
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
-    with pytest.raises(MissingExtraError, match=r"recal-calibration\[report\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[report\]"):
         reliability_diagram(comparison.probabilities("recal"), comparison.test_labels)
 
 

@@ -132,8 +132,7 @@ class LinearMap:
         self._base = base
         self._light = features.astype(np.float32)
         self._rows = np.arange(len(labels))
-        self._mean = np.full(len(labels), 1.0 / len(labels)) if weights is None else weights / weights.sum()
-        self._light_mean = self._mean.astype(np.float32)[:, None]
+        self._counts = None if weights is None else weights * (len(labels) / weights.sum())
         self._squares = np.square(self._light)
         self.penalise(np.zeros((n_classes, features.shape[1] + 1)))
 
@@ -166,15 +165,24 @@ class LinearMap:
         scores /= totals[:, None]
         self._probs = scores
         off = point - self.centre
-        return float(self._mean @ (np.log(totals) - at_truth) + np.vdot(off * self.ridge, off))
+        return float(np.mean(self._weighted(np.log(totals) - at_truth)) + np.vdot(off * self.ridge, off))
+
+    def _weighted(self, rows: np.ndarray) -> np.ndarray:
+        """Return values of the samples times how often each sample counts."""
+        if self._counts is None:
+            return rows
+        counts = self._counts.astype(rows.dtype)
+        return rows * (counts if rows.ndim == 1 else counts[:, None])
 
     def gradient(self) -> np.ndarray:
         self._light_probs = self._probs.astype(np.float32)
-        residual = self._probs * self._mean[:, None]
-        residual[self._rows, self.labels] -= self._mean
+        residual = self._probs.copy()
+        residual[self._rows, self.labels] -= 1.0
+        residual = self._weighted(residual)
         gradient = np.empty_like(self._point)
         gradient[:, :-1] = residual.T @ self.features
         gradient[:, -1] = residual.sum(axis=0)
+        gradient /= len(self.labels)
         gradient += 2.0 * self.ridge * (self._point - self.centre)
         self._prepare()
         return gradient
@@ -185,10 +193,11 @@ class LinearMap:
         change += light[:, -1]
         change -= np.einsum("ij,ij->i", change, self._light_probs)[:, None]
         change *= self._light_probs
-        change *= self._light_mean
+        change = self._weighted(change)
         product = np.empty_like(direction)
         product[:, :-1] = change.T @ self._light
         product[:, -1] = change.sum(axis=0)
+        product /= len(self.labels)
         product += 2.0 * self.ridge * direction
         return product
 
@@ -198,13 +207,14 @@ class LinearMap:
         With p(1-p) as a sample's weight, a class's block is the features' second moment. Its mean part couples every
         weight with the intercept and is the worst of the conditioning; being of rank one, it can be kept exactly.
         """
-        spread = self._light_probs * (1.0 - self._light_probs) * self._light_mean
-        mass = spread.sum(axis=0, dtype=np.float64)
+        count = len(self.labels)
+        spread = self._weighted(self._light_probs * (1.0 - self._light_probs))
+        mass = spread.sum(axis=0, dtype=np.float64) / count
         safe = np.maximum(mass, 1e-30)[:, None]
         self._along = np.ones_like(self._point)
-        self._along[:, :-1] = (spread.T @ self._light) / safe
+        self._along[:, :-1] = (spread.T @ self._light) / count / safe
         variance = np.zeros_like(self._point)
-        variance[:, :-1] = (spread.T @ self._squares) - safe * np.square(self._along[:, :-1])
+        variance[:, :-1] = (spread.T @ self._squares) / count - safe * np.square(self._along[:, :-1])
         # A class that is hardly ever probable has no curvature of its own: borrow a trace of the others'.
         least = 1e-6 * np.maximum(variance, 0.0).mean() + 1e-12
         self._diagonal = np.maximum(variance, 0.0) + 2.0 * self.ridge + least
