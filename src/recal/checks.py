@@ -19,6 +19,8 @@ _FLOATS = (np.float16, np.float32, np.float64)
 _SUM_TOLERANCE = 1e-3
 # A few rows of logits may sum to nearly 1 by chance; more rows than this may not.
 _FEW_ROWS = 8
+# Names of classes that an error prints, to be pasted.
+_MOST_NAMES = 30
 # scikit-learn's `check_estimator` looks for these words in an estimator's errors. They stand at the end of what Python
 # says, and no command prints them.
 ASIDES = {
@@ -315,6 +317,10 @@ def _of_another_kind(labels: NDArray[Any], n_classes: int) -> InputError:
         remedy, aside = "A classifier's labels are classes", ASIDES["continuous"]
     elif labels.dtype.kind in "UOST":
         words = f"words ({words})"
+        names = sorted({str(label) for label in labels.tolist()})
+        if len(names) == n_classes <= _MOST_NAMES:
+            first = "If the columns are in alphabetical order,"
+            remedy = Remedy(f"{first} pass classes={names}", typed=f"{first} give --classes {','.join(names)}")
     rule = f"must be integers 0..{n_classes - 1} (column indices)"
     return label_error(rule, came=f"got {words}", remedy=remedy, aside=aside)
 

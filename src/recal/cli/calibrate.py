@@ -18,7 +18,7 @@ from recal.cli.answers import (
     is_log,
 )
 from recal.cli.files import kind_of, open_views, row_columns
-from recal.cli.options import MORE, LanguageOptions, ModelOptions, number_labels, preflight, transforms_for
+from recal.cli.options import MORE, LanguageOptions, ModelOptions, name_labels, preflight, transforms_for
 from recal.cli.printing import AsJson, command_line, command_words, is_quiet, print_json, say, typed
 
 
@@ -138,8 +138,7 @@ def calibrate(
     transforms = transforms_for(pool, source, model, seed)
     if inputs.labels is None:
         check_labelled(source, data)
-        if inputs.classes is None and model.classes is None:
-            number_labels(source, as_json)
+    source = name_labels(source, model, inputs.classes, as_json)
     if again or not ran_before(out, model, source, None if pool == "none" else pool, seed, cross_fit=cross_fit):
         preflight(model, source, transforms, preprocess=preprocess, classes=inputs.class_names, **how)
     try:
@@ -321,6 +320,7 @@ def collect(
 
     preprocess, model = inputs.preprocessing(), inputs.open_model()
     source = inputs.open_data(model, quiet=as_json, guess=True)
+    source = name_labels(source, model, inputs.classes, as_json)
     how: dict[str, Any] = inputs.running() | ({} if seed is None else {"seed": seed})
     how |= {"out": out, "resume": not again, "progress": not is_quiet() and not as_json}
     how |= {"preprocess": preprocess, "classes": inputs.class_names}

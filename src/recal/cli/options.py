@@ -541,24 +541,16 @@ def without_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def number_labels(source: Any, quiet: bool) -> None:
-    """Take labels that are names for columns in alphabetical order, as most libraries do, and say so.
-
-    If the model has another order, the check of the first predictions finds it (`recal.collecting.preflight`).
-    """
-    import numpy as np
-
-    values = source.labels
-    if values is None or source.classes is not None or np.asarray(values).dtype.kind not in "UO":
-        return
-    if not all(isinstance(value, str) for value in values):
-        return
+def name_labels(source: Any, model: Any, classes: Any, quiet: bool) -> Any:
+    """Return the source with named labels as columns in alphabetical order, if nothing else tells it; and say so."""
     from recal.cli.printing import say
+    from recal.collecting.preflight import name_labels as named_by
 
-    classes, source.labels = np.unique(np.asarray(values, dtype=str), return_inverse=True)
-    source.classes = tuple(classes.tolist())
-    names = ", ".join(source.classes[:8]) + (", ..." if len(classes) > 8 else "")
-    say(f"The model's columns are taken in alphabetical order: {names}.", quiet=quiet)
+    named = named_by(source, model, classes)
+    if named is not source and named.classes is not None:
+        names = ", ".join(named.classes[:8]) + (", ..." if len(named.classes) > 8 else "")
+        say(f"The model's columns are taken in alphabetical order: {names}.", quiet=quiet)
+    return named
 
 
 def transforms_for(pool: str, source: Any, model: Any, seed: int | None) -> Any:

@@ -167,9 +167,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             clusters = source.clusters
         self.calibrator_: Calibrator = calibrator.fit(views, sample_weight=sample_weight, clusters=clusters)
         if self.follow:
-            self.calibrator_.profile_ = profile(
-                self._damaged(source, y, classes, views), random_state=self.random_state
-            )
+            names = views.classes if classes is None else classes
+            damaged = self._damaged(source, y, names, views)
+            self.calibrator_.profile_ = profile(damaged, random_state=self.random_state)
         self.classes_ = self.calibrator_.classes_
         self.__dict__.pop("n_features_in_", None)
         if _is_table(X):

@@ -124,7 +124,8 @@ def collect(
     labels : array-like or path, optional
         The true classes, where the inputs do not bring them.
     classes : sequence, optional
-        The model's columns in order, where labels are not column indices.
+        The model's columns in order, where labels are not column indices. If neither this nor the model tells the
+        names of the classes, named labels are columns in alphabetical order; a few hundred predictions must agree.
     batch_size : int
         Samples in one forward pass. Another size may change the last bits of the logits.
     out : path, optional
@@ -173,13 +174,18 @@ def collect(
     answering = as_model(model, outputs=outputs, device=device)
     outputs = answering.returns(outputs)
     source = open_source(inputs, labels, files)
+    if engine == "local":
+        from recal.collecting.preflight import name_and_check  # it imports this module
+
+        how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "batch_size": int(batch_size)}
+        source = name_and_check(source, answering, classes, **how)
     named = isinstance(pool, str) and pool in NAMED
     transforms = usual_pool(source, answering, seed, str(pool)) if named else as_pool(pool, seed)
     target = None if out is None else as_path(out)
     if pilot is not None and transforms and needs_pilot(source, pilot):
         from recal.collecting.pilot import run_pilot
 
-        how: dict[str, Any] = {"preprocess": preprocess, "outputs": outputs, "engine": engine, "batch_size": batch_size}
+        how = {"preprocess": preprocess, "outputs": outputs, "engine": engine, "batch_size": batch_size}
         how |= {"classes": classes, "resume": resume, "progress": progress, "out": target, "seed": seed}
         transforms = run_pilot(answering, source, transforms, pilot, **how).chosen
     between = record(preprocess, outputs, source.reading(), source.sample(), answering.fingerprint())

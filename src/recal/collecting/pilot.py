@@ -20,6 +20,7 @@ from recal.calibrators.stacking import ViewStacking
 from recal.collecting.fingerprint import digest
 from recal.collecting.inputs.sources import FILE_OPTIONS, Batch, IndexedSource, Stamp
 from recal.collecting.local import as_pool, collect, open_source
+from recal.collecting.models.base import as_model
 from recal.errors import DependentRowsWarning, InputError, Remedy
 from recal.files.views import read_views
 from recal.maps.arrays import log_softmax
@@ -48,6 +49,8 @@ class Pilot:
         All candidates of the pilot's samples.
     n_planned : int
         The samples that the pilot would have had if it had not stopped early.
+    n_passes : int
+        Forward passes of the pilot. Transformations with the same effect are computed once.
     """
 
     n_samples: int
@@ -57,11 +60,12 @@ class Pilot:
     stacking: ViewStacking
     views: Views
     n_planned: int
+    n_passes: int
 
     @property
     def passes(self) -> int:
         """Forward passes of the pilot and of the rest together, one for each sample and view."""
-        return self.n_samples * (1 + len(self.candidates)) + self.n_all * (1 + len(self.chosen))
+        return self.n_passes + self.n_all * (1 + len(self.chosen))
 
     @property
     def passes_without(self) -> int:
@@ -139,6 +143,8 @@ def run_pilot(
             ),
         )
     candidates = as_pool(pool, seed)
+    model = as_model(model, outputs=how.get("outputs", "logits"), device=how.pop("device", None))
+    before = model.n_answered
     rows = np.random.default_rng([seed, 1]).permutation(source.n_samples)[:size]
     stacking = ViewStacking() if stacking is None else stacking
     views: Views | None = None
@@ -158,7 +164,9 @@ def run_pilot(
     assert views is not None
     named = {str(transform): transform for transform in candidates}  # a store knows one's own by name only
     chosen = tuple(named[str(transform)] for transform in stacking.needed_transforms())
-    return Pilot(views.n_samples, source.n_samples, candidates, chosen, stacking, views, len(rows))
+    # Passes of other processes, and of an earlier run, are not counted here.
+    passes = model.n_answered - before or views.n_samples * (1 + len(candidates))
+    return Pilot(views.n_samples, source.n_samples, candidates, chosen, stacking, views, len(rows), passes)
 
 
 def _is_near_paying(stacking: ViewStacking, views: Views) -> bool:

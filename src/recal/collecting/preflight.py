@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shlex
 import warnings
 from collections.abc import Sequence
@@ -43,6 +44,30 @@ class _Trial:
         """Whether it is clearly better on the same samples."""
         gain = other.losses - self.losses
         return bool(self.accuracy > other.accuracy and gain.mean() > _CLEARLY * gain.std() / np.sqrt(len(gain)))
+
+
+def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> Source:
+    """Return the source with its labels as columns in alphabetical order, if labels alone tell the names of classes.
+
+    Most libraries order classes like this. `check_agreement` finds another order.
+    """
+    values = source.labels
+    if values is None or classes is not None or model.classes is not None or source.classes is not None:
+        return source
+    if not len(values) or not all(isinstance(value, str) for value in np.asarray(values).ravel().tolist()):
+        return source
+    named = copy.copy(source)  # the caller's source stays as it was
+    names, named.labels = np.unique(np.asarray(values, dtype=str), return_inverse=True)
+    named.classes = tuple(names.tolist())
+    return named
+
+
+def name_and_check(source: Source, model: Model, classes: Sequence[Any] | None, **how: Any) -> Source:
+    """Do what `name_labels` does, and refuse another order of the columns after a few hundred predictions."""
+    named = name_labels(source, model, classes)
+    if named is not source and isinstance(named, IndexedSource):
+        check_agreement(model, named, **how)
+    return named
 
 
 def check_agreement(
@@ -197,12 +222,14 @@ def preflight(
     --------
     >>> import numpy as np
     >>> from recal.collecting.preflight import preflight
-    >>> preflight(lambda batch: batch, np.eye(3), labels=["ant", "bee", "cat"])  # doctest: +ELLIPSIS
+    >>> preflight(lambda batch: batch, 3 * np.eye(3), labels=["ant", "bee", "ox"], classes=["ant", "bee", "cat"])
+    ... # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    recal.errors.InputError: Labels that are names need the names of the model's columns, got 'ant'. Pass ...
+    recal.errors.InputError: `classes` do not name the label 'ox'; they are ant, bee, cat. Pass the names ...
     """
-    answering, source = as_model(model, outputs=outputs, device=device), open_source(inputs, labels, files)
+    answering = as_model(model, outputs=outputs, device=device)
+    source = name_labels(open_source(inputs, labels, files), answering, classes)
     transforms = as_pool(pool, seed)
     _check_columns(source, answering)
     _check_names(source.labels, answering, source, classes)

@@ -153,6 +153,21 @@ def channel_part(part: Part) -> Part:
     return as_part(model_of(g, [inputs], [tensor("with_channel", kind, ["batch", None, None, None])]))
 
 
+def two_column_part(part: Part, outputs: str) -> Part | None:
+    """Return what makes two columns of a binary model's one output, as `checks.two_columns` does; None for others."""
+    shape = sizes(part.output)
+    if not (len(shape) == 1 or shape[1:] == [1]):
+        return None
+    kind, g = element_type(part.output), Nodes()
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    second = g.op("Reshape", "one", g.const([-1, 1]))
+    first = g.op("Sub", g.const(np.array(1, dtype)), second) if outputs != "logits" else g.op("Sub", second, second)
+    g.rename(g.op("Concat", first, second, axis=1), "two")
+    rows = rows_of(part) or "batch"  # a batch that could not be opened stays fixed
+    inputs = tensor("one", kind, [rows, *shape[1:]])
+    return as_part(model_of(g, [inputs], [tensor("two", kind, [rows, 2])]))
+
+
 def opsets_of(*models: onnx.ModelProto) -> dict[str, int]:
     """Return the version of each domain that the models import, the newest of each; ai.onnx is the domain without name.
 

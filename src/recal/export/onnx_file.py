@@ -32,6 +32,7 @@ from recal.export.network import (
     sizes,
     takes_no_rows,
     trace_module,
+    two_column_part,
     view_part,
 )
 from recal.export.traced_calibration import answers, calibration_model, needs_views, own_probs
@@ -343,7 +344,7 @@ def _torch_front(model: Any, preprocess: Any, example: Any, outputs: str) -> lis
 
     if outputs == "logits" and gives_probabilities(model, preprocess, example):
         raise _ends_in_softmax()
-    return [trace_module(Logits(model, preprocess), example)]
+    return _with_two_columns([trace_module(Logits(model, preprocess), example)], outputs)
 
 
 def _onnx_front(
@@ -374,7 +375,13 @@ def _onnx_front(
         except InputError:
             if transforms:
                 raise
-    return [*front, own], batch
+    return _with_two_columns([*front, own], outputs), batch
+
+
+def _with_two_columns(front: list[Part], outputs: str) -> list[Part]:
+    """Return the parts, with one more if the model is binary and has one output."""
+    columns = two_column_part(front[-1], outputs)
+    return front if columns is None else [*front, columns]
 
 
 def _ends_in_softmax() -> InputError:

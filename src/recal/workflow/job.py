@@ -33,6 +33,7 @@ from recal.collecting.local import as_pool, collect, needs_pilot, open_source
 from recal.collecting.models.base import Model, as_model
 from recal.collecting.pilot import Picked, read_finished, run_pilot
 from recal.collecting.predictions import passes_of
+from recal.collecting.preflight import name_and_check
 from recal.comparison import compare_probs
 from recal.decisions import RiskCurve, decide_each, profile, risk_curve
 from recal.decisions.guarantee import crossfitted_answers
@@ -155,6 +156,7 @@ def calibrate(
     sizes = (len(parts[0]), len(parts[1]), len(parts[2]))
     say(f"1/4  {_split_words(source.n_samples, sizes, source.clusters, cross_fit)}")
     adapter = as_model(model, outputs=outputs, device=device)
+    source = _named(source, adapter, classes, {"outputs": outputs, **how})
     before = adapter.n_answered
     how = {"classes": classes, "progress": progress, "outputs": outputs, **how}
     stores = folder / CROSS_FIT if cross_fit else folder  # other parts of the inputs than those of a run without
@@ -395,6 +397,16 @@ def _split_words(n_samples: int, sizes: tuple[int, int, int], clusters: NDArray[
     by = "" if clusters is None else f" in {len(np.unique(clusters)):,} clusters"
     what_for = "{:,} to fit and to decide" if cross_fit else "{:,} to fit, {:,} to decide"
     return f"Split {n_samples:,} labelled inputs{by}: {what_for.format(*sizes)}, {sizes[2]:,} to check."
+
+
+def _named(source: IndexedSource, model: Model, classes: Sequence[Any] | None, how: dict[str, Any]) -> IndexedSource:
+    """Return the source with its labels as columns, if they are names that nobody else tells."""
+    if how.get("engine", "local") != "local":
+        return source
+    names = ("preprocess", "outputs", "batch_size")
+    named = name_and_check(source, model, classes, **{name: how[name] for name in names if name in how})
+    assert isinstance(named, IndexedSource)
+    return named
 
 
 def _candidates(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from recal import CalibratedClassifier, TemperatureScaling, collect
 from recal.collecting.inputs.sources import ArraySource
 from recal.collecting.models.base import as_model
 from recal.collecting.preflight import check_agreement
 from recal.errors import InputError
+from recal.workflow.job import calibrate
 
 
 def pictures(n=600, classes=("apple", "bee", "cat")):
@@ -79,3 +81,32 @@ def test_the_model_gets_batches_of_the_size_that_was_asked_for():
     with pytest.raises(InputError, match="500 inputs, and 100% match"):
         check_agreement(as_model(counted), pictures(), batch_size=64)
     assert max(sizes) == 64
+
+
+def test_named_labels_mean_the_same_in_python_and_in_commands(tmp_path):
+    rng = np.random.default_rng(0)
+    height = rng.normal(size=(400, 1))
+    trees = np.where(height[:, 0] + rng.normal(size=400) > 0, "oak", "pine")
+
+    def logits(batch):
+        return 4 * np.concatenate([batch, -batch], axis=1)
+
+    def swapped(batch):
+        return logits(batch)[:, ::-1]
+
+    views = collect(logits, height, None, labels=trees, progress=False)
+    assert views.classes.tolist() == ["oak", "pine"]
+    np.testing.assert_array_equal(views.labels, trees == "pine")
+    how = {"risk": 0.3, "pool": None, "labels": trees, "progress": False}
+    assert calibrate(logits, height, tmp_path / "out", **how).calibrator.classes_.tolist() == ["oak", "pine"]
+    for wrong in (
+        lambda: collect(swapped, height, None, labels=trees, progress=False),
+        lambda: calibrate(swapped, height, tmp_path / "other", **how),
+        lambda: CalibratedClassifier(swapped, pool="none").fit(height, trees),
+    ):
+        with pytest.raises(InputError, match=r"look swapped.*classes=\['pine', 'oak'\]"):
+            wrong()
+    with pytest.raises(InputError, match=r"If the columns are in alphabetical order, pass classes=\['oak', 'pine'\]"):
+        TemperatureScaling().fit(logits(height), trees)
+    with pytest.raises(InputError, match="labels have 2 classes and the model has 3"):
+        collect(lambda batch: np.repeat(batch, 3, axis=1) * [1, 2, 3], height, None, labels=trees, progress=False)

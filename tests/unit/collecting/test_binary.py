@@ -198,3 +198,34 @@ def test_hugging_face_names_its_columns():
     net.config.problem_type = "multi_label_classification"
     with pytest.raises(InputError, match="several labels per input"):
         as_model((net, lambda images, return_tensors: images))
+
+
+@pytest.mark.parametrize("outputs", ["logits", "probabilities"])
+def test_an_onnx_file_with_one_output_is_exported_as_it_is_applied(outputs, tmp_path, monkeypatch):
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights = numpy_helper.from_array(np.array([[1.0], [-0.5], [0.2]], np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["odds"])]
+    nodes += [helper.make_node("Sigmoid", ["odds"], ["share"])] if outputs == "probabilities" else []
+    last = "share" if outputs == "probabilities" else "odds"
+    shapes = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])]
+    shapes += [helper.make_tensor_value_info(last, TensorProto.FLOAT, ["n", 1])]
+    graph = helper.make_graph(nodes, "binary", shapes[:1], shapes[1:], [weights])
+    monkeypatch.chdir(tmp_path)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "net.onnx")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(900, 3)).astype(np.float32)
+    y = (x @ [1.0, -0.5, 0.2] + rng.normal(0, 0.7, 900) > 0).astype(int)
+    np.savez("data.npz", inputs=x, labels=y)
+    named = ["--model", "net.onnx", "--data", "data.npz", "--outputs", outputs, "--classes", "no,yes"]
+    assert run(["calibrate", *named, "--pool", "none", "--method", "ts", "--risk", "0.1", "--out", "out"]) == 0
+    assert run(["apply", "out", "--model", "net.onnx", "--data", "data.npz", "--out", "answers.npz"]) == 0
+    assert run(["export", "out", "--model", "net.onnx", "--out", "ready.onnx"]) == 0
+    applied = np.load("answers.npz")
+    session = runtime.InferenceSession("ready.onnx", providers=["CPUExecutionProvider"])
+    results = dict(
+        zip([one.name for one in session.get_outputs()], session.run(None, {session.get_inputs()[0].name: x}))
+    )
+    probs = next(value for value in results.values() if value.shape == (900, 2))
+    np.testing.assert_allclose(probs, applied["probs"], atol=1e-5)

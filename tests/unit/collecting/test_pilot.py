@@ -166,3 +166,12 @@ def test_the_command_prints_the_choice_and_the_cost(data, tmp_path, monkeypatch,
     assert run([*command, "--pilot", "400", "--out", str(tmp_path / "views.npz"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["transforms"], told["passes"], told["without_pilot"]) == (["flip"], 4000, 4800)
+
+
+def test_transformations_with_the_same_effect_count_once(data):
+    images, y = data
+    model = LeftHalf()
+    with pytest.warns(UserWarning, match="same effect"):
+        pilot = run_pilot(model, images, ["flip", "zoom:0.98", "zoom:0.97"], 400, labels=y, progress=False)
+    assert pilot.n_passes == model.rows < 400 * 4
+    assert pilot.passes == model.rows + len(images) * (1 + len(pilot.chosen))
