@@ -1,4 +1,4 @@
-"""How far long work is: noted for whoever watches, and for nobody by default.
+"""The progress of long work, reported to a watcher if there is one.
 
 Loops that may take seconds go through `track`. The command line watches (`cli/printing.py`) and shows one line with the
 time left; a library call shows nothing and pays nothing.

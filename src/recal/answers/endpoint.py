@@ -148,7 +148,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run will ask for."""
+    """The number of requests of a run and an estimate of their tokens."""
 
     n_requests: int
     n_kept: int

@@ -31,7 +31,7 @@ _NEARLY_ALL = 0.95
 _FEWEST_TO_CHANGE, _CLEAR = 200, 0.01
 # The share of the loss that a forward pass more per answer must gain.
 _GAIN_PER_PASS = 0.005
-# As many samples judge ReCal as well as more would.
+# This many samples are enough to judge ReCal.
 _MOST_FOR_RECAL = 20_000
 
 

@@ -130,7 +130,7 @@ class Calibrator(Estimator, ABC):
     draws_folds: ClassVar[bool] = False
     """Whether the fit cross-validates; `_fit_clustered` then keeps the rows of a cluster in one fold."""
     reads_views: ClassVar[bool] = False
-    """Whether views are of use to a fit that can do without; whoever collects for it should bring some."""
+    """Whether the fit can use views but does not need them. If so, it is worth collecting some."""
 
     map_: Map
     classes_: NDArray[Any]

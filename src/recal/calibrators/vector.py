@@ -25,8 +25,8 @@ class VectorScaling(Calibrator):
     ----------
     penalty : float
         Strength of a trace of ridge, ``penalty * (sum of (v - beta)^2 + sum of b^2)`` with beta the one common scale of
-        temperature scaling. It is there to make the answer finite and unique, for instance where a class is missing
-        from the labels or is told apart without an error; by default it moves the loss by less than 1e-7 elsewhere.
+        temperature scaling. It keeps the solution finite and unique, for instance if a class is missing from the
+        labels or is separated perfectly. Elsewhere the default changes the loss by less than 1e-7.
     answers : {"free", "kept"}
         "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
 

@@ -259,7 +259,7 @@ def say_alarm(calibrator: Any, logits: Any) -> None:
         return
     rows = slice(None, None, -(-len(logits) // _MOST_WATCHED))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about inputs of the fit, which are told above
+        warnings.simplefilter("ignore")  # about inputs of the fit, which were reported above
         result = watch(profile, logits[rows])
     if result.alarm:
         say(

@@ -37,9 +37,9 @@ NAMED: dict[str, dict[str, str]] = {AUTO: USUAL, "damage": DAMAGE}
 
 
 def usual_pool(source: Source, model: Model, seed: int = 0, name: str = AUTO) -> tuple[Transform, ...]:
-    """Return the pool of this name, "auto" or "damage", for inputs of which nobody said what they are.
+    """Return the pool of this name, "auto" or "damage", for inputs of unknown type.
 
-    A text is a text and a folder of images is images; arrays are told apart by their axes and dtype (see `modality`).
+    Texts and folders of images are recognised as such; arrays by their axes and dtype (see `modality`).
     Where two readings are possible, an error asks which, since no later step would notice a series that was
     zoomed like a picture.
     """

@@ -55,7 +55,7 @@ class ProgressLines:
 
 @contextmanager
 def progress_bar(what: str, total: int | None, done: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function that is told how many more samples are finished: a bar, or a line every 30 seconds."""
+    """Yield a function to call with the number of newly finished samples; show a bar, or a line every 30 seconds."""
     if not shown:
         yield lambda count: None
         return

@@ -161,8 +161,8 @@ class WorkerPool:
         free = " and ".join(f"{there.get(name, 0):g} {name}" for name, count in self._asked.items() if count)
         warnings.warn(
             f"No worker has answered for a minute. Each asks for {asked}; the cluster has {free} free, in all. "
-            "They may still be importing, on a busy machine; if others hold what they ask for, Ray waits until it is "
-            "free, and RayEngine(cpus=..., gpus=...) can ask for less.",
+            "On a busy machine they may still be importing packages. If other jobs hold the resources, Ray waits until "
+            "they are free; RayEngine(cpus=..., gpus=...) can request fewer.",
             UserWarning,
             stacklevel=2,
         )

@@ -36,7 +36,7 @@ _ROWS = 8_000
 _SMALL_STEPS = 4_000_000
 # Up to this many classes, a row's exponentials cost less than its series.
 _SHORT_STEPS = 64
-# As many values are as much work as a row's step, for deciding whether a second thread is worth it.
+# The work of one step of a row, in values, for deciding whether a second thread is worth it.
 _STEP_WORK = 32
 BLOCK, LANES = 128, 8
 # Eight lanes are added in pairs, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). In this order each level adds two halves.

@@ -1,6 +1,6 @@
 """One way into numpy and torch: a transformation is written once, against what the two have in common.
 
-Torch is never imported here: whoever passes a tensor has imported it. Tensors on the CPU are computed by numpy on the
+Torch is never imported here: a caller with a tensor has imported it. Tensors on the CPU are computed by numpy on the
 same memory, so the two give the same bits; a tensor elsewhere stays on its device, and one that is being traced, or
 whose gradient is wanted, goes through torch's own operations.
 """

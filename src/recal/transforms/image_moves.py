@@ -103,7 +103,7 @@ class Shift(PixelMove):
 
     def _move(self, images: Array, height: int, width: int) -> Array:
         axis = height if self.direction in ("down", "up") else width
-        size = int(images.shape[axis])  # a constant for whoever traces: images of one model have one size
+        size = int(images.shape[axis])  # a constant when traced: images of one model have one size
         by = int(self.pixels) % size if self.fill == "wrap" else min(int(self.pixels), size)
         if by == 0:
             return arrays.copy(images)

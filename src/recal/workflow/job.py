@@ -129,7 +129,7 @@ def calibrate(
         Facts for the top of the page. Model, data and date are filled in where they are missing; the date comes from
         the environment variable SOURCE_DATE_EPOCH where it is set.
     say : callable
-        Is told what is being done, line by line.
+        Called with each line about the progress of the run.
     **how : `preprocess`, `batch_size`, `engine`, `resume`
         As in `recal.collect`.
     """
@@ -299,7 +299,7 @@ def _fit(method: Calibrator, views: Views) -> Calibrator:
 
 
 def _warn_of_copies(parts: Sequence[Views]) -> None:
-    """Warn if inputs of one part are near-copies of inputs in another, and nobody said which belong together."""
+    """Warn if inputs of one part are near-copies of inputs in another, and no clusters were given."""
     logits = np.concatenate([views.logits for views in parts])
     labels = np.concatenate([views.labels for views in parts if views.labels is not None])
     count = near_duplicates(log_softmax(logits), logits.argmax(axis=1) != labels)

@@ -165,7 +165,7 @@ def as_objects(items: Sequence[Any]) -> NDArray[np.object_]:
 class ImageFolder(FileFolder):
     """Images as `root/class/name.jpg`; labels are the class folders' places in sorted order. uint8, channels last.
 
-    What becomes of sixteen bits, palettes, alpha, CMYK and rotated photographs is told in `pixels.read_image`.
+    `pixels.read_image` describes how sixteen bits, palettes, alpha, CMYK and rotated photographs are read.
 
     Parameters
     ----------
