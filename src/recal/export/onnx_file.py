@@ -136,7 +136,8 @@ def export_onnx(
     if isinstance(model, SignalCalibration):
         from recal.export.signals import export_signals
 
-        return export_signals(model, path)
+        # It has no example, so the path may come second.
+        return export_signals(model, example if isinstance(example, str | os.PathLike) else path)
     if outputs is not None:
         check_outputs(outputs)
     stored = getattr(plan, "preprocessing_", None)
