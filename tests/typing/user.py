@@ -123,7 +123,7 @@ def watch_new_inputs(views: Views, new: Views) -> bool:
     known = profile(views)
     stream = StreamWatch(known)
     assert_type(stream, StreamWatch)
-    return watch(known, new).alarm
+    return bool(watch(known, new).alarm)
 
 
 def wrap_models(images: NDArray[np.uint8], y: NDArray[np.int64], path: Path) -> Floats:
