@@ -209,10 +209,10 @@ def _calibrate_source(
             "--answers": answers != "kept",
             "--cross-fit": cross_fit,
         }
-        options |= {"--cluster": inputs.cluster, "--cluster-by": inputs.cluster_by, "--rows": inputs.rows}
+        options |= {"--cluster-by": inputs.cluster_by, "--rows": inputs.rows}
         _refuse(options, f"the table of graded answers {source}")
         names = None if signals is None else [name.strip() for name in signals.split(",")]
-        table = {"correct": correct, "signals": names, "group": inputs.group}
+        table = {"correct": correct, "signals": names, "group": inputs.group, "cluster": inputs.cluster}
         calibrate_table(source, out, {**how, **table}, as_json)
         return
     _refuse({"--correct": correct, "--signals": signals, "--cluster-by": inputs.cluster_by}, f"the views {source}")

@@ -113,6 +113,7 @@ def calibrate_table(
     signals: Sequence[str] | None = None,
     group: str | None = None,
     one_rule: bool = False,
+    cluster: str | None = None,
     risk: float = 0.01,
     confidence: float = 0.95,
     random_state: int = 0,
@@ -130,6 +131,7 @@ def calibrate_table(
     signals : the columns to learn from; by default all numeric columns
     group : the column of groups, each of which gets an offset, a threshold and a guarantee
     one_rule : whether one threshold is used for all groups
+    cluster : the column of rows that belong together, such as answers about one document
     risk, confidence : as in `recal.decide`
     """
     check_share(risk, "risk")
@@ -138,32 +140,37 @@ def calibrate_table(
         raise InputError("--one-rule is one threshold for all groups: name their column with --group COLUMN.")
     columns = read_table(path)
     right = _grades(path, columns, correct)
-    names = _signal_names(path, columns, correct, signals, group)
+    names = _signal_names(path, columns, correct, signals, (group, cluster))
     values = {name: columns[name] for name in names}
     groups = None if group is None else _texts(columns[group])
-    parts = split(len(right), random_state)
+    clusters = None if cluster is None else _texts(columns[cluster])
+    parts = split(len(right), random_state, clusters)
+    together = [None if clusters is None else clusters[rows] for rows in parts]
     sizes = (len(parts[0]), len(parts[1]), len(parts[2]))
     say(f"1/3  Read {len(right):,} graded answers; signals: {', '.join(names)}.")
     say(f"2/3  Fit on {sizes[0]:,} answers, choose the threshold on {sizes[1]:,}, check on {sizes[2]:,}.")
     named = None if groups is None else {str(group): groups}
     calibrator = SignalCalibration(random_state).fit(
-        _rows(values, parts[0]), right[parts[0]], None if named is None else _rows(named, parts[0])
+        _rows(values, parts[0]),
+        right[parts[0]],
+        None if named is None else _rows(named, parts[0]),
+        clusters=together[0],
     )
     sure = calibrator.predict_confidence(values, named)
     own = None if one_rule else groups
-    decision = decide(
-        sure[parts[1]], right[parts[1]] > 0.5, risk, confidence, groups=None if own is None else own[parts[1]]
-    )
+    limits: dict[str, Any] = {"groups": None if own is None else own[parts[1]], "clusters": together[1]}
+    decision = decide(sure[parts[1]], right[parts[1]] > 0.5, risk, confidence, **limits)
     calibrator.decision_ = decision.rule
     say("3/3  Write the report.")
     checked, graded = parts[2], right[parts[2]] > 0.5
     accepted = decision.accept(sure[checked], groups=None if own is None else own[checked])
     before_name, before = _stated(calibrator, values, right, parts[0])
+    drawn: dict[str, Any] = {"clusters": together[2], "random_state": random_state}
     result = GradedResult(
         calibrator,
         decision,
-        None if before is None else evaluate(before[checked], graded, _DRAWS, random_state=random_state),
-        evaluate(sure[checked], graded, _DRAWS, random_state=random_state),
+        None if before is None else evaluate(before[checked], graded, _DRAWS, **drawn),
+        evaluate(sure[checked], graded, _DRAWS, **drawn),
         before_name,
         sizes,
         int(accepted.sum()),
@@ -172,16 +179,15 @@ def calibrate_table(
         Path(out),
     )
     # The page applies the rules of the deciding answers to the checking answers, as the lines above do.
-    own_rows = None if own is None else own[parts[1]]
     chosen_on = {"after": sure} if before is None else {"before": before, "after": sure}
     truth = right[parts[1]] > 0.5
     decisions = {
-        name: decision if name == "after" else decide(values[parts[1]], truth, risk, confidence, groups=own_rows)
+        name: decision if name == "after" else decide(values[parts[1]], truth, risk, confidence, **limits)
         for name, values in chosen_on.items()
     }
     curves = {name: risk_curve(values[parts[1]], truth, RISKS, confidence) for name, values in chosen_on.items()}
     report(
-        compare_probs({name: values[checked] for name, values in chosen_on.items()}, graded, random_state=random_state),
+        compare_probs({name: values[checked] for name, values in chosen_on.items()}, graded, **drawn),
         _prepared(result.folder) / PAGE,
         title=title,
         about={"Data": os.fspath(path), "Date": today()},
@@ -215,17 +221,16 @@ def _check_columns(path: Any, columns: Columns, names: Sequence[str]) -> None:
 
 
 def _signal_names(
-    path: Any, columns: Columns, correct: str, signals: Sequence[str] | None, group: str | None
+    path: Any, columns: Columns, correct: str, signals: Sequence[str] | None, others: Sequence[str | None]
 ) -> list[str]:
-    """Return the columns to learn from; refuse the grades themselves."""
-    if group is not None:
-        _check_columns(path, columns, [group])
+    """Return the columns to learn from, without groups and clusters; refuse the grades themselves."""
+    _check_columns(path, columns, [name for name in others if name is not None])
     if signals is not None:
         _check_columns(path, columns, signals)
         if correct in signals:
             raise InputError(f"The column {correct!r} holds the grades and cannot be a signal.")
-        return [name for name in signals if name != group]
-    left_out = {correct, group, *_NOT_SIGNALS}
+        return [name for name in signals if name not in others]
+    left_out = {correct, *others, *_NOT_SIGNALS}
     names = [name for name, values in columns.items() if name not in left_out and values.dtype.kind == "f"]
     if not names:
         raise InputError(f"{path} has no numeric column besides {correct!r}; name the signals with --signals.")

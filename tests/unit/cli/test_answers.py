@@ -16,6 +16,7 @@ import pytest
 
 from recal import load, read_views
 from recal.cli.app import run
+from recal.workflow.job import split
 from tests.problems import graded_answers
 from tests.unit.answers.server import Script, serving
 
@@ -186,6 +187,21 @@ def test_options_that_have_no_effect_on_a_table_are_refused(place, tmp_path, cap
     words = ["calibrate", str(place / "graded.csv"), "--correct", "right", "--out", str(tmp_path / "out")]
     assert run([*words, "--method", "ts"]) == 2
     assert "--method cannot be used with the table of graded answers" in capsys.readouterr().err
+
+
+def test_answers_of_one_cluster_stay_in_one_part(tmp_path, monkeypatch):
+    from recal.workflow import graded
+
+    signals, correct, _, _ = graded_answers(600, seed=1, strength=3.0)
+    document = np.repeat(np.arange(120), 5)
+    write_table(tmp_path / "graded.csv", {"stated": signals["stated"], "document": document, "right": correct})
+    parts = []
+    monkeypatch.setattr(graded, "split", lambda *given: parts.append(split(*given)) or parts[-1])
+    words = ["--correct", "right", "--cluster", "document", "--risk", "0.3", "--out", str(tmp_path / "out")]
+    assert run(["calibrate", str(tmp_path / "graded.csv"), *words]) == 0
+    first, second, third = (set(document[rows]) for rows in parts[0])
+    assert len(first | second | third) == len(first) + len(second) + len(third)
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["signals"] == ["stated"]
 
 
 def likes_letter(prompt):
