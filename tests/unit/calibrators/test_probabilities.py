@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from recal.maps.arrays import BELOW_ONE, SMALLEST, log_odds, log_softmax, normalise, softmax
+from recal.engine.scaled import BELOW_ONE
+from recal.maps.arrays import SMALLEST, log_odds, log_softmax, normalise, softmax
 from recal.maps.guard import bounded, lift_answers
 
 
