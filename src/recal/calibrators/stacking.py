@@ -14,6 +14,8 @@ from recal.calibrators.solvers.temperature import fit_beta
 from recal.calibrators.view_choice import WORTH, Choice, LossGain, Material, choose_views
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
+from recal.maps.arrays import top_column
+from recal.maps.guard import keep_answers
 from recal.maps.plan import Answers, Blend, Plan, check_plan
 from recal.schema import NotNegative, Number, RandomState, Size
 from recal.transforms import Transform
@@ -145,6 +147,13 @@ class ViewStacking(Calibrator):
         self.views_report_ = report_of(gains, candidates, choice, weights)
 
     _fit_clustered = _fit
+
+    def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        probs, confidence = super()._answer_views(views)
+        if self.keeps_accuracy and self.map_.keeps_order:
+            # Without a blend the map is temperature scaling, which separates ties by less than float32 can hold.
+            probs = keep_answers(probs, top_column(views.logits))
+        return probs, confidence
 
     def _check_state(self, n_classes: int) -> None:
         check_plan(self.plan_, n_classes)

@@ -79,7 +79,7 @@ def test_labels_come_from_a_file_of_lines(unlabelled, tmp_path, names, capsys):
         (Y + 1, "They go from 1 to 3, and columns are counted from 0: subtract 1 from each"),
         (Y.astype(float), "store them as whole numbers"),
         (np.eye(3, dtype=int)[Y], "store the column of the 1"),
-        (np.array(["a", "b", "c"])[Y], "give --classes A,B,C in the columns' order"),
+        (np.array(["a", "b", "c"])[Y], "If the columns are in alphabetical order, give --classes a,b,c"),
         (Y[:50], "there are 60 samples but 50 labels"),
     ],
 )

@@ -116,7 +116,7 @@ def test_items_of_different_shapes_are_refused(model):
         (np.zeros(19, int), "20 samples but 19 labels"),
         (np.full(20, 3), r"0\.\.2.*row 0 has 3"),
         (np.zeros((20, 3)), r"one per sample.*\(20, 3\)"),
-        (["a"] * 20, "pass classes="),
+        (["a"] * 20, "Pass classes="),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(images, model, labels, message):

@@ -180,7 +180,7 @@ def test_what_cannot_be_reached_is_said_with_its_remedy(s3, images, monkeypatch)
     with pytest.raises(InputError, match="URLs begin with s3"):
         read_views("ftp://host/views.zarr")
     monkeypatch.setitem(urls._PROTOCOLS, "gs", ("no_such_package", "gs"))
-    with pytest.raises(MissingExtraError, match=r"recal-calibration\[gs\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[gs\]"):
         read_views("gs://bucket/views.zarr")
 
 
