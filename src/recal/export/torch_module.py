@@ -10,6 +10,7 @@ import numpy as np
 from recal.checks import looks_like_probabilities
 from recal.errors import InputError, MissingExtraError
 from recal.export.calibration import Calibration, calibration_of
+from recal.maps.plan import Plan
 from recal.transforms import BuiltIn, Named, Transform
 from recal.transforms.arrays import is_plain
 from recal.transforms.preprocessing import match_preprocess
@@ -40,6 +41,9 @@ class CalibrationLayer(torch.nn.Module):
     def __init__(self, source: Any) -> None:
         super().__init__()
         self.calibration: Calibration = calibration_of(source)
+        if isinstance(plan := self.calibration.map, Plan):
+            # Cached properties take a lock when they are first read, which torch.compile cannot trace.
+            _ = plan.program, plan.transforms
 
     def forward(self, logits: Tensor, transformed: Tensor) -> Tensor:
         """Return calibrated logits, (n, n_classes), the largest of each row at 0.

@@ -133,10 +133,10 @@ class _Stack:
             rows = xp.where(here, like(rows, -math.inf), rows)
         else:
             layout = _layout(self.n_classes)
-            if (layout == self.n_classes).any():  # gaps, which add nothing
+            if self.n_classes in layout:  # gaps, which add nothing
                 rows = xp.concat([rows, xp.zeros_like(value) - math.inf], axis=2)
-            if not np.array_equal(layout, np.arange(self.n_classes)):
-                rows = xp.take(rows, indices(rows, layout), axis=2)
+            if layout != tuple(range(self.n_classes)):
+                rows = xp.take(rows, indices(rows, np.array(layout)), axis=2)
         return xp.permute_dims(xp.concat([rows, value], axis=2), (0, 2, 1))
 
     def factors(self, number: Array, laid: Array) -> Array:
@@ -174,7 +174,7 @@ def _sum32(values: Array, count: int) -> tuple[Array, Array]:
     if count < LANES:
         *parts, value = _parts(values, [1] * (count + 1))
         return value, _in_turn(parts)
-    blocks, rows, _ = lanes(count).shape
+    blocks, rows = lanes_shape(count)
     half, rest = LANES // 2 * blocks, count % LANES
     *parts, value = _parts(values, [2 * half] * rows + [1] * (rest + 1))
     total = _in_turn(parts[:rows])
@@ -211,29 +211,30 @@ def block_sizes(count: int) -> list[int]:
     return [count] if count <= BLOCK else block_sizes(half_of(count)) + block_sizes(count - half_of(count))
 
 
-@lru_cache(maxsize=32)
-def lanes(count: int) -> NDArray[np.int64]:
-    """Return the columns that each block's rows of eight hold, (n_blocks, n_rows, 8); `count` stands for a zero."""
+def lanes_shape(count: int) -> tuple[int, int]:
+    """Return the number of blocks, and of rows of eight lanes in the largest of them."""
     sizes = block_sizes(count)
-    places = np.full((len(sizes), max(sizes) // LANES, LANES), count, dtype=np.int64)
-    start = 0
-    for block, size in enumerate(sizes):
-        whole = size - size % LANES
-        places[block, : whole // LANES] = np.arange(start, start + whole).reshape(-1, LANES)
-        start += size
-    return places
+    return len(sizes), max(sizes) // LANES
 
 
 @lru_cache(maxsize=32)
-def _layout(n_classes: int) -> NDArray[np.int64]:
+def _layout(n_classes: int) -> tuple[int, ...]:
     """Return where classes stand: the rows of eight lanes of all blocks, lane by lane, then what is left over.
 
-    `n_classes` itself stands for a gap.
+    `n_classes` itself stands for a gap. Plain numbers, because torch.compile would take numpy's for tensors.
     """
     if n_classes < LANES:
-        return np.arange(n_classes)
-    rows = lanes(n_classes)[:, :, _PAIRED].transpose(1, 2, 0)  # (rows, lanes, blocks)
-    return np.concatenate([rows.reshape(-1), np.arange(n_classes - n_classes % LANES, n_classes)])
+        return tuple(range(n_classes))
+    starts, sizes = [0], block_sizes(n_classes)
+    for size in sizes[:-1]:
+        starts.append(starts[-1] + size)
+    places = [
+        start + row * LANES + lane if row < size // LANES else n_classes
+        for row in range(max(sizes) // LANES)
+        for lane in _PAIRED
+        for start, size in zip(starts, sizes)
+    ]
+    return (*places, *range(n_classes - n_classes % LANES, n_classes))
 
 
 def compiled_scales(program: Program, start: float, finish: float, rule: Rule, z: Floats, views: Views) -> Vector:
