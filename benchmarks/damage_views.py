@@ -19,7 +19,7 @@ from scipy import ndimage
 
 from recal import collect
 from recal.collecting import Normalize
-from recal.collecting.inputs.files import read_idx
+from recal.collecting.files import read_idx
 from recal.transforms import as_transform
 
 Images = NDArray[np.uint8]

@@ -17,7 +17,7 @@ from sklearn.base import clone
 
 from recal import Views, decide, read_views
 from recal.calibrators.base import Calibrator
-from recal.comparison.run import find_method
+from recal.comparison.run import method_by_name
 from recal.decisions import decide_crossfitted
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     print(f"{'method':12} {'way':12} {'broken':>8} {'accepted':>9} {'risk, mean':>10}")
     for name in given.methods.split(","):
-        method = find_method(name)
+        method = method_by_name(name)
         for way in given.ways.split(","):
             rng = np.random.default_rng(0)
             found = []

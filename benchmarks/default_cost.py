@@ -21,8 +21,10 @@ from benchmarks.measuring import made_up, real_views, take_turns
 from benchmarks.ratios import Ratio, table
 from recal import AutoCalibration, ReCal, Views, ViewStacking
 from recal.calibrators import CalibrationEnsemble
-from recal.calibrators.ensemble_fit import READS, family_of, fit_members, log_probs, member_names
+from recal.calibrators.ensemble_fit import FAMILIES, READS, fit_members, member_names
 from recal.maps.aggregation import Mixture
+from recal.maps.arrays import safe_log
+from recal.maps.base import wide
 
 PART = "The default beside the sum of one fit of each member"
 SIZES = ((5_000, 10), (3_000, 140), (5_000, 1_000))
@@ -56,13 +58,11 @@ def _problems(small: bool, paths: tuple[Path, ...]) -> list[tuple[str, Views]]:
 def _fits(what: str, views: Views, turns: int) -> list[Ratio]:
     names = member_names(views.n_classes)
     first = fit_members(("ets",), views.logits, views.labels)["ets"]
-    read = {None: views.logits, "ets": log_probs(first, views.logits)}
+    read = {None: views.logits, "ets": safe_log(first.map_.probs(wide(views.logits)))}
 
     def members() -> None:
         for name in names:
-            family = family_of(name)
-            assert family is not None
-            family().fit(read[READS.get(name)], views.labels)
+            FAMILIES[name]().fit(read[READS.get(name)], views.labels)
 
     runs: dict[str, Callable[[], Any]] = {
         "members": members,

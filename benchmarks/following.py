@@ -22,9 +22,8 @@ import numpy as np
 from benchmarks.accuracy_estimators import AccuracyEstimators
 from recal import DecisionRule, TemperatureScaling, Views, decide, profile, read_views
 from recal.decisions import Profile, adapt_to_class_mix, class_mix, to_the_power
-from recal.decisions.watching.following import Process
+from recal.decisions.watching.following import Process, entropies, row_numbers, statistics
 from recal.decisions.watching.learning import labelled_rows
-from recal.decisions.watching.statistics import entropies, row_numbers, statistics
 from recal.errors import FewSamplesWarning, SameRowsWarning
 from recal.metrics import ece, nll
 

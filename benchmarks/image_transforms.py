@@ -25,7 +25,7 @@ from benchmarks.measuring import take_turns
 from benchmarks.ratios import Ratio, table
 from recal import collect
 from recal.collecting import Normalize
-from recal.collecting.default_pool import NAMED
+from recal.collecting.pools import NAMED
 from recal.transforms import as_transform, pool
 
 PART = "Transformations of images, 224 x 224"

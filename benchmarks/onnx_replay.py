@@ -17,7 +17,7 @@ import onnxruntime
 
 from recal import Plan, ReCal, Step, Views, read_views
 from recal.export.calibration import calibration_of
-from recal.export.traced_calibration import calibration_model
+from recal.export.calibration_file import calibration_model
 from recal.maps.guard import answer
 
 STEPS, REPEATS = 162, 9

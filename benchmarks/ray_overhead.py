@@ -26,8 +26,8 @@ from recal import pool
 from recal.collecting import as_model, as_source
 from recal.collecting.job import Block, Job
 from recal.collecting.local import run_local
-from recal.collecting.sinks.memory import MemorySink
-from recal.collecting.sinks.store import StoreSink
+from recal.collecting.sinks import MemorySink
+from recal.collecting.store import StoreSink
 
 CORES = os.cpu_count() or 1
 
@@ -132,7 +132,7 @@ def start_ray() -> None:
     print(f"once: import ray             {imported - started:>7.2f} s")
     print(f"once: start a local cluster  {begun - imported:>7.2f} s")
     print(f"once: a worker's process     {answered - begun:>7.2f} s")
-    for name in ("numpy", "recal.collecting.workers", "recal.collecting.models.torch"):
+    for name in ("numpy", "recal.collecting.ray", "recal.collecting.models.torch"):
         print(f"once: its import of {name:<31}{ray.get(actor.load.remote(name)):>5.2f} s")
     ray.kill(actor)
 

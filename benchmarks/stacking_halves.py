@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import TemperatureScaling, Views, ViewStacking, metrics, read_views
-from recal.calibrators import CALIBRATORS, StructuredMatrixScaling
+from recal.calibrators import CALIBRATORS, StructuredMatrixScaling, name_of
 from recal.calibrators.base import Calibrator
-from recal.calibrators.names import name_of
 
 SCORES: tuple[Callable[..., float], ...] = (
     metrics.nll, metrics.brier, metrics.aurc, metrics.ece, metrics.error_rate

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import __version__
-from recal.files.atomic import replacing
+from recal.files.paths import replacing
 
 
 def fingerprint(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -16,6 +17,13 @@ LONGEST = ("test_ray.py", "test_examples.py", "test_walks.py", "test_traced.py",
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+@pytest.fixture(autouse=True)
+def _seed_torch() -> None:
+    """Give a network the same random weights whichever tests ran before it in this process."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

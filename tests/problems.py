@@ -5,29 +5,133 @@ from __future__ import annotations
 import numpy as np
 
 from recal import Views
+from recal.maps.arrays import softmax
 
 ZOOMS = ("zoom:0.3", "zoom:0.5", "zoom:0.7")
 
 
-def logits_and_labels(n=300, n_classes=4, seed=0, *, scale=3.0, tilt=0.0, dtype=np.float64):
+def logits_and_labels(n=300, n_classes=4, seed=0, *, spread=1.5, scale=3.0, tilt=0.0, dtype=np.float64):
     """Return logits that are too large by `scale` and labels drawn from the unscaled logits.
 
-    `tilt` favours the later classes, so that methods with one parameter per class have something to correct.
+    A larger `spread` means fewer mistakes. `tilt` favours the later classes, so that methods with one parameter per
+    class have something to correct.
     """
     rng = np.random.default_rng(seed)
-    calibrated = 1.5 * rng.normal(size=(n, n_classes))
+    calibrated = spread * rng.normal(size=(n, n_classes))
     labels = (calibrated + rng.gumbel(size=calibrated.shape)).argmax(axis=1)
     return (scale * (calibrated + tilt * np.arange(n_classes))).astype(dtype), labels
 
 
-def views(n=300, n_classes=3, seed=0, *, transforms=ZOOMS, noise=0.6, classes=None):
-    """Return labelled views: a noisy, over-confident model, and its logits for inputs with less information."""
+def views(
+    n=300, n_classes=3, seed=0, *, transforms=ZOOMS, scale=4.0, noise=0.6, keep=0.5, blur=1.0, classes=None, dtype=float
+):
+    """Return labelled views: a noisy, overconfident model, and its logits for inputs with less information.
+
+    Logits are `scale` at the label plus noise. A view keeps a share of them and adds noise of the size `blur`.
+    """
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, n_classes, n)
-    logits = 4 * (np.eye(n_classes)[labels] + rng.normal(0, noise, (n, n_classes)))
-    transformed = {name: 0.5 * logits + rng.normal(0, 1, logits.shape) for name in transforms}
+    logits = (scale * (np.eye(n_classes)[labels] + rng.normal(0, noise, (n, n_classes)))).astype(dtype)
+    transformed = {name: (keep * logits + rng.normal(0, blur, logits.shape)).astype(dtype) for name in transforms}
     names = labels if classes is None else np.array(classes)[labels]
     return Views(logits, transformed, names, classes=classes)
+
+
+def looks(n=300, n_classes=4, seed=0, *, strength=3.0, scale=1.5, transforms=None, mix=None):
+    """Return labelled views that see the label independently; the noise of a look does not depend on the others.
+
+    Logits are ``scale * (strength * eye[label] + noise)``, with `strength` times a share for the transformations. Less
+    strength means more mistakes. `mix` are the frequencies of the classes.
+    """
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(n_classes, n, p=mix)
+    shares = {"": 1.0, **({"zoom:0.8": 0.8, "brightness:0.5": 0.7} if transforms is None else transforms)}
+    logits = {
+        name: scale * (strength * share * np.eye(n_classes)[labels] + rng.normal(size=(n, n_classes)))
+        for name, share in shares.items()
+    }
+    return Views(logits.pop(""), logits, labels)
+
+
+def extreme_views(n_classes, n=500):
+    """Return labelled views of two transformations: overconfident logits, some saturated, some tied."""
+    rng = np.random.default_rng(n_classes)
+    calibrated = rng.normal(size=(n, n_classes)) * 1.5
+    labels = (calibrated + rng.gumbel(size=calibrated.shape)).argmax(1)
+    logits = (calibrated * rng.choice([1, 3, 12], (n, 1))).astype(np.float32)
+    logits[-20:] = np.round(logits[-20:])
+    logits[-1] = logits[-2] = 0.0
+    logits[-3] *= 1e4
+    noise = rng.normal(size=(2, *logits.shape)).astype(np.float32)
+    return Views(logits, dict(zip(("flip", "zoom:0.5"), logits + noise)), labels)
+
+
+def probs_and_labels(n=600, n_classes=4, seed=0, *, spread=1.5, sharpness=2.0, favour=0.0):
+    """Return probabilities and labels; the probabilities are calibrated for a `sharpness` of 1, above overconfident.
+
+    `favour` makes the first class more frequent than the others.
+    """
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, n_classes)) * spread
+    logits[:, 0] += favour
+    true, odds = np.exp(logits), np.exp(sharpness * logits)
+    true /= true.sum(1, keepdims=True)
+    labels = (true.cumsum(1) > rng.random((n, 1))).argmax(1)
+    return odds / odds.sum(1, keepdims=True), labels
+
+
+def probs_with_ties(n=400, n_classes=7, seed=0, dtype=np.float64):
+    """Return probabilities and unrelated labels; some rows are certain, tied, or lie on the edge of a bin."""
+    rng = np.random.default_rng(seed)
+    odds = np.exp(3 * rng.normal(size=(n, n_classes)))
+    probs = odds / odds.sum(1, keepdims=True)
+    probs[:20] = np.eye(n_classes)[rng.integers(0, n_classes, 20)]
+    probs[20:30] = 1 / n_classes
+    probs[30:40] = [0.3, 0.7, *[0] * (n_classes - 2)]
+    return probs.astype(dtype), rng.integers(0, n_classes, n)
+
+
+def falling_looks(n=300, n_classes=4, seed=0, *, n_views=3):
+    """Return log-probabilities of views that see the label ever worse, (n_views, n, n_classes), and labels.
+
+    The last view points away from the truth and deserves no weight.
+    """
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, n_classes, n)
+    signal = 2.0 * np.eye(n_classes)[labels]
+    logits = [signal + rng.normal(size=signal.shape) * noise for noise in np.linspace(1.5, 4.0, n_views)]
+    logits[-1] = rng.normal(size=signal.shape) - signal
+    logs = np.array([view - np.log(np.exp(view).sum(1, keepdims=True)) for view in logits])
+    return logs.astype(np.float32), labels
+
+
+def second_look(n=800, n_classes=4, seed=0, *, useful=True, tilt=0.0, scale=1.0):
+    """Return views with one transformation, and labels.
+
+    If it is useful, model and view see the label independently. Otherwise labels are drawn from the model's calibrated
+    logits, and the view is a noisy copy. `scale` and `tilt` make the model's logits miscalibrated afterwards.
+    """
+    rng = np.random.default_rng(seed)
+    if useful:
+        labels = rng.integers(0, n_classes, n)
+        own, view = (3.0 * np.eye(n_classes)[labels] + rng.normal(size=(n, n_classes)) * 2 for _ in range(2))
+    else:
+        own = rng.normal(size=(n, n_classes)) * 2.5
+        labels = np.array([rng.choice(n_classes, p=row) for row in softmax(own)])
+        view = 0.7 * own + rng.normal(size=own.shape)
+    return Views(scale * own + tilt * np.arange(n_classes), {"zoom:0.5": view}), labels
+
+
+def waves(n=300, n_classes=5):
+    """Return overconfident logits that mix neighbouring classes, and labels, by arithmetic without random numbers.
+
+    Numbers that other programs computed from them stay valid with every version of numpy.
+    """
+    i, j = np.arange(n)[:, None], np.arange(n_classes)
+    labels = (np.arange(n) * 7 + np.arange(n) // 11) % n_classes
+    logits = 2.2 * np.sin(1.3 * i + 2.1 * j + 0.17 * i * j) + 1.1 * np.cos(0.37 * i * (j + 1.0))
+    at_truth = 2.5 * (j == labels[:, None]) + 1.2 * (j == (labels[:, None] + 1) % n_classes)
+    return 1.8 * (logits + at_truth) + 0.3 * j, labels
 
 
 def lossy_views(n_samples, n_classes, n_views=4, sharpness=3.0, seed=0, dtype=np.float32):

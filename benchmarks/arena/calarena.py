@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.arena.summary import Problem, interval
-from recal.calibrators.names import find_method
+from recal.calibrators import find_method
 
 Probs = NDArray[np.float64]
 PARTS = ("probas_cal", "labels_cal", "probas_test", "labels_test")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.arena.summary import PANEL, Problem
-from recal.calibrators.names import find_method
+from recal.calibrators import find_method
 from recal.maps.arrays import softmax
 from recal.maps.guard import keep_answers
 

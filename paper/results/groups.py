@@ -11,7 +11,7 @@ from recal.engine.grouping import Group
 from paper.results.paper import GROUP_KINDS, GROUP_PARAMETERS
 from recal.metrics import ece
 from recal.reporting import group_study
-from recal.reporting.groups import places
+from recal.reporting.studies import places
 from recal.transforms import Transform, as_transform, format_strength
 from recal.views import Views
 
@@ -48,7 +48,7 @@ def group_tables(fit: Views, test: Views) -> dict[str, Any]:
 def ranks(rows: Rows) -> dict[str, list[int]]:
     """Return, per group, how often it has the smallest, second, third and largest error over the strengths.
 
-    Empty groups and those of fewer than 20 samples are not ranked; see `recal.reporting.groups.places`.
+    Empty groups and those of fewer than 20 samples are not ranked; see `recal.reporting.studies.places`.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from recal.calibrators.matrix import DirichletCalibration
 from recal.calibrators.matrix import MatrixScaling
 from recal.calibrators.recal import ReCal
 from recal.calibrators.temperature import TemperatureScaling
-from recal.calibrators.vector import VectorScaling
+from recal.calibrators.scaling import VectorScaling
 
 # Strengths of the group tables, for zoom and for brightness.
 GROUP_PARAMETERS = (0.9, 0.8, 0.7, 0.67, 0.5, 0.4, 0.33, 0.2, 0.1)

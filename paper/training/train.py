@@ -17,7 +17,7 @@ from paper.stages import digest_arrays
 from paper.training.networks import build  # first: where torch is missing it says what to install
 from paper.training.recipes import Recipe
 from recal.errors import FileError, InputError
-from recal.files.atomic import replacing
+from recal.files.paths import replacing
 from recal.transforms.preprocessing import Normalize
 
 import torch  # isort: skip

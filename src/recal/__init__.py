@@ -40,7 +40,7 @@ _HOMES = {
     "CalibratedClassifier": "collecting.classifier",
     "CalibratedModule": "export.torch_module",
     "export_onnx": "export.onnx_file",
-    "docs_dir": "documentation",
+    "docs_dir": "files.paths",
     "load": "files.saved",
     "save": "files.saved",
 }

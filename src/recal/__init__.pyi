@@ -24,7 +24,7 @@ from .reporting.page import report as report
 from .reporting.plots import reliability_diagram as reliability_diagram
 from .collecting.classifier import CalibratedClassifier as CalibratedClassifier
 from .export.torch_module import CalibratedModule as CalibratedModule
-from .documentation import docs_dir as docs_dir
+from .files.paths import docs_dir as docs_dir
 from .export.onnx_file import export_onnx as export_onnx
 from .files.saved import load as load, save as save
 

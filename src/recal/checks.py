@@ -1,4 +1,4 @@
-"""The rules for what comes in, each written once. Every check returns the value in the form used inside."""
+"""Checks of user input, each written once. A check returns the value in the form used inside."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from recal.errors import InputError, Remedy
 
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.intp]
-_FLOATS = (np.float16, np.float32, np.float64)
 # Rows of probabilities in float16 or float32 do not sum to one exactly.
 _SUM_TOLERANCE = 1e-3
 # A few rows of logits may sum to nearly 1 by chance; more rows than this may not.
 _FEW_ROWS = 8
 # Names of classes that an error prints, to be pasted.
 _MOST_NAMES = 30
-# scikit-learn's `check_estimator` looks for these words in an estimator's errors. They stand at the end of what Python
-# says, and no command prints them.
+# scikit-learn's `check_estimator` looks for these words in an estimator's errors. They end the message in Python, and
+# the command line leaves them out.
 ASIDES = {
     "complex": "Complex data not supported",
     "shape": "Reshape your data",
@@ -43,11 +42,18 @@ MULTI_LABEL = (
 )
 
 
-def _is_masked(values: object) -> bool:
+def _as_array(values: ArrayLike, name: str, dtype: type | None = None) -> NDArray[Any]:
+    """Return an array; refuse masked arrays, and what numpy cannot read."""
     # numpy loads this module when it is first asked for, at a third of its own cost; until then nothing is masked.
     # Another thread may be loading it just now, so the class may be missing.
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
-    return masked is not None and isinstance(values, masked)
+    if masked is not None and isinstance(values, masked):
+        raise InputError("is a masked array; drop or fill the masked values, and pass a plain array", argument=name)
+    try:
+        return np.asarray(values, dtype=dtype)
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors that track gradients
+        kind = "an array" if dtype is None else "numbers"
+        raise InputError(f"cannot be read as {kind}: {error}", argument=name) from None
 
 
 def is_single_column(shape: Sequence[int]) -> bool:
@@ -74,43 +80,34 @@ def check_form(values: ArrayLike, name: str, *, single: Literal["log-odds", "pro
 
     With `single`, one number for each sample is the log-odds or the probability of the second of two classes.
     """
-    if _is_masked(values):
-        raise InputError("is a masked array; drop or fill the masked values, and pass a plain array", argument=name)
     if hasattr(values, "tocsr"):
         raise InputError("is sparse, and has a number for every class; pass .toarray()", argument=name)
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors that track gradients
-        raise InputError(f"cannot be read as an array: {error}", argument=name) from None
+    array = _as_array(values, name)
     if array.dtype.kind in "iub":
         array = array.astype(np.float64)
     if not array.dtype.isnative:  # compiled code reads the machine's own byte order only
         array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype.kind == "c":
-        raise InputError("must hold floats", argument=name, came=f"got dtype {array.dtype}", aside=ASIDES["complex"])
-    if array.dtype.type not in _FLOATS:
-        raise InputError(
-            "must hold floats (float16, float32 or float64)", argument=name, came=f"got dtype {array.dtype}"
-        )
+    if array.dtype.type not in (np.float16, np.float32, np.float64):
+        aside = Remedy(ASIDES["complex"] if array.dtype.kind == "c" else "", typed="")
+        rule = f"must hold floats (float16, float32 or float64), got dtype {array.dtype}"
+        raise InputError(rule, argument=name, remedy=aside)
     if single is not None and is_single_column(array.shape) and len(array):
         return two_columns(array, probs=single == "probability")
     if array.ndim != 2:
         raise InputError(
-            "must have the shape (n_samples, n_classes)",
+            f"must have the shape (n_samples, n_classes), got {array.shape}",
             argument=name,
-            came=f"got {array.shape}",
-            remedy=Remedy("For one sample pass a single row", typed="Store a row for each sample"),
-            aside=ASIDES["shape"],
+            remedy=Remedy(f"For one sample pass a single row. {ASIDES['shape']}", typed="Store a row for each sample"),
         )
     if array.shape[0] == 0:
         raise InputError("has no rows; at least one sample is needed", argument=name)
     if array.shape[1] < 2:
-        count = array.shape[1]
+        remedy = "For a probability p of the second class pass the two columns (1 - p, p)"
+        words = ASIDES["columns"].format(array.shape[1], array.shape)
         raise InputError(
-            f"has {count} column; at least two classes are needed",
+            f"has {array.shape[1]} column; at least two classes are needed",
             argument=name,
-            remedy="For a probability p of the second class pass the two columns (1 - p, p)",
-            aside=ASIDES["columns"].format(count, array.shape),
+            remedy=Remedy(f"{remedy}. {words}", typed=remedy),
         )
     return array
 
@@ -123,15 +120,14 @@ def check_matrix(values: ArrayLike, name: str) -> Floats:
 
 
 def _check_finite(array: Floats, name: str) -> tuple[float, float]:
-    """Return the least and the largest value once both are finite; every value is read only twice."""
+    """Return the smallest and the largest value; refuse values that are not finite."""
     # min and max propagate NaN and need no temporary of the array's size, unlike isfinite.
     low, high = float(array.min()), float(array.max())
     if not (isfinite(low) and isfinite(high)):
         row, column = np.argwhere(~np.isfinite(array))[0]
         raise InputError(
-            "must be finite",
+            f"must be finite; row {row}, column {column} is {array[row, column]}",
             argument=name,
-            came=f"row {row}, column {column} is {array[row, column]}",
             remedy="Remove rows with NaN or inf, or fix the model that returned them",
         )
     return low, high
@@ -153,15 +149,14 @@ def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
     if low >= 0.0 and high <= 1.0 and looks_like_probabilities(array):
         if is_single_column(np.shape(values)):
             raise InputError(
-                "lies in [0, 1]: these are probabilities of the second class, and log-odds are needed",
+                f"Every value of `{name}` lies in [0, 1]: these are probabilities of the second class, and log-odds "
+                "are needed",
                 argument=name,
-                subject=f"Every value of `{name}`",
                 remedy="Use recal.Views.from_probs(...)",
             )
         raise InputError(
-            "lies in [0, 1] and sums to 1: these are probabilities, and logits are needed",
+            f"Every row of `{name}` lies in [0, 1] and sums to 1: these are probabilities, and logits are needed",
             argument=name,
-            subject=f"Every row of `{name}`",
             remedy=Remedy(
                 "Pass the model's outputs before the softmax, or recal.Views.from_probs(...); with outputs='votes' "
                 "for a forest or neighbours",
@@ -174,7 +169,7 @@ def check_logits(values: ArrayLike, name: str = "logits") -> Floats:
 def looks_like_probabilities(array: Floats) -> bool:
     """Whether every row lies in [0, 1] and sums to 1, as no network's logits do.
 
-    Of one number for each sample, or of two columns made from it, many must lie in [0, 1].
+    With one number for each sample, or two columns made from it, more than a few rows are needed to tell.
     """
     if array.min() < 0 or array.max() > 1:
         return False
@@ -197,10 +192,8 @@ def check_probs(values: ArrayLike, name: str = "probs", *, binary: bool = False)
         row = int(np.argwhere((array < 0) | (array > 1))[0][0])
         worst = array[row].min() if array[row].min() < 0 else array[row].max()
         raise InputError(
-            "must lie in [0, 1]",
+            f"must lie in [0, 1]; row {row} holds {worst:.6g}",
             argument=name,
-            subject=f"Values of `{name}`",
-            came=f"row {row} holds {worst:.6g}",
             remedy="They sum to 100: divide percentages by 100"
             if np.allclose(array.sum(axis=1), 100, atol=0.1)
             else _SOFTMAX,
@@ -209,10 +202,8 @@ def check_probs(values: ArrayLike, name: str = "probs", *, binary: bool = False)
     worst_row = int(np.argmax(np.abs(sums - 1)))
     if abs(sums[worst_row] - 1) > _SUM_TOLERANCE:
         raise InputError(
-            "must sum to 1",
+            f"must sum to 1 in each row; row {worst_row} sums to {sums[worst_row]:.4g}",
             argument=name,
-            subject=f"Rows of `{name}`",
-            came=f"row {worst_row} sums to {sums[worst_row]:.4g}",
             remedy=MULTI_LABEL if array.shape[1] > 2 and sums.max() > 1 + _SUM_TOLERANCE else _SOFTMAX,
         )
     return array
@@ -226,14 +217,7 @@ def check_labels(
     Integers are column indices, unless `classes` are numbers too; anything else is looked up in `classes`, whose order
     is the order of the columns. A class that is missing from `y` therefore never shifts a column.
     """
-    if _is_masked(y):
-        raise label_error(
-            "are a masked array", remedy="Drop the samples whose labels are masked, and pass a plain array"
-        )
-    try:
-        labels = np.asarray(y)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise label_error(f"cannot be read as an array: {error}") from None
+    labels = _as_array(y, "labels")
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     check_one_each(labels, n_samples)
@@ -248,57 +232,57 @@ def check_labels(
         raise _of_another_kind(labels, n_classes)
     if len(labels) and not 0 <= labels.min() <= labels.max() < n_classes:
         row = int(np.argmax((labels < 0) | (labels >= n_classes)))
+        remedy = _name_classes("If the labels are names that happen to be numbers,")
+        if labels.min() == 1 and labels.max() == n_classes:
+            why = f"They go from 1 to {n_classes}, and columns are counted from 0:"
+            remedy = Remedy(f"{why} pass y - 1", typed=f"{why} subtract 1 from each")
         raise label_error(
-            f"must lie in 0..{n_classes - 1}, one for each column",
-            came=f"row {row} has {labels[row]}",
-            remedy=_remedy_for_range(labels, n_classes),
+            f"must lie in 0..{n_classes - 1}, one for each column; row {row} has {labels[row]}",
+            remedy=remedy,
         )
     return labels.astype(np.intp)
 
 
 def check_weights(values: ArrayLike, n_samples: int) -> NDArray[np.float64]:
-    """Return how often each sample counts: finite, at least 0, not all 0."""
-    try:
-        weights = np.asarray(values, dtype=np.float64)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"cannot be read as numbers: {error}", argument="sample_weight") from None
-    if weights.shape != (n_samples,):
-        raise InputError(
-            f"must have one number per sample, {n_samples}",
-            argument="sample_weight",
-            came=f"got the shape {weights.shape}",
-        )
+    """Return the weight of each sample: finite, at least 0, not all 0."""
+    weights = _check_column(values, n_samples, "sample_weight")
     if not np.isfinite(weights).all() or weights.min() < 0.0 or not weights.any():
         raise InputError("must hold finite numbers of at least zero, and not all may be zero", argument="sample_weight")
     return weights
 
 
-def check_one_each(labels: NDArray[Any], n_samples: int | None) -> None:
-    """Refuse labels that are not one per sample; of a stream the number of samples is not known."""
-    if labels.ndim != 1:
-        raise label_error(
-            "must be one per sample",
-            came=f"got the shape {labels.shape}",
-            remedy=_many_labels(labels),
+def _check_column(values: ArrayLike, n_samples: int, name: str) -> NDArray[np.float64]:
+    array = _as_array(values, name, np.float64)
+    if array.shape != (n_samples,):
+        raise InputError(
+            f"must hold one number for each of {n_samples} samples, got the shape {array.shape}", argument=name
         )
+    return array
+
+
+def check_one_each(labels: NDArray[Any], n_samples: int | None) -> None:
+    """Refuse labels that are not one per sample; None means that the number of samples is unknown."""
+    if labels.ndim != 1:
+        remedy: str | Remedy = MULTI_LABEL
+        if labels.ndim != 2 or labels.dtype.kind not in "iufb" or (labels.sum(axis=1) == 1).all():
+            remedy = Remedy("For one-hot rows pass y.argmax(1)", typed="For one-hot rows store the column of the 1")
+        raise label_error(f"must be one per sample, got the shape {labels.shape}", remedy=remedy)
     if n_samples is not None and len(labels) != n_samples:
-        raise label_error("must be one per sample", came=f"there are {n_samples} samples but {len(labels)} labels")
+        raise label_error(f"must be one per sample; there are {n_samples} samples but {len(labels)} labels")
 
 
-def _many_labels(labels: NDArray[Any]) -> str | Remedy:
-    """Return what to do about labels of two dimensions."""
-    if labels.ndim == 2 and labels.dtype.kind in "iufb" and (labels.sum(axis=1) != 1).any():
-        return MULTI_LABEL
-    return Remedy("For one-hot rows pass y.argmax(1)", typed="For one-hot rows store the column of the 1")
-
-
-def label_error(rule: str, *, came: str = "", remedy: str | Remedy = "", aside: str = "") -> InputError:
+def label_error(rule: str, *, remedy: str | Remedy = "") -> InputError:
     """Return an error about labels."""
-    return InputError(rule, argument="labels", subject="Labels", came=came, remedy=remedy, aside=aside)
+    return InputError(f"Labels {rule}", argument="labels", remedy=remedy)
+
+
+def _name_classes(when: str) -> Remedy:
+    order = "in the columns' order"
+    return Remedy(f"{when} pass classes=[...] {order}", typed=f"{when} give --classes A,B,C {order}")
 
 
 def _of_another_kind(labels: NDArray[Any], n_classes: int) -> InputError:
-    words, aside = f"dtype {labels.dtype}", ""
+    words = f"dtype {labels.dtype}"
     remedy: str | Remedy = _name_classes("For other labels")
     if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == np.rint(labels)).all():
         words = f"numbers such as {float(labels[0]) if len(labels) else 1.0} ({words})"
@@ -314,27 +298,15 @@ def _of_another_kind(labels: NDArray[Any], n_classes: int) -> InputError:
         words = f"{missing.sum()} missing ones, first in row {int(missing.argmax())}"
         remedy = "Leave out the samples without a label"
     elif labels.dtype.kind == "f":
-        remedy, aside = "A classifier's labels are classes", ASIDES["continuous"]
+        remedy = "A classifier's labels are classes"
+        remedy = Remedy(f"{remedy}. {ASIDES['continuous']}", typed=remedy)
     elif labels.dtype.kind in "UOST":
         words = f"words ({words})"
         names = sorted({str(label) for label in labels.tolist()})
         if len(names) == n_classes <= _MOST_NAMES:
             first = "If the columns are in alphabetical order,"
             remedy = Remedy(f"{first} pass classes={names}", typed=f"{first} give --classes {','.join(names)}")
-    rule = f"must be integers 0..{n_classes - 1} (column indices)"
-    return label_error(rule, came=f"got {words}", remedy=remedy, aside=aside)
-
-
-def _name_classes(when: str) -> Remedy:
-    order = "in the columns' order"
-    return Remedy(f"{when} pass classes=[...] {order}", typed=f"{when} give --classes A,B,C {order}")
-
-
-def _remedy_for_range(labels: NDArray[Any], n_classes: int) -> Remedy:
-    if labels.min() == 1 and labels.max() == n_classes:
-        why = f"They go from 1 to {n_classes}, and columns are counted from 0:"
-        return Remedy(f"{why} pass y - 1", typed=f"{why} subtract 1 from each")
-    return _name_classes("If the labels are names that happen to be numbers,")
+    return label_error(f"must be integers 0..{n_classes - 1} (column indices), got {words}", remedy=remedy)
 
 
 def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDArray[Any]:
@@ -343,12 +315,10 @@ def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDAr
     if names.dtype.kind in "OT" and all(isinstance(name, str) for name in names.ravel().tolist()):
         names = names.astype(np.str_)  # words from pandas and the like, in the form that files can hold
     if names.dtype.kind not in "USiufb":
-        raise InputError(
-            "must be words or numbers, one for each column", argument="classes", came=f"got dtype {names.dtype}"
-        )
+        raise InputError(f"must be words or numbers, one for each column, got dtype {names.dtype}", argument="classes")
     if names.ndim != 1 or len(names) != n_classes:
-        came = f"{len(names)} names" if names.ndim == 1 else f"the shape {names.shape}"
-        raise InputError(f"must name each of the {n_classes} columns once", argument="classes", came=f"got {came}")
+        size = f"{len(names)} names" if names.ndim == 1 else f"the shape {names.shape}"
+        raise InputError(f"must name each of the {n_classes} columns once, got {size}", argument="classes")
     if len(set(names.tolist())) != n_classes:
         raise InputError("must not name a class twice", argument="classes")
     return names
@@ -357,7 +327,7 @@ def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDAr
 def _look_up(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
     index = {name: column for column, name in enumerate(names.tolist())}
     if labels.dtype.kind == "O" and any(isinstance(label, list | dict | set | np.ndarray) for label in labels):
-        raise label_error("must be one word or number per sample", came="got a list or the like")
+        raise label_error("must be one word or number per sample, got a list or the like")
     try:
         return np.array([index[label] for label in labels.tolist()], dtype=np.intp)
     except KeyError as missing:
@@ -369,16 +339,13 @@ def _look_up(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
         ) from None
 
 
-def check_confidences(confidences: ArrayLike, n_samples: int) -> NDArray[np.float64]:
+def check_confidences(confidences: ArrayLike, n_samples: int, *, remedy: str = "") -> NDArray[np.float64]:
     """Return one number in [0, 1] for each sample."""
-    array = np.asarray(confidences, dtype=np.float64)
-    if array.shape != (n_samples,):
-        raise InputError(
-            f"must hold one number for each of {n_samples} samples", argument="confidences", came=f"got {array.shape}"
-        )
-    if n_samples and not (array.min() >= 0.0 and array.max() <= 1.0):  # NaN, too
-        row = int(np.argmax(~((array >= 0.0) & (array <= 1.0))))
-        raise InputError("must lie in [0, 1]", argument="confidences", came=f"row {row} is {array[row]:.6g}")
+    array = _check_column(confidences, n_samples, "confidences")
+    inside = (array >= 0.0) & (array <= 1.0)  # false for NaN
+    if not inside.all():
+        row = int(np.argmin(inside))
+        raise InputError(f"must lie in [0, 1]; row {row} is {array[row]:.6g}", argument="confidences", remedy=remedy)
     return array
 
 
@@ -403,36 +370,25 @@ def check_graded(
             argument="classes" if confidences is None else "confidences",
             remedy="Pass the probabilities of all classes, shape (n_samples, n_classes), or leave it out",
         )
-    if _is_masked(confidence) or _is_masked(correct):
-        raise InputError("Confidences are a masked array; drop the masked answers, and pass plain arrays.")
-    try:
-        array = np.asarray(confidence, dtype=np.float64)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"cannot be read as numbers: {error}", subject="Confidences") from None
+    array = _as_array(confidence, "confidences", np.float64)
     if not len(array):
         raise InputError("has no rows; at least one answer is needed", argument="confidence")
-    if not (array.min() >= 0.0 and array.max() <= 1.0):  # also refuses NaN
-        row = int(np.argmax(~((array >= 0.0) & (array <= 1.0))))
-        raise InputError(
-            "must lie in [0, 1]: a 1-D first argument is the confidence of each answer",
-            subject="Confidences",
-            came=f"row {row} is {array[row]:.6g}",
-            remedy="For log-odds s pass 1 / (1 + numpy.exp(-s)); for percentages divide by 100",
-        )
-    right = np.asarray(correct)
+    check_confidences(
+        array,
+        len(array),
+        remedy="A 1-D first argument is the confidence of each answer. For log-odds s pass 1 / (1 + numpy.exp(-s)); "
+        "for percentages divide by 100",
+    )
+    right = _as_array(correct, "labels")
     if right.ndim == 2 and right.shape[1] == 1:
         right = right[:, 0]
     check_one_each(right, len(array))
     is_binary = right.dtype.kind == "b" or (right.dtype.kind in "iuf" and bool(np.isin(right, (0, 1)).all()))
     if not is_binary:
+        row = int(np.argmax(~np.isin(right, (0, 1)))) if right.dtype.kind in "iuf" else 0
         raise label_error(
-            "must say which answers are right (booleans, or 0 and 1), since the first argument is 1-D",
-            came=f"got values such as {right[0]!r}" if right.dtype.kind not in "iuf" else f"got {_odd_one(right)}",
+            "must say which answers are right (booleans, or 0 and 1), since the first argument is 1-D, "
+            f"got {right[row]} in row {row}",
             remedy="For class labels pass the probabilities of all classes, shape (n_samples, n_classes)",
         )
     return array, right.astype(np.bool_)
-
-
-def _odd_one(right: NDArray[Any]) -> str:
-    row = int(np.argmax(~np.isin(right, (0, 1))))
-    return f"{right[row]} in row {row}"

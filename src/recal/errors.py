@@ -1,19 +1,20 @@
-"""The error tree. An error is data: which argument, what rule, what came instead, what to do next.
+"""All errors and warnings. An error keeps the argument, the rule that it broke and the remedy.
 
-    raise InputError("must be a whole number from 1 on", argument="batch_size", came=f"got {batch_size!r}")
+    raise InputError(f"must be a whole number from 1 on, got {batch_size!r}", argument="batch_size")
 
-`str(error)` puts it in the words of Python: "`batch_size` must be a whole number from 1 on, got 0." The command line
-renders the same data with the options that were typed (`RecalError.sentence`). An error that reads the same in both
-is one plain text: `InputError("The pool is empty.")`.
+`str(error)` names the argument as in Python: "`batch_size` must be a whole number from 1 on, got 0." The command line
+names the option that was typed (`RecalError.sentence`). An error that reads the same in both is one plain text:
+`InputError("The pool is empty.")`.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Self
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -30,40 +31,52 @@ class Remedy:
     python: str
     typed: str
 
+    @classmethod
+    def naming(cls, text: str, **options: Any) -> Remedy:
+        """Return a remedy that names options, each in the spelling of Python and of a terminal.
+
+        The value `int` stands for any number.
+
+        Examples
+        --------
+        >>> Remedy.naming("Leave them out with {on_error}", on_error="skip")
+        Remedy(python="Leave them out with on_error='skip'", typed='Leave them out with --on-error skip')
+        """
+        python = typed = text
+        for name, value in options.items():
+            word = "N" if value is int else shlex.quote(value if isinstance(value, str) else ",".join(map(str, value)))
+            python = python.replace(f"{{{name}}}", f"{name}={'N' if value is int else repr(value)}")
+            typed = typed.replace(f"{{{name}}}", f"--{name.replace('_', '-')} {word}")
+        return cls(python, typed)
+
 
 def _code(names: tuple[str, ...]) -> str:
     return " and ".join(f"`{name}`" for name in names)
 
 
 class RecalError(Exception):
-    """Whatever recal refuses to do.
+    """The base of all errors that recal raises.
 
     Parameters
     ----------
     rule : str
-        What must hold; the whole sentence where nothing else is given. With an argument it continues the sentence that
-        the argument begins.
+        What must hold, and what was given instead. With an argument, a rule that begins with a small letter continues
+        the sentence that the argument's name begins.
     argument : str or tuple of str, optional
         The argument, or arguments, that broke the rule, by their names in Python.
-    subject : str, optional
-        How the sentence begins in place of the argument's name, such as "Labels".
-    came : str, optional
-        What came instead, a clause: "got 0", "row 7, column 0 is nan".
     remedy : str or Remedy, optional
         What to do next.
-    aside : str, optional
-        Words that only tools look for, such as scikit-learn's checks; the command line leaves them out.
     where : str, optional
-        The file, or the like, that it is about.
+        The file, folder or URL that the error is about.
 
     Examples
     --------
     >>> from recal.errors import InputError
-    >>> error = InputError("must be a whole number from 1 on", argument="batch_size", came="got 0")
+    >>> error = InputError("must be a whole number from 1 on, got 0", argument="batch_size")
     >>> str(error)
     '`batch_size` must be a whole number from 1 on, got 0.'
-    >>> error.argument, error.came
-    ('batch_size', 'got 0')
+    >>> error.argument
+    'batch_size'
     """
 
     def __init__(
@@ -71,39 +84,27 @@ class RecalError(Exception):
         rule: str = "",
         *,
         argument: str | tuple[str, ...] | None = None,
-        subject: str = "",
-        came: str = "",
         remedy: str | Remedy = "",
-        aside: str = "",
         where: str = "",
     ) -> None:
-        self.rule, self.argument, self.subject, self.came = rule, argument, subject, came
-        self.remedy, self.aside, self.where = remedy, aside, where
+        self.rule, self.argument, self.remedy, self.where = rule, argument, remedy, where
         super().__init__(self.sentence())
 
     def sentence(self, spell: Callable[[tuple[str, ...]], str] = _code, *, typed: bool = False) -> str:
         """Return the error as text; `spell` writes the arguments, and `typed` chooses a terminal's words."""
         names = (self.argument,) if isinstance(self.argument, str) else self.argument or ()
-        subject = self.subject or (spell(names) if names else "")
         remedy = self.remedy if isinstance(self.remedy, str) else self.remedy.typed if typed else self.remedy.python
-        text = f"{subject} {self.rule}" if subject else self.rule
-        if self.came:
-            text = f"{text.rstrip('.')}{', ' if self.came.startswith('got ') else '; '}{self.came}"
-        more = [remedy] if typed else [remedy, self.aside]
-        if subject or self.came or any(more):
-            text = " ".join(_stopped(part) for part in (text, *more) if part)
+        text = f"{spell(names)} {self.rule}" if names and not self.rule[:1].isupper() else self.rule
+        if names or remedy:
+            text = " ".join(part if part.endswith((".", "?")) else f"{part}." for part in (text, remedy) if part)
         return f"{self.where}: {text}" if self.where else text
 
     def at(self, where: object) -> Self:
-        """Return the same error, said about a file or the like; an error that has a place keeps its own."""
+        """Return the same error with the name of a file in front, unless it names one already."""
         if not self.where:
             self.where = str(where)
             self.args = (self.sentence(),)
         return self
-
-
-def _stopped(sentence: str) -> str:
-    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
 
 
 class InputError(RecalError, ValueError):
@@ -111,7 +112,7 @@ class InputError(RecalError, ValueError):
 
 
 class NotFittedError(RecalError, ValueError, AttributeError):
-    """A calibrator was asked before it was fitted. Where scikit-learn is loaded it is also an instance of its own."""
+    """A calibrator was used before it was fitted. If scikit-learn is loaded, this is also its NotFittedError."""
 
     def __new__(cls, *arguments: object, **parts: object) -> NotFittedError:
         theirs = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", None)
@@ -120,7 +121,7 @@ class NotFittedError(RecalError, ValueError, AttributeError):
         return super().__new__(_joined_with(theirs), *arguments)
 
     def __reduce__(self) -> tuple[type[NotFittedError], tuple[object, ...]]:
-        return NotFittedError, self.args  # a process that reads it may not have scikit-learn loaded
+        return NotFittedError, self.args  # the process that unpickles it may not have loaded scikit-learn
 
 
 @cache
@@ -129,7 +130,7 @@ def _joined_with(theirs: type[Exception]) -> type[NotFittedError]:
 
 
 class FileError(RecalError):
-    """A file cannot be read or written as what it should be."""
+    """A file cannot be read or written."""
 
 
 class MissingExtraError(RecalError, ImportError):
@@ -141,9 +142,12 @@ class MissingExtraError(RecalError, ImportError):
             f"Install it with: {install_command(extra)}"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RecalError, self.args, vars(self)  # its message is not the argument of its constructor
+
 
 def install_command(extra: str) -> str:
-    """Return what to type to install an extra: from the clone if recal was installed from one."""
+    """Return the command that installs an extra: from the clone if recal was installed from one."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -159,7 +163,7 @@ def install_command(extra: str) -> str:
 
 
 def blame(error: Exception, whose: str, where: str) -> None:
-    """Note on an exception that it came from code that recal only called, such as the user's model."""
+    """Note on an exception that it was raised by code that recal calls, such as the user's model."""
     error.add_note(f"{whose} failed {where}.")
     error.__dict__["blamed"] = whose
 
@@ -169,15 +173,15 @@ class ConvergenceWarning(UserWarning):
 
 
 class FewSamplesWarning(UserWarning):
-    """There are too few samples for what a method has to learn."""
+    """There are too few samples for the parameters of a method."""
 
 
 class SameRowsWarning(UserWarning):
-    """Something is made or measured on the rows that the calibration was fitted on."""
+    """A rule or a metric is computed on the rows that the calibration was fitted on."""
 
 
 class DoubtfulLabelsWarning(UserWarning):
-    """Labels do not look like those of the rows that they are given with."""
+    """Labels do not seem to belong to the rows."""
 
 
 class DependentRowsWarning(UserWarning):

@@ -1,4 +1,4 @@
-"""The progress of long work, reported to a watcher if there is one.
+"""Progress of long loops, reported to a watcher if there is one.
 
 Loops that may take seconds go through `track`. The command line watches (`cli/printing.py`) and shows one line with the
 time left; a library call shows nothing and pays nothing.
@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 
 @dataclass
 class Stage:
-    """A loop under way: what it does, how many rounds it has, how many are done."""
+    """A running loop: what it does, how many rounds it has, and how many are finished."""
 
     what: str
     total: int
@@ -28,20 +28,20 @@ class Stage:
 
 @dataclass
 class Watcher:
-    """The loops under way, the outermost first."""
+    """The running loops, the outermost first."""
 
     thread: int
     stages: list[Stage] = field(default_factory=list)
 
     def share(self) -> float:
-        """Return how much of the outermost loop is done, the inner ones' parts included."""
+        """Return the finished share of the outermost loop, including the inner loops."""
         share = 0.0
         for stage in reversed(tuple(self.stages)):
             share = min(1.0, (stage.done + share) / max(1, stage.total))
         return share
 
     def seconds_left(self) -> float | None:
-        """Return how long the outermost loop will still take at its pace so far; None where that is not known yet."""
+        """Return how long the outermost loop will still take at its average speed; None before its first round."""
         stages, share = tuple(self.stages), self.share()
         if not stages or share <= 0.0:
             return None
@@ -53,15 +53,15 @@ _watched: Watcher | None = None
 
 @contextmanager
 def watching() -> Iterator[Watcher]:
-    """Note the loops of this thread while the block runs.
+    """Watch the loops of this thread while the block runs.
 
     Examples
     --------
     >>> from recal.progress import track, watching
-    >>> with watching() as seen:
+    >>> with watching() as watcher:
     ...     for number in track(range(4), "counting"):
     ...         if number == 2:
-    ...             print(seen.stages[0].what, seen.share())
+    ...             print(watcher.stages[0].what, watcher.share())
     counting 0.5
     """
     global _watched
@@ -73,19 +73,19 @@ def watching() -> Iterator[Watcher]:
 
 
 def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
-    """Yield `items`; while somebody watches this thread, note what is done and how far it is.
+    """Yield `items`, and report the progress if a watcher watches this thread.
 
-    `total` is for items whose number cannot be asked, or that may end earlier.
+    `total` is the number of items, if they have no length or may end early.
     """
-    seen = _watched
-    if seen is None or seen.thread != threading.get_ident():
+    watcher = _watched
+    if watcher is None or watcher.thread != threading.get_ident():
         yield from items
         return
     stage = Stage(what, total if total is not None else len(items) if isinstance(items, Sized) else 1)
-    seen.stages.append(stage)
+    watcher.stages.append(stage)
     try:
         for item in items:
             yield item
             stage.done += 1
     finally:
-        seen.stages.remove(stage)
+        watcher.stages.remove(stage)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +31,7 @@ class Kind:
 
     rule: str = "any value"
     hint: str = ""
+    metavar: str = "VALUE"  # stands for the value in the command line's help
 
     def read(self, value: Any, sizes: Sizes) -> Any:
         """Return the value in the form used inside, or raise ValueError; `sizes` are filled on the way."""
@@ -36,11 +39,10 @@ class Kind:
 
     def parse(self, text: str) -> Any:
         """Read a value that was typed on a command line, or raise ValueError."""
-        return _number_or_text(text)
-
-    @property
-    def metavar(self) -> str:
-        return "VALUE"
+        for number in (int, float):
+            with suppress(ValueError):
+                return number(text)
+        return text
 
 
 class Number(Kind):
@@ -50,6 +52,7 @@ class Number(Kind):
         self, low: float = -math.inf, high: float = math.inf, *, whole: bool = False, ends: str = "[]", hint: str = ""
     ) -> None:
         self.low, self.high, self.whole, self.ends, self.hint = low, high, whole, ends, hint
+        self.metavar = "INT" if whole else "FLOAT"
         kind = "a whole number" if whole else "a finite number"
         if high < math.inf:
             self.rule = f"{'a whole' if whole else 'a'} number in {ends[0]}{low:g}, {high:g}{ends[1]}"
@@ -64,7 +67,10 @@ class Number(Kind):
         allowed = int | np.integer if self.whole else int | float | np.integer | np.floating
         if isinstance(value, bool) or not isinstance(value, allowed):
             raise ValueError
-        number = int(value) if self.whole else _as_float(value)
+        try:
+            number = int(value) if self.whole else float(value)
+        except OverflowError:  # an integer beyond all floats
+            raise ValueError from None
         above = self.low < number if self.ends[0] == "(" else self.low <= number
         below = number < self.high if self.ends[1] == ")" else number <= self.high
         if not (above and below and (self.whole or math.isfinite(number))):
@@ -73,10 +79,6 @@ class Number(Kind):
 
     def parse(self, text: str) -> Any:
         return int(text) if self.whole else float(text)
-
-    @property
-    def metavar(self) -> str:
-        return "INT" if self.whole else "FLOAT"
 
 
 class Flag(Kind):
@@ -101,6 +103,7 @@ class Choice(Kind):
 
     def __init__(self, *options: Any) -> None:
         self.options = options
+        self.metavar = "|".join("none" if option is None else str(option) for option in options)
         self.rule = f"one of {', '.join(map(repr, options))}" if len(options) > 1 else repr(options[0])
 
     def read(self, value: Any, sizes: Sizes) -> Any:
@@ -110,13 +113,9 @@ class Choice(Kind):
 
     def parse(self, text: str) -> Any:
         for option in self.options:
-            if text == _typed(option) or (option is None and text.lower() == "none"):
+            if text == str(option) or (option is None and text.lower() == "none"):
                 return option
         raise ValueError
-
-    @property
-    def metavar(self) -> str:
-        return "|".join(map(_typed, self.options))
 
 
 class Text(Kind):
@@ -147,7 +146,7 @@ class ListOf(Kind):
         return value if self.keep is None else self.keep(items)
 
     def parse(self, text: str) -> list[Any]:
-        return [_number_or_text(part.strip()) for part in text.split(",")]
+        return [Kind().parse(part.strip()) for part in text.split(",")]
 
 
 class Seed(Kind):
@@ -195,27 +194,20 @@ class Either(Kind):
         *others, last = [kind.rule for kind in kinds]
         self.rule = f"{', '.join(others)} or {last}" if others else last
         self.hint = next((kind.hint for kind in kinds if kind.hint), "")
+        self.metavar = "|".join(dict.fromkeys(kind.metavar for kind in kinds))
 
     def read(self, value: Any, sizes: Sizes) -> Any:
         for kind in self.kinds:
-            try:
+            with suppress(ValueError):
                 return kind.read(value, sizes)
-            except ValueError:
-                continue
         raise ValueError
 
     def parse(self, text: str) -> Any:
         # Try choices first: another kind might read one of their words as text.
         for kind in sorted(self.kinds, key=lambda kind: not isinstance(kind, Choice)):
-            try:
+            with suppress(ValueError):
                 return kind.parse(text)
-            except ValueError:
-                continue
         raise ValueError
-
-    @property
-    def metavar(self) -> str:
-        return "|".join(dict.fromkeys(kind.metavar for kind in self.kinds))
 
 
 class Floats(Kind):
@@ -246,7 +238,13 @@ class Floats(Kind):
         if array.dtype.kind not in self.codes or array.ndim != len(self.shape):
             raise ValueError
         for size, declared in zip(array.shape, self.shape):
-            _check_size(size, declared, sizes)
+            if isinstance(declared, str):  # a name, or one that is some more or less, such as "B-1"
+                name, sign, more = declared.partition("-" if "-" in declared else "+")
+                full = size - int(sign + more or 0)
+                if full < 1 or sizes.setdefault(name, full) != full:
+                    raise ValueError
+            elif size < 1 if declared is None else size != declared:
+                raise ValueError
         if array.size and not self.low <= array.min() <= array.max() <= self.high:  # false for NaN, too
             raise ValueError
         if self.rising and (array[..., 1:] < array[..., :-1]).any():
@@ -261,28 +259,68 @@ class Integers(Floats):
     codes = "iu"
 
 
-def _check_size(size: int, declared: int | str | None, sizes: Sizes) -> None:
-    if declared is None:
-        if size < 1:
-            raise ValueError
-    elif isinstance(declared, int):
-        if size != declared:
-            raise ValueError
-    else:
-        name, _, less = declared.partition("-")
-        more, _, _ = less.partition("+")
-        name, _, plus = name.partition("+")
-        full = size + int(more or 0) - int(plus or 0)
-        if full < 1 or sizes.setdefault(name, full) != full:
-            raise ValueError
+@dataclass_transform(frozen_default=True, eq_default=False)
+class Record:
+    """A frozen dataclass whose fields are checked against their annotations when it is built."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        dataclass(frozen=True, eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        sizes: Sizes = {}
+        family: Any = type(self)
+        kinds = field_kinds(family)
+        for name in field_names(family):
+            object.__setattr__(self, name, check(getattr(self, name), kinds[name], name, sizes))
+        object.__setattr__(self, "_sizes", sizes)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse fields that do not belong together; most records need no more than their declarations."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(_equal(getattr(self, name), getattr(other, name)) for name in field_names(type(self)))
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(_key(getattr(self, name)) for name in field_names(type(self)))))
+
+    def __repr__(self) -> str:
+        parts = (f"{name}={_short(getattr(self, name))}" for name in field_names(type(self)))
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def field_names(family: type[Record]) -> list[str]:
+    """Return the names of a record's fields, in their order."""
+    return [field.name for field in fields(family)]  # type: ignore[arg-type]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return bool(np.array_equal(one, other))
+    return bool(one == other)
+
+
+def _key(value: Any) -> Any:
+    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+
+
+def _short(value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return f"{value:.6g}" if isinstance(value, float) else repr(value)
+    return f"<{' x '.join(map(str, value.shape))}>" if value.size > 4 else np.array2string(value, precision=4)
 
 
 def check(value: Any, kind: Kind, name: str, sizes: Sizes | None = None) -> Any:
     """Return the value as the kind reads it; otherwise raise an InputError that names it."""
     try:
         return kind.read(value, {} if sizes is None else sizes)
+    except InputError:  # a kind may say more than its rule
+        raise
     except ValueError:
-        raise InputError(f"must be {kind.rule}", argument=name, came=f"got {_shown(value)}", remedy=kind.hint) from None
+        raise InputError(f"must be {kind.rule}, got {_shown(value)}", argument=name, remedy=kind.hint) from None
 
 
 @lru_cache(maxsize=256)
@@ -332,29 +370,8 @@ _PLAIN: dict[Any, Kind] = {bool: Flag(), int: Number(whole=True), float: Number(
 Count = Annotated[int, Number(1, whole=True)]
 Size = Annotated[int, Number(0, whole=True)]
 NotNegative = Annotated[float, Number(0.0)]
-Positive = Annotated[float, Number(0.0, ends="()")]
 Strength = Annotated[float, Number(0.0, ends="()", hint="Use a tiny number in place of 0")]
 RandomState = Annotated[int | np.random.Generator | None, Seed()]
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an integer beyond all floats
-        raise ValueError from None
-
-
-def _typed(option: Any) -> str:
-    return "none" if option is None else str(option)
-
-
-def _number_or_text(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _shown(value: Any) -> str:

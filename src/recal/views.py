@@ -1,4 +1,4 @@
-"""Views: logits of a set of inputs, as they are and through each transformation. Start reading here."""
+"""Views: logits of a set of inputs and of their transformed copies. Start reading here."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from recal.errors import InputError
 from recal.transforms import Transform, as_transform
 from recal.transforms.preprocessing import Outputs, Preprocessing, check_outputs, least_probability
 
-# Which rows of the stored arrays are meant: a range costs nothing, and numpy reads it without a copy.
+# The selected rows of the stored arrays. A range takes no memory, and numpy slices by it without a copy.
 Rows = range | NDArray[np.intp]
 Names = NDArray[np.str_]
 
 
 class Views:
-    """Logits of the originals and of every transformed copy, with the labels if they are known.
+    """Logits of the original inputs and of every transformed copy, with labels if there are any.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Views:
     classes : sequence of length n_classes, optional
         The columns' names, when labels are not column indices.
     preprocessing : Preprocessing, optional
-        How inputs reached the model; `collect` tells it, files keep it, and a fit hands it on.
+        How inputs were prepared for the model. `collect` sets it, files store it, and a fit keeps it.
     clusters : array-like of shape (n_samples,), optional
         Rows that belong together, such as frames of one video. `fit`, `compare` and the command line never split them.
     groups : array-like of shape (n_samples,), optional
@@ -68,7 +68,7 @@ class Views:
         self._logits: Any = check_logits(logits)
         n_samples, n_classes = self._logits.shape
         self._transformed: dict[Transform, Any] = {}
-        if not isinstance(transformed, Mapping | None):
+        if transformed is not None and not isinstance(transformed, Mapping):
             raise InputError(
                 "`transformed` must map each transformation to its logits, as in {'zoom:0.5': array}, "
                 f"got a {type(transformed).__name__}."
@@ -86,13 +86,11 @@ class Views:
             self._transformed[transform] = array
         self.classes = None if classes is None else check_classes(classes, n_classes)
         self._labels = None if labels is None else check_labels(labels, n_samples, n_classes, self.classes)
-        if not isinstance(preprocessing, Preprocessing | None):
-            raise InputError(
-                "must be a Preprocessing", argument="preprocessing", came=f"got a {type(preprocessing).__name__}"
-            )
+        if preprocessing is not None and not isinstance(preprocessing, Preprocessing):
+            raise InputError(f"must be a Preprocessing, got a {type(preprocessing).__name__}", argument="preprocessing")
         self.preprocessing = preprocessing
-        self._clusters = row_names(clusters, n_samples, "clusters")
-        self._groups = row_names(groups, n_samples, "groups")
+        self._clusters = None if clusters is None else row_names(clusters, n_samples, "clusters")
+        self._groups = None if groups is None else row_names(groups, n_samples, "groups")
         self._rows: Rows = range(n_samples)
         self._checked: set[Transform | None] = {None, *self._transformed}
 
@@ -144,9 +142,9 @@ class Views:
         clusters: Names | None = None,
         groups: Names | None = None,
     ) -> Views:
-        """Wrap arrays that may live on disk; each is read, and checked, when it is asked for.
+        """Wrap arrays that may be on disk; each is read and checked when it is first used.
 
-        One that is no numpy array has a `shape` and gives rows when indexed by a slice or by an array of indices.
+        An array on disk has a `shape` and returns rows when it is indexed by a slice or an array of indices.
         """
         views = cls.__new__(cls)
         views._logits, views._transformed, views._labels, views.classes = logits, transformed, labels, classes
@@ -154,14 +152,8 @@ class Views:
         views._clusters, views._groups = clusters, groups
         return views
 
-    def relabelled(self, labels: Labels | None, classes: NDArray[Any] | None) -> Views:
-        """Return the same logits with other labels and other names of the columns, both checked already."""
-        views = copy.copy(self)
-        views._labels, views.classes = labels, classes
-        return views
-
     def assign(self, *, clusters: ArrayLike | None = None, groups: ArrayLike | None = None) -> Views:
-        """Return the same views with these clusters or groups, (n_samples,); None keeps those that they have.
+        """Return the same views with these clusters or groups, (n_samples,); None keeps the current ones.
 
         Examples
         --------
@@ -184,21 +176,21 @@ class Views:
         return self._read(None)
 
     def transformed(self, transform: Transform | str) -> Floats:
-        """Return the logits of the inputs seen through `transform`, (n_samples, n_classes)."""
+        """Return the logits of the transformed inputs, (n_samples, n_classes)."""
         key = as_transform(transform)
         if key not in self._transformed:
-            known = ", ".join(str(t) for t in self.transforms) or "none"
-            raise InputError(f"These views hold no {str(key)!r}; they hold: {known}.")
+            specs = ", ".join(str(t) for t in self.transforms) or "none"
+            raise InputError(f"These views hold no {str(key)!r}; they hold: {specs}.")
         return self._read(key)
 
     def holds(self, transform: Transform | str) -> bool:
-        """Whether the logits of the inputs seen through `transform` are held."""
+        """Whether the views have logits of this transformation."""
         return as_transform(transform) in self._transformed
 
     def rows_of(self, transform: Transform, rows: NDArray[np.intp]) -> tuple[Floats, NDArray[np.intp]]:
-        """Return an array that holds these rows of a view, perhaps among others, and where in it they stand.
+        """Return an array that contains these rows of a view, and their places in it.
 
-        What is in memory is not copied; of what is on disk, no other rows are read.
+        An array in memory is not copied. From disk, no other rows are read.
         """
         if not self.in_memory:
             return self[rows].transformed(transform), np.arange(len(rows))
@@ -208,12 +200,12 @@ class Views:
 
     @property
     def in_memory(self) -> bool:
-        """Whether logits are at hand, or read from a file whenever they are asked for."""
+        """Whether logits are in memory; otherwise they are read from a file whenever they are used."""
         return isinstance(self._logits, np.ndarray)
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
-        """The transformations whose logits are held."""
+        """The transformations whose logits these views have."""
         return tuple(self._transformed)
 
     @property
@@ -245,7 +237,7 @@ class Views:
     def __getitem__(self, rows: Any) -> Views:
         """Select rows by number, slice, mask or indices, as numpy does.
 
-        Nothing is read or copied until logits are asked for; a slice of arrays in memory is never copied.
+        Nothing is read or copied until logits are used; a slice of arrays in memory is never copied.
         """
         picked = copy.copy(self)
         picked._rows = self._select(rows)
@@ -301,14 +293,14 @@ class Views:
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write to one ``.npz`` file, or to a zarr folder (or URL) where the name ends in ``.zarr``."""
-        from recal.files.urls import as_path  # files know views, not the other way round
+        from recal.files.paths import as_path  # files know views, not the other way round
         from recal.files.views import write_views
 
         return write_views(self, as_path(path))
 
 
 def _index(rows: Rows) -> slice | NDArray[np.intp]:
-    """Return what numpy is to be indexed with."""
+    """Return rows as an index for numpy."""
     if not isinstance(rows, range):
         return rows
     # Going down to row 0 ends at -1, which a slice would read as the last row.

@@ -11,26 +11,26 @@ from benchmarks.arena import calarena, summary
 from benchmarks.arena.summary import PANEL, Problem
 
 
-def problem(name, **nll):
+def losses_of(name, **nll):
     return Problem(name, 2, 100, 30, {**dict.fromkeys(PANEL, 1.0), **nll})
 
 
 def test_a_tie_counts_half_and_the_method_itself_is_no_rival():
-    one = problem("a/x", ts=0.5, sms=2.0)
+    one = losses_of("a/x", ts=0.5, sms=2.0)
     assert summary.win_share(one, "ts") == 1.0
     assert summary.win_share(one, "sms") == 0.0
     assert summary.win_share(one, "ets") == pytest.approx((1 + 0.5 * (len(PANEL) - 3)) / (len(PANEL) - 1))
 
 
 def test_intervals_draw_data_sets_and_not_problems():
-    problems = [problem(f"{data}/{model}") for data in "abc" for model in "xy"]
+    problems = [losses_of(f"{data}/{model}") for data in "abc" for model in "xy"]
     assert summary.interval(problems, np.array([0.0, 2.0] * 3)) == (1.0, 1.0), "every data set has the same mean"
     low, high = summary.interval(problems, np.repeat([0.0, 1.0, 2.0], 2))
     assert low < 1 < high
 
 
 def test_changes_are_in_per_cent_of_the_reference():
-    line = summary.summarise([problem("a/x", sms=0.9), problem("b/x", sms=1.2)], "sms")
+    line = summary.summarise([losses_of("a/x", sms=0.9), losses_of("b/x", sms=1.2)], "sms")
     assert (line.mean, line.median, line.worst, line.worse) == (*(pytest.approx(v) for v in (5, 5, 20)), 1)
 
 

@@ -5,14 +5,18 @@ import importlib.util
 import json
 import os
 import re
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from recal import Views, compare
+from recal import compare
 from recal.reporting import report as write_report
+from tests.problems import views
+
+problem = partial(views, n_classes=6, scale=5, keep=0.7, blur=1.5)
 
 spec = importlib.util.spec_from_file_location("chromium", Path(__file__).with_name("chromium.py"))
 chromium = importlib.util.module_from_spec(spec)
@@ -24,17 +28,9 @@ pytestmark = [
 ]
 
 
-def make_views(n, seed=0, k=6):
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, k, n)
-    logits = 5 * (np.eye(k)[y] + rng.normal(0, 0.6, (n, k)))
-    copies = {f"zoom:{s}": 0.7 * logits + rng.normal(0, 1.5, (n, k)) for s in (0.3, 0.5, 0.7)}
-    return Views(logits, copies, y)
-
-
 @pytest.fixture(scope="module")
 def comparison():
-    return compare(["ts", "vs", "recal"], make_views(1500), make_views(1300, seed=1), bootstrap=100)
+    return compare(["ts", "vs", "recal"], problem(1500), problem(1300, seed=1), bootstrap=100)
 
 
 @pytest.fixture(scope="module")

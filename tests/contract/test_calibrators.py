@@ -14,9 +14,10 @@ from sklearn.base import clone
 import recal
 from recal.calibrators import CALIBRATORS, short_names
 from recal.calibrators.base import Calibrator
-from recal.calibrators.solvers.folds import stratified_folds
+from recal.engine.clusters import stratified_folds
 from recal.errors import InputError, NotFittedError
 from recal.views import Views
+from tests.problems import nll
 
 # Averaging over views learns nothing, and strong views make it worse than no calibration.
 LEARNS_NOTHING = {"tta"}
@@ -67,10 +68,6 @@ def problem(n: int = 90, k: int = 4, seed: int = 0) -> Views:
 @cache
 def fitted(method: type[Calibrator], k: int = 4) -> Calibrator:
     return make(method).fit(problem(k=k))
-
-
-def nll(probs: np.ndarray, labels: np.ndarray) -> float:
-    return float(-np.log(probs[np.arange(len(labels)), labels]).mean())
 
 
 def assert_probabilities(probs: np.ndarray, shape: tuple[int, int]) -> None:

@@ -16,8 +16,9 @@ from recal import AutoCalibration, Plan, TemperatureScaling, Views
 from recal.calibrators import CALIBRATORS, Calibrator, OrderPreserving, VectorScaling
 from recal.errors import InputError, NotFittedError
 from recal.export.calibration import calibration_of
+from recal.export.calibration_file import calibration_model
 from recal.export.torch_module import CalibrationLayer
-from recal.export.traced_calibration import calibration_model
+from tests.problems import extreme_views
 
 _SEARCH = {"penalty": (1.0, 10.0), "intercept_penalty": 1.0, "random_state": 0}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -34,26 +35,14 @@ HALVED = {"SplineCalibration": 1e-6}
 
 
 @cache
-def problem(n_classes: int, n: int = 500) -> Views:
-    """Labelled views: over-confident logits, some saturated, some tied, and two views of each."""
-    rng = np.random.default_rng(n_classes)
-    calibrated = rng.normal(size=(n, n_classes)) * 1.5
-    labels = (calibrated + rng.gumbel(size=calibrated.shape)).argmax(1)
-    logits = (calibrated * rng.choice([1, 3, 12], (n, 1))).astype(np.float32)
-    logits[-20:] = np.round(logits[-20:])
-    logits[-1] = logits[-2] = 0.0
-    logits[-3] *= 1e4
-    noise = rng.normal(size=(2, *logits.shape)).astype(np.float32)
-    return Views(logits, dict(zip(("flip", "zoom:0.5"), logits + noise)), labels)
-
-
-@cache
 def fitted(method: type[Calibrator], n_classes: int, answers: str | None) -> Calibrator:
     known = method().get_params()
     options = SETTINGS.get(method.__name__, {}) | {name: value for name, value in QUICK.items() if name in known}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return method(**options, **({} if answers is None else {"answers": answers})).fit(problem(n_classes)[:400])
+        return method(**options, **({} if answers is None else {"answers": answers})).fit(
+            extreme_views(n_classes)[:400]
+        )
 
 
 def session_of(source: Any, n_classes: int) -> onnxruntime.InferenceSession:
@@ -77,7 +66,7 @@ CASES = [
 @pytest.mark.parametrize("n_classes", [2, 10])
 @pytest.mark.parametrize(("method", "answers"), CASES)
 def test_every_runtime_gives_the_same(method: type[Calibrator], answers: str | None, n_classes: int) -> None:
-    calibrator, views = fitted(method, n_classes, answers), problem(n_classes)
+    calibrator, views = fitted(method, n_classes, answers), extreme_views(n_classes)
     probs, confidence = calibrator.predict_both(views)
     logits = np.array(views.logits)
     transformed = np.array([views.transformed(t) for t in calibrator.needed_transforms()]).reshape(-1, *logits.shape)
@@ -128,7 +117,7 @@ def test_steps_and_lines_do_not_depend_on_the_last_bit(method: type[Calibrator],
 
 
 def test_the_other_forms_of_order_preserving_functions_too() -> None:
-    views = problem(10)
+    views = extreme_views(10)
     for options in ({"variant": "diagonal"}, {"n_ranks": 3, "max_iter": 20}):
         calibrator = OrderPreserving(random_state=0, **options).fit(views[:400])
         logits = np.array(views.logits)
@@ -137,7 +126,7 @@ def test_the_other_forms_of_order_preserving_functions_too() -> None:
 
 
 def test_the_map_of_what_was_chosen_is_exported() -> None:
-    views = problem(3)
+    views = extreme_views(3)
     auto = AutoCalibration(random_state=0).fit(views[:400])
     assert calibration_of(auto).map == auto.calibrator_.map_
     assert calibration_of(auto).kept
@@ -154,7 +143,7 @@ def test_a_method_of_ones_own_is_exported_if_it_has_a_map() -> None:
 
         def _fit(self, views: Views, labels: Any) -> None: ...
 
-    views = problem(3)
+    views = extreme_views(3)
     logits, mine = np.array(views.logits), Mine().fit(views[:400])
     written = by_onnx(session_of(mine, 3), logits, np.zeros((0, *logits.shape)))[0]
     np.testing.assert_allclose(written, mine.predict_proba(views), rtol=0, atol=1e-6)
@@ -164,9 +153,9 @@ def test_a_method_of_ones_own_is_exported_if_it_has_a_map() -> None:
 
 def test_another_number_of_classes_is_refused() -> None:
     with pytest.raises(InputError, match="fitted on 3 classes, got logits of 4"):
-        calibration_model(calibration_of(VectorScaling().fit(problem(3)[:400])), 4)
+        calibration_model(calibration_of(VectorScaling().fit(extreme_views(3)[:400])), 4)
     with pytest.raises(InputError, match="fitted on 3 classes, got 4"):
-        calibration_model(calibration_of(TemperatureScaling().fit(problem(3)[:400])), 4)
+        calibration_model(calibration_of(TemperatureScaling().fit(extreme_views(3)[:400])), 4)
     with pytest.raises(InputError, match="at least two classes"):
         calibration_model(calibration_of(Plan()), 1)
     with pytest.raises(NotFittedError):

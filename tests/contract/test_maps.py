@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from functools import cache
+from functools import cache, partial
 
 import array_api_strict
 import numpy as np
@@ -13,28 +13,23 @@ from recal import load, save
 from recal.calibrators import CALIBRATORS
 from recal.calibrators.base import Calibrator
 from recal.errors import InputError
-from recal.maps.base import Map, field_names
+from recal.maps.base import Map
+from recal.schema import field_names
 from recal.views import Views
+from tests.problems import views
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 
 every = pytest.mark.parametrize("method", CALIBRATORS, ids=lambda method: method.short_name)
 
-
-@cache
-def views(k: int = 4, n: int = 150, seed: int = 0) -> Views:
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, k, n)
-    logits = 2.5 * np.eye(k)[y] + rng.normal(size=(n, k)) * 1.5
-    transformed = {f"zoom:0.{i}": 0.8 * logits + rng.normal(size=(n, k)) for i in (4, 6)}
-    return Views(logits, transformed, y)
+problem = partial(views, n_classes=4, scale=2.5, keep=0.8, transforms=("zoom:0.4", "zoom:0.6"))
 
 
 @cache
 def fitted(method: type[Calibrator], k: int = 4) -> Calibrator:
     quick = {"epochs": 5} if "epochs" in inspect.signature(method).parameters else {}
-    return method(**quick).fit(views(k))
+    return method(**quick).fit(problem(150, n_classes=k))
 
 
 def other_views(new: Views, model: Calibrator, convert):
@@ -44,7 +39,7 @@ def other_views(new: Views, model: Calibrator, convert):
 @every
 @pytest.mark.parametrize("k", [2, 4])
 def test_every_array_library_gives_the_same_probabilities(method, k):
-    model, new = fitted(method, k), views(k, 40, seed=1)
+    model, new = fitted(method, k), problem(40, n_classes=k, seed=1)
     assert isinstance(model.map_, Map)
     plain = model.map_.probs(new.logits, other_views(new, model, lambda z: z))
     np.testing.assert_allclose(plain.sum(axis=1), 1.0, atol=1e-12)
@@ -56,7 +51,7 @@ def test_every_array_library_gives_the_same_probabilities(method, k):
 
 @every
 def test_tensors_in_mean_tensors_out(method):
-    model, new = fitted(method), views(4, 40, seed=1)
+    model, new = fitted(method), problem(40, seed=1)
     logits = torch.from_numpy(new.logits)
     if model.map_.transforms and bool(model.map_.needs_views(logits).any()):
         with pytest.raises(InputError, match="transformed inputs"):

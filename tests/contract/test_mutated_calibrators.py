@@ -5,26 +5,22 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from recal import Views, load, save
+from recal import load, save
 from recal.calibrators import CALIBRATORS
 from recal.errors import FileError, RecalError
-from recal.maps.base import Map, field_names
+from recal.maps.base import Map
 from recal.maps.plan import Plan
+from recal.schema import field_names
+from tests.problems import views
 
 METHODS = {method.short_name: method for method in CALIBRATORS}
-
-
-def views(n: int = 60, seed: int = 0) -> Views:
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, 3, n)
-    logits = 3 * (np.eye(3)[y] + rng.normal(0, 0.7, (n, 3)))
-    transformed = {f"zoom:0.{i}": logits * 0.5 + rng.normal(0, 1, (n, 3)) for i in (3, 5)}
-    return Views(logits, transformed, y)
+problem = partial(views, n=60, scale=3, noise=0.7, transforms=("zoom:0.3", "zoom:0.5"))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +31,7 @@ def files(tmp_path_factory):
         warnings.simplefilter("ignore")
         for name, method in METHODS.items():
             seeded = {"random_state": 0} if "random_state" in method().get_params() else {}
-            fitted = method(**seeded).fit(views())
+            fitted = method(**seeded).fit(problem())
             held[name] = fitted, save(fitted, folder / f"{name}.recal").read_bytes()
     return held
 
@@ -93,7 +89,7 @@ def changed_states(fitted: Any) -> Iterator[tuple[str, Callable[[], dict[str, An
 @pytest.mark.parametrize("name", METHODS)
 def test_a_changed_state_is_refused_or_answers_with_probabilities(name, files, tmp_path):
     fitted, _ = files[name]
-    new, tried, refused = views(20, seed=1), 0, 0
+    new, tried, refused = problem(n=20, seed=1), 0, 0
     for key, change in changed_states(fitted):
         try:
             path = save(with_state(fitted, change()), tmp_path / "changed.recal")
@@ -125,7 +121,7 @@ def test_a_state_with_a_part_missing_is_refused_or_answers_the_same(name, files,
             loaded = load(save(with_state(fitted, state), tmp_path / "changed.recal"))
         except FileError:
             continue
-        np.testing.assert_array_equal(loaded.predict_proba(views(20)), fitted.predict_proba(views(20)))
+        np.testing.assert_array_equal(loaded.predict_proba(problem(n=20)), fitted.predict_proba(problem(n=20)))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -137,7 +133,7 @@ def test_what_a_fit_leaves_passes_its_own_check(name, files):
 def test_bytes_changed_at_random_are_refused_or_answer_with_probabilities(name, files, tmp_path):
     """A short, seeded run of what tests/fuzz does for as long as it is given."""
     rng, content, path = np.random.default_rng(0), files[name][1], tmp_path / "c.recal"
-    new = views(8, seed=2)
+    new = problem(n=8, seed=2)
     for _ in range(25):
         changed = bytearray(content)
         for place in rng.integers(0, len(content), rng.integers(1, 4)):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import recal
 from recal.cli.app import COMMANDS, command_function
-from recal.cli.destinations import guarded
 
 ROOT = Path(__file__).parents[2]
 # Where the import's name is not the distribution's.
@@ -45,6 +44,6 @@ def test_the_parser_is_given_no_parameter_that_is_no_option():
     from inspect import Parameter, signature
 
     for command in COMMANDS:
-        function = guarded(command, command_function(command))
+        function = command_function(command)
         kinds = {parameter.kind for parameter in signature(function).parameters.values()}
         assert Parameter.VAR_KEYWORD not in kinds, command

@@ -12,8 +12,8 @@ import torch
 
 from recal import Blend, Plan, Step, Views
 from recal.export.calibration import calibration_of
+from recal.export.calibration_file import calibration_model
 from recal.export.torch_module import CalibrationLayer
-from recal.export.traced_calibration import calibration_model
 from recal.maps import steps as steps_module
 from recal.maps.guard import answer, answer_views
 from recal.maps.plan import Rule
@@ -60,7 +60,7 @@ def expected_probs(plan: Plan, views: Views) -> np.ndarray:
     return expected_arrays(plan, views.logits, [views.transformed(t) for t in plan.transforms])
 
 
-def problem(seed: int, n_classes: int, rule: Rule, dtype: str = "float32") -> tuple[Plan, Views, np.ndarray]:
+def random_plan(seed: int, n_classes: int, rule: Rule, dtype: str = "float32") -> tuple[Plan, Views, np.ndarray]:
     """Logits of every temper, from flat to saturated, with views from identical to unrelated."""
     rng = np.random.default_rng(seed)
     n, specs = 120, [f"zoom:0.{digit}" for digit in range(3, 3 + int(rng.integers(1, 6)))]
@@ -77,7 +77,7 @@ def problem(seed: int, n_classes: int, rule: Rule, dtype: str = "float32") -> tu
     return plan, Views(logits, views), np.stack([views[str(t)] for t in plan.transforms])
 
 
-def blend_problem(
+def random_blend(
     seed: int,
     n_classes: int,
     *,
@@ -86,12 +86,12 @@ def blend_problem(
     n_views: int = 2,
     by_class: bool = False,
 ) -> tuple[Plan, Views, np.ndarray]:
-    """The same logits under a random blend: `problem`'s counterpart for the plan's second shape.
+    """The same logits under a random blend: `random_plan`'s counterpart for the plan's second shape.
 
     With a gate the views' rows of samples that need none hold arbitrary numbers: no runtime may read them. Confidences
     keep clear of the gate, since float32 and float64 may round to different sides of it.
     """
-    _, views, transformed = problem(seed, n_classes, Rule())
+    _, views, transformed = random_plan(seed, n_classes, Rule())
     rng = np.random.default_rng(seed + 1000)
     names = [str(transform) for transform in views.transforms][:n_views]
     offsets, gated = rng.normal(size=(2, n_classes)) * 0.3
@@ -113,7 +113,7 @@ def blend_problem(
 @pytest.mark.parametrize("gate", [None, 0.9])
 @pytest.mark.parametrize("n_views", [0, 1, 2])
 def test_blends_of_the_generator_have_both_kinds_of_samples(n_classes: int, gate: float | None, n_views: int) -> None:
-    plan, views, transformed = blend_problem(7, n_classes, gate=gate, n_views=n_views)
+    plan, views, transformed = random_blend(7, n_classes, gate=gate, n_views=n_views)
     assert len(transformed) == len(plan.transforms) <= n_views
     shares = plan.needs_views(views.logits).mean()
     assert 0.0 < shares < 1.0 if gate and n_views else shares == bool(n_views)
@@ -123,7 +123,7 @@ def test_blends_of_the_generator_have_both_kinds_of_samples(n_classes: int, gate
 @every_runtime
 @pytest.mark.parametrize("n_classes", [2, 3, 7, 8, 9, 10, 100, 128, 129, 1000])
 def test_agrees_with_numpy(runtime: Runtime, n_classes: int) -> None:
-    plan, views, transformed = problem(n_classes, n_classes, Rule())
+    plan, views, transformed = random_plan(n_classes, n_classes, Rule())
     probs = runtime(plan, views.logits, transformed)
     np.testing.assert_allclose(probs, expected_probs(plan, views), rtol=0, atol=1e-6)
     assert (probs.argmax(1) == views.logits.argmax(1)).all()
@@ -136,7 +136,7 @@ def test_agrees_with_numpy(runtime: Runtime, n_classes: int) -> None:
 def test_agrees_under_every_rule(runtime: Runtime, confidence_at: str, ties: str, floor: float | None) -> None:
     rule = Rule(confidence_at, ties, floor)  # type: ignore[arg-type]
     for seed, n_classes in enumerate((2, 10, 150)):
-        plan, views, transformed = problem(seed, n_classes, rule)
+        plan, views, transformed = random_plan(seed, n_classes, rule)
         probs = runtime(plan, views.logits, transformed)
         np.testing.assert_allclose(probs, expected_probs(plan, views), rtol=0, atol=1e-6)
 
@@ -151,7 +151,7 @@ def test_temperature_alone_needs_no_views(runtime: Runtime) -> None:
 
 @every_runtime
 def test_a_sample_alone_gets_what_it_gets_in_a_batch(runtime: Runtime) -> None:
-    plan, views, transformed = problem(5, 30, Rule())
+    plan, views, transformed = random_plan(5, 30, Rule())
     whole = runtime(plan, views.logits, transformed)
     for row in range(0, 120, 17):
         alone = runtime(plan, views.logits[row : row + 1], transformed[:, row : row + 1])
@@ -164,7 +164,7 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(runtime: Runtime) -> None:
 @pytest.mark.parametrize("by_class", [False, True])
 def test_blends_agree_with_numpy(runtime: Runtime, answers: str, gate: float | None, by_class: bool) -> None:
     for seed, n_classes in enumerate((2, 3, 10, 150)):
-        plan, views, transformed = blend_problem(
+        plan, views, transformed = random_blend(
             seed, n_classes, answers=answers, gate=gate, n_views=1 + seed % 3, by_class=by_class
         )
         probs, expected = runtime(plan, views.logits, transformed), expected_probs(plan, views)
@@ -176,7 +176,7 @@ def test_blends_agree_with_numpy(runtime: Runtime, answers: str, gate: float | N
 
 @every_runtime
 def test_a_blend_reads_no_view_of_samples_above_its_gate(runtime: Runtime) -> None:
-    plan, views, transformed = blend_problem(3, 10)
+    plan, views, transformed = random_blend(3, 10)
     needed = plan.needs_views(views.logits)
     assert 0 < needed.sum() < len(needed)
     other = transformed.copy()
@@ -232,7 +232,7 @@ def test_long_plans_agree(runtime: Runtime, n_classes: int, near: bool) -> None:
 
 @pytest.mark.parametrize("answers", ["kept", "free"])
 def test_confidence_is_the_same_in_every_runtime_and_the_guard_does_not_lift_it(answers: str) -> None:
-    plan, views, transformed = blend_problem(3, 5, answers=answers)
+    plan, views, transformed = random_blend(3, 5, answers=answers)
     probs, expected = answer_views(plan, views, kept=plan.keeps_answers)
     np.testing.assert_allclose(probs, expected_probs(plan, views), rtol=0, atol=1e-12)
     lifted = probs.max(axis=1) > expected + 1e-9

@@ -1,4 +1,4 @@
-"""What every built-in transformation promises. A new one is met by its line in TRANSFORMS."""
+"""What every built-in transformation promises. A new one is found by its class in TRANSFORMS."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def make(cls: type[BuiltIn], strength: float, **extra: Any) -> Any:
 
 @st.composite
 def cases(draw: st.DrawFn, cls: type[BuiltIn]) -> tuple[Any, np.ndarray]:
-    low, high = sorted(cls.strengths)
-    steps = round((high - low) / cls.step)
-    strength = low + draw(st.integers(0, steps)) * cls.step
+    low, high = sorted((cls.strengths.weak, cls.strengths.strong))
+    steps = round((high - low) / cls.strengths.step)
+    strength = low + draw(st.integers(0, steps)) * cls.strengths.step
     extra = {}
     for option, kind in field_kinds(cls).items():
         if isinstance(kind, Choice) and option != "layout":
@@ -139,7 +139,7 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(cls: type[BuiltIn]) -> None
 def test_nothing_in_nothing_out(cls: type[BuiltIn]) -> None:
     shape = {"image": (2, 3, 8, 8), "video": (2, 4, 3, 8, 8), "tabular": (2, 7)}.get(cls.modality, (2, 20))
     values = inputs(cls.modality, shape, DTYPES[cls.modality][-1], 0).astype(DTYPES[cls.modality][-1])
-    transform = make(cls, cls.strengths[1])
+    transform = make(cls, cls.strengths.strong)
     assert transform(values[:0]).shape == values[:0].shape
     assert transform(torch.from_numpy(values[:0])).shape == values[:0].shape
 
@@ -182,7 +182,7 @@ def test_torch_operations_agree_with_numpy(cls: type[BuiltIn]) -> None:
 
 @every_strength
 def test_identity_strength_changes_nothing(cls: type[BuiltIn]) -> None:
-    transform = make(cls, cls.identity)
+    transform = make(cls, cls.strengths.identity)
     assert transform.is_identity
 
     @quick
@@ -205,8 +205,7 @@ def test_stronger_loses_more(cls: type[BuiltIn]) -> None:
     def distance(strength: float) -> float:
         return float(np.nan_to_num(np.abs(make(cls, strength)(values) - values), nan=1.0).mean())
 
-    weak, strong = cls.strengths
-    assert 0 < distance(weak) < distance(strong)
+    assert 0 < distance(cls.strengths.weak) < distance(cls.strengths.strong)
 
 
 @every_kind
@@ -237,11 +236,12 @@ def test_says_what_it_assumes_and_whether_it_loses(cls: type[BuiltIn]) -> None:
 
 @every_strength
 def test_declares_itself(cls: type[BuiltIn]) -> None:
-    low, high = cls.domain
-    assert all(low <= strength <= high for strength in (*cls.strengths, cls.identity))
-    assert cls.strengths[0] != cls.strengths[1]
-    assert abs(cls.strengths[0] - cls.identity) < abs(cls.strengths[1] - cls.identity), "weak comes first"
-    assert isinstance(make(cls, cls.strengths[0]), Transform)
+    low, high = cls.strengths.low, cls.strengths.high
+    weak, strong, identity = cls.strengths.weak, cls.strengths.strong, cls.strengths.identity
+    assert all(low <= strength <= high for strength in (weak, strong, identity))
+    assert weak != strong
+    assert abs(weak - identity) < abs(strong - identity), "weak comes first"
+    assert isinstance(make(cls, weak), Transform)
     assert cls.__doc__
     for strength in (low - 1, high + 1, float("nan"), "much", None):
         with pytest.raises(InputError, match=f"{cls.kind}'s"):
@@ -252,7 +252,7 @@ def test_declares_itself(cls: type[BuiltIn]) -> None:
 def test_pools_draw_it_by_its_bare_kind(cls: type[BuiltIn]) -> None:
     data = np.ones((3, 7)) if cls.modality == "tabular" else None
     drawn = pool(cls.kind, data=data)
-    if cls.usual is not None:
+    if not cls.needs_strength():
         assert drawn == (as_transform(cls.kind),)
     else:
         assert len(set(drawn)) == len(drawn) >= 5
@@ -260,7 +260,7 @@ def test_pools_draw_it_by_its_bare_kind(cls: type[BuiltIn]) -> None:
 
 @every_kind
 def test_rubbish_is_refused(cls: type[BuiltIn]) -> None:
-    transform = make(cls, cls.strengths[1])
+    transform = make(cls, cls.strengths.strong)
     for rubbish in (np.zeros(3), np.array([None, 3]), "text", {"a": 1}, 3, np.zeros((2, 3, 4, 5), dtype=complex)):
         with pytest.raises(InputError):
             transform(rubbish)

@@ -43,7 +43,7 @@ CLAIMS = (0, 1, 2**7, 2**15, 2**16 - 1, 10**6, 2**24, 10**8, 4 * 10**8, 2**31 - 
 def readers() -> dict[str, Callable[[bytes], object]]:
     """Return what is tried, by name."""
     from recal import Views, load, pool
-    from recal.collecting.inputs.files import open_path
+    from recal.collecting.files import open_path
     from recal.collecting.models.onnx import check_external_data
     from recal.files.ledger import read_ledger
     from recal.files.probabilities import probs_of_file, read_prob_table
@@ -75,7 +75,7 @@ def readers() -> dict[str, Callable[[bytes], object]]:
         _ = read_views(FOLDER / "a.zarr").logits
 
     def in_folder(name: str, content: bytes, **how: Any) -> None:
-        open_path(held(name, content).parent, **how).read(0, 1)  # type: ignore[attr-defined]
+        open_path(held(name, content).parent, **how).read(range(1))  # type: ignore[attr-defined]
 
     return {
         "array": array,

@@ -129,7 +129,7 @@ def test_an_image_folder_is_decoded_when_asked_with_the_usual_crop(tmp_path, pic
     assert len(loaded.train_labels) == 0
     assert loaded.n_classes == 3
     np.testing.assert_array_equal(loaded.test_labels, np.repeat([0, 1, 2], 8))
-    assert loaded.test_images.read(2, 5).shape == (3, 224, 224, 3)
+    assert loaded.test_images.read(range(2, 5)).shape == (3, 224, 224, 3)
 
 
 def test_the_split_is_disjoint_complete_and_seeded(tmp_path, pictures):

@@ -247,7 +247,7 @@ def test_a_hugging_face_network_sees_the_same_pixels_with_the_mean_it_was_traine
     kind = getattr(transformers, "ViTImageProcessorPil", None) or transformers.ViTImageProcessor
     kind(size={"height": 100, "width": 100}, image_mean=[0.4] * 3).save_pretrained(tmp_path / "resnet")
     views = views_of_a_file(tmp_path / "out", "imagenet", "resnet152", tmp_path / "resnet", tmp_path / "data")
-    images = data.load("imagenet", tmp_path / "data").test_images.read(0, 6)
+    images = data.load("imagenet", tmp_path / "data").test_images.read(range(6))
     pixels = torch.from_numpy(np.moveaxis((images / 255.0 - 0.4) / 0.5, -1, 1)).float()
     with torch.no_grad():
         np.testing.assert_allclose(views.logits, network(pixels).logits.numpy(), atol=1e-4)

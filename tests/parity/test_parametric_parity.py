@@ -14,19 +14,7 @@ from recal.calibrators import (
     StructuredVectorScaling,
     VectorScaling,
 )
-
-
-def problem(n: int = 300, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Over-confident logits that mix neighbouring classes; arithmetic only, so that recorded numbers stay valid."""
-    i, j = np.arange(n)[:, None], np.arange(k)
-    labels = (np.arange(n) * 7 + np.arange(n) // 11) % k
-    waves = 2.2 * np.sin(1.3 * i + 2.1 * j + 0.17 * i * j) + 1.1 * np.cos(0.37 * i * (j + 1.0))
-    at_truth = 2.5 * (j == labels[:, None]) + 1.2 * (j == (labels[:, None] + 1) % k)
-    return 1.8 * (waves + at_truth) + 0.3 * j, labels
-
-
-def nll(probs: np.ndarray, labels: np.ndarray) -> float:
-    return float(-np.log(probs[np.arange(len(labels)), labels]).mean())
+from tests.problems import nll, waves
 
 
 def scipy_minimum(features, labels, ridge, centre) -> tuple[float, np.ndarray]:
@@ -52,7 +40,7 @@ def robust(logits, beta, n):
 
 
 def test_vector_scaling_finds_the_minimum_that_scipy_finds():
-    logits, labels = problem()
+    logits, labels = waves()
     k = logits.shape[1]
 
     def objective(theta):
@@ -67,7 +55,7 @@ def test_vector_scaling_finds_the_minimum_that_scipy_finds():
 
 
 def test_structured_vector_scaling_finds_the_minimum_that_scipy_finds():
-    logits, labels = problem()
+    logits, labels = waves()
     n, k = logits.shape
     model = StructuredVectorScaling(scale_penalty=0.7, shift_penalty=1.4).fit(logits, labels)
     features = robust(logits, model.beta_, n)
@@ -83,7 +71,7 @@ def test_structured_vector_scaling_finds_the_minimum_that_scipy_finds():
 
 
 def test_structured_matrix_scaling_finds_the_minimum_that_scipy_finds():
-    logits, labels = problem()
+    logits, labels = waves()
     n, k = logits.shape
     model = StructuredMatrixScaling(scale_penalty=0.7, shift_penalty=1.4, mix_penalty=0.2).fit(logits, labels)
     ridge = np.full((k, k + 1), 0.2 * k * (k - 1) / n)
@@ -99,7 +87,7 @@ def test_structured_matrix_scaling_finds_the_minimum_that_scipy_finds():
 @pytest.mark.parametrize("method", [MatrixScaling, DirichletCalibration], ids=lambda method: method.short_name)
 def test_odir_finds_the_minimum_that_scipy_finds(method, lam, mu):
     """Mean NLL + lambda * mean of squared off-diagonal weights + mu * mean of squared intercepts."""
-    logits, labels = problem(300, 4)
+    logits, labels = waves(300, 4)
     k = 4
     features = logits if method is MatrixScaling else log_softmax(logits, axis=1)
     off = ~np.eye(k, dtype=bool)
@@ -130,7 +118,7 @@ PROBMETRICS = {
 
 @pytest.mark.parametrize("method", PROBMETRICS, ids=lambda method: method.short_name)
 def test_agrees_with_probmetrics(method):
-    logits, labels = problem(600, 5)
+    logits, labels = waves(600, 5)
     model = method().fit(logits[:300], labels[:300])
     figures = nll(model.predict_proba(logits[:300]), labels[:300]), nll(model.predict_proba(logits[300:]), labels[300:])
     np.testing.assert_allclose(figures, PROBMETRICS[method], rtol=2e-5)

@@ -8,19 +8,13 @@ import numpy as np
 import pytest
 
 from recal.decisions.sets import PredictionSets, prediction_sets
+from tests.problems import probs_and_labels
 
 THEIRS = np.load(Path(__file__).parent / "data" / "mapie_sets.npz")
 
 
-def problem(seed: int, n: int = 600, k: int = 6) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    probs = np.exp(rng.normal(size=(n, k)) * 2)
-    probs /= probs.sum(1, keepdims=True)
-    return probs, (probs.cumsum(1) > rng.random((n, 1))).argmax(1)
-
-
-PROBS, Y = problem(0)
-NEW, _ = problem(1, 300)
+PROBS, Y = probs_and_labels(600, 6, spread=2, sharpness=1)
+NEW, _ = probs_and_labels(300, 6, seed=1, spread=2, sharpness=1)
 ROWS = np.arange(len(PROBS))
 COVERAGES = list(enumerate(THEIRS["coverages"].tolist()))
 

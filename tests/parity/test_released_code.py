@@ -20,14 +20,14 @@ def recorded(request):
         return {name: file[name] for name in file.files}
 
 
-def views(recorded, part):
+def recorded_views(recorded, part):
     transformed = dict(zip(recorded["transforms"].tolist(), recorded[f"{part}_transformed"]))
     return Views(recorded[f"{part}_logits"], transformed, recorded[f"{part}_labels"])
 
 
 @pytest.fixture(scope="module")
 def fitted(recorded):
-    return ReCal(guard="ece", floor=1e-16, sequence=recorded["sequence"]).fit(views(recorded, "val"))
+    return ReCal(guard="ece", floor=1e-16, sequence=recorded["sequence"]).fit(recorded_views(recorded, "val"))
 
 
 def test_stops_where_the_released_code_stopped(recorded, fitted):
@@ -47,7 +47,7 @@ def test_group_sizes_and_calibration_errors_agree(recorded, fitted):
 
 @pytest.mark.parametrize("part", ["val", "test"])
 def test_no_sample_falls_into_another_group_in_any_iteration(recorded, fitted, part):
-    sample = views(recorded, part)
+    sample = recorded_views(recorded, part)
     original = FlooredLogits(sample.logits, fitted.plan_.rule.floor)
     floor = fitted.plan_.rule.floor
     tracks = {t: FlooredLogits(sample.transformed(t), floor) for t in sample.transforms}
@@ -61,7 +61,7 @@ def test_no_sample_falls_into_another_group_in_any_iteration(recorded, fitted, p
 
 
 def test_probabilities_of_new_samples_agree(recorded, fitted):
-    probs = fitted.predict_proba(views(recorded, "test"))
+    probs = fitted.predict_proba(recorded_views(recorded, "test"))
     np.testing.assert_allclose(probs, recorded["test_probs"], rtol=0, atol=1e-5)
 
 
@@ -73,7 +73,7 @@ def test_the_first_groups_come_from_the_raw_logits(recorded):
 
 def test_the_saturated_problem_depends_on_the_floor(recorded, fitted):
     """Without the floor the saturated problem gives other betas, and only that one."""
-    without = ReCal(guard="ece", sequence=recorded["sequence"]).fit(views(recorded, "val"))
+    without = ReCal(guard="ece", sequence=recorded["sequence"]).fit(recorded_views(recorded, "val"))
     ours = np.array([step.betas for step in without.plan_.steps[:5]])
     differs = np.abs(ours - recorded["betas"][:5]).max() > 1e-6
     assert differs == (np.abs(recorded["val_logits"]).max() > 25)

@@ -9,15 +9,9 @@ from scipy import optimize
 
 from recal import Views
 from recal.calibrators import MATTA, VATTA, ConsistencyCalibration, LearnedAggregation
-from recal.calibrators.vatta import allowed_share
+from recal.calibrators.aggregation import allowed_share
 from recal.maps.arrays import softmax
-
-
-def problem(n: int = 300, k: int = 4, seed: int = 0) -> Views:
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, k, n)
-    z = 4 * np.eye(k)[y] + rng.normal(0, 3, (n, k))
-    return Views(z, {"flip": z + rng.normal(0, 2, z.shape), "zoom:0.8": 0.7 * z + rng.normal(0, 2, z.shape)}, y)
+from tests.problems import views as views_of
 
 
 def stacked(views: Views) -> np.ndarray:
@@ -40,7 +34,7 @@ def test_the_share_falls_step_by_step_until_the_answer_wins() -> None:
 @pytest.mark.parametrize("method", [VATTA, MATTA])
 def test_adaptive_mixtures_follow_torch_step_by_step(method: type) -> None:
     """The published objective, written with torch's own softmax, gradients and Adam, sample by sample."""
-    views = problem(n=60)
+    views = views_of(60, 4, noise=0.75, transforms=("flip", "zoom:0.8"), keep=0.7, blur=2.0)
     z, own, y = stacked(views), torch.from_numpy(softmax(views.logits)), views.labels
     assert y is not None
     k = views.n_classes
@@ -71,7 +65,7 @@ def test_adaptive_mixtures_follow_torch_step_by_step(method: type) -> None:
 
 @pytest.mark.parametrize("per_class", [False, True])
 def test_learned_aggregation_finds_the_minimum(per_class: bool) -> None:
-    views = problem()
+    views = views_of(300, 4, noise=0.75, transforms=("flip", "zoom:0.8"), keep=0.7, blur=2.0)
     fitted = LearnedAggregation(per_class=per_class, penalty=1e-3).fit(views)
     layers = fitted.beta_ * np.concatenate([views.logits[:, None], stacked(views)], axis=1)
     y = views.labels
@@ -92,7 +86,7 @@ def test_learned_aggregation_finds_the_minimum(per_class: bool) -> None:
 
 
 def test_consistency_counts_votes() -> None:
-    views = problem(n=40)
+    views = views_of(40, 4, noise=0.75, transforms=("flip", "zoom:0.8"), keep=0.7, blur=2.0)
     fitted = ConsistencyCalibration(draws=30, random_state=3).fit(views)
     added = fitted.noise_ * np.random.default_rng(fitted.seed_).standard_normal((30, 4))
     layers = [views.logits, *(views.transformed(transform) for transform in views.transforms)]

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from recal import AutoCalibration, TemperatureScaling
+from recal import AutoCalibration, TemperatureScaling, Views
 from recal.calibrators import auto, view_choice
 from recal.calibrators.solvers.stack import Stack
+from recal.calibrators.stacking import Samples
 from recal.calibrators.view_choice import GrowingStack, LossGain, _lowest_gate, _pays, above_gate
 from recal.comparison.judgement import PROPER, recommend
 from recal.engine.clusters import effective_count
@@ -117,14 +118,14 @@ def test_the_lowest_gate_keeps_95_per_cent_of_the_gain():
 
 
 def test_a_sample_at_the_gate_needs_no_view():
-    material = SimpleNamespace(confidence=np.array([0.98, 0.99, 0.995]), n_samples=3)
-    assert above_gate(0.99, material).tolist() == [False, True, True]
-    assert not above_gate("auto", material).any()
+    data = SimpleNamespace(confidence=np.array([0.98, 0.99, 0.995]), n_samples=3)
+    assert above_gate(0.99, data).tolist() == [False, True, True]
+    assert not above_gate("auto", data).any()
 
 
 def growing(lossless, rows=4):
     one = object.__new__(GrowingStack)
-    one.material = SimpleNamespace(lossless=lossless, n_base=1, weights=None, clusters=None)
+    one.data = SimpleNamespace(lossless=lossless, n_base=1, weights=None, clusters=None)
     one.rows = np.ones(rows, bool)
     return one
 
@@ -166,18 +167,11 @@ def test_recal_must_gain_half_a_per_cent_for_each_pass_more(monkeypatch, loss, w
     monkeypatch.setattr(auto, "ReCal", Fake)
     n = 20
     losses = {"ts": np.full(n, 1.2), "ensemble": np.full(n, 1.1), "ensemble with views": np.full(n, 1.0)}
-    evidence = SimpleNamespace(
-        views=np.zeros((n, 2)),
-        labels=np.zeros(n, int),
-        folds=np.arange(n) % 2,
-        losses=losses,
-        passes=1.0,
-        counts=None,
-        clusters=None,
-    )
-    trial = auto._try_recal(evidence, 0)
-    assert trial.wins is wins
-    assert trial.record["passes"] == 3.0
+    samples = Samples(Views(np.tile([3.0, 0.0], (n, 1))), np.zeros(n, int))
+    evidence = SimpleNamespace(samples=samples, folds=np.arange(n) % 2, losses=losses, passes=1.0)
+    _, record, reason = auto._try_recal(evidence, 0)
+    assert bool(reason) is wins
+    assert record["passes"] == 3.0
 
 
 def compared(shifts, passes=(1.0, 1.0, 1.0, 1.0)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,13 +18,12 @@ from recal.decisions.certify import (
     chance_of_so_few,
     further_answers,
     ranked,
-    share_interval,
     smallest_size,
 )
 from recal.decisions.guarantee import crossfitted_answers
 from recal.decisions.watching.class_mix import learn_classes
-from recal.decisions.watching.following import NOISE, UNKNOWN_FROM, Following, _Reading
-from recal.decisions.watching.statistics import row_numbers
+from recal.decisions.watching.following import NOISE, UNKNOWN_FROM, Following, TwoReadings, _Reading, row_numbers
+from recal.metrics.exact import rate_interval
 from recal.views import Views
 from tests.problems import logits_and_labels
 
@@ -80,8 +78,7 @@ def test_the_interval_of_a_gain_has_the_confidence_of_the_decision(monkeypatch, 
 
 
 def test_the_interval_of_a_promise_holds_95_of_100_draws(monkeypatch):
-    numbers = iter(np.linspace(0, 1, 201).tolist())
-    monkeypatch.setattr(curves, "_share", lambda *rest: next(numbers))
+    monkeypatch.setattr(curves, "_resampled_shares", lambda *rest: np.linspace(0, 1, 201)[None])
     sure = np.linspace(0.99, 0.5, 300)
     decision = decide(two_columns(sure), np.zeros(300, int), risk=0.1)
     promise = more_labels(two_columns(sure), np.zeros(300, int), decision, (2,), draws=201)[0]
@@ -99,7 +96,6 @@ def condition(change=(0.0, 0.0), variance=0.0, disputed=(0.0, 0.0), doubts=(0.0,
         _chance=lambda rows: np.zeros(2),
         _read=lambda rows: _Reading(np.array(change), variance, 0.0, np.array(disputed)),
     )
-    following._known = partial(Following._known, following)
     logits = 3 * np.random.default_rng(0).normal(size=(n, 4))
     return Following.condition_of(following, row_numbers(logits, 1.0, 0.5))
 
@@ -144,7 +140,7 @@ def test_the_doubt_about_an_accuracy_is_the_nine_tenths_quantile_over_kinds_left
     errors = []
     for kind in "abcd":
         own = np.array(kinds) == kind
-        predicted, variance = following._learn(~own)(statistics[own])
+        predicted, variance = TwoReadings(statistics[~own], changes[~own])(statistics[own])
         known = variance < UNKNOWN_FROM
         errors.append((np.abs(changes[own] - predicted) / np.sqrt(variance + NOISE)[:, None])[known])
     joined = np.concatenate(errors)
@@ -231,9 +227,9 @@ def test_the_prior_of_temperature_scaling_is_thirty_over_the_mistakes(monkeypatc
 
 
 def test_exact_bounds_at_their_edges():
-    assert share_interval(0, 0, 0.95) == (0.0, 1.0)
-    assert share_interval(1, 1, 0.95) == pytest.approx((0.025, 1.0))
-    assert share_interval(0, 1, 0.95) == pytest.approx((0.0, 0.975))
+    assert rate_interval(0, 0, 0.95) == (0.0, 1.0)
+    assert rate_interval(1, 1, 0.95) == pytest.approx((0.025, 1.0))
+    assert rate_interval(0, 1, 0.95) == pytest.approx((0.0, 0.975))
     assert chance_of_so_few(1, 2, 0.3) == pytest.approx(1 - 0.3**2)
     assert chance_of_so_few(2, 2, 0.3) == 1.0
 

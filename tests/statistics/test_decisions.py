@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,10 +14,9 @@ from recal.decisions import Costs, StreamWatch, accept_followed, decide, profile
 from recal.decisions.certify import _sequence, certified, chance_of_so_few, likely_start, ranked
 from recal.decisions.rule import DecisionRule
 from recal.decisions.sets import PredictionSets, limit, prediction_sets
-from recal.decisions.watching.following import UNKNOWN_FROM, Following, _Reading
+from recal.decisions.watching.following import UNKNOWN_FROM, Following, _Reading, row_numbers
 from recal.decisions.watching.result import unknown
 from recal.decisions.watching.shift import _reserve
-from recal.decisions.watching.statistics import row_numbers
 from recal.errors import FewSamplesWarning
 
 
@@ -226,7 +224,6 @@ def test_what_the_process_knows_too_little_of_is_unknown(variance, known):
         _chance=lambda rows: np.zeros(2),
         _read=lambda rows: _Reading(np.array([0.5, 0.0]), variance, 0.0, np.zeros(2)),
     )
-    following._known = partial(Following._known, following)
     logits = 3 * np.random.default_rng(0).normal(size=(60, 4))
     found = Following.condition_of(following, row_numbers(logits, 1.0, 0.5))
     assert found.known is known

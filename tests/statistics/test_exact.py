@@ -18,18 +18,16 @@ from recal.metrics import (
     smooth_ece,
 )
 from recal.metrics.calibration_error import cosine_coefficients, error_at, fixed_point, table_of
-from recal.metrics.exact import bounded_mean_interval, combined_interval, rate_interval, sum_interval
+from recal.metrics.exact import combined_interval, loss_if_wrong, rate_interval, sum_interval
 from recal.metrics.intervals import (
     Pattern,
     TrackedError,
     cluster_stretch,
     design_effect,
-    loss_if_wrong,
     percentile_interval,
     tracked_errors,
 )
-from recal.metrics.resampling import draw_clusters, gather
-from recal.metrics.rows import equal_width_edges, score
+from recal.metrics.rows import draw_clusters, equal_width_edges, gather, score
 
 
 @pytest.mark.parametrize(("count", "n"), [(0, 200), (1, 200), (7, 50), (50, 50)])
@@ -58,10 +56,6 @@ def test_two_estimates_combine_as_their_distances_do():
     assert combined_interval(1.0, (0.7, 1.3), 2.0, (1.6, 2.4)) == pytest.approx((2.5, 3.5))
     assert combined_interval(1.0, (0.7, 1.3), 2.0, (1.7, 2.3), 1.0) == pytest.approx((2.4, 3.6))
     assert combined_interval(1.0, (0.7, 1.3), -1.0, (-1.3, -0.7), -1.0) == pytest.approx((0.0, 0.0))
-
-
-def test_a_mean_of_numbers_up_to_one_has_the_interval_of_coin_flips():
-    assert bounded_mean_interval(0.5, 10) == rate_interval(5, 10)
 
 
 def test_percentiles_leave_two_and_a_half_per_cent_on_either_side():
@@ -204,10 +198,16 @@ def test_a_bin_that_a_draw_leaves_empty_keeps_its_gap():
 
 
 def test_gaps_that_are_all_zero_have_an_upper_end_from_their_noise():
-    pattern = Pattern(np.zeros(1), lambda gaps: np.abs(gaps).sum(axis=-1))
-    pattern.add(np.array([[0.0], [0.02]] * 50))
-    error = TrackedError(np.zeros(1, int), lambda sums, _: sums, pattern.norm, lambda _: 0.0, np.zeros(1), float)
-    assert error.interval(pattern) == pytest.approx((0.0, 1.96 * 0.01))
+    error = TrackedError(
+        np.zeros(1),
+        lambda gaps: np.abs(gaps).sum(axis=-1),
+        starts=np.zeros(1, int),
+        gaps_of=lambda sums, _: sums,
+        error=lambda _: 0.0,
+        hidden=np.zeros(1),
+    )
+    error.add(np.array([[0.0], [0.02]] * 50))
+    assert error.interval() == pytest.approx((0.0, 1.96 * 0.01))
 
 
 def test_rare_right_answers_are_treated_as_rare_mistakes_are():

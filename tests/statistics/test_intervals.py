@@ -18,8 +18,7 @@ from recal.metrics.intervals import (
     classwise_interval,
     tracked_errors,
 )
-from recal.metrics.resampling import gather
-from recal.metrics.rows import equal_width_edges, score
+from recal.metrics.rows import equal_width_edges, gather, score
 
 
 def scored(n: int = 300):

@@ -98,8 +98,8 @@ def _waits_for(shown):
 
     real = TemperatureScaling._fit
 
-    def fit(self, *arguments):
+    def fit(self, *arguments, **options):
         shown.wait(timeout=20)
-        return real(self, *arguments)
+        return real(self, *arguments, **options)
 
     return fit

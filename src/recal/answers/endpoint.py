@@ -1,18 +1,22 @@
 """Asking a language model over HTTP: any server that speaks OpenAI's chat completions and returns logprobs.
 
-Answers are kept in an append-only JSONL file as they arrive. A request that is in it is never sent again. The key comes
-from the environment variable OPENAI_API_KEY and is written nowhere.
+Questions are asked with templates and with several orders of the options; each way to ask is a view. Answers are
+appended to a JSONL file as they arrive, and a request that is in it is never sent again. The key comes from the
+environment variable OPENAI_API_KEY and is written nowhere.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
 import os
+import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.answers.logs import token_positions
-from recal.answers.prompts import Asking
-from recal.answers.scores import JoinedViews, OptionScores, answer_row, join_scores, unique_ids
+from recal.answers.scores import JoinedViews, OptionScores, answer_row, check_options, join_scores, row_ids, text_of
+from recal.answers.tables import reading
 from recal.errors import FileError, InputError, MissingExtraError, RecalError
 
 # Characters per token of English text, to estimate a cost.
 _CHARACTERS_PER_TOKEN = 4.0
 _MOST_TOP = 20  # what OpenAI and vLLM allow
+
+
+_PLACE = re.compile(r"\{\{|\}\}|\{([^{}\n]+)\}")
+OPTIONS = "options"
 
 
 class EndpointError(RecalError):
@@ -65,31 +73,19 @@ class Endpoint:
         """Return the tokens of the answer, each with the likeliest tokens in its place; none for a refused request."""
         import openai
 
-        settings = {"model": self.model, "messages": [{"role": "user", "content": prompt}], "temperature": 0.0}
         try:
             response = client.chat.completions.create(
-                **settings, max_tokens=self.max_tokens, logprobs=True, top_logprobs=self.top_logprobs
+                model=self.model,
+                messages=[{"role": "user", "content": prompt}],
+                temperature=0.0,
+                max_tokens=self.max_tokens,
+                logprobs=True,
+                top_logprobs=self.top_logprobs,
             )
-        except openai.AuthenticationError as error:
-            raise EndpointError(
-                f"{self.url} refuses the key ({error.status_code}). Set OPENAI_API_KEY to a valid one."
-            ) from error
-        except openai.BadRequestError as error:
+        except openai.APIError as error:
             if getattr(error, "code", None) == "content_filter":
                 return []
-            raise EndpointError(f"{self.url} refuses the request: {_message(error)}") from error
-        except openai.NotFoundError as error:
-            raise EndpointError(f"{self.url} has no model {self.model!r}: {_message(error)}") from error
-        except openai.APITimeoutError as error:
-            raise EndpointError(
-                f"{self.url} gave no answer within {self.timeout:g} seconds, {self.retries + 1} times."
-            ) from error
-        except openai.APIStatusError as error:
-            raise EndpointError(
-                f"{self.url} answered {error.status_code} after {self.retries + 1} attempts: {_message(error)}"
-            ) from error
-        except openai.APIConnectionError as error:
-            raise EndpointError(f"{self.url} cannot be reached: {error.__cause__ or error}.") from error
+            raise EndpointError(f"{self.url} {self._reason(error)}") from error
         body = response.model_dump()
         positions = token_positions(body)
         refused = bool(((body.get("choices") or [{}])[0].get("message") or {}).get("refusal"))
@@ -100,8 +96,24 @@ class Endpoint:
             )
         return positions
 
+    def _reason(self, error: Any) -> str:
+        import openai
+
+        message = " ".join(str(error.message).split())[:300].rstrip(".") + "."
+        if isinstance(error, openai.AuthenticationError):
+            return f"refuses the key ({error.status_code}). Set OPENAI_API_KEY to a valid one."
+        if isinstance(error, openai.BadRequestError):
+            return f"refuses the request: {message}"
+        if isinstance(error, openai.NotFoundError):
+            return f"has no model {self.model!r}: {message}"
+        if isinstance(error, openai.APITimeoutError):
+            return f"gave no answer within {self.timeout:g} seconds, {self.retries + 1} times."
+        if isinstance(error, openai.APIConnectionError):
+            return f"cannot be reached: {error.__cause__ or error}."
+        return f"answered {getattr(error, 'status_code', '')} after {self.retries + 1} attempts: {message}"
+
     def client(self) -> Any:
-        """Return the client; the key is read from the environment by it and kept nowhere else."""
+        """Return the client, which reads the key from the environment; the key is stored nowhere else."""
         try:
             import openai
         except ImportError:
@@ -109,40 +121,177 @@ class Endpoint:
         key = os.environ.get("OPENAI_API_KEY") or "none"  # local servers ask for none
         return openai.OpenAI(base_url=self.url, api_key=key, timeout=self.timeout, max_retries=self.retries)
 
+    def answer(
+        self, prompts: Iterable[str], ledger: Ledger, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> None:
+        """Send the prompts that the ledger has no answer for. After an error or Ctrl-C, it keeps the answers so far."""
+        keyed = {self.key_of(prompt): prompt for prompt in prompts}
+        left = {key: prompt for key, prompt in keyed.items() if key not in ledger.answers}
+        if not left:
+            return
+        client, numbers, stop = self.client(), itertools.count(1), threading.Event()
 
-def _message(error: Any) -> str:
-    return " ".join(str(getattr(error, "message", error)).split())[:300].rstrip(".") + "."
+        def ask(key: str, prompt: str) -> None:
+            if not stop.is_set():
+                ledger.add(key, self.ask(client, prompt))
+                progress(next(numbers), len(left))
+
+        with ThreadPoolExecutor(self.concurrency) as pool:
+            tasks = [pool.submit(ask, key, prompt) for key, prompt in left.items()]
+            try:
+                wait(tasks, return_when=FIRST_EXCEPTION)
+            finally:
+                stop.set()  # requests that wait are not sent; those under way end and are kept
+                for task in tasks:
+                    task.cancel()
+        for task in tasks:
+            if not task.cancelled():
+                task.result()  # raises the error of the task
+
+
+@dataclass(frozen=True)
+class Template:
+    """Text with ``{column}`` where a column of the questions goes, and ``{options}`` where the options are listed.
+
+    Double braces stand for single ones. If the questions have one column per option, as columns A, B, C, D hold the
+    texts of the answers, ``{options}`` lists a line for each, "A. text"; else it lists the options themselves.
+    """
+
+    name: str
+    text: str
+
+    @classmethod
+    def read(cls, path: Path) -> Template:
+        """Read a template; the file's name without its ending is the name of the view."""
+        with reading(path):
+            return cls(path.stem, path.read_text(encoding="utf-8").rstrip("\n"))
+
+    def names(self) -> list[str]:
+        """Return the columns that the template asks for."""
+        return [match[1].strip() for match in _PLACE.finditer(self.text) if match[1] is not None]
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Refuse a template that names a column that the questions do not have, or none at all."""
+        names = self.names()
+        if not names:
+            raise InputError(
+                f"The template {self.name!r} names no column, so every question would get the same prompt. Write "
+                f"{{{columns[0]}}} where it goes."
+            )
+        for name in names:
+            if name != OPTIONS and name not in columns:
+                raise InputError(
+                    f"The template {self.name!r} names the column {name!r}; the questions have {', '.join(columns)}. "
+                    "Write {{ and }} for braces."
+                )
+
+    def fill(self, row: Mapping[str, Any], options: Sequence[str], order: Sequence[int]) -> str:
+        """Return the prompt of one question, with the options in this order.
+
+        If the questions have a column per option, place p shows the text of option order[p] under the name of option p.
+        Else ``{options}`` lists the options in this order.
+        """
+        texts = dict(row)
+        if all(option in row for option in options):
+            texts |= {option: row[options[source]] for option, source in zip(options, order)}
+            listed = "\n".join(f"{option}. {texts[option]}" for option in options)
+        else:
+            listed = ", ".join(options[place] for place in order)
+        texts.setdefault(OPTIONS, listed)
+        braces = {"{{": "{", "}}": "}"}
+        return _PLACE.sub(lambda match: braces.get(match[0]) or str(texts[match[1].strip()]), self.text)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """One way to ask all questions: a template and an order of the options. The first one of a run is no view."""
+
+    template: Template
+    order: tuple[int, ...]
+    moves_texts: bool
+    """Whether options keep their names and exchange their texts, so that answers must be mapped back."""
+
+    @property
+    def name(self) -> str:
+        straight = self.order == tuple(range(len(self.order)))
+        return self.template.name if straight else f"{self.template.name} order {'-'.join(map(str, self.order))}"
+
+    def columns(self) -> list[int]:
+        """Return for each option the place under whose name the model was shown it."""
+        if not self.moves_texts:
+            return list(range(len(self.order)))
+        return [self.order.index(option) for option in range(len(self.order))]
+
+
+def ways_to_ask(
+    templates: Sequence[Template], options: Sequence[str], columns: Sequence[str], permute: int, seed: int = 0
+) -> list[Asking]:
+    """Return each template with the options as they are, then `permute` further orders of each template."""
+    if len({template.name for template in templates}) != len(templates):
+        raise InputError("Templates must have different file names: they name the views.")
+    moves_texts = all(option in columns for option in options)
+    for template in templates:
+        template.check(columns)
+        if permute and not (OPTIONS in template.names() or (moves_texts and set(options) <= set(template.names()))):
+            raise InputError(
+                f"The template {template.name!r} lists no options that could change their order. Write {{options}} "
+                "where they go."
+            )
+    orders = list(_orders(len(options), permute, seed))
+    straight = tuple(range(len(options)))
+    return [
+        *(Asking(template, straight, moves_texts) for template in templates),
+        *(Asking(template, order, moves_texts) for template in templates for order in orders),
+    ]
+
+
+def _orders(n_options: int, count: int, seed: int) -> Iterator[tuple[int, ...]]:
+    """Yield distinct orders: first the rotations, in which each option stands in another place, then random ones."""
+    most = math.factorial(n_options) - 1
+    if count > most:
+        raise InputError(f"{n_options} options have {most} other orders, got {count}", argument="permute")
+    straight = tuple(range(n_options))
+    orders = {straight}
+    rng = np.random.default_rng(seed)
+    for number in range(1, count + 1):
+        order = straight[number:] + straight[:number] if number < n_options else straight
+        while order in orders:
+            order = tuple(int(place) for place in rng.permutation(n_options))
+        orders.add(order)
+        yield order
 
 
 class Ledger:
-    """Answers that were paid for: one JSON line each, appended as they arrive."""
+    """Answers that were paid for: one JSON line each, appended as they arrive. Without a path they are not stored."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self.answers: dict[str, list[tuple[str, dict[str, float]]]] = {}
         self._lock = threading.Lock()
-        if path.exists():
-            self._read()
+        if path is not None and path.exists():
+            self._read(path)
 
-    def _read(self) -> None:
-        content = self.path.read_bytes()
+    def _read(self, path: Path) -> None:
+        content = path.read_bytes()
         complete = content[: content.rfind(b"\n") + 1]  # a killed run may leave half a line
         if len(complete) < len(content):
-            with self.path.open("r+b") as file:
+            with path.open("r+b") as file:
                 file.truncate(len(complete))
         for number, line in enumerate(complete.splitlines(), 1):
             try:
                 record = json.loads(line)
                 self.answers[str(record["key"])] = [(str(token), dict(top)) for token, top in record["tokens"]]
             except (ValueError, KeyError, TypeError) as error:
-                raise FileError(f"{self.path}, line {number} is damaged: {error}. Remove it to ask again.") from error
+                raise FileError(f"{path}, line {number} is damaged: {error}. Remove it to ask again.") from error
 
     def add(self, key: str, tokens: list[tuple[str, dict[str, float]]]) -> None:
         """Keep an answer on disk, then in memory."""
         line = json.dumps({"key": key, "tokens": tokens}, ensure_ascii=False).encode() + b"\n"
         with self._lock:
-            with self.path.open("ab") as file:
-                file.write(line)
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with self.path.open("ab") as file:
+                    file.write(line)
             self.answers[key] = tokens
 
 
@@ -185,68 +334,29 @@ class Interview:
         ledger: Path,
         labels: NDArray[Any] | None = None,
     ) -> None:
-        if len(options) < 2 or len(set(options)) != len(options):
-            raise InputError("must be two or more distinct answers", argument="options", came=f"got {list(options)}")
-        self.endpoint, self.options, self.askings, self.labels = endpoint, tuple(options), list(askings), labels
+        self.endpoint, self.options, self.askings, self.labels = endpoint, check_options(options), askings, labels
         self.ledger = Ledger(ledger)
-        n_questions = len(next(iter(questions.values())))
-        rows = [{name: _shown(values[row]) for name, values in questions.items()} for row in range(n_questions)]
-        self.ids = unique_ids([row.get("id", row.get("custom_id", place)) for place, row in enumerate(rows)])
+        columns = [[text_of(value) for value in values] for values in questions.values()]
+        rows = [dict(zip(questions, values)) for values in zip(*columns)]
+        self.ids = row_ids(rows)
         self.prompts = [[asking.template.fill(row, self.options, asking.order) for row in rows] for asking in askings]
 
     def cost(self) -> Cost:
         """Return how many requests are left, and about how many tokens they take."""
-        prompts = [prompt for ways in self.prompts for prompt in ways]
-        left = self._left()
-        tokens = sum(len(prompt) / _CHARACTERS_PER_TOKEN for prompt in left.values())
-        kept = len({self.endpoint.key_of(prompt) for prompt in prompts}) - len(left)
-        return Cost(len(left), kept, round(tokens), len(left) * self.endpoint.max_tokens)
-
-    def _left(self) -> dict[str, str]:
-        keyed = {self.endpoint.key_of(prompt): prompt for ways in self.prompts for prompt in ways}
-        return {key: prompt for key, prompt in keyed.items() if key not in self.ledger.answers}
+        prompts = {self.endpoint.key_of(prompt): prompt for ways in self.prompts for prompt in ways}
+        left = [prompt for key, prompt in prompts.items() if key not in self.ledger.answers]
+        tokens = round(sum(map(len, left)) / _CHARACTERS_PER_TOKEN)
+        return Cost(len(left), len(prompts) - len(left), tokens, len(left) * self.endpoint.max_tokens)
 
     def run(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Send what has no answer yet. After an error or Ctrl-C, the answers so far are kept."""
-        left = self._left()
-        if not left:
-            return
-        client = self.endpoint.client()
-        self.ledger.path.parent.mkdir(parents=True, exist_ok=True)
-        stop = threading.Event()
-
-        def ask(key: str, prompt: str) -> None:
-            if not stop.is_set():
-                self.ledger.add(key, self.endpoint.ask(client, prompt))
-                progress(len(left) - len(left.keys() - self.ledger.answers.keys()), len(left))
-
-        with ThreadPoolExecutor(self.endpoint.concurrency) as pool:
-            tasks = [pool.submit(ask, key, prompt) for key, prompt in left.items()]
-            try:
-                wait(tasks, return_when=FIRST_EXCEPTION)
-            finally:
-                stop.set()  # what waits is not sent; what is under way ends and is kept
-                for task in tasks:
-                    task.cancel()
-            _raise_first(tasks)
+        """Send the prompts that have no answer yet. After an error or Ctrl-C, the answers so far are kept."""
+        self.endpoint.answer(itertools.chain(*self.prompts), self.ledger, progress)
 
     def views(self, floor: float | None = None) -> JoinedViews:
         """Return the answers as Views: the options' log-probabilities, mapped back to the original order."""
         runs = {}
         for asking, prompts in zip(self.askings, self.prompts):
             rows = [answer_row(self.ledger.answers[self.endpoint.key_of(prompt)], self.options) for prompt in prompts]
-            runs[asking.name] = OptionScores(self.ids, np.array(rows)[:, asking.columns()], self.options, None)
-        first, *others = runs
-        main = OptionScores(self.ids, runs[first].log_probs, self.options, self.labels)
-        return join_scores(main, {name: runs[name] for name in others}, floor)
-
-
-def _raise_first(tasks: Iterable[Any]) -> None:
-    for task in tasks:
-        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-            raise error
-
-
-def _shown(value: Any) -> str:
-    """Return a value of a table as it goes into a prompt."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+            runs[asking.name] = OptionScores(self.ids, np.array(rows)[:, asking.columns()], self.options)
+        main = replace(runs.pop(self.askings[0].name), labels=self.labels)
+        return join_scores(main, runs, floor)

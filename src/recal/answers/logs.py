@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.answers.scores import JoinedViews, OptionScores, answer_row, join_scores, unique_ids
-from recal.answers.tables import read_table
+from recal.answers.scores import (
+    IDS,
+    JoinedViews,
+    OptionScores,
+    answer_row,
+    check_options,
+    join_scores,
+    row_ids,
+    text_of,
+)
+from recal.answers.tables import read_lines, read_table
 from recal.errors import FileError, InputError
 from recal.views import Views
 
-_IDS = ("custom_id", "doc_hash", "id", "question_id", "doc_id")
 _LABELS = ("label", "target", "answer", "correct_answer")
 _LINES = (".jsonl", ".json", ".ndjson")
 # Probabilities may sum to a little more than 1 by rounding.
@@ -76,6 +84,7 @@ def open_log(
     floor: float | None = None,
 ) -> JoinedViews:
     """Read a log as `read_log` does, and tell what was missing."""
+    options = None if options is None else check_options(options)
     truths = None if labels is None else read_labels(Path(labels), label_column)
     scores = read_scores(Path(path), options, truths, label_column)
     others = {name: read_scores(Path(other), options, None, label_column) for name, other in views.items()}
@@ -90,84 +99,56 @@ def read_scores(
 ) -> OptionScores:
     """Read one log in any of the formats."""
     if path.suffix.lower() not in _LINES:
-        scores = _read_option_table(path, options, label_column)
+        scores, labels = _read_option_table(path, options, label_column)
     else:
-        lines = list(read_lines(path))
+        lines = read_lines(path)
         if not lines:
             raise FileError(f"{path} holds no lines.")
         if "filtered_resps" in lines[0] or "resps" in lines[0]:
-            scores = _read_harness(path, lines)
+            scores, labels = _read_harness(path, lines)
         elif _body(lines[0]) is not None or "error" in lines[0]:
-            scores = _read_responses(path, lines, options, truths)
+            if options is None and truths is not None:
+                options = sorted(set(truths.values() if isinstance(truths, Mapping) else truths))
+            scores, labels = _read_responses(path, lines, options)
         else:
             raise FileError(
                 f"{path} is no log that recal knows: its first line has {', '.join(list(lines[0])[:8])}. Known are "
                 "lm-evaluation-harness samples (filtered_resps), chat completions (choices), and Batch API output "
                 "(custom_id, response)."
             )
-    return scores if truths is None else _with_truths(path, scores, truths)
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSONL file."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise FileError(f"{path}, line {number} is not JSON: {error}.") from error
-                if not isinstance(value, dict):
-                    raise FileError(f"{path}, line {number} must hold an object, got {type(value).__name__}.")
-                yield value
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
-
-
-def read_labels(path: Path, label_column: str | None = None) -> dict[str, str] | list[str]:
-    """Read the right options: by id if the table has a column of ids, else in the order of the rows."""
-    columns = read_table(path)
-    label = _column(path, columns, label_column, _LABELS, "labels")
-    texts = [text_of(value) for value in columns[label]]
-    name = next((name for name in _IDS if name in columns), None)
-    return texts if name is None else {text_of(one): text for one, text in zip(columns[name], texts)}
-
-
-def text_of(value: Any) -> str:
-    """Return a value of a table as text; 3.0 is written 3, as ids are."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _column(path: Path, columns: Mapping[str, Any], wanted: str | None, usual: Sequence[str], what: str) -> str:
-    if wanted is not None and wanted in columns:
-        return wanted
-    if wanted is None:
-        for name in usual:
-            if name in columns:
-                return name
-    named = f"no column {wanted!r}" if wanted is not None else f"no column of {what} ({', '.join(usual)})"
-    raise InputError(f"{path} has {named}; it has {', '.join(columns)}. Name it with --label-column.")
-
-
-def _with_truths(path: Path, scores: OptionScores, truths: Mapping[str, str] | Sequence[str]) -> OptionScores:
     if isinstance(truths, Mapping):
         if absent := [one for one in scores.ids if one not in truths]:
             raise InputError(
                 f"The labels lack {len(absent):,} of {len(scores.ids):,} questions of {path}, such as {absent[0]!r}."
             )
-        labels = [truths[one] for one in scores.ids]
-    elif len(truths) != len(scores.ids):
-        raise InputError(f"There are {len(truths):,} labels for the {len(scores.ids):,} questions of {path}.")
-    else:
-        labels = list(truths)
-    return OptionScores(
-        scores.ids,
-        scores.log_probs,
-        scores.options,
-        label_array(path, labels, scores.options, scores.log_probs.shape[1]),
-    )
+        truths = [truths[one] for one in scores.ids]
+    labels = labels if truths is None else list(truths)
+    if labels is None:
+        return scores
+    if len(labels) != len(scores.ids):
+        raise InputError(f"There are {len(labels):,} labels for the {len(scores.ids):,} questions of {path}.")
+    return replace(scores, labels=label_array(path, labels, scores.options, scores.log_probs.shape[1]))
+
+
+def read_labels(path: Path, label_column: str | None = None) -> dict[str, str] | list[str]:
+    """Read the right options: by id if the table has a column of ids, else in the order of the rows."""
+    columns = read_table(path)
+    label = _label_column(path, columns, label_column)
+    if label is None:
+        raise InputError(
+            f"{path} has no column of labels ({', '.join(_LABELS)}); it has {', '.join(columns)}. Name it with "
+            "--label-column."
+        )
+    texts = [text_of(value) for value in columns[label]]
+    name = next((name for name in IDS if name in columns), None)
+    return texts if name is None else {text_of(one): text for one, text in zip(columns[name], texts)}
+
+
+def _label_column(path: Path, columns: Mapping[str, Any], name: str | None) -> str | None:
+    """Return the column of the right options: the one that the user names, or the first with a usual name."""
+    if name is not None and name not in columns:
+        raise InputError(f"{path} has no column {name!r}; it has {', '.join(columns)}. Name it with --label-column.")
+    return name or next((usual for usual in _LABELS if usual in columns), None)
 
 
 def label_array(where: Any, labels: Sequence[str], names: Sequence[str] | None, n_options: int) -> NDArray[Any]:
@@ -182,11 +163,13 @@ def label_array(where: Any, labels: Sequence[str], names: Sequence[str] | None, 
     return columns if names is None else np.array(names)[columns]
 
 
-# lm-evaluation-harness
+# Each format: the scores, and the right option of each question if the log has it.
+Labelled = tuple[OptionScores, list[str] | None]
 
 
-def _read_harness(path: Path, lines: list[dict[str, Any]]) -> OptionScores:
-    rows, targets, choices = [], [], []
+def _read_harness(path: Path, lines: list[dict[str, Any]]) -> Labelled:
+    """Read samples of lm-evaluation-harness."""
+    rows, choices, places = [], [], []
     for number, line in enumerate(lines, 1):
         scores = _likelihoods(line)
         if scores is None:
@@ -194,26 +177,25 @@ def _read_harness(path: Path, lines: list[dict[str, Any]]) -> OptionScores:
                 f"{path}, line {number} holds generated text and no scores of options. Views need a multiple-choice "
                 "task (log-likelihoods), or chat completions with logprobs."
             )
-        given = _choices(line)
-        if given is not None and len(given) == len(scores) and len(scores) % 2 == 0:
-            half = len(scores) // 2  # acc_mutual_info scores each option once more without the question
-            if given[:half] == given[half:]:
-                scores, given = scores[:half], given[:half]
+        texts = _choices(line)
+        half = len(scores) // 2  # acc_mutual_info scores each option once more without the question
+        if texts is not None and len(texts) == len(scores) == 2 * half and texts[:half] == texts[half:]:
+            scores, texts = scores[:half], texts[:half]
         rows.append(scores)
-        targets.append(line.get("target"))
-        choices.append(given)
+        choices.append(texts)
+        places.append(_target(path, line.get("target"), texts, number))
     width = max(map(len, rows))
     log_probs = np.array([row + [np.nan] * (width - len(row)) for row in rows], dtype=np.float64)
     log_probs[~np.isfinite(log_probs)] = np.nan
-    shared = choices[0] if choices[0] is not None and all(one == choices[0] for one in choices) else None
-    options = shared if shared is not None and len(set(shared)) == len(shared) == width else None
-    places = [_target(path, target, one, number) for number, (target, one) in enumerate(zip(targets, choices), 1)]
-    labels = None if None in places else np.array(places)
-    if labels is not None and (labels < 0).any() | (labels >= width).any():
-        raise FileError(f"{path} has the target {int(labels.max())}, and {width} options.")
-    ids = unique_ids([line.get("doc_hash", line.get("doc_id", place)) for place, line in enumerate(lines)])
-    named = labels if labels is None or options is None else np.array(options)[labels]
-    return OptionScores(ids, log_probs, None if options is None else tuple(options), named)
+    shared = choices[0] if choices.count(choices[0]) == len(choices) else None
+    options = tuple(shared) if shared is not None and len(set(shared)) == len(shared) == width else None
+    table = OptionScores(row_ids(lines), log_probs, options)
+    columns = [place for place in places if place is not None]
+    if len(columns) < len(places):
+        return table, None
+    if not 0 <= min(columns) <= max(columns) < width:
+        raise FileError(f"{path} has the target {max(columns)}, and {width} options.")
+    return table, [str(place) if options is None else options[place] for place in columns]
 
 
 def _likelihoods(line: Mapping[str, Any]) -> list[float] | None:
@@ -222,9 +204,9 @@ def _likelihoods(line: Mapping[str, Any]) -> list[float] | None:
         values = line.get(name)
         if not isinstance(values, list) or len(values) < 2:
             continue
-        numbers = [_first_number(value) for value in values]
-        if None not in numbers:
-            return [float(number) for number in numbers if number is not None]
+        numbers = [number for value in values if (number := _first_number(value)) is not None]
+        if len(numbers) == len(values):
+            return numbers
     return None
 
 
@@ -263,46 +245,27 @@ def _target(path: Path, target: Any, choices: list[str] | None, number: int) -> 
         raise FileError(f"{path}, line {number}: the target {text[:40]!r} is none of the options.") from None
 
 
-# OpenAI-style responses
-
-
 def _body(line: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the chat completion of a line: the line itself, or what the Batch API puts around it."""
-    if isinstance(line.get("choices"), list):
-        return dict(line)
-    response = line.get("response")
-    if isinstance(response, dict):
-        body = response.get("body", response)
-        if isinstance(body, dict):
-            return body
-    return None
+    """Return the chat completion of a line: the line itself, or a part of what the Batch API writes."""
+    response = line if isinstance(line.get("choices"), list) else line.get("response")
+    body = response.get("body", response) if isinstance(response, dict) else None
+    return body if isinstance(body, dict) else None
 
 
-def _read_responses(
-    path: Path,
-    lines: list[dict[str, Any]],
-    options: Sequence[str] | None,
-    truths: Mapping[str, str] | Sequence[str] | None,
-) -> OptionScores:
-    if options is None and truths is not None:
-        options = sorted(set(truths.values() if isinstance(truths, Mapping) else truths))
+def _read_responses(path: Path, lines: list[dict[str, Any]], options: Sequence[str] | None) -> Labelled:
+    """Read chat completions, or older completions, with logprobs."""
     if options is None:
         raise InputError(f"Name the options that {path} answers with, such as --options A,B,C,D.")
-    rows, n_without = [], 0
-    for line in lines:
-        positions = token_positions(_body(line) or {})
-        n_without += not positions
-        rows.append(answer_row(positions, options))
-    if n_without == len(lines):
+    answers = [token_positions(_body(line) or {}) for line in lines]
+    if not any(answers):
         raise FileError(
             f"{path} holds no logprobs. Ask the model with logprobs=true and top_logprobs=20, and log the whole "
             "response."
         )
-    ids = unique_ids([line.get("custom_id", line.get("id", place)) for place, line in enumerate(lines)])
-    own = [next((line[name] for name in _LABELS if name in line), None) for line in lines]
-    labels = None if None in own or truths is not None else own
-    scores = OptionScores(ids, np.array(rows), tuple(options))
-    return scores if labels is None else _with_truths(path, scores, [text_of(label) for label in labels])
+    rows = np.array([answer_row(positions, options) for positions in answers])
+    labels = [next((line[name] for name in _LABELS if name in line), None) for line in lines]
+    scores = OptionScores(row_ids(lines), rows, tuple(options))
+    return scores, None if None in labels else [text_of(label) for label in labels]
 
 
 def token_positions(body: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
@@ -314,37 +277,31 @@ def token_positions(body: Mapping[str, Any]) -> list[tuple[str, dict[str, float]
     logprobs = choices[0].get("logprobs") if isinstance(choices[0], dict) else None
     if not isinstance(logprobs, dict):
         return []
-    positions = []
     try:
-        if isinstance(logprobs.get("content"), list):
-            for one in logprobs["content"]:
-                top = {str(other["token"]): float(other["logprob"]) for other in one.get("top_logprobs") or []}
-                top.setdefault(str(one["token"]), float(one["logprob"]))
-                positions.append((str(one["token"]), top))
-        elif isinstance(logprobs.get("tokens"), list):
-            tops = logprobs.get("top_logprobs") or [{}] * len(logprobs["tokens"])
-            for token, own, top in zip(logprobs["tokens"], logprobs["token_logprobs"], tops):
-                likeliest = {str(other): float(value) for other, value in (top or {}).items()}
-                if own is not None:
-                    likeliest.setdefault(str(token), float(own))
-                positions.append((str(token), likeliest))
+        content, tokens = logprobs.get("content"), logprobs.get("tokens")
+        entries: Iterable[tuple[Any, Any, Any]] = []
+        if isinstance(content, list):
+            tops = [{other["token"]: other["logprob"] for other in one.get("top_logprobs") or []} for one in content]
+            entries = [(one["token"], one["logprob"], top) for one, top in zip(content, tops)]
+        elif isinstance(tokens, list):
+            entries = zip(tokens, logprobs["token_logprobs"], logprobs.get("top_logprobs") or [{}] * len(tokens))
+        positions = []
+        for token, own, top in entries:
+            likeliest = {str(other): float(value) for other, value in (top or {}).items()}
+            if own is not None:
+                likeliest.setdefault(str(token), float(own))
+            positions.append((str(token), likeliest))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileError(f"A response has logprobs in an unknown form: {type(error).__name__} {error}.") from error
     return positions
 
 
-# A table with one column per option
-
-
-def _read_option_table(path: Path, options: Sequence[str] | None, label_column: str | None) -> OptionScores:
+def _read_option_table(path: Path, options: Sequence[str] | None, label_column: str | None) -> Labelled:
+    """Read a table with one column per option."""
     columns = read_table(path)
-    name = next((name for name in _IDS if name in columns), None)
-    label = label_column or next((one for one in _LABELS if one in columns), None)
-    if label_column is not None:
-        _column(path, columns, label_column, _LABELS, "labels")
+    name, label = next((name for name in IDS if name in columns), None), _label_column(path, columns, label_column)
     if options is None:
-        taken = {name, label}
-        options = [one for one, values in columns.items() if one not in taken and values.dtype.kind in "iuf"]
+        options = [one for one, values in columns.items() if one not in (name, label) and values.dtype.kind in "iuf"]
     if absent := [option for option in options if option not in columns]:
         raise InputError(f"{path} has no column {absent[0]!r}; it has {', '.join(columns)}.")
     if len(options) < 2:
@@ -358,7 +315,6 @@ def _read_option_table(path: Path, options: Sequence[str] | None, label_column: 
         top = np.nanmax(values, axis=1, keepdims=True)  # logits, which a softmax turns into probabilities
         values = values - top - np.log(np.nansum(np.exp(values - top), axis=1, keepdims=True))
     values[~np.isfinite(values)] = np.nan
-    rows = range(len(values))
-    ids = unique_ids([text_of(one) for one in columns[name]] if name is not None else rows)
-    scores = OptionScores(ids, values, tuple(options))
-    return scores if label is None else _with_truths(path, scores, [text_of(one) for one in columns[label].tolist()])
+    ids = row_ids([{}] * len(values) if name is None else [{name: one} for one in columns[name]])
+    labels = None if label is None else [text_of(one) for one in columns[label].tolist()]
+    return OptionScores(ids, values, tuple(options)), labels

@@ -7,7 +7,6 @@ server. All three are models for `recal.collect`, so that transformations of the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.answers.endpoint import Endpoint, Ledger
-from recal.answers.scores import MOST_FOR_MISSING, answer_row
+from recal.answers.scores import MOST_FOR_MISSING, answer_row, check_options
 from recal.collecting.fingerprint import digest
 from recal.collecting.models.base import Model, as_numpy
 from recal.errors import InputError
@@ -29,17 +28,11 @@ class MultipleChoice(Model):
     gives_logits = True
 
     def __init__(self, score: Score, options: Sequence[str], template: str, identity: Any = None) -> None:
-        if isinstance(options, str) or len(options) < 2 or len(set(options)) != len(options):
-            raise InputError(
-                "must be two or more distinct answers, such as ['A', 'B', 'C']",
-                argument="options",
-                came=f"got {options!r}",
-            )
         if template.count("{input}") != 1:
             raise InputError(
-                "must hold {input} once, where the question goes", argument="template", came=f"got {template!r}"
+                f"must hold {{input}} once, where the question goes, got {template!r}", argument="template"
             )
-        self.score, self.options, self.template = score, tuple(options), template
+        self.score, self.options, self.template = score, check_options(options), template
         self.identity = score if identity is None else identity  # a server is known by its address
         self.name = str(getattr(score, "__name__", type(score).__name__))
         self.classes = np.array(self.options)
@@ -103,7 +96,7 @@ def language_model(
 
     from recal.collecting.models.torch import TorchModel
 
-    asked = TorchModel(model)
+    torch_model = TorchModel(model)
 
     def score(prompts: list[str], _options: Sequence[str]) -> NDArray[Any]:
         rows = []
@@ -115,8 +108,8 @@ def language_model(
                 padding=True,
                 padding_side="left",
             )
-            with asked.running():
-                logits = model(**{name: value.to(asked.device) for name, value in encoded.items()}).logits[:, -1]
+            with torch_model.running():
+                logits = model(**{name: value.to(torch_model.device) for name, value in encoded.items()}).logits[:, -1]
             rows.append(logits[:, [first[0] for first in firsts]].float().cpu().numpy())
         scores = np.concatenate(rows)
         result = np.empty_like(scores)
@@ -153,20 +146,11 @@ def endpoint_model(
     server = Endpoint(url, model, **settings)
     kept = None if ledger is None else Ledger(ledger)
 
-    def ask(client: Any, prompt: str, names: Sequence[str]) -> NDArray[np.float64]:
-        key = server.key_of(prompt)
-        tokens = None if kept is None else kept.answers.get(key)
-        if tokens is None:
-            tokens = server.ask(client, prompt)
-            if kept is not None:
-                kept.add(key, tokens)
-        row = answer_row(tokens, names)
-        return np.where(np.isnan(row), np.log(floor), row)
-
     def score(prompts: list[str], names: Sequence[str]) -> NDArray[np.float64]:
-        client = server.client()
-        with ThreadPoolExecutor(server.concurrency) as pool:
-            return np.array(list(pool.map(lambda prompt: ask(client, prompt, names), prompts)))
+        answers = Ledger() if kept is None else kept
+        server.answer(prompts, answers)
+        rows = np.array([answer_row(answers.answers[server.key_of(prompt)], names) for prompt in prompts])
+        return np.where(np.isnan(rows), np.log(floor), rows)
 
     score.__name__ = model
     return MultipleChoice(score, options, template, identity=[url, model, server.max_tokens, server.top_logprobs])

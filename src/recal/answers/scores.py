@@ -1,9 +1,9 @@
-"""Scores of answer options: what a log or an endpoint tells about each question, and how it becomes Views."""
+"""Scores of answer options: the log-probabilities in a log or from an endpoint, and how they become Views."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ Vector = NDArray[np.float64]
 
 # An option that was not returned gets half of the smallest returned probability, and never more than this.
 MOST_FOR_MISSING = 1e-5
+# Fields that identify a question, best first.
+IDS = ("custom_id", "doc_hash", "id", "question_id", "doc_id")
 _PUNCTUATION = " \t\r\n.,:;)('\"*`▁Ġ"
 
 
@@ -36,11 +38,10 @@ class OptionScores:
     options: tuple[str, ...] | None = None
     labels: NDArray[Any] | None = None
 
-    def take(self, rows: Sequence[int]) -> OptionScores:
+    def take(self, rows: list[int]) -> OptionScores:
         """Return some of the questions."""
-        picked = list(rows)
-        labels = None if self.labels is None else self.labels[picked]
-        return OptionScores(tuple(self.ids[row] for row in picked), self.log_probs[picked], self.options, labels)
+        labels = None if self.labels is None else self.labels[rows]
+        return replace(self, ids=tuple(self.ids[row] for row in rows), log_probs=self.log_probs[rows], labels=labels)
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def join_scores(scores: OptionScores, others: Mapping[str, OptionScores], floor:
         at most 1e-5.
     """
     if floor is not None and not 0.0 < floor < 1.0:
-        raise InputError("must be a probability above 0 and below 1", argument="floor", came=f"got {floor!r}")
+        raise InputError(f"must be a probability above 0 and below 1, got {floor!r}", argument="floor")
     places = {name: {one: row for row, one in enumerate(other.ids)} for name, other in others.items()}
     rows = [row for row, one in enumerate(scores.ids) if all(one in place for place in places.values())]
     if not rows:
@@ -104,30 +105,22 @@ def join_scores(scores: OptionScores, others: Mapping[str, OptionScores], floor:
     returned = np.concatenate([run.log_probs[np.isfinite(run.log_probs)] for run in runs.values()])
     if not len(returned):
         raise InputError("No answer names any of the options. Check --options, and that the log holds logprobs.")
-    filled = min(float(np.exp(returned.min())) / 2.0, MOST_FOR_MISSING) if floor is None else floor
-    filled = max(filled, float(np.finfo(np.float64).tiny))
+    if floor is None:
+        floor = min(float(np.exp(returned.min())) / 2.0, MOST_FOR_MISSING)
+    floor = max(floor, float(np.finfo(np.float64).tiny))
+    missing = {name: ~np.isfinite(run.log_probs) for name, run in runs.items()}
     logits: dict[Any, Vector] = {
-        name: np.where(np.isfinite(run.log_probs), run.log_probs, np.log(filled)) for name, run in runs.items()
+        name: np.where(missing[name], np.log(floor), run.log_probs) for name, run in runs.items()
     }
-    gone = [~np.isfinite(run.log_probs) for run in runs.values()]
-    views = Views(
-        logits.pop(""),
-        logits,
-        labels=_as_columns(main) if main.options is None else main.labels,
-        classes=main.options,
-    )
+    labels = main.labels if main.labels is None or main.options is not None else main.labels.astype(np.intp)
     return JoinedViews(
-        views,
-        filled,
-        sum(int(cells.sum()) for cells in gone),
-        sum(cells.size for cells in gone),
-        sum(int(cells.all(axis=1).sum()) for cells in gone),
-        len(scores.ids) - len(rows),
+        Views(logits.pop(""), logits, labels=labels, classes=main.options),
+        floor,
+        n_missing=sum(int(cells.sum()) for cells in missing.values()),
+        n_cells=sum(cells.size for cells in missing.values()),
+        n_unanswered=sum(int(cells.all(axis=1).sum()) for cells in missing.values()),
+        n_left_out=len(scores.ids) - len(rows),
     )
-
-
-def _as_columns(scores: OptionScores) -> NDArray[Any] | None:
-    return None if scores.labels is None else scores.labels.astype(np.intp)
 
 
 def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores:
@@ -145,23 +138,40 @@ def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores
             f"The view {name!r} has {log_probs.shape[1]} options per question, and the first file has "
             f"{main.log_probs.shape[1]}."
         )
-    if main.labels is not None and other.labels is not None and other.options == main.options:
-        differ = int((np.asarray(main.labels) != np.asarray(other.labels)).sum())
-        if differ:
-            raise InputError(
-                f"The view {name!r} has other labels than the first file for {differ} questions. Do both ask the same?"
-            )
-    return OptionScores(other.ids, log_probs, main.options, other.labels)
+    comparable = main.labels is not None and other.labels is not None and other.options == main.options
+    differ = int(np.sum(np.asarray(main.labels) != np.asarray(other.labels))) if comparable else 0
+    if differ:
+        raise InputError(
+            f"The view {name!r} has other labels than the first file for {differ} questions. Do both ask the same?"
+        )
+    return replace(other, log_probs=log_probs, options=main.options)
 
 
-def unique_ids(ids: Sequence[Any]) -> tuple[str, ...]:
-    """Return ids as texts; a question that stands several times gets a number from its second time on."""
+def text_of(value: Any) -> str:
+    """Return a value of a table as text; 3.0 is written 3, as ids are."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def row_ids(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the id of each question: its first field with a usual name, else its number.
+
+    A question that occurs several times gets a number from its second time on.
+    """
     times: dict[str, int] = {}
-    names = []
-    for one in map(str, ids):
+    ids = []
+    for place, row in enumerate(rows):
+        one = text_of(next((row[name] for name in IDS if name in row), place))
         times[one] = times.get(one, 0) + 1
-        names.append(one if times[one] == 1 else f"{one} ({times[one]})")
-    return tuple(names)
+        ids.append(one if times[one] == 1 else f"{one} ({times[one]})")
+    return tuple(ids)
+
+
+def check_options(options: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(options, str) or len(options) < 2 or len(set(options)) != len(options):
+        raise InputError(
+            f"must be two or more distinct answers, such as ['A', 'B', 'C'], got {options!r}", argument="options"
+        )
+    return tuple(options)
 
 
 def option_of(token: str, options: Sequence[str]) -> int | None:

@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import FileError, InputError
-from recal.files.atomic import replacing
-from recal.files.tables import column_values, pyarrow_for, read_parquet
+from recal.files.paths import replacing
+from recal.files.tables import column_values, pyarrow_for, read_csv, read_parquet
 
 Columns = dict[str, NDArray[Any]]
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
+_SEPARATORS = ",;\t"
 _MISSING = frozenset(["", "na", "nan", "null", "none", "n/a"])
 
 
@@ -34,41 +36,21 @@ def read_table(path: str | os.PathLike[str]) -> Columns:
     suffix = source.suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(f"{source} is no table that recal can read; known endings are {', '.join(SUFFIXES)}.")
-    try:
-        if suffix == ".parquet":
+    if suffix == ".parquet":
+        with reading(source):
             table = read_parquet(source, "tables")
-            columns = {str(name): column_values(table, name) for name in table.column_names}
-        elif suffix in (".jsonl", ".ndjson"):
-            columns = _read_jsonl(source)
-        else:
-            columns = _read_csv(source)
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"Cannot read {source}: {getattr(error, 'strerror', None) or error}.") from error
+        columns = {str(name): column_values(table, name) for name in table.column_names}
+    else:
+        columns = _read_jsonl(source) if suffix in (".jsonl", ".ndjson") else read_csv(source, _SEPARATORS)
     if not columns or not len(next(iter(columns.values()))):
         raise FileError(f"{source} holds no rows.")
     return {name: as_column(values) for name, values in columns.items()}
 
 
-def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
-    text = path.read_text(encoding="utf-8-sig")
-    header = text.partition("\n")[0]
-    separator = max("\t;,", key=header.count)
-    rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator))
-    rows = [row for row in rows if row]
-    if not rows:
-        raise FileError(f"{path} is empty.")
-    names, body = rows[0], rows[1:]
-    if len(set(names)) != len(names):
-        raise FileError(f"{path}: column names must be distinct, got {', '.join(names)}.")
-    for number, row in enumerate(body, 2):
-        if len(row) != len(names):
-            raise FileError(f"{path}, row {number} has {len(row)} values, and the header names {len(names)} columns.")
-    return {name: np.array([row[place] for row in body], dtype=object) for place, name in enumerate(names)}
-
-
-def _read_jsonl(path: Path) -> dict[str, NDArray[Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read the objects of a JSONL file."""
     rows = []
-    with path.open(encoding="utf-8") as file:
+    with reading(path), path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
@@ -77,15 +59,32 @@ def _read_jsonl(path: Path) -> dict[str, NDArray[Any]]:
             except (ValueError, RecursionError) as error:
                 raise FileError(f"{path}, line {number} is not JSON: {error}.") from error
             if not isinstance(row, dict):
-                raise FileError(f"{path}, line {number} must hold an object.")
+                raise FileError(f"{path}, line {number} must hold an object, got {type(row).__name__}.")
             rows.append(row)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = {}
-    for name in names:
-        column = np.empty(len(rows), dtype=object)
-        column[:] = [row.get(name) for row in rows]
-        columns[name] = column
-    return columns
+    return rows
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn errors of the file system and of decoding into a FileError that names the file."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
+
+
+def _read_jsonl(path: Path) -> Columns:
+    rows = read_lines(path)
+    return {
+        name: _objects(row.get(name) for row in rows) for name in dict.fromkeys(name for row in rows for name in row)
+    }
+
+
+def _objects(values: Iterable[Any]) -> NDArray[Any]:
+    items = list(values)
+    column = np.empty(len(items), dtype=object)
+    column[:] = items
+    return column
 
 
 def as_column(values: NDArray[Any]) -> NDArray[Any]:
@@ -95,7 +94,7 @@ def as_column(values: NDArray[Any]) -> NDArray[Any]:
     items = values.tolist()
     numbers = np.full(len(items), np.nan)
     for row, value in enumerate(items):
-        if _is_missing(value):
+        if value is None or (isinstance(value, str) and value.strip().lower() in _MISSING):
             continue
         try:
             numbers[row] = float(value)
@@ -104,13 +103,7 @@ def as_column(values: NDArray[Any]) -> NDArray[Any]:
     else:
         if not np.isnan(numbers).all():
             return numbers
-    texts = np.empty(len(items), dtype=object)
-    texts[:] = ["" if value is None or value != value else str(value) for value in items]
-    return texts
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and value.strip().lower() in _MISSING)
+    return _objects("" if value is None or value != value else str(value) for value in items)
 
 
 def write_with_columns(
@@ -120,33 +113,33 @@ def write_with_columns(
 
     The copy may have another format than the table. A column that the table has already is replaced.
     """
-    target, given = Path(out), Path(source)
-    if target.suffix.lower() not in SUFFIXES:
+    table, target = Path(source), Path(out)
+    suffix, own_suffix = target.suffix.lower(), table.suffix.lower()
+    if suffix not in SUFFIXES:
         raise InputError(f"{target} must end in one of {', '.join(SUFFIXES)}.")
-    new = {name: np.asarray(values).tolist() for name, values in added.items()}
-    if given.suffix.lower() == ".parquet":
-        table = read_parquet(given, "tables")
-        own = {str(name): table.column(name).to_pylist() for name in table.column_names}
-    elif given.suffix.lower() in (".jsonl", ".ndjson"):
-        own = {name: values.tolist() for name, values in _read_jsonl(given).items()}
+    if own_suffix == ".parquet":
+        own = read_parquet(table, "tables").to_pydict()
+    elif own_suffix in (".jsonl", ".ndjson"):
+        own = {name: values.tolist() for name, values in _read_jsonl(table).items()}
     else:
-        as_text = target.suffix.lower() in (".csv", ".tsv")  # where every digit stays as it was written
-        own = {
-            name: values.tolist() if as_text else [_plain(value) for value in as_column(values).tolist()]
-            for name, values in _read_csv(given).items()
-        }
+        own = {name: values.tolist() for name, values in read_csv(table, _SEPARATORS).items()}
+        if suffix not in (".csv", ".tsv"):  # there every digit stays as it was written
+            own = {
+                name: [_plain(value) for value in as_column(_objects(column)).tolist()] for name, column in own.items()
+            }
+    new = {name: np.asarray(values).tolist() for name, values in added.items()}
     columns = {name: values for name, values in own.items() if name not in new} | new
-    if target.suffix.lower() == ".parquet":
+    if suffix == ".parquet":
         arrow, parquet = pyarrow_for("Writing Parquet files", "tables")
         with replacing(target) as file:
             parquet.write_table(arrow.table(columns), file)
         return target
     rows = zip(*columns.values())
-    if target.suffix.lower() in (".jsonl", ".ndjson"):
+    if suffix in (".jsonl", ".ndjson"):
         lines = "".join(json.dumps(dict(zip(columns, row)), ensure_ascii=False, default=str) + "\n" for row in rows)
     else:
         buffer = io.StringIO(newline="")
-        writer = csv.writer(buffer, delimiter="\t" if target.suffix.lower() == ".tsv" else ",", lineterminator="\n")
+        writer = csv.writer(buffer, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
         writer.writerow(columns)
         writer.writerows([_cell(value) for value in row] for row in rows)
         lines = buffer.getvalue()

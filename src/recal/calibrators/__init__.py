@@ -2,47 +2,52 @@
 
 `CALIBRATORS` is the family that the command line, the loader and the contract tests read, in the order listed here.
 A new method is one file, one line here and one in `__init__.pyi`, which says the same to type checkers.
+`find_method` and `name_of` translate the short names of the command line and of tables, such as `svs (kept)`.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
 from recal.calibrators.base import Calibrator
+from recal.errors import InputError
 
 # Each method with its short name, known before its code is loaded, and the module of this folder that defines it.
 _HOMES = {
-    "AffineScaling": ("affine", "affine"),
-    "LearnedAggregation": ("aggregate", "aggregate"),
+    "AffineScaling": ("affine", "logistic"),
+    "LearnedAggregation": ("aggregate", "aggregation"),
     "AutoCalibration": ("auto", "auto"),
-    "BayesianBinning": ("bbq", "bbq"),
-    "BetaCalibration": ("beta", "beta"),
+    "BayesianBinning": ("bbq", "binning"),
+    "BetaCalibration": ("beta", "logistic"),
     "CalibrationEnsemble": ("ensemble", "ensemble"),
     "CentredIsotonic": ("centred", "isotonic"),
-    "ConsistencyCalibration": ("consistency", "consistency"),
+    "ConsistencyCalibration": ("consistency", "aggregation"),
     "DirichletCalibration": ("dir-odir", "matrix"),
     "EnsembleTemperatureScaling": ("ets", "ets"),
     "GaussianProcessCalibration": ("gp", "gaussian_process"),
-    "HistogramBinning": ("histogram", "histogram"),
+    "HistogramBinning": ("histogram", "binning"),
     "IsotonicCalibration": ("isotonic", "isotonic"),
     "IsotonicMulticlass": ("irm", "isotonic"),
     "IsotonicOneVsAll": ("irova-ts", "isotonic"),
     "MatrixScaling": ("ms-odir", "matrix"),
     "MutualInformationBinning": ("imax", "imax"),
-    "MATTA": ("matta", "vatta"),
+    "MATTA": ("matta", "aggregation"),
     "OrderPreserving": ("iop", "order_preserving"),
-    "PlattScaling": ("platt", "platt"),
-    "QuadraticScaling": ("quadratic", "affine"),
+    "PlattScaling": ("platt", "logistic"),
+    "QuadraticScaling": ("quadratic", "logistic"),
     "ReCal": ("recal", "recal"),
     "SplineCalibration": ("spline", "spline"),
-    "StructuredMatrixScaling": ("sms", "structured"),
-    "StructuredVectorScaling": ("svs", "structured"),
+    "StructuredMatrixScaling": ("sms", "scaling"),
+    "StructuredVectorScaling": ("svs", "scaling"),
     "TemperatureScaling": ("ts", "temperature"),
-    "VATTA": ("vatta", "vatta"),
-    "VectorScaling": ("vs", "vector"),
-    "VennAbers": ("venn-abers", "venn_abers"),
-    "ViewAveraging": ("tta", "view_averaging"),
+    "VATTA": ("vatta", "aggregation"),
+    "VectorScaling": ("vs", "scaling"),
+    "VennAbers": ("venn-abers", "isotonic"),
+    "ViewAveraging": ("tta", "aggregation"),
     "ViewStacking": ("stack", "stacking"),
 }
 # Reads signals of answers, not logits: it is saved like the others, and is no member of `CALIBRATORS`.
@@ -50,6 +55,10 @@ _OF_SIGNALS = {"SignalCalibration": "signals"}
 __all__ = ["CALIBRATORS", "Calibrator", "calibrator_named", *_HOMES, *_OF_SIGNALS]
 
 CALIBRATORS: tuple[type[Calibrator], ...]
+
+# `svs (kept)` and `svs:kept`
+_WITH_ANSWERS = re.compile(r"\s*(?P<name>[^\s(:]+)\s*(?:\(\s*(?P<option>\w+)\s*\)|:(?P<short>\w+))?\s*")
+_WORDS = re.compile(r"[A-Z][a-z]+")
 
 
 def calibrator_named(name: str) -> type[Calibrator] | None:
@@ -61,6 +70,57 @@ def calibrator_named(name: str) -> type[Calibrator] | None:
 def short_names() -> dict[str, str]:
     """Return each method's short name with the name of its class."""
     return {short: name for name, (short, _) in _HOMES.items()}
+
+
+def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
+    """Return the class that a name stands for, and the options that are part of the name.
+
+    ``svs (kept)``, or ``svs:kept`` where brackets are a nuisance, is ``svs`` with ``answers="kept"``.
+
+    Examples
+    --------
+    >>> from recal.calibrators import find_method
+    >>> find_method("svs (kept)")
+    (<class 'recal.calibrators.scaling.StructuredVectorScaling'>, {'answers': 'kept'})
+    """
+    by_name = short_names()
+    match = _WITH_ANSWERS.fullmatch(name)
+    plain = match["name"] if match else name
+    answers = (match["option"] or match["short"]) if match else None
+    if plain not in by_name:
+        raise InputError(f"There is no method {name!r}; the methods are {', '.join(by_name)}.{_hint(plain, by_name)}")
+    method = calibrator_named(by_name[plain])
+    if answers is None:
+        return method, {}
+    if "answers" not in inspect.signature(method).parameters:
+        raise InputError(f"{plain!r} never changes an answer and has no option `answers`, so {name!r} is no method.")
+    if answers not in ("kept", "free"):
+        raise InputError(f"A method's answers are 'kept' or 'free', got {name!r}.")
+    return method, {"answers": answers}
+
+
+def _hint(typed: str, by_name: dict[str, str]) -> str:
+    """Suggest the method whose short or long name is nearest, if one is near."""
+    names = {short: short for short in by_name}
+    names |= {word.lower(): short for short, family in by_name.items() for word in _WORDS.findall(family)[:1]}
+    names |= {family.lower(): short for short, family in by_name.items()}
+    near = get_close_matches(typed.lower(), names, n=1)
+    return f" Did you mean {names[near[0]]}?" if near else ""
+
+
+def name_of(calibrator: Calibrator) -> str:
+    """Return the name under which a calibrator stands in tables: `svs`, or `svs (kept)` if that is not its default.
+
+    Examples
+    --------
+    >>> from recal.calibrators import StructuredVectorScaling, name_of
+    >>> name_of(StructuredVectorScaling(answers="kept"))
+    'svs (kept)'
+    """
+    usual = inspect.signature(type(calibrator)).parameters.get("answers")
+    answers = getattr(calibrator, "answers", None)
+    short = calibrator.short_name
+    return short if usual is None or answers == usual.default else f"{short} ({answers})"
 
 
 def __getattr__(name: str) -> Any:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.ensemble import CalibrationEnsemble
-from recal.calibrators.ensemble_fit import Evidence, FittedEnsemble, are_whole, fit_ensemble, losses_of
+from recal.calibrators.ensemble_fit import Evidence, FittedEnsemble, without_counts
 from recal.calibrators.recal import ReCal
-from recal.calibrators.view_choice import LossGain
+from recal.calibrators.stacking import Samples
+from recal.calibrators.view_choice import LossGain, losses_of
 from recal.checks import Labels
 from recal.engine.clusters import cluster_sums
 from recal.errors import FewSamplesWarning, InputError
@@ -91,52 +90,39 @@ class AutoCalibration(Calibrator):
         self.answers = answers
         self.random_state = random_state
 
-    def fit(
+    def _fit(
         self,
-        X: Views | ArrayLike,
-        y: ArrayLike | None = None,
+        views: Views,
+        labels: Labels,
         *,
-        classes: Sequence[Any] | None = None,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-        clusters: ArrayLike | None = None,
-    ) -> Self:
-        super().fit(X, y, classes=classes, sample_weight=sample_weight, groups=groups, clusters=clusters)
-        self.calibrator_.classes_ = self.classes_
-        self.calibrator_.n_fitted_ = getattr(self.calibrator_, "n_fitted_", self.n_fitted_)
-        return self
-
-    def _fit(self, views: Views, labels: Labels, clusters: NDArray[np.intp] | None = None) -> None:
-        self._choose(views, labels, None, clusters)
-
-    _fit_clustered = _fit
-
-    def _fit_weighted(
-        self, views: Views, labels: Labels, weights: Vector, clusters: NDArray[np.intp] | None = None
+        weights: Vector | None = None,
+        clusters: NDArray[np.intp] | None = None,
     ) -> None:
-        if are_whole(weights):
-            super()._fit_weighted(views, labels, weights, clusters)
-        else:
-            self._choose(views, labels, weights, clusters)
-
-    def _choose(self, views: Views, labels: Labels, counts: Vector | None, clusters: NDArray[np.intp] | None) -> None:
+        samples = without_counts(Samples(views, labels, weights, clusters))
         rng = np.random.default_rng(self.random_state)
         ensemble = CalibrationEnsemble(answers=self.answers, random_state=int(rng.integers(2**31)))
-        fitted = fit_ensemble(views, labels, counts, ensemble.options(), rng, clusters)
-        ensemble._take(fitted)
+        fitted = ensemble.learn(samples, rng)
         chosen, self.reason_ = _simplest(ensemble, fitted)
         evidence = fitted.evidence
-        self.trials_ = [] if evidence is None else _table(evidence)
+        self.trials_ = []
+        if evidence is not None:
+            for name, losses in evidence.losses.items():
+                passes = evidence.passes if name == "ensemble with views" else 0.0
+                self.trials_.append(_record(name, evidence.losses["ts"], losses, passes, evidence.samples))
         # With few mistakes ReCal may look best by chance: chosen among 100 to 200 samples it had up to twice the NLL.
-        if evidence is not None and views.transforms and counts is None and evidence.many_mistakes:
-            trial = _try_recal(evidence, int(rng.integers(2**31)))
-            self.trials_.append(trial.record)
-            if trial.wins:
-                chosen, self.reason_ = trial.method, trial.sentence
-                chosen._fit(views, labels)
+        if evidence is not None and views.transforms and samples.weights is None and evidence.many_mistakes:
+            recal, record, reason = _try_recal(evidence, int(rng.integers(2**31)))
+            self.trials_.append(record)
+            if reason:
+                chosen, self.reason_ = recal, reason
+                chosen._fit(samples.views, samples.labels)
         self.choice_, self.calibrator_ = chosen.short_name, chosen
-        if self.answers == "kept" and counts is None:
-            self.reason_ += _free_answers(chosen, views, labels, clusters)
+        if self.answers == "kept" and samples.weights is None:
+            self.reason_ += _free_answers(chosen, samples)
+
+    def _complete(self) -> None:
+        self.calibrator_.classes_ = self.classes_
+        self.calibrator_.n_fitted_ = getattr(self.calibrator_, "n_fitted_", self.n_fitted_)
 
     def _check_state(self, n_classes: int) -> None:
         inner = getattr(self, "calibrator_", None)
@@ -145,7 +131,7 @@ class AutoCalibration(Calibrator):
             raise InputError("must be the method that `choice_` names", argument="calibrator_")
         inner.check_state()
         if len(inner.classes_) != n_classes:
-            raise InputError("must have the classes of its `calibrator_`", subject="AutoCalibration")
+            raise InputError("AutoCalibration must have the classes of its `calibrator_`.")
 
     @property
     def plan_(self) -> Plan:
@@ -158,11 +144,12 @@ class AutoCalibration(Calibrator):
         return self.calibrator_.map_
 
 
-def _free_answers(fitted: Calibrator, views: Views, labels: Labels, clusters: NDArray[np.intp] | None) -> str:
+def _free_answers(fitted: Calibrator, samples: Samples) -> str:
     """Return a sentence if changed answers would clearly raise the accuracy, and what to type; otherwise nothing.
 
     The fit's own samples only raise the suspicion. A fit on one half then proves it on the other.
     """
+    views, labels, clusters = samples.views, samples.labels, samples.clusters
     kept = views.logits.argmax(axis=1)
     together = np.arange(len(labels)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
     changed = fitted._predict_proba(views).argmax(axis=1)
@@ -174,7 +161,7 @@ def _free_answers(fitted: Calibrator, views: Views, labels: Labels, clusters: ND
     trial = AutoCalibration(answers="free")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trial._choose(views[first], labels[first], None, None if clusters is None else together[first])
+        trial._fit(views[first], labels[first], clusters=None if clusters is None else together[first])
     free = trial.calibrator_._predict_proba(views[second]).argmax(axis=1)
     if not _is_better(free, kept[second], labels[second], together[second]):
         return ""
@@ -212,56 +199,36 @@ def _simplest(ensemble: CalibrationEnsemble, fitted: FittedEnsemble) -> tuple[Ca
     return member, f"Chosen: {name}, which has {100 * weight:.0f} % of the weight in the best mixture of methods."
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """ReCal on the samples of one fold left out."""
-
-    method: ReCal
-    record: dict[str, Any]
-    wins: bool
-    sentence: str
-
-
-def _try_recal(evidence: Evidence, seed: int) -> _Trial:
-    """Return what ReCal as published does for one fold that it did not see, beside the ensemble."""
-    method, views = ReCal(random_state=seed), evidence.views
+def _try_recal(evidence: Evidence, seed: int) -> tuple[ReCal, dict[str, Any], str]:
+    """Fit ReCal as published to all folds but one; return it, its row of `trials_`, and why to take it or ""."""
+    method, samples = ReCal(random_state=seed), evidence.samples
     rest, left_out = np.flatnonzero(evidence.folds != 0), np.flatnonzero(evidence.folds == 0)
     if len(rest) > _MOST_FOR_RECAL:
         rest = rest[:: -(-len(rest) // _MOST_FOR_RECAL)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewSamplesWarning)
-        method._fit(views[rest], evidence.labels[rest])
-    losses = losses_of(method._predict_proba(views[left_out]), evidence.labels[left_out], None)
+        method._fit(samples.views[rest], samples.labels[rest])
+    unseen = samples[left_out]
+    losses = losses_of(method._predict_proba(unseen.views), unseen.labels, None)
     passes = float(len(method.plan_.transforms))
     best = evidence.losses.get("ensemble with views", evidence.losses["ensemble"])[left_out]
-    clusters = None if evidence.clusters is None else evidence.clusters[left_out]
-    record = _record("recal", LossGain.between(evidence.losses["ts"][left_out], losses, None, clusters), losses, passes)
+    record = _record("recal", evidence.losses["ts"][left_out], losses, passes, unseen)
     cost = 1.0 + _GAIN_PER_PASS * (passes - evidence.passes)
     wins = float(losses.mean()) * cost < float(best.mean())
     gain = 100.0 * (1.0 - losses.mean() / best.mean())
-    return _Trial(
-        method,
-        record,
-        wins,
+    sentence = (
         f"Chosen: recal, whose NLL on samples left out is {gain:.1f} % lower than that of the best mixture of methods, "
-        f"for {passes:.0f} more forward passes per answer.",
+        f"for {passes:.0f} more forward passes per answer."
     )
+    return method, record, sentence if wins else ""
 
 
-def _table(evidence: Evidence) -> list[dict[str, Any]]:
-    plain, counts = evidence.losses["ts"], evidence.counts
-    records = []
-    for name, losses in evidence.losses.items():
-        gain = LossGain.between(plain, losses, counts, evidence.clusters)
-        passes = evidence.passes if name == "ensemble with views" else 0.0
-        records.append(_record(name, gain, losses, passes, counts))
-    return records
-
-
-def _record(name: str, gain: LossGain, losses: Vector, passes: float, counts: Vector | None = None) -> dict[str, Any]:
+def _record(name: str, plain: Vector, losses: Vector, passes: float, samples: Samples) -> dict[str, Any]:
+    """Return a row of `trials_`; `plain` are the losses of temperature scaling."""
+    gain = LossGain.between(plain, losses, samples.weights, samples.clusters)
     return {
         "method": name,
-        "nll": float(np.average(losses, weights=counts)),
+        "nll": float(np.average(losses, weights=samples.weights)),
         "gain": gain.mean,
         "standard_error": gain.error,
         "passes": passes,

@@ -16,14 +16,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Protocol, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.estimator import Estimator
 from recal.calibrators.group_offsets import fit_group_offsets
-from recal.calibrators.sample_checks import refuse_codes, warn_of_copies, warn_of_suspicions
+from recal.calibrators.sample_checks import as_views, read_labels, warn_of_copies, warn_of_suspicions
 from recal.checks import (
     ASIDES,
     Labels,
@@ -35,32 +35,16 @@ from recal.checks import (
     looks_like_probabilities,
 )
 from recal.engine.clusters import check_clusters
-from recal.engine.same_rows import kept_hashes, row_hashes, sampled_rows, seen_among
+from recal.engine.same_rows import MOST_HASHES, row_hashes, sampled_rows, seen_among
 from recal.errors import InputError, NotFittedError, Remedy
-from recal.maps.base import Array, Map, is_array, namespace, wide
+from recal.maps.base import Map, is_array, namespace
 from recal.maps.group_offsets import GroupOffsets
-from recal.maps.guard import answer, answer_views, by_need
+from recal.maps.guard import answer_array, answer_views
 from recal.maps.plan import Answers
-from recal.schema import Instance, check_parameters
+from recal.schema import Count, Instance, Integers, check_parameters
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
-
-# What fitted state may be made of: it is all that a file can hold.
-State = dict[str, Any]
-
-
-_COLLECT = Remedy("Use `collect` with a pool", typed="Make them with recal collect --pool")
-
-_NO_HASHES = np.empty(0, np.uint64)
-
-
-class _Rule(Protocol):
-    """What a calibrator needs of a decision rule, which a package above this one defines."""
-
-    def accept(
-        self, probs: ArrayLike, confidences: ArrayLike | None = None, groups: ArrayLike | None = None
-    ) -> NDArray[np.bool_]: ...
 
 
 class _AnswersDecide:
@@ -79,21 +63,15 @@ def kept_by_answers(default: Answers) -> bool:
     return cast(bool, _AnswersDecide(default))
 
 
-class _FromMap:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        if instance is None:
-            return self
-        if "map_" not in vars(instance):
-            raise AttributeError(f"This {owner.__name__} has no fitted attributes before it is fitted.")
-        return getattr(instance.map_, self.name)
-
-
 def from_map(name: str) -> Any:
     """Return a fitted attribute that is a field of the map: `scales_ = from_map("scale")`."""
-    return _FromMap(name)
+
+    def read(calibrator: Calibrator) -> Any:
+        if "map_" not in vars(calibrator):
+            raise AttributeError(f"This {type(calibrator).__name__} has no fitted attributes before it is fitted.")
+        return getattr(calibrator.map_, name)
+
+    return property(read)
 
 
 class Calibrator(Estimator, ABC):
@@ -126,18 +104,20 @@ class Calibrator(Estimator, ABC):
     keeps_accuracy: ClassVar[bool]
     needs_views: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False
-    """Whether `sample_weight` may hold any numbers, not only whole ones."""
+    """Whether `sample_weight` may hold any numbers, not only whole ones; `_fit` then takes `weights`."""
     draws_folds: ClassVar[bool] = False
-    """Whether the fit cross-validates; `_fit_clustered` then keeps the rows of a cluster in one fold."""
+    """Whether the fit cross-validates; `_fit` then takes `clusters` and keeps the rows of a cluster in one fold."""
+    starts_near: ClassVar[bool] = False
+    """Whether `_fit` takes `beta` and `near`, a known temperature and a fit to nearly the same samples."""
     reads_views: ClassVar[bool] = False
     """Whether the fit can use views but does not need them. If so, it is worth collecting some."""
 
     map_: Map
     classes_: NDArray[Any]
-    n_fitted_: int
-    row_hashes_: NDArray[np.uint64]
-    prob_hashes_: NDArray[np.uint64]
-    decision_: Annotated[_Rule, Instance("DecisionRule")]
+    n_fitted_: Count
+    row_hashes_: Annotated[NDArray[np.uint64], Integers(None)]
+    prob_hashes_: Annotated[NDArray[np.uint64], Integers(None)]
+    decision_: Annotated[Any, Instance("DecisionRule")]
     sets_: Annotated[Any, Instance("PredictionSets")]
     profile_: Annotated[Any, Instance("Profile")]
     preprocessing_: Preprocessing
@@ -180,50 +160,33 @@ class Calibrator(Estimator, ABC):
         groups = views.groups if groups is None else groups
         clusters = views.clusters if clusters is None else clusters
         names = classes if classes is not None else views.classes
-        if y is not None:
-            try:
-                labels = check_labels(y, views.n_samples, views.n_classes, names)
-            except InputError as error:
-                if not isinstance(X, Views) and is_single_column(np.shape(X)) and not error.aside:
-                    error.aside = ASIDES["columns"].format(1, np.shape(X))
-                    error.args = (error.sentence(),)
-                raise
-            if not isinstance(X, Views):
-                refuse_codes(views.logits, y, labels, names)
-        elif views.labels is not None:
-            labels = views.labels
-        else:
-            raise InputError(
-                "Labels are needed to fit",
-                remedy=Remedy("Pass them as `y`, or use views that hold them", typed="Add --labels FILE"),
-                aside=ASIDES["no y"].format(type(self).__name__),
-            )
+        labels = read_labels(X, y, views, names, type(self).__name__)
         columns = np.arange(views.n_classes) if names is None else check_classes(names, views.n_classes)
+        logits = views.logits
         # Exponentials of classes far below the largest. As a decorator it would hide the caller from warnings.
         with np.errstate(under="ignore"):
-            warn_of_suspicions(views.logits, labels, columns)
-            n_fitted = views.n_samples
-            together = None if clusters is None else check_clusters(clusters, n_fitted)
+            warn_of_suspicions(logits, labels, columns)
+            together = None if clusters is None else check_clusters(clusters, len(labels))
+            weights = None if sample_weight is None else check_weights(sample_weight, len(labels))
             if together is None and (self.draws_folds or groups is not None):
-                warn_of_copies(views.logits, labels)
-            if not self.draws_folds:
-                together = None
-            if sample_weight is None:
-                # Each of them is called from here: warnings count the frames up to the caller of `fit`.
-                if together is None:
-                    self._fit(views, labels)
-                else:
-                    self._fit_clustered(views, labels, together)
-            else:
-                weights = check_weights(sample_weight, n_fitted)
-                self._fit_weighted(*_counted(views, labels, weights, together))
-                n_fitted = int(np.count_nonzero(weights) if self.takes_weights else weights.sum())
+                warn_of_copies(logits, labels)
+            options: dict[str, Any] = {"weights": weights} if self.takes_weights else {}
+            if self.draws_folds:
+                options["clusters"] = together
+            fitted_views, fitted_labels = views, labels
+            if weights is not None:
+                rows = np.flatnonzero(weights) if self.takes_weights else self._repeats(weights)
+                fitted_views, fitted_labels = views[rows], labels[rows]
+                options = {name: None if value is None else value[rows] for name, value in options.items()}
+            self._fit(fitted_views, fitted_labels, **options)
             if not isinstance(getattr(self, "map_", None), Map):
                 raise InputError(f"{type(self).__name__} has no map_ after its fit", remedy="Set map_ in _fit to a Map")
             self.classes_ = columns
-            self.n_fitted_ = n_fitted
-            self.row_hashes_ = kept_hashes(views.logits)
-            self.prob_hashes_ = np.sort(row_hashes(self._answer_views(views[sampled_rows(views.logits)])[0]))
+            self.n_fitted_ = len(fitted_labels)
+            self._complete()
+            hashes = row_hashes(logits)
+            self.row_hashes_ = np.sort(hashes)[:MOST_HASHES]
+            self.prob_hashes_ = np.sort(row_hashes(self._answer_views(views[sampled_rows(hashes)])[0]))
             # Made for what the calibrator answered before.
             for attached in ("decision_", "sets_", "profile_", "preprocessing_", "group_offsets_"):
                 if hasattr(self, attached):
@@ -232,9 +195,8 @@ class Calibrator(Estimator, ABC):
                 self.preprocessing_ = views.preprocessing
             if groups is not None:
                 probs, confidence = self._answer_views(views)
-                counts = None if sample_weight is None else check_weights(sample_weight, views.n_samples)
                 correct = probs.argmax(axis=1) == labels
-                self.group_offsets_ = fit_group_offsets(confidence, correct, groups, counts, clusters=clusters)
+                self.group_offsets_ = fit_group_offsets(confidence, correct, groups, weights, clusters=clusters)
         return self
 
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
@@ -268,47 +230,26 @@ class Calibrator(Estimator, ABC):
         self, X: Views | ArrayLike, groups: ArrayLike | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return what `predict_proba` and `predict_confidence` give, for the price of one."""
-        if groups is None and isinstance(X, Views) and hasattr(self, "group_offsets_"):
+        offsets = getattr(self, "group_offsets_", None)
+        if groups is None and offsets is not None and isinstance(X, Views):
             groups = X.groups
-        if groups is not None and not hasattr(self, "group_offsets_"):
+        if groups is not None and offsets is None:
             raise InputError(
                 f"This {type(self).__name__} was fitted without groups",
                 argument="groups",
                 remedy="Fit with fit(X, y, groups=groups), or leave groups out",
             )
-        with np.errstate(under="ignore"):
-            probs, confidence = self._predict_both(X)
-        return probs, confidence if groups is None else self.group_offsets_.apply(np.asarray(confidence), groups)
-
-    def _predict_both(self, X: Views | ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         self._check_width(X)
-        if is_array(X):
-            return self._answer_array(X)
-        views = as_views(X, needs_views=False, method=type(self).__name__)
-        # With a gate, confident samples need no views.
-        if self.map_.transforms and not views.transforms and self.map_.needs_views(views.logits).any():
-            views = as_views(X, needs_views=True, method=type(self).__name__)
-        return self._answer_views(views)
-
-    def _answer_array(self, logits: Array) -> tuple[Array, Array]:
-        """Answer for an array of another library than numpy."""
-        xp = namespace(logits)
-        if is_single_column(tuple(logits.shape)):  # log-odds of the second of two classes
-            second = xp.reshape(logits, (-1,))
-            logits = xp.stack([xp.zeros_like(second), second], axis=1)
-        if logits.ndim != 2 or not logits.shape[0]:
-            raise InputError(
-                "must have the shape (n_samples, n_classes)", argument="X", came=f"got {tuple(logits.shape)}"
-            )
-        if not bool(xp.all(xp.isfinite(logits))):
-            raise InputError("must be finite", argument="X", remedy="Remove rows with NaN or inf")
-        if self.map_.transforms and bool(xp.any(self.map_.needs_views(logits))):
-            raise InputError(
-                f"{type(self).__name__} needs logits of transformed inputs",
-                came="got an array",
-                remedy="Pass Views, or call map_.probs(logits, views)",
-            )
-        return answer(self.map_, logits, kept=self.keeps_accuracy)
+        with np.errstate(under="ignore"):
+            if is_array(X):
+                probs, confidence = answer_array(self.map_, X, kept=self.keeps_accuracy, method=type(self).__name__)
+            else:
+                views = X if isinstance(X, Views) else Views(X)
+                # With a gate, confident samples need no views.
+                if self.map_.transforms and not views.transforms and self.map_.needs_views(views.logits).any():
+                    as_views(X, needs_views=True, method=type(self).__name__)  # raises the error
+                probs, confidence = self._answer_views(views)
+        return probs, confidence if offsets is None or groups is None else offsets.apply(np.asarray(confidence), groups)
 
     def fitted_rows(self, X: Views | ArrayLike) -> int:
         """Return about how many of these samples the calibrator was fitted on, by their hashes.
@@ -316,20 +257,18 @@ class Calibrator(Estimator, ABC):
         X holds views, logits, or probabilities that this calibrator gave.
         """
         self._check_width(X)
-        if not isinstance(X, Views) and looks_like_probabilities(array := check_form(X, "X", single="log-odds")):
-            return seen_among(array, getattr(self, "prob_hashes_", _NO_HASHES), getattr(self, "n_fitted_", 0))[1]
-        views = as_views(X, needs_views=False, method=type(self).__name__)
-        return seen_among(views.logits, getattr(self, "row_hashes_", _NO_HASHES), getattr(self, "n_fitted_", 0))[1]
+        rows = X.logits if isinstance(X, Views) else check_form(X, "X", single="log-odds")
+        are_probs = not isinstance(X, Views) and looks_like_probabilities(rows)
+        # The method that AutoCalibration chose keeps no hashes.
+        hashes = getattr(self, "prob_hashes_" if are_probs else "row_hashes_", np.empty(0, np.uint64))
+        return seen_among(rows, hashes, getattr(self, "n_fitted_", 0))[1]
 
     def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return answer_views(self.map_, views, kept=self.keeps_accuracy)
 
     def _predict_proba(self, views: Views) -> NDArray[np.float64]:
         """Return the map's own probabilities, before predictions are kept."""
-        probs = np.empty((views.n_samples, views.n_classes))
-        for rows, logits, others in by_need(self.map_, views):
-            probs[rows] = self.map_.probs(wide(logits), [wide(view) for view in others])
-        return probs
+        return answer_views(self.map_, views, kept=False)[0]
 
     def predict(self, X: Views | ArrayLike) -> NDArray[Any]:
         """Return the most probable class of each sample."""
@@ -354,8 +293,6 @@ class Calibrator(Estimator, ABC):
     @property
     def n_features_in_(self) -> int:
         """The number of columns of the logits: that of the classes."""
-        if not hasattr(self, "classes_"):
-            raise AttributeError(f"This {type(self).__name__} has no n_features_in_ before it is fitted.")
         return len(self.classes_)
 
     def accept(self, X: Views | ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
@@ -367,9 +304,9 @@ class Calibrator(Estimator, ABC):
         rule = self.rule()
         groups = X.groups if groups is None and isinstance(X, Views) else groups
         both = self.predict_both(X, groups if hasattr(self, "group_offsets_") else None)
-        return rule.accept(*both) if groups is None else rule.accept(*both, groups)
+        return np.asarray(rule.accept(*both) if groups is None else rule.accept(*both, groups))
 
-    def rule(self) -> _Rule:
+    def rule(self) -> Any:
         """Return the rule in `decision_`; where none was set, say how to set one."""
         self._check_fitted()
         if not hasattr(self, "decision_"):
@@ -389,35 +326,26 @@ class Calibrator(Estimator, ABC):
         return [str(transform) for transform in self.needed_transforms()]
 
     @abstractmethod
-    def _fit(self, views: Views, labels: Labels) -> None: ...
+    def _fit(self, views: Views, labels: Labels) -> None:
+        """Learn `map_`. A method gets more keyword arguments if its class says that it takes them.
 
-    def _fit_clustered(self, views: Views, labels: Labels, clusters: NDArray[np.intp]) -> None:
-        """Fit samples with the number of each one's cluster; a method that draws folds overrides this."""
-        self._fit(views, labels)
+        `weights` (`takes_weights`) and `clusters` (`draws_folds`) are arrays of shape (n_samples,) or None. An ensemble
+        passes `beta` and `near` (`starts_near`): 1/T of these samples, and a fit to nearly the same samples or None.
+        With `near` the fit may start there and end within 1e-5 of the least loss.
+        """
 
-    def _fit_weighted(
-        self, views: Views, labels: Labels, weights: NDArray[np.float64], clusters: NDArray[np.intp] | None = None
-    ) -> None:
-        """Fit samples of which each counts `weights` times; a method that takes any weights overrides this."""
+    def _complete(self) -> None:
+        """Finish a fit, after `classes_` and `n_fitted_` were set."""
+
+    def _repeats(self, weights: NDArray[np.float64]) -> NDArray[np.intp]:
+        """Return the rows of samples that count `weights` times."""
         whole = np.rint(weights).astype(np.intp)
         if (whole != weights).any():
             raise InputError(
                 f"{type(self).__name__} takes whole numbers as `sample_weight`, how often each sample counts; got "
                 f"{weights[whole != weights][0]:.6g}. TemperatureScaling and VectorScaling take any number."
             )
-        rows = np.repeat(np.arange(len(labels)), whole)
-        if clusters is None:
-            self._fit(views[rows], labels[rows])
-        else:
-            self._fit_clustered(views[rows], labels[rows], clusters[rows])
-
-    def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
-        """Fit, with beta = 1/T of these samples known and, where there is one, a fit to nearly the same samples.
-
-        A method that saves time by either overrides this. `near` gives a place to begin at and the right to end within
-        1e-5 of the least loss.
-        """
-        self._fit(views, labels)
+        return np.repeat(np.arange(len(weights)), whole)
 
     def _repr_html_(self) -> str:
         # By name, because reporting reads calibrators and imports go one way.
@@ -427,16 +355,8 @@ class Calibrator(Estimator, ABC):
         """Refuse fitted attributes that no fit produces: other shapes or kinds, or numbers that are not finite."""
         super().check_state()
         classes = self.classes_
-        if not isinstance(classes, np.ndarray) or classes.ndim != 1 or len(set(classes.tolist())) != len(classes):
-            raise InputError("must be a list of distinct classes", argument="classes_")
-        if len(classes) < 2:
-            raise InputError("must name at least two classes", argument="classes_", came=f"got {len(classes)}")
-        if getattr(self, "n_fitted_", 1) < 1:
-            raise InputError("must be at least 1", argument="n_fitted_", came=f"got {self.n_fitted_}")
-        for name in ("row_hashes_", "prob_hashes_"):
-            hashes = getattr(self, name, _NO_HASHES)  # members of an ensemble have none
-            if not isinstance(hashes, np.ndarray) or hashes.ndim != 1 or hashes.dtype != np.uint64:
-                raise InputError("must be a list of hashes", argument=name)
+        if classes.ndim != 1 or len(set(classes.tolist())) < max(2, len(classes)):
+            raise InputError("must name at least two classes, and only distinct classes", argument="classes_")
         self._check_state(len(classes))
         if not isinstance(getattr(self, "map_", None), Map):
             raise InputError("is missing", argument="map_")
@@ -450,43 +370,17 @@ class Calibrator(Estimator, ABC):
     def _check_width(self, X: Views | ArrayLike) -> None:
         """Refuse logits of another number of classes, before anything else is said about them."""
         self._check_fitted()
-        shape = (X.n_samples, X.n_classes) if isinstance(X, Views) else np.shape(X) if hasattr(X, "shape") else ()
+        shape = (X.n_samples, X.n_classes) if isinstance(X, Views) else tuple(getattr(X, "shape", ()))
         columns = 2 if is_single_column(shape) else shape[-1] if len(shape) == 2 else len(self.classes_)
         if columns != len(self.classes_):
+            width = ASIDES["width"].format(shape[-1], type(self).__name__, len(self.classes_))
+            remedy, aside = "Fit a calibration on logits of this model", width if len(shape) == 2 else ASIDES["shape"]
             raise InputError(
-                f"was fitted on {len(self.classes_)} classes",
+                f"This {type(self).__name__} was fitted on {len(self.classes_)} classes, got {columns} columns",
                 argument="X",
-                subject=f"This {type(self).__name__}",
-                came=f"got {columns} columns",
-                remedy="Fit a calibration on logits of this model",
-                aside=ASIDES["width"].format(shape[-1], type(self).__name__, len(self.classes_))
-                if len(shape) == 2
-                else ASIDES["shape"],
+                remedy=Remedy(f"{remedy}. {aside}", typed=remedy),
             )
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "classes_"):
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit(X, y) first.")
-
-
-def _counted(
-    views: Views, labels: Labels, weights: NDArray[np.float64], clusters: NDArray[np.intp] | None
-) -> tuple[Views, Labels, NDArray[np.float64], NDArray[np.intp] | None]:
-    """Return the samples with a weight above 0, their labels, weights and clusters."""
-    kept = np.flatnonzero(weights)
-    if len(kept) == len(weights):
-        return views, labels, weights, clusters
-    return views[kept], labels[kept], weights[kept], None if clusters is None else clusters[kept]
-
-
-def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:
-    """Return X as Views; plain logits become views without transformations."""
-    if isinstance(X, Views):
-        if needs_views and not X.transforms:
-            raise InputError(f"{method} needs logits of transformed inputs; these views hold none", remedy=_COLLECT)
-        return X
-    if needs_views:
-        raise InputError(
-            f"{method} needs Views, with logits of transformed inputs", came="got an array", remedy=_COLLECT
-        )
-    return Views(X)

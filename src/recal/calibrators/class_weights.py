@@ -22,12 +22,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.solvers.folds import stratified_folds
-from recal.calibrators.solvers.linear import LinearMap
-from recal.calibrators.solvers.newton import NEAR_TOL
+from recal.calibrators.solvers.linear import NEAR_TOL, LinearMap
 from recal.calibrators.solvers.stack import Vector
-from recal.calibrators.view_choice import LEAST_SAMPLES, JudgedStack, Material, above_gate, drawn_back, pays
-from recal.maps.guard import keep_answers
+from recal.calibrators.view_choice import LEAST_SAMPLES, JudgedStack, StackData, above_gate, drawn_back, losses_of, pays
+from recal.engine.clusters import stratified_folds
+from recal.maps.arrays import softmax
 from recal.progress import track
 
 Matrix = NDArray[np.float64]
@@ -42,7 +41,7 @@ _FEW_CANDIDATES, _WORTH = 8, 0.1
 
 
 def choose_class_weights(
-    material: Material,
+    data: StackData,
     chosen: tuple[int, ...],
     stacked: bool,
     gate: float | None,
@@ -54,7 +53,7 @@ def choose_class_weights(
 
     Parameters
     ----------
-    material :
+    data :
         With all candidates after the original and the mixture.
     chosen :
         The candidates that stacking uses or would use, counted from 1.
@@ -63,55 +62,53 @@ def choose_class_weights(
     max_views :
         How many candidates may be used at most.
     """
-    n_base, count = material.n_base, len(material.features) - material.n_base
+    n_base, count = data.n_base, len(data.features) - data.n_base
     sets = [chosen] if chosen else []
     if len(chosen) < count <= (_FEW_CANDIDATES if max_views is None else min(_FEW_CANDIDATES, max_views)):
         sets.append(tuple(range(1, count + 1)))
     best: tuple[tuple[int, ...], JudgedStack] | None = None
-    plain = reference = material.plain_losses
+    plain = reference = data.plain_losses
     for views in sets:
-        if not can_fit(material, len(views)):
+        if not can_fit(data, len(views)):
             break
         places = [*range(n_base), *(n_base + view - 1 for view in views)]
-        search = Search(replace(material, features=material.features[places], lossless=()), gate, seed)
+        search = Search(replace(data, features=data.features[places], lossless=()), gate, seed)
         if stacked and views is chosen:
             reference = search.without
         judged = search.judged(reference, None if stacked else len(views))
         if judged is None:
             continue
         current = reference if best is None else best[1].losses
-        more, whole = (material.gain(before, judged.losses) for before in (current, plain))
+        more, whole = (data.gain(before, judged.losses) for before in (current, plain))
         if views is chosen or more.mean >= _WORTH * whole.mean:
             best = views, judged
     return best
 
 
-def can_fit(material: Material, n_views: int) -> bool:
+def can_fit(data: StackData, n_views: int) -> bool:
     """Whether there are samples enough for the matrices of so many views and the original."""
-    entries = (1 + n_views) * material.features.shape[2] ** 2
-    return material.n_units >= max(LEAST_SAMPLES, _SAMPLES_PER_ENTRY * entries)
+    entries = (1 + n_views) * data.features.shape[2] ** 2
+    return data.n_units >= max(LEAST_SAMPLES, _SAMPLES_PER_ENTRY * entries)
 
 
 class Search:
     """The losses of samples left out, with a matrix for the original and every view, at each strength."""
 
-    def __init__(self, material: Material, gate: float | None, seed: int) -> None:
-        self.material = material
-        folds = stratified_folds(
-            material.labels, _N_FOLDS, np.random.default_rng(seed), material.copies, material.clusters
-        )
-        self.parts = [(Refinement(material, folds != f), np.flatnonzero(folds == f)) for f in range(folds.max() + 1)]
-        above = above_gate(gate, material)
+    def __init__(self, data: StackData, gate: float | None, seed: int) -> None:
+        self.data = data
+        folds = stratified_folds(data.labels, _N_FOLDS, np.random.default_rng(seed), data.copies, data.clusters)
+        self.parts = [(Refinement(data, folds != f), np.flatnonzero(folds == f)) for f in range(folds.max() + 1)]
+        above = above_gate(gate, data)
         base = self._losses([refinement.base_scores for refinement, _ in self.parts])
         self.without = np.where(above, base, self._losses([refinement.scores for refinement, _ in self.parts]))
         self.losses: dict[float, Vector] = {}
         points = [part.nothing() for part, _ in self.parts]
-        lowest, worse = float(np.average(self.without, weights=material.weights)), 0
+        lowest, worse = float(np.average(self.without, weights=data.weights)), 0
         for strength in track(_STRENGTHS, "class-wise weights, strength"):
             points = [part.solve(strength, point, tol=NEAR_TOL) for (part, _), point in zip(self.parts, points)]
             losses = self._losses([part.refined(point) for (part, _), point in zip(self.parts, points)])
             self.losses[strength] = np.where(above, base, losses)
-            mean = float(np.average(self.losses[strength], weights=material.weights))
+            mean = float(np.average(self.losses[strength], weights=data.weights))
             lowest, worse = (mean, 0) if mean < lowest else (lowest, worse + 1)
             if worse >= _PATIENCE:
                 break
@@ -121,42 +118,37 @@ class Search:
 
         Where `n_passes` is given, the gain over the reference must be worth so many forward passes.
         """
-        material = self.material
-        gains = {s: material.gain(reference, losses) for s, losses in self.losses.items()}
+        data = self.data
+        gains = {s: data.gain(reference, losses) for s, losses in self.losses.items()}
         clearest = max(gains.values(), key=lambda gain: gain.mean / max(gain.error, 1e-300))
         strength = max(gains, key=lambda one: gains[one].mean)
         if not clearest.is_clear:
             return None
-        whole = material.gain(material.plain_losses, self.losses[strength])
-        if n_passes is not None and not pays(whole, n_passes, material):
+        whole = data.gain(data.plain_losses, self.losses[strength])
+        if n_passes is not None and not pays(whole, n_passes, data):
             return None
-        fitted = Refinement(material, np.ones(material.n_samples, dtype=bool))
+        fitted = Refinement(data, np.ones(data.n_samples, dtype=bool))
         point = clearest.trust * fitted.solve(strength, fitted.nothing())
         stack = drawn_back(fitted.stack, fitted.base, whole.trust)
         stack = replace(stack, offsets=stack.offsets + point[:, -1])
-        return JudgedStack(fitted.base, stack, self.losses[strength], whole, True, fitted.matrices(point))
+        return JudgedStack(fitted.base, stack, self.losses[strength], True, fitted.matrices(point))
 
     def _losses(self, scores: list[Matrix]) -> Vector:
         """Return the loss of each sample under the fit that did not see it, after the guard if answers are kept."""
-        material, losses = self.material, np.empty(self.material.n_samples)
+        data, losses = self.data, np.empty(self.data.n_samples)
         for (_, left_out), values in zip(self.parts, scores):
-            some = values[left_out]
-            probs = np.exp(some - some.max(axis=1, keepdims=True))
-            probs /= probs.sum(axis=1, keepdims=True)
-            if material.kept:
-                probs = keep_answers(probs, material.answers[left_out, None])
-            picked = probs[np.arange(len(left_out)), material.labels[left_out]]
-            losses[left_out] = -np.log(np.maximum(picked, np.finfo(np.float64).tiny))
+            answers = data.answers[left_out] if data.kept else None
+            losses[left_out] = losses_of(softmax(values[left_out]), data.labels[left_out], answers)
         return losses
 
 
 class Refinement:
     """The stack of some samples, and the matrices beside it."""
 
-    def __init__(self, material: Material, rows: NDArray[np.bool_]) -> None:
-        self.material, self.rows = material, rows
-        features, n_base = material.features, material.n_base
-        problem = material.problem(rows)
+    def __init__(self, data: StackData, rows: NDArray[np.bool_]) -> None:
+        self.data, self.rows = data, rows
+        features, n_base = data.features, data.n_base
+        problem = data.problem(rows)
         self.base = problem.solve(tuple(range(n_base)))
         self.stack = problem.solve(tuple(range(len(features))), self.base)
         self.base_scores = np.tensordot(self.base.weights, features[:n_base], axes=1) + self.base.offsets
@@ -166,8 +158,8 @@ class Refinement:
 
     def solve(self, strength: float, start: Matrix, *, tol: float = 1e-7) -> Matrix:
         """Return the matrices side by side and the change of the offsets, (n_classes, n_matrices * n_classes + 1)."""
-        counts, labels = self.material.weights, self.material.labels[self.rows]
-        n_classes = self.material.features.shape[2]
+        counts, labels = self.data.weights, self.data.labels[self.rows]
+        n_classes = self.data.features.shape[2]
         weights = None if counts is None else counts[self.rows]
         problem = LinearMap(self._columns()[self.rows], labels, n_classes, base=self.scores[self.rows], weights=weights)
         unit = n_classes / float(len(labels) if weights is None else weights.sum())
@@ -178,7 +170,7 @@ class Refinement:
 
     def nothing(self) -> Matrix:
         """Return matrices of zeros, in the form of `solve`."""
-        n_classes = self.material.features.shape[2]
+        n_classes = self.data.features.shape[2]
         return np.zeros((n_classes, len(self.places) * n_classes + 1))
 
     def refined(self, point: Matrix) -> Matrix:
@@ -191,4 +183,4 @@ class Refinement:
         return point[:, :-1].reshape(n_classes, len(self.places), n_classes).transpose(1, 0, 2)
 
     def _columns(self) -> Matrix:
-        return np.concatenate([self.material.features[place] for place in self.places], axis=1).astype(np.float64)
+        return np.concatenate([self.data.features[place] for place in self.places], axis=1).astype(np.float64)

@@ -9,24 +9,22 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
 from recal.calibrators.ensemble_fit import (
+    FAMILIES,
     READS,
     Evidence,
     FittedEnsemble,
-    Options,
-    are_whole,
-    family_of,
     fit_ensemble,
     needed_for,
+    without_counts,
 )
-from recal.calibrators.stacking import Gate, report_of
-from recal.calibrators.view_choice import LossGain
+from recal.calibrators.stacking import Gate, Samples, report_of
 from recal.checks import Labels
 from recal.errors import InputError
 from recal.maps.aggregation import Mixture
 from recal.maps.base import Map
 from recal.maps.plan import Answers, Plan, check_plan
 from recal.schema import Instance, RandomState, Size, check
-from recal.transforms.base import shown
+from recal.transforms.base import short_spec
 from recal.views import Views
 
 Vector = NDArray[np.float64]
@@ -118,26 +116,20 @@ class CalibrationEnsemble(Calibrator):
         self.gate = gate
         self.random_state = random_state
 
-    def _fit(self, views: Views, labels: Labels, clusters: NDArray[np.intp] | None = None) -> None:
-        rng = np.random.default_rng(self.random_state)
-        self._take(fit_ensemble(views, labels, None, self.options(), rng, clusters))
-
-    _fit_clustered = _fit
-
-    def _fit_weighted(
-        self, views: Views, labels: Labels, weights: Vector, clusters: NDArray[np.intp] | None = None
+    def _fit(
+        self,
+        views: Views,
+        labels: Labels,
+        *,
+        weights: Vector | None = None,
+        clusters: NDArray[np.intp] | None = None,
     ) -> None:
-        if are_whole(weights):
-            super()._fit_weighted(views, labels, weights, clusters)
-        else:
-            rng = np.random.default_rng(self.random_state)
-            self._take(fit_ensemble(views, labels, weights, self.options(), rng, clusters))
+        samples = without_counts(Samples(views, labels, weights, clusters))
+        self.learn(samples, np.random.default_rng(self.random_state))
 
-    def options(self) -> Options:
-        """Return the parameters that the fit reads."""
-        return Options(self.answers, self.max_views, self.gate)
-
-    def _take(self, fitted: FittedEnsemble) -> None:
+    def learn(self, samples: Samples, rng: np.random.Generator) -> FittedEnsemble:
+        """Fit to these samples, and return the evidence too."""
+        fitted = fit_ensemble(samples, rng, answers=self.answers, max_views=self.max_views, gate=self.gate)
         names = needed_for(fitted.weights)
         self.map_ = Mixture(
             names=names,
@@ -152,6 +144,7 @@ class CalibrationEnsemble(Calibrator):
             weights = {} if fitted.plan is None or fitted.plan.blend is None else dict(fitted.plan.blend.weights)
             alone = dict(zip(fitted.candidates, fitted.choice.alone))
             self.views_report_ = report_of(alone, fitted.candidates, fitted.choice, weights)
+        return fitted
 
     @property
     def weights_(self) -> dict[str, float]:
@@ -171,8 +164,7 @@ class CalibrationEnsemble(Calibrator):
     def _check_state(self, n_classes: int) -> None:
         check(vars(self).get("map_"), Instance(Mixture), "map_")
         for name, member in self.members_.items():
-            family = family_of(name)
-            if family is None or not isinstance(member, get_type_hints(family)["map_"]):
+            if name not in FAMILIES or not isinstance(member, get_type_hints(FAMILIES[name])["map_"]):
                 raise InputError(f"holds under {name!r} another method", argument="map_")
         if self.map_.plan is not None:
             check_plan(self.map_.plan, n_classes)
@@ -189,18 +181,17 @@ def sentence(fitted: FittedEnsemble) -> str:
     if evidence is None:
         return f"{mixed}: there are too few samples, or no mistakes, to choose by."
     if fitted.plan is not None:
-        seen = ", ".join(shown(transform) for transform in fitted.plan.transforms)
+        used = ", ".join(short_spec(transform) for transform in fitted.plan.transforms)
         by_class = (
             ", with weights for each class," if fitted.plan.blend is not None and fitted.plan.blend.matrices else ""
         )
-        mixed += f", and stacks {seen}{by_class} on top for {evidence.passes:.2f} more forward passes per answer"
+        mixed += f", and stacks {used}{by_class} on top for {evidence.passes:.2f} more forward passes per answer"
     return f"{mixed}: on samples left out, its NLL is {_beside_temperature(evidence)}."
 
 
 def _beside_temperature(evidence: Evidence) -> str:
-    mine = evidence.losses.get("ensemble with views", evidence.losses["ensemble"])
-    gain = LossGain.between(evidence.losses["ts"], mine, evidence.counts, evidence.clusters)
-    share = 100.0 * gain.mean / float(np.average(evidence.losses["ts"], weights=evidence.counts))
+    gain = evidence.gain()
+    share = 100.0 * gain.mean / float(np.average(evidence.losses["ts"], weights=evidence.samples.weights))
     change = f"{abs(share):.1f} % {'lower' if share >= 0.0 else 'higher'}"
     if abs(gain.mean) < 2.0 * gain.error:
         return f"about that of temperature scaling ({change}, which chance explains)"

@@ -35,12 +35,12 @@ class Estimator:
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters by name; `outer__inner` reaches into a parameter that is itself an estimator."""
-        known = self.parameter_names()
+        names = self.parameter_names()
         inner: dict[str, dict[str, Any]] = {}
         for key, value in params.items():
             name, reaches_in, rest = key.partition("__")
-            if name not in known:
-                raise InputError(f"{type(self).__name__} has no parameter {name!r}; it has: {', '.join(known)}.")
+            if name not in names:
+                raise InputError(f"{type(self).__name__} has no parameter {name!r}; it has: {', '.join(names)}.")
             if reaches_in:
                 inner.setdefault(name, {})[rest] = value
             else:

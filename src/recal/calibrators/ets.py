@@ -10,23 +10,24 @@ import scipy
 from recal.calibrators.base import Calibrator, from_map
 from recal.calibrators.solvers.mixture import mixture_weights
 from recal.calibrators.solvers.temperature import fit_betas
-from recal.checks import Labels
+from recal.checks import Floats, Labels
+from recal.engine.compiled import one_thread
 from recal.engine.scaled import ScaledLogits, Vector
 from recal.maps.scaling import TemperatureMixture
 from recal.views import Views
 
-# A truth that got probability 0 from two of the three must not make the loss infinite while weights are sought.
+# Keeps the loss finite while the weights are fitted, even if two of the three parts give the truth probability 0.
 _FLOOR = 1e-30
-# The loss has several valleys in the temperature: these multiples of the best single one are tried, on some samples.
+# The loss has several minima in the temperature: these multiples of the best single one are tried, on some samples.
 _MULTIPLES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
-# How far on either side, in logarithms, the bottom of such a valley is sought: beyond the neighbours.
+# How far the search for a minimum goes on either side, in log beta: beyond the neighbouring multiples.
 _REACH = 1.0
-# How far apart, in logarithms, the losses lie that tell a step from a beta that is nearly the best.
+# The distance, in log beta, between the three losses that give a step from a beta that is nearly the best.
 _BESIDE = 0.05
 _MOST_TRIED = 1_000
 _PLAIN_VALUES = 500_000
-# What is thought of log(beta / the best single beta) before the data speak: normal, with this standard deviation. A
-# share of the uniform answer can explain one or two mistakes, and nothing else then holds beta back.
+# The prior of log(beta / the best single beta) is normal with this standard deviation. A share of the uniform answer
+# can explain one or two mistakes; without a prior, beta would then grow without limit.
 _PRIOR_SPREAD = 0.5
 
 
@@ -59,31 +60,32 @@ class EnsembleTemperatureScaling(Calibrator):
 
     short_name = "ets"
     keeps_accuracy = True
+    starts_near = True
 
     map_: TemperatureMixture
     beta_ = from_map("beta")
     weights_ = from_map("weights")
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        self._fit_near(views, labels, fit_betas(ScaledLogits(views.logits), labels).values[0], None)
+    def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: Self | None = None) -> None:
+        with one_thread():
+            self.map_ = _fit_mixture(views.logits, labels, beta, None if near is None else near.beta_)
 
-    def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
-        state, single = ScaledLogits(views.logits), beta
-        if not (state.drop_at(labels) < 0.0).any():
-            self.map_ = TemperatureMixture(single, np.array([1.0, 0.0, 0.0]))
-            return
-        mixture = Mixture(state, labels, views.n_classes, single)
-        if near is not None:
-            step = mixture.step_from(near.beta_)
-            self.map_ = TemperatureMixture(step, mixture.best(step)[1])
-            return
-        some = mixture
-        if len(labels) > _MOST_TRIED:
-            few = slice(None, None, -(-len(labels) // _MOST_TRIED))
-            some = Mixture(ScaledLogits(views.logits[few]), labels[few], views.n_classes, single)
-        start = min(single * np.array(_MULTIPLES), key=lambda beta: some.best(beta)[0])
-        best = min((single, mixture.descend(float(start))), key=lambda beta: mixture.best(beta)[0])
-        self.map_ = TemperatureMixture(best, mixture.best(best)[1])
+
+def _fit_mixture(logits: Floats, labels: Labels, beta: float | None, near: float | None) -> TemperatureMixture:
+    state = ScaledLogits(logits)
+    single = float(fit_betas(state, labels).values[0]) if beta is None else beta
+    if not (state.drop_at(labels) < 0.0).any():
+        return TemperatureMixture(single, np.array([1.0, 0.0, 0.0]))
+    mixture = some = Mixture(state, labels, logits.shape[1], single)
+    if near is not None:
+        step = mixture.step_from(near)
+        return TemperatureMixture(step, mixture.best(step)[1])
+    if len(labels) > _MOST_TRIED:
+        few = slice(None, None, -(-len(labels) // _MOST_TRIED))
+        some = Mixture(ScaledLogits(logits[few]), labels[few], logits.shape[1], single)
+    start = min(single * np.array(_MULTIPLES), key=lambda beta: some.best(beta)[0])
+    best = min((single, mixture.descend(float(start))), key=lambda beta: mixture.best(beta)[0])
+    return TemperatureMixture(best, mixture.best(best)[1])
 
 
 class Mixture:
@@ -94,7 +96,7 @@ class Mixture:
 
     def __init__(self, state: ScaledLogits, labels: Labels, n_classes: int, single: float) -> None:
         self.state, self.drops, self.centre = state, state.drop_at(labels), float(np.log(single))
-        # Of few values a plain sum is quicker than the state's series, which spares reading many classes again.
+        # For few values a plain sum is faster than the state's series, which avoids reading many classes again.
         small = state.logits.size < _PLAIN_VALUES
         self.centred = state.logits - state.maxima[:, None].astype(np.float64) if small else None
         self.precision = 1.0 / (_PRIOR_SPREAD**2 * len(labels))
@@ -125,7 +127,7 @@ class Mixture:
         return float(np.exp(at[1] + _BESIDE * np.clip(step, -3.0, 3.0)))
 
     def descend(self, beta: float) -> float:
-        """Return the beta at the bottom of the valley that the multiple `beta` of the single one lies in."""
+        """Return the beta of the local minimum near `beta`."""
         low, high = np.log(beta) - _REACH, np.log(beta) + _REACH
         answer = scipy.optimize.minimize_scalar(
             lambda x: self.best(float(np.exp(x)))[0], bounds=(low, high), method="bounded", options={"xatol": 1e-5}

@@ -18,15 +18,15 @@ from recal.progress import track
 from recal.schema import Count, RandomState
 from recal.views import Views
 
-# Rows are taken in parts, so that what a part needs stays in a processor's cache or near it.
+# Rows are processed in parts of this many values, so that they stay in or near the processor's cache.
 _PART = 500_000
-# Up to so many values, 160 MB, phi is kept between passes, of which there are a hundred; making it is most of a pass.
+# Up to this many values (160 MB), phi is kept between passes: there are a hundred, and making phi is most of a pass.
 _MOST_KEPT = 20_000_000
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is known of g: the mean and covariance of w, the kernel, and the bound reached."""
+    """The posterior of g: the mean and covariance of w, the kernel, and the bound."""
 
     mean: np.ndarray
     covariance: np.ndarray
@@ -58,16 +58,15 @@ class LatentProcess:
 
     def fit(self, variance: float, start: Posterior | None = None, max_iter: int = 50) -> Posterior:
         """Climb the bound: S by its closed form, m by Newton steps that are halved until the bound rises."""
-        width = len(self.points)
-        mean = np.zeros(width) if start is None else start.mean.copy()
-        covariance = self._best_covariance(self.curvature(mean), variance)
+        mean = np.zeros(len(self.points)) if start is None else start.mean.copy()
+        covariance = self._best_covariance(mean, variance)
         bound, slope = self.bound(mean, covariance, variance)
         for _ in range(max_iter):
             direction = covariance @ slope
             step, accepted = 1.0, False
             while step > 1e-4 and not accepted:
                 trial = mean + step * direction
-                renewed = self._best_covariance(self.curvature(trial), variance)
+                renewed = self._best_covariance(trial, variance)
                 value, slope_there = self.bound(trial, renewed, variance)
                 accepted = value > bound
                 step *= 0.5
@@ -119,8 +118,8 @@ class LatentProcess:
         scores /= totals[:, None]
         return phi, scores, at_truth - np.log(totals), labels
 
-    def _best_covariance(self, curvature: np.ndarray, variance: float) -> np.ndarray:
-        precision = curvature + np.eye(len(curvature)) / variance
+    def _best_covariance(self, mean: np.ndarray, variance: float) -> np.ndarray:
+        precision = self.curvature(mean) + np.eye(len(mean)) / variance
         inverse = np.linalg.inv(0.5 * (precision + precision.T))
         return 0.5 * (inverse + inverse.T)
 
@@ -244,22 +243,21 @@ class GaussianProcessCalibration(Calibrator):
         some = np.sort(rng.permutation(len(labels))[:most])
         best = _best_kernel(log_probs[some], labels[some], points)
         process = LatentProcess(log_probs, labels, points, best.length)
-        found = process.fit(best.variance, start=best)
-        self.variance_, self.bound_ = found.variance, found.bound
+        posterior = process.fit(best.variance, start=best)
+        self.variance_, self.bound_ = posterior.variance, posterior.bound
         normal = rng.standard_normal((self.n_draws, self.n_points))
         # Antithetic pairs: the draws' mean is the posterior's.
         normal[self.n_draws // 2 : 2 * (self.n_draws // 2)] = -normal[: self.n_draws // 2]
-        weights = found.mean + normal @ np.linalg.cholesky(found.covariance).T
-        self.map_ = LatentFunction(beta, found.length, points, weights @ whitening(points, found.length))
+        weights = posterior.mean + normal @ np.linalg.cholesky(posterior.covariance).T
+        self.map_ = LatentFunction(beta, posterior.length, points, weights @ whitening(points, posterior.length))
 
 
 def _best_kernel(log_probs: np.ndarray, labels: Labels, points: np.ndarray) -> Posterior:
     """Return the posterior of the length scale and variance with the highest bound."""
-    tried = []
+    posteriors = []
     for length in track(_LENGTHS, "choosing the kernel"):
-        process = LatentProcess(log_probs, labels, points, length)
-        found = None
+        process, start = LatentProcess(log_probs, labels, points, length), None
         for variance in _VARIANCES:
-            found = process.fit(variance, start=found)
-            tried.append(found)
-    return max(tried, key=lambda posterior: posterior.bound)
+            start = process.fit(variance, start=start)
+            posteriors.append(start)
+    return max(posteriors, key=lambda posterior: posterior.bound)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.solvers.folds import stratified_folds
-from recal.engine.clusters import check_clusters, check_names, cluster_sums
+from recal.engine.clusters import check_clusters, check_names, cluster_sums, stratified_folds
 from recal.maps.group_offsets import GroupOffsets, log_odds, sigmoid
 
 Vector = NDArray[np.float64]
@@ -70,7 +69,8 @@ def fit_group_offsets(
     for number in range(n_folds):
         rest, left = fold != number, fold == number
         for row, strength in enumerate(STRENGTHS):
-            offsets = ridge_offsets(scores[rest], right[rest], index[rest], len(names), strength, weights[rest])
+            ridge = strength * _information(scores[rest], weights[rest])
+            offsets = ridge_offsets(scores[rest], right[rest], index[rest], len(names), ridge, weights[rest])
             losses[row, left] = _losses(scores[left] + offsets[index[left]], right[left])
     gains = _losses(scores, right) - losses
     best = int(np.argmax(gains @ weights))
@@ -79,30 +79,28 @@ def fit_group_offsets(
     deviation = float(np.sqrt(residuals @ residuals) / weights.sum())
     if mean <= _CLEARLY * deviation:
         return GroupOffsets(names, np.zeros(len(names)))
-    return GroupOffsets(names, ridge_offsets(scores, right, index, len(names), STRENGTHS[best], weights))
+    ridge = STRENGTHS[best] * _information(scores, weights)
+    return GroupOffsets(names, ridge_offsets(scores, right, index, len(names), ridge, weights))
+
+
+def _information(scores: Vector, weights: Vector) -> float:
+    """Return the mean of p (1 - p): a ridge of this size counts as one sample."""
+    chance = sigmoid(scores)
+    return max(float(np.average(chance * (1 - chance), weights=weights)), 1e-6)
 
 
 def ridge_offsets(
-    scores: Vector,
-    right: Vector,
-    index: NDArray[np.intp],
-    n_groups: int,
-    strength: float,
-    weights: Vector | None = None,
+    scores: Vector, right: Vector, index: NDArray[np.intp], n_groups: int, ridge: float, weights: Vector
 ) -> Vector:
-    """Return the offset of each group that minimises its loss plus strength x information / 2 x offset^2.
+    """Return the offset of each group that minimises its loss plus ridge / 2 x offset^2, (n_groups,).
 
-    `information` is the mean of p (1 - p), so that the strength counts samples. Each group is a convex problem in one
-    number, and all groups take Newton steps together.
+    Each group is a convex problem in one number, and all groups take Newton steps together.
     """
-    counts = np.ones(len(right)) if weights is None else weights
-    start = sigmoid(scores)
-    ridge = strength * max(float(np.average(start * (1 - start), weights=counts)), 1e-6)
     offsets = np.zeros(n_groups)
     for _ in range(_STEPS):
         chance = sigmoid(scores + offsets[index])
-        slope = np.bincount(index, counts * (chance - right), n_groups) + ridge * offsets
-        bend = np.bincount(index, counts * chance * (1 - chance), n_groups) + ridge
+        slope = np.bincount(index, weights * (chance - right), n_groups) + ridge * offsets
+        bend = np.bincount(index, weights * chance * (1 - chance), n_groups) + ridge
         step = np.clip(slope / bend, -2.0, 2.0)
         offsets = offsets - step
         if np.abs(step).max() < _TOLERANCE:

@@ -9,8 +9,8 @@ import scipy
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.binning import frequencies
 from recal.calibrators.sample_checks import warn_if_few
-from recal.calibrators.solvers.curves import frequencies
 from recal.checks import Labels
 from recal.maps.arrays import log_odds, log_softmax
 from recal.maps.curves import InformativeBins
@@ -94,7 +94,7 @@ class MutualInformationBinning(Calibrator):
 
     def _fit(self, views: Views, labels: Labels) -> None:
         n_bins = self.n_bins
-        odds = _clipped_odds(views)
+        odds = np.clip(log_odds(log_softmax(views.logits)), -CERTAIN, CERTAIN)
         if self.share == "all":
             pooled = np.zeros(odds.shape, dtype=bool)
             pooled[np.arange(len(labels)), labels] = True
@@ -113,10 +113,6 @@ class MutualInformationBinning(Calibrator):
             shares = frequencies(counts, hit, middles, views.n_classes, self.penalty)
             values[g, : len(shares)] = shares
         self.map_ = InformativeBins(all_edges, values)
-
-
-def _clipped_odds(views: Views) -> Vector:
-    return np.clip(log_odds(log_softmax(views.logits)), -CERTAIN, CERTAIN)
 
 
 class _Sums:
@@ -154,7 +150,7 @@ def _candidates(sums: _Sums) -> Vector:
         by_mass = (inner * len(sums.ordered)).astype(np.intp)
         by_width = sums.ordered[0] + inner * (sums.ordered[-1] - sums.ordered[0])
         distinct = np.unique(np.concatenate([sums.ordered[by_hits], sums.ordered[by_mass], by_width]))
-    return _settled(sums, (distinct[1:] + distinct[:-1]) / 2)
+    return _drop_empty(sums, (distinct[1:] + distinct[:-1]) / 2)
 
 
 def best_on_grid(sums: _Sums, candidates: Vector, n_bins: int) -> Vector:
@@ -182,11 +178,11 @@ def best_on_grid(sums: _Sums, candidates: Vector, n_bins: int) -> Vector:
 
 def climb(sums: _Sums, edges: Vector) -> tuple[Vector, list[float]]:
     """Raise the mutual information until it stands still; return the edges and its value after each step."""
-    edges = _settled(sums, edges)
+    edges = _drop_empty(sums, edges)
     history = [information(*sums.between(edges))]
     for _ in range(_MAX_ITER):
         hit, miss = sums.between(edges)
-        moved = _settled(sums, best_edges(np.log(hit) - np.log(miss)))
+        moved = _drop_empty(sums, best_edges(np.log(hit) - np.log(miss)))
         value = information(*sums.between(moved))
         if not value > history[-1] * (1 + _STANDSTILL):
             break
@@ -195,7 +191,7 @@ def climb(sums: _Sums, edges: Vector) -> tuple[Vector, list[float]]:
     return edges, history
 
 
-def _settled(sums: _Sums, edges: Vector) -> Vector:
+def _drop_empty(sums: _Sums, edges: Vector) -> Vector:
     """Drop edges that leave a bin empty."""
     ends = np.searchsorted(sums.ordered, edges, "right")
     keep = np.diff(ends, prepend=0) > 0

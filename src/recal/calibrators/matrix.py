@@ -8,7 +8,6 @@ The diagonal is free, so that a strong lambda and mu leave one scale for each cl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, from_map, kept_by_answers
 from recal.calibrators.sample_checks import warn_if_few
-from recal.calibrators.solvers.folds import stratified_folds
 from recal.calibrators.solvers.linear import DiagonalMap, LinearMap
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
+from recal.engine.clusters import stratified_folds
 from recal.errors import InputError
 from recal.maps.arrays import linear, log_softmax
 from recal.maps.base import wide
@@ -38,74 +37,47 @@ _HOPELESS = 1.1
 _SEARCH_TOL = 1e-4
 
 
-@dataclass(frozen=True)
-class Search:
-    """The held-out NLL of every pair: `scores[i, j]` for lambdas[i] and mus[j], inf where the path was cut short."""
-
-    lambdas: tuple[float, ...]
-    mus: tuple[float, ...]
-    scores: np.ndarray
-
-    @property
-    def best(self) -> tuple[float, float]:
-        """The pair with the least held-out NLL; of equals, the strongest penalty."""
-        row, column = np.unravel_index(int(np.argmin(self.scores)), self.scores.shape)
-        return self.lambdas[row], self.mus[column]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values for a file: None where a path was cut short."""
-        scores = [[float(score) if np.isfinite(score) else None for score in row] for row in self.scores]
-        return {"lambdas": list(self.lambdas), "mus": list(self.mus), "nll": scores}
-
-
-def candidates(
-    values: float | Sequence[float] | None, name: str, scale: float, decades: Sequence[float]
-) -> tuple[float, ...]:
-    """Return the values to try, strongest first; by default `scale` times powers of ten."""
-    if values is None:
-        return tuple(sorted((float(scale * 10.0**power) for power in decades), reverse=True))
+def _candidates(values: float | Sequence[float] | None, name: str, defaults: NDArray[np.float64]) -> tuple[float, ...]:
+    """Return the values to try, strongest first."""
     try:
-        given = np.unique(np.asarray(values, dtype=np.float64))
+        numbers = np.unique(np.asarray(defaults if values is None else values, dtype=np.float64))
     except (TypeError, ValueError):
-        given = np.empty(0)
-    if given.size == 0 or not (np.isfinite(given).all() and given[0] > 0.0):
+        numbers = np.empty(0)
+    if numbers.size == 0 or not (np.isfinite(numbers).all() and numbers[0] > 0.0):
         raise InputError(
-            "must hold positive numbers", argument=name, came=f"got {values!r}", remedy="A tiny one stands for none"
+            f"must hold positive numbers, got {values!r}", argument=name, remedy="A tiny one stands for none"
         )
-    return tuple(float(value) for value in given[::-1])
+    return tuple(numbers[::-1].tolist())
 
 
-def search(
+def _search(
     features: np.ndarray, labels: Labels, fold: np.ndarray, beta: float, lambdas: Sequence[float], mus: Sequence[float]
-) -> Search:
-    """Score every pair by the held-out NLL over the folds, following each path from strong to weak lambda."""
+) -> np.ndarray:
+    """Return the held-out NLL of each lambda (row) and mu (column), inf where a path was cut short.
+
+    Each path goes from strong to weak lambda.
+    """
     totals = np.zeros((len(lambdas), len(mus)))
     for left_out in track(range(int(fold.max()) + 1), "searching lambda and mu, fold"):
         rows = fold != left_out
         problem = LinearMap(features[rows], labels[rows], features.shape[1])
         outside, truth = features[~rows], labels[~rows]
         for column, mu in track(tuple(enumerate(mus)), "mu"):
-            theta, least = starting_point(problem.features, problem.labels, beta, mu), np.inf
+            theta, least = _starting_point(problem, beta, mu), np.inf
             for row, lam in enumerate(lambdas):
-                penalise(problem, lam, mu, beta)
+                _penalise(problem, lam, mu, beta)
                 theta = problem.solve(theta, tol=_SEARCH_TOL, warn=False).point
-                loss = _total_nll(outside, truth, theta)
+                logs = log_softmax(linear(outside, theta[:, :-1], theta[:, -1]))
+                loss = float(-logs[np.arange(len(truth)), truth].sum())
                 totals[row, column] += loss
                 least = min(least, loss)
                 if loss > _HOPELESS * least:
                     totals[row + 1 :, column] = np.inf
                     break
-    return Search(tuple(lambdas), tuple(mus), totals / len(labels))
+    return totals / len(labels)
 
 
-def fit_map(features: np.ndarray, labels: Labels, beta: float, lam: float, mu: float) -> np.ndarray:
-    """Return theta = [W | b], (n_classes, n_classes + 1), at the minimum of the written objective."""
-    problem = LinearMap(features, labels, features.shape[1])
-    penalise(problem, lam, mu, beta)
-    return problem.solve(starting_point(features, labels, beta, mu), max_iter=100).point
-
-
-def penalise(problem: LinearMap, lam: float, mu: float, beta: float) -> None:
+def _penalise(problem: LinearMap, lam: float, mu: float, beta: float) -> None:
     """Give a problem the objective's penalties."""
     count = problem.n_classes
     ridge = np.full((count, count + 1), lam / (count * (count - 1)))
@@ -114,18 +86,13 @@ def penalise(problem: LinearMap, lam: float, mu: float, beta: float) -> None:
     problem.penalise(ridge, beta * np.eye(count, count + 1))
 
 
-def starting_point(features: np.ndarray, labels: Labels, beta: float, mu: float) -> np.ndarray:
+def _starting_point(problem: LinearMap, beta: float, mu: float) -> np.ndarray:
     """Return where a path starts: the map without off-diagonal weights, which costs little next to any other."""
-    count = features.shape[1]
-    common = np.array([[beta], [0.0]]) * np.ones(count)
-    problem = DiagonalMap(features, labels, ridge=np.array([[_TRACE], [mu / count]]), centre=common)
-    scales, shifts = problem.solve(common, tol=_SEARCH_TOL, warn=False).point
+    common = np.array([[beta], [0.0]]) * np.ones(problem.n_classes)
+    ridge = np.array([[_TRACE], [mu / problem.n_classes]])
+    diagonal = DiagonalMap(problem.features, problem.labels, ridge=ridge, centre=common)
+    scales, shifts = diagonal.solve(common, tol=_SEARCH_TOL, warn=False).point
     return np.column_stack([np.diag(scales), shifts])
-
-
-def _total_nll(features: np.ndarray, labels: Labels, theta: np.ndarray) -> float:
-    logs = log_softmax(linear(features, theta[:, :-1], theta[:, -1]))
-    return float(-logs[np.arange(len(labels)), labels].sum())
 
 
 # Powers of ten per weight and per intercept that suit 10 to 1,000 classes; the answer depends little on mu.
@@ -218,30 +185,37 @@ class MatrixScaling(Calibrator):
         self.random_state = random_state
         self.answers = answers
 
-    def _fit(self, views: Views, labels: Labels, clusters: NDArray[np.intp] | None = None) -> None:
+    def _fit(self, views: Views, labels: Labels, *, clusters: NDArray[np.intp] | None = None) -> None:
         rng = np.random.default_rng(self.random_state)
         warn_if_few(self, len(labels), views.n_classes)
         count = views.n_classes
         many = count > _MANY_CLASSES
         decades = (_FEW_LAMBDA_DECADES, _FEW_MU_DECADES) if many else (_LAMBDA_DECADES, _MU_DECADES)
-        lambdas = candidates(self.penalty, "penalty", count * (count - 1), decades[0])
-        mus = candidates(self.intercept_penalty, "intercept_penalty", count, decades[1])
+        lambdas = _candidates(self.penalty, "penalty", count * (count - 1) * 10.0 ** np.array(decades[0]))
+        mus = _candidates(self.intercept_penalty, "intercept_penalty", count * 10.0 ** np.array(decades[1]))
         features = linear_features(wide(views.logits), self.features)
         beta = fit_beta(features, labels)
-        # A single sample or cluster cannot be held out: it gets the strongest penalties.
+        # A single sample or cluster cannot be left out: it gets the strongest penalties.
         self.lambda_, self.mu_, self.search_ = lambdas[0], mus[0], {}
         folds: list[np.ndarray] = [np.ones(len(labels), dtype=bool)]
         n_units = len(labels) if clusters is None else len(np.unique(clusters))
         if len(lambdas) * len(mus) > 1 and n_units > 1:
             fold = stratified_folds(labels, min(self.n_folds, n_units), rng, clusters=clusters)
-            grid = search(features, labels, fold, beta, lambdas, mus)
-            self.search_, (self.lambda_, self.mu_) = grid.as_json(), grid.best
+            scores = _search(features, labels, fold, beta, lambdas, mus)
+            # Of equal scores, the strongest penalty counts.
+            row, column = np.unravel_index(int(np.argmin(scores)), scores.shape)
+            self.lambda_, self.mu_ = lambdas[row], mus[column]
+            nll = [[float(score) if np.isfinite(score) else None for score in line] for line in scores]
+            self.search_ = {"lambdas": list(lambdas), "mus": list(mus), "nll": nll}
             if self.final == "average":
                 folds = [fold != left_out for left_out in range(int(fold.max()) + 1)]
-        maps = np.stack([fit_map(features[rows], labels[rows], beta, self.lambda_, self.mu_) for rows in folds])
-        self.map_ = Linear(maps[:, :, :-1], maps[:, :, -1], self.features)
-
-    _fit_clustered = _fit
+        maps = []
+        for rows in folds:
+            problem = LinearMap(features[rows], labels[rows], count)
+            _penalise(problem, self.lambda_, self.mu_, beta)
+            maps.append(problem.solve(_starting_point(problem, beta, self.mu_), max_iter=100).point)
+        weights = np.stack(maps)
+        self.map_ = Linear(weights[:, :, :-1], weights[:, :, -1], self.features)
 
 
 class DirichletCalibration(MatrixScaling):

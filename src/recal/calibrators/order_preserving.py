@@ -16,8 +16,8 @@ from recal.calibrators.solvers.temperature import fit_betas
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
 from recal.errors import ConvergenceWarning
-from recal.maps.arrays import log_softmax
-from recal.maps.order import GapNetwork, RisingCurve, network_shapes, unpack
+from recal.maps.arrays import largest_columns, log_softmax
+from recal.maps.scaling import GapNetwork, RisingCurve, network_shapes, unpack
 from recal.schema import Count, NotNegative, Number, RandomState
 from recal.views import Views
 
@@ -49,7 +49,7 @@ class IncreasingCurve:
                 distinct.append(float(knot))
         return cls(np.array(distinct))
 
-    def start(self, beta: float) -> Vector:
+    def start(self, beta: float, rng: np.random.Generator) -> Vector:
         """Return the parameters of temperature scaling."""
         return np.full(len(self.inputs), np.log(beta))
 
@@ -59,18 +59,20 @@ class IncreasingCurve:
 
     def objective(self, logits: Floats, labels: Labels, penalty: float) -> Objective:
         """Return the function of the parameters that is minimised, with its gradient."""
-        piece, beyond = self._locate(log_softmax(logits))
-        rows, n_pieces = np.arange(len(labels)), len(self.inputs)
-        lengths = -np.diff(self.inputs)
+        rows, n_pieces, lengths = np.arange(len(labels)), len(self.inputs), -np.diff(self.inputs)
+        log_inputs = log_softmax(logits)
+        # The piece of each value, and how far below the piece's upper end it lies.
+        piece = np.maximum(np.searchsorted(-self.inputs, -log_inputs, side="right") - 1, 0)
+        beyond = self.inputs[piece] - log_inputs
 
         def loss(parameters: Vector) -> tuple[float, Vector]:
             slopes = np.exp(parameters)
-            mapped = self._apply(piece, beyond, slopes)
-            log_probs = log_softmax(mapped)
+            ends = np.concatenate([[0.0], -np.cumsum(slopes[:-1] * lengths)])
+            log_probs = log_softmax(ends[piece] - slopes[piece] * beyond)
             pull = np.exp(log_probs)
             pull[rows, labels] -= 1.0
             pull /= len(labels)
-            # A value lies in one piece and has all those above it, whole, behind it.
+            # A value depends on the slope of its own piece, in part, and on those of all pieces above.
             partly = np.bincount(piece.ravel(), weights=(pull * beyond).ravel(), minlength=n_pieces)
             below = np.cumsum(np.bincount(piece.ravel(), weights=pull.ravel(), minlength=n_pieces)[::-1])[::-1]
             by_slope = -partly.astype(np.float64)
@@ -83,19 +85,6 @@ class IncreasingCurve:
 
         return loss
 
-    def _locate(self, log_probs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Return each value's piece, and how far below the piece's upper end it lies."""
-        rising = -self.inputs
-        piece = np.maximum(np.searchsorted(rising, -log_probs, side="right") - 1, 0)
-        return piece, self.inputs[piece] - log_probs
-
-    def _apply(self, piece: NDArray[np.intp], beyond: NDArray[np.float64], slopes: Vector) -> NDArray[np.float64]:
-        ends = np.concatenate([[0.0], -np.cumsum(slopes[:-1] * -np.diff(self.inputs))])
-        return ends[piece] - slopes[piece] * beyond
-
-
-Matrix = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class OrderNetwork:
@@ -104,7 +93,7 @@ class OrderNetwork:
     With n_ranks < n_classes the last output is the factor of all distances below the last rank that is read.
     """
 
-    inputs: Matrix  # (2, n_ranks - 1): means and scales of the inputs
+    inputs: Vector  # (2, n_ranks - 1): means and scales of the inputs
     n_classes: int
     n_hidden: int
 
@@ -146,7 +135,8 @@ class OrderNetwork:
         ranked = _Sorted(logits, self.n_ranks)
         scaled = (_features(ranked.values) - self.inputs[0]) / self.inputs[1]
         gaps, n_samples, n_gaps = ranked.gaps, len(labels), self.n_ranks - 1
-        truth = ranked.rank_of(labels)  # n_ranks for a truth below the ranks that are read
+        hits = ranked.columns == labels[:, None]
+        truth = np.where(hits.any(axis=1), hits.argmax(axis=1), self.n_ranks)  # n_ranks: below the ranks that are read
         rows = np.arange(n_samples)
         tail = _Tail(logits, labels, ranked, truth) if self.n_classes > self.n_ranks else None
 
@@ -191,23 +181,10 @@ class _Sorted:
     """The largest logits of each row, in falling order, and the columns they stand in."""
 
     def __init__(self, logits: Floats, n_ranks: int) -> None:
-        rising = np.array(logits, dtype=np.float64, order="C")
-        np.negative(rising, out=rising)
-        if n_ranks < rising.shape[1]:
-            found = np.argpartition(rising, n_ranks - 1, axis=1)[:, :n_ranks]
-            found.sort(axis=1)  # ties then keep the columns' order
-        else:
-            found = np.broadcast_to(np.arange(n_ranks), rising.shape)
-        values = np.take_along_axis(rising, found, axis=1)
-        order = np.argsort(values, axis=1, kind="stable")
-        self.columns = np.take_along_axis(found, order, axis=1)
-        self.values = -np.take_along_axis(values, order, axis=1)
+        exact = np.asarray(logits, dtype=np.float64)
+        self.columns = largest_columns(exact, n_ranks)
+        self.values = np.take_along_axis(exact, self.columns, axis=1)
         self.gaps = self.values[:, :-1] - self.values[:, 1:]
-
-    def rank_of(self, labels: Labels) -> NDArray[np.intp]:
-        """Return the rank of each label; the number of ranks where it is not among them."""
-        found = self.columns == labels[:, None]
-        return np.where(found.any(axis=1), found.argmax(axis=1), self.columns.shape[1])
 
 
 class _Tail:
@@ -229,13 +206,9 @@ class _Tail:
         return self._state.log_partition_at(factors) - factors * self._drop, slopes - self._drop
 
 
-def _features(values: Matrix) -> Matrix:
+def _features(values: Vector) -> Vector:
     """Return the logarithm of 1 + each distance from the top: bounded enough for saturated logits."""
     return np.log1p(values[:, :1] - values[:, 1:])
-
-
-# e to this power is still a float that can be multiplied by another.
-_LARGEST_EXPONENT = 230.0
 
 
 class OrderPreserving(Calibrator):
@@ -318,21 +291,19 @@ class OrderPreserving(Calibrator):
     def _fit(self, views: Views, labels: Labels) -> None:
         rng = np.random.default_rng(self.random_state)
         state = ScaledLogits(views.logits)
-        beta = fit_betas(state, labels).values[0]
+        beta = float(fit_betas(state, labels).values[0])
         function: OrderNetwork | IncreasingCurve
         if self.variant == "diagonal":
             function = IncreasingCurve.for_logits(views.logits, labels, self.n_pieces)
-            start = function.start(beta)
         else:
             function = OrderNetwork.for_logits(views.logits, self.n_ranks, self.n_hidden)
-            start = function.start(beta, rng)
-        parameters = start
-        # Without a mistake every gap would be stretched without end: temperature scaling is all that can be learned.
+        parameters = function.start(beta, rng)
+        # Without a mistake the gaps would grow without limit: only temperature scaling can be learned.
         if (state.columns != labels).any():
             objective = function.objective(views.logits, labels, self.penalty)
             options = {"maxiter": self.max_iter}
-            answer = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-            if answer.status not in (0, 1):  # 1: as many iterations as were asked for
+            answer = scipy.optimize.minimize(objective, parameters, jac=True, method="L-BFGS-B", options=options)
+            if answer.status not in (0, 1):  # 1: max_iter was reached
                 warnings.warn(f"OrderPreserving stopped early: {answer.message}.", ConvergenceWarning, stacklevel=3)
             parameters = np.asarray(answer.x, dtype=np.float64)
         self.loss_ = float(function.objective(views.logits, labels, 0.0)(parameters)[0])

@@ -32,21 +32,6 @@ FourBetas = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How the method is read where its description leaves a choice; see `ReCal` for each."""
-
-    rule: Rule
-    shrink: Literal["beta", "temperature"]
-    guard: Literal["ece"] | None
-    start: Literal["raw", "temperature"]
-    finish: Literal["temperature"] | None
-    tol: float
-    n_bins: int
-    exact: bool
-    separable: Literal["pooled", "bound"] = "pooled"
-
-
-@dataclass(frozen=True)
 class Iteration:
     """What one iteration saw and did; groups in the order of `Group`."""
 
@@ -64,109 +49,77 @@ class Iteration:
             check(getattr(self, name), kind, name)
 
 
-def compile_plan(
-    views: Views, labels: Labels, reading: Reading, draws: Iterator[Transform]
-) -> tuple[Plan, tuple[Iteration, ...], ThinEvidence]:
-    """Return the plan, what each iteration saw, and how far groups with few mistakes were trusted."""
-    fit = _Fit(views, labels, reading)
-    start = fit.closing_beta() if reading.start == "temperature" else 1.0
-    fit.begin(start)
-    history: list[Iteration] = []
-    for transform in draws:
-        previous_ece = fit.ece if history else 1.0
-        history.append(fit.iterate(transform))
-        if history[-1].accepted and abs(fit.ece - previous_ece) < reading.tol:
-            break
-    finish = fit.closing_beta() if reading.finish == "temperature" else 1.0
-    steps = tuple(Step(iteration.transform, iteration.betas) for iteration in history)
-    return Plan(steps, start, finish, reading.rule), tuple(history), fit.thin
-
-
-@dataclass
-class ThinEvidence:
-    """How much more confident groups became that held fewer than ten mistakes, at most, and the largest such group."""
-
-    growth: float = 1.0
-    size: int = 0
-    mistakes: int = 0
-
-    def add(self, betas: Vector, sizes: Vector, mistakes: Vector) -> None:
-        # What holds less than a hundredth of the samples is shrunk to next to nothing and moves nobody.
-        grown = (100 * sizes >= sizes.sum()) & (mistakes < FEWEST_MISTAKES) & (betas > 1.0)
-        if grown.any():
-            self.growth *= float(betas[grown].max())
-            largest = int(np.argmax(np.where(grown, sizes, 0)))
-            if sizes[largest] > self.size:
-                self.size, self.mistakes = int(sizes[largest]), int(mistakes[largest])
-
-
 class _Fit:
-    """The state of a fit: one scale per sample and view, and what is known of rows near it; no view is held."""
+    """The state of a fit: one scale per sample and view. Views themselves are not held in memory."""
 
-    def __init__(self, views: Views, labels: Labels, reading: Reading) -> None:
-        self.views, self.labels, self.reading = views, labels, reading
+    def __init__(self, views: Views, labels: Labels, method: ReCal) -> None:
+        self.views, self.labels, self.method = views, labels, method
+        self.rule = Rule(confidence_at=method.confidence_at, ties=method.ties, floor=method.floor)
         self.original = self._rows(None)
         self.correct = (self.original.columns == labels).astype(np.float64)
         self.drops = self.original.drop_at(labels)
-        self.thin = ThinEvidence()
+        # How much more confident groups with few mistakes became, and the size and mistakes of the largest such group.
+        self.growth, self.largest = 1.0, (0, 0)
         # Each view that was drawn, and how far its logit at the original's prediction lies below its largest.
         self.tracks: dict[Transform, ScaledRows] = {}
         self.view_drops: dict[Transform, Vector] = {}
-        # Where the solver ended when a transformation was last drawn: a good place to begin the next time.
+        # Where the solver ended when a transformation was last drawn: a good start for the next time.
         self.last_betas: dict[Transform, Vector] = {}
-        # What each transformation gave that was rejected at the present state: drawn again, it gives the same.
+        # Iterations rejected at the present state: the same transformation would give the same result again.
         self.rejected: dict[Transform, Iteration] = {}
+        self.start = self.closing_beta() if method.start == "temperature" else 1.0
+        self.original.rescale(self.start)
+        self._refresh()
 
     def _rows(self, transform: Transform | None) -> ScaledRows:
         """Return the originals' rows, or a view's, whose logits are read when they are needed."""
-        views, floor = self.views, self.reading.rule.floor
-        tolerance = 0.0 if self.reading.exact else _TOLERANCE
+        views, floor = self.views, self.rule.floor
+        tolerance = 0.0 if self.method.exact else _TOLERANCE
         if floor is not None:
             return FlooredLogits(views.logits if transform is None else views.transformed(transform), floor)
         if transform is None:
             return ScaledLogits(views.logits, tolerance=tolerance)
         return ScaledRows(partial(views.rows_of, transform), (views.n_samples, views.n_classes), tolerance)
 
-    def begin(self, start: float) -> None:
-        self.start = start
-        self.original.rescale(start)
-        self._refresh()
-
     def _refresh(self) -> None:
-        if self.reading.rule.floor is not None:  # a floor moves logits, which nothing else does
+        if self.rule.floor is not None:  # a floor moves logits, which nothing else does
             self.drops = self.original.drop_at(self.labels)
-        self.log_partition = np.logaddexp(0.0, self.original.log_odds(self.reading.n_bins))
+        self.log_partition = np.logaddexp(0.0, self.original.log_odds(self.method.n_bins))
         self.ece = self._ece(self.log_partition)
 
     def _ece(self, log_partition: Vector, members: NDArray[np.bool_] | slice = slice(None)) -> float:
         """Return the calibration error of the samples that are members."""
-        n_bins, correct, confidence = self.reading.n_bins, self.correct[members], np.exp(-log_partition[members])
+        n_bins, correct, confidence = self.method.n_bins, self.correct[members], np.exp(-log_partition[members])
         inner = np.arange(1, n_bins) / n_bins
         gaps = np.bincount(np.searchsorted(inner, confidence), correct - confidence, minlength=n_bins)
         return float(np.abs(gaps).sum() / len(correct))
 
-    def _losses(self, groups: GroupIndex, n_groups: int) -> GroupLosses:
-        return GroupLosses(self.original, self.drops, groups, n_groups)
-
     def closing_beta(self) -> float:
-        separable: Separable = "bound" if self.reading.separable == "bound" else "laplace"
-        return fit_losses(self._losses(np.zeros(len(self.labels), dtype=np.int8), 1), separable=separable).values[0]
+        """Return the best beta of all samples at the present state."""
+        separable: Separable = "bound" if self.method.separable == "bound" else "laplace"
+        losses = GroupLosses(self.original, self.drops, np.zeros(len(self.labels), dtype=np.int8), 1)
+        return float(fit_losses(losses, separable=separable).values[0])
 
     def iterate(self, transform: Transform) -> Iteration:
         if transform in self.rejected:
             return self.rejected[transform]
         view = self._view(transform)
-        groups = group_indices(self.original, view, self.view_drops[transform], self.reading.rule)
-        losses = self._losses(groups, 4)
+        groups = group_indices(self.original, view, self.view_drops[transform], self.rule)
+        losses = GroupLosses(self.original, self.drops, groups, 4)
         sizes = losses.sizes
-        answer = fit_losses(losses, self.last_betas.get(transform), self.reading.separable)
-        raw: Vector = np.array(answer.values)
+        answer = fit_losses(losses, self.last_betas.get(transform), self.method.separable)
+        raw = answer.values.copy()
         self.last_betas[transform] = np.clip(raw, *_SENSIBLE_START)
         raw[sizes == 0] = 1.0
-        betas = _shrunk(raw, sizes / len(groups), self.reading.shrink)
+        # Draw each group's value towards 1 by the share of samples outside the group.
+        shares = sizes / len(groups)
+        if self.method.shrink == "temperature":
+            betas = 1.0 / ((1.0 - shares) + shares / raw)
+        else:
+            betas = (1.0 - shares) + shares * raw
         ece_before = self.ece
         accepted = True
-        if self.reading.guard == "ece":
+        if self.method.guard == "ece":
             betas, accepted = self._guarded(betas, groups)
         if accepted:
             factors = betas[groups]
@@ -174,10 +127,16 @@ class _Fit:
             view.rescale(factors)
             self._refresh()
             self.rejected.clear()
-            self.thin.add(betas, sizes, sizes - losses.by_group(self.correct))
-        iteration = Iteration(
-            transform, _four(sizes, int), _four(raw, float), _four(betas, float), ece_before, self.ece, accepted
-        )
+            mistakes = sizes - losses.by_group(self.correct)
+            # A group with less than a hundredth of the samples shrinks to almost no change and has no effect.
+            grown = (100 * sizes >= sizes.sum()) & (mistakes < FEWEST_MISTAKES) & (betas > 1.0)
+            if grown.any():
+                self.growth *= float(betas[grown].max())
+                most = int(np.argmax(np.where(grown, sizes, 0)))
+                if sizes[most] > self.largest[0]:
+                    self.largest = int(sizes[most]), int(mistakes[most])
+        counts, raw_betas, final_betas = (tuple(each.tolist()) for each in (sizes.astype(int), raw, betas))
+        iteration = Iteration(transform, counts, raw_betas, final_betas, ece_before, self.ece, accepted)
         if not accepted:
             self.rejected[transform] = iteration
         return iteration
@@ -188,13 +147,13 @@ class _Fit:
             self.tracks[transform] = self._rows(transform)
             self.tracks[transform].rescale(self.start)
         view = self.tracks[transform]
-        if transform not in self.view_drops or self.reading.rule.floor is not None:
+        if transform not in self.view_drops or self.rule.floor is not None:
             self.view_drops[transform] = view.drop_at(self.original.columns)
         return view
 
     def _guarded(self, betas: Vector, groups: GroupIndex) -> tuple[Vector, bool]:
         """Undo what would raise the calibration error: all of it, or one group's part."""
-        after = self.original.log_partition_at(betas[groups], self.reading.n_bins)
+        after = self.original.log_partition_at(betas[groups], self.method.n_bins)
         if self._ece(after) > self.ece:
             return np.array(NEUTRAL), False
         kept = betas.copy()
@@ -205,18 +164,7 @@ class _Fit:
         return kept, True
 
 
-def _shrunk(raw: Vector, shares: Vector, shrink: str) -> Vector:
-    """Draw each group's value towards 1 by the share of samples outside the group."""
-    if shrink == "temperature":
-        return 1.0 / ((1.0 - shares) + shares / raw)
-    return (1.0 - shares) + shares * raw
-
-
-def _four(values: NDArray[Any], kind: type) -> Any:
-    return tuple(kind(value) for value in values)
-
-
-# How much surer groups may become, all iterations together, on the evidence of a handful of mistakes.
+# How much more confident groups with fewer than ten mistakes may become in all iterations before the fit warns.
 _HARMLESS = 1.25
 
 
@@ -295,7 +243,7 @@ class ReCal(Calibrator):
     keeps_accuracy: ClassVar[bool] = True
     needs_views: ClassVar[bool] = True
 
-    plan_: Plan
+    map_: Plan
     history_: tuple[Iteration, ...]
     n_iter_: int
 
@@ -333,61 +281,49 @@ class ReCal(Calibrator):
         self.exact = exact
 
     def _fit(self, views: Views, labels: Labels) -> None:
-        reading = Reading(
-            rule=Rule(confidence_at=self.confidence_at, ties=self.ties, floor=self.floor),
-            shrink=self.shrink,
-            guard=self.guard,
-            start=self.start,
-            finish=self.finish,
-            tol=self.tol,
-            n_bins=self.n_bins,
-            separable=self.separable,
-            exact=self.exact,
-        )
-        self.plan_, self.history_, thin = compile_plan(
-            views, labels, reading, track(self._draws(views), "iteration", self.max_iter)
-        )
-        self.n_iter_ = len(self.history_)
-        if thin.growth > _HARMLESS:
-            _warn_of_thin_evidence(views.n_samples, thin, self.separable)
+        fit = _Fit(views, labels, self)
+        history: list[Iteration] = []
+        for transform in track(self._draws(views), "iteration", self.max_iter):
+            previous_ece = fit.ece if history else 1.0
+            history.append(fit.iterate(transform))
+            if history[-1].accepted and abs(fit.ece - previous_ece) < self.tol:
+                break
+        finish = fit.closing_beta() if self.finish == "temperature" else 1.0
+        steps = tuple(Step(iteration.transform, iteration.betas) for iteration in history)
+        self.map_, self.history_, self.n_iter_ = Plan(steps, fit.start, finish, fit.rule), tuple(history), len(history)
+        if fit.growth > _HARMLESS:
+            remedy = ', separable="pooled"' if self.separable == "bound" else ""
+            warnings.warn(
+                f"{views.n_samples} samples are few for this ReCal: groups with fewer than {FEWEST_MISTAKES} mistakes, "
+                f"such as {fit.largest[0]} samples with {fit.largest[1]}, became up to {fit.growth:.3g} times more "
+                f"confident. New mistakes there can raise the NLL sharply: compare with TemperatureScaling. "
+                f'Use more samples{remedy} or guard="ece".',
+                FewSamplesWarning,
+                stacklevel=3,
+            )
 
     def _draws(self, views: Views) -> Iterator[Transform]:
         """Yield the transformation of each iteration."""
-        max_iter = self.max_iter
         candidates = views.transforms
         if self.sequence is not None:
             if isinstance(self.sequence, str) or not isinstance(self.sequence, Iterable):
                 raise InputError(
-                    "must be a list, one transformation per iteration",
-                    argument="sequence",
-                    came=f"got {self.sequence!r}",
+                    f"must be a list, one transformation per iteration, got {self.sequence!r}", argument="sequence"
                 )
             chosen = [_find(item, candidates) for item in self.sequence]
-            return iter(chosen[:max_iter])
-        # The method reads how a sample reacts to loss; a mirrored copy tells it something else.
+            return iter(chosen[: self.max_iter])
+        # The method reads how a sample reacts to a loss of information, and a mirrored copy loses none.
         candidates = tuple(t for t in candidates if not getattr(t, "keeps_information", False)) or candidates
         rng = np.random.default_rng(self.random_state)
-        return (candidates[rng.integers(len(candidates))] for _ in range(max_iter))
+        return (candidates[rng.integers(len(candidates))] for _ in range(self.max_iter))
 
     def _check_state(self, n_classes: int) -> None:
-        check_plan(self.plan_, n_classes)
+        check_plan(self.map_, n_classes)
 
     @property
-    def map_(self) -> Plan:  # type: ignore[override]
-        """The fitted map, which is `plan_`."""
-        return self.plan_
-
-
-def _warn_of_thin_evidence(n_samples: int, thin: ThinEvidence, separable: str) -> None:
-    remedy = ', separable="pooled"' if separable == "bound" else ""
-    warnings.warn(
-        f"{n_samples} samples are few for this ReCal: groups with fewer than {FEWEST_MISTAKES} mistakes, such as "
-        f"{thin.size} samples with {thin.mistakes}, became up to {thin.growth:.3g} times more confident. New "
-        f"mistakes there can raise the NLL sharply: compare with TemperatureScaling. "
-        f'Use more samples{remedy} or guard="ece".',
-        FewSamplesWarning,
-        stacklevel=4,
-    )
+    def plan_(self) -> Plan:
+        """The fitted map."""
+        return self.map_
 
 
 def _find(item: Transform | str | int | np.integer[Any], candidates: tuple[Transform, ...]) -> Transform:

@@ -1,4 +1,4 @@
-"""Checks of the samples before a fit: labels of other rows, a single class, near-copies, too few mistakes.
+"""Checks of the samples of a fit: missing views, wrong labels, a single class, near-copies, too few mistakes.
 
 The tests ask whether labels are related to their rows. The score of a sample is the rank of its label's log-odds within
 their column, minus the expected rank of a label drawn at random from the same set. If the labels were in another order,
@@ -8,16 +8,16 @@ the mean score would be 0 up to chance. No accuracy is too low by itself: a weak
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels
+from recal.checks import ASIDES, Floats, Labels, check_labels, is_single_column
 from recal.engine.clusters import near_duplicates
-from recal.errors import DependentRowsWarning, DoubtfulLabelsWarning, FewSamplesWarning, InputError
-from recal.maps.arrays import log_softmax
+from recal.errors import DependentRowsWarning, DoubtfulLabelsWarning, FewSamplesWarning, InputError, Remedy
+from recal.maps.arrays import class_scores, log_softmax
+from recal.views import Views
 
 # With fewer samples, or mistakes, per class a curve per class follows noise.
 _SAMPLES_PER_CLASS = 10
@@ -38,25 +38,27 @@ _SURELY_NO_CHANGE = 1e-4
 # How many numbers are ranked at most.
 _MOST_VALUES, _ENOUGH_ROWS = 500_000, 1_000
 
+_COLLECT = Remedy("Use `collect` with a pool", typed="Make them with recal collect --pool")
+
 
 def warn_of_suspicions(logits: Floats, labels: Labels, names: NDArray[Any] | None = None) -> None:
     """Warn of the most serious problem with these samples, if there is one."""
-    rows = np.arange(len(labels))
-    most = min(_MOST_ROWS, max(_ENOUGH_ROWS, _MOST_VALUES // logits.shape[1]))
-    if len(rows) > most:
-        rows = np.linspace(0, len(labels) - 1, most).astype(np.intp)
-    message = _one_class(labels) or _other_labels(_Match(logits, labels, rows), len(labels), names)
+    message, kind = "", cast(type[Warning], DoubtfulLabelsWarning)
+    if len(labels) >= _FEWEST_ROWS and labels.min() == labels.max():
+        message = (
+            f"All {len(labels)} labels are of one class, column {labels[0]}: nothing can be learned about the others. "
+            "Were the samples sorted by class before they were split?"
+        )
+    message = message or _other_labels(_Match(logits, labels), len(labels), names)
+    if not message:
+        message, kind = _few_mistakes(logits, labels), FewSamplesWarning
     if message:
-        warnings.warn(message, DoubtfulLabelsWarning, stacklevel=3)
-        return
-    message = _few_mistakes(logits, labels)
-    if message:
-        warnings.warn(message, FewSamplesWarning, stacklevel=3)
+        warnings.warn(message, kind, stacklevel=3)
 
 
 def warn_of_copies(logits: Floats, labels: Labels) -> None:
     """Warn if rows are near-copies of each other. Of many rows only the first ones are compared."""
-    rows = slice(min(_MOST_ROWS, max(_ENOUGH_ROWS, _MOST_VALUES // logits.shape[1])))
+    rows = slice(_most_rows(logits))
     scores, labels = log_softmax(np.asarray(logits[rows])), labels[rows]
     count = near_duplicates(scores, scores.argmax(axis=1) != labels)
     if count:
@@ -67,6 +69,44 @@ def warn_of_copies(logits: Floats, labels: Labels) -> None:
             DependentRowsWarning,
             stacklevel=3,
         )
+
+
+def _most_rows(logits: Floats) -> int:
+    return min(_MOST_ROWS, max(_ENOUGH_ROWS, _MOST_VALUES // logits.shape[1]))
+
+
+def as_views(X: Views | ArrayLike, *, needs_views: bool, method: str) -> Views:
+    """Return X as Views; plain logits become views without transformations."""
+    if isinstance(X, Views):
+        if needs_views and not X.transforms:
+            raise InputError(f"{method} needs logits of transformed inputs; these views hold none", remedy=_COLLECT)
+        return X
+    if needs_views:
+        raise InputError(f"{method} needs Views, with logits of transformed inputs, got an array", remedy=_COLLECT)
+    return Views(X)
+
+
+def read_labels(X: Any, y: Any, views: Views, names: Any, method: str) -> Labels:
+    """Return the labels as columns: those of `y`, else those of the views."""
+    if y is None and views.labels is None:
+        raise InputError(
+            "Labels are needed to fit",
+            remedy=Remedy(
+                f"Pass them as `y`, or use views that hold them. {ASIDES['no y'].format(method)}",
+                typed="Add --labels FILE",
+            ),
+        )
+    if y is None:
+        return cast(Labels, views.labels)
+    try:
+        labels = check_labels(y, views.n_samples, views.n_classes, names)
+    except InputError as error:
+        if not isinstance(X, Views) and is_single_column(np.shape(X)):
+            error.args = (f"{error} {ASIDES['columns'].format(1, np.shape(X))}.",)
+        raise
+    if not isinstance(X, Views):
+        refuse_codes(views.logits, y, labels, names)
+    return labels
 
 
 def refuse_codes(logits: Floats, y: Any, labels: Labels, names: Any) -> None:
@@ -90,22 +130,13 @@ def refuse_codes(logits: Floats, y: Any, labels: Labels, names: Any) -> None:
         )
 
 
-def _one_class(labels: Labels) -> str:
-    if len(labels) < _FEWEST_ROWS or labels.min() != labels.max():
-        return ""
-    return (
-        f"All {len(labels)} labels are of one class, column {labels[0]}: nothing can be learned about the others. "
-        "Were the samples sorted by class before they were split?"
-    )
-
-
 def _few_mistakes(logits: Floats, labels: Labels) -> str:
-    mistakes = 0
-    for right in _right_answers(logits, labels):
-        mistakes += int(right.size - right.sum())
+    mistakes, n_samples = 0, len(labels)
+    for first in range(0, n_samples, 4096):  # most data sets show ten mistakes in the first piece
+        piece = slice(first, first + 4096)
+        mistakes += int((logits[piece].argmax(axis=1) != labels[piece]).sum())
         if mistakes >= FEWEST_MISTAKES:
             return ""
-    n_samples = len(labels)
     own = " If these are the samples that the model was trained on, use others." if n_samples >= 100 else ""
     if mistakes == 0:
         return (
@@ -118,13 +149,6 @@ def _few_mistakes(logits: Floats, labels: Labels) -> str:
     )
 
 
-def _right_answers(logits: Floats, labels: Labels) -> Iterator[NDArray[np.bool_]]:
-    """Yield whether predictions are right, in pieces: most data sets show ten mistakes in the first one."""
-    for first in range(0, len(labels), 4096):
-        piece = slice(first, first + 4096)
-        yield logits[piece].argmax(axis=1) == labels[piece]
-
-
 class _Match:
     """How well labels match rows: correct predictions, and the rank scores of the labels.
 
@@ -132,7 +156,10 @@ class _Match:
     predicted. With two classes the sum of the scores is the statistic of Mann and Whitney.
     """
 
-    def __init__(self, logits: Floats, labels: Labels, rows: NDArray[np.intp]) -> None:
+    def __init__(self, logits: Floats, labels: Labels) -> None:
+        # Evenly spaced rows if there are many.
+        count = min(len(labels), _most_rows(logits))
+        rows = np.linspace(0, len(labels) - 1, count).astype(np.intp)
         self.rows, self.labels = rows, labels[rows]
         self.n_classes = logits.shape[1]
         self.shares = np.bincount(self.labels, minlength=self.n_classes) / len(rows)
@@ -141,7 +168,7 @@ class _Match:
         self.hits = self.answers == self.labels
         # Classes without labels are left out of all tests.
         present, self.own = np.unique(self.labels, return_inverse=True)
-        self.ranks = _ranks(_rankable(some)[:, present])
+        self.ranks = _ranks(class_scores(some)[:, present])
         place = np.arange(len(rows))
         self.scores = self.ranks[place, self.own] - self.ranks @ self.shares[present]
 
@@ -186,19 +213,6 @@ class _Match:
         density = np.exp(-0.5 * peak**2) / np.sqrt(2.0 * np.pi)
         chance = density * ((peak - 1.0 / peak) * 2.0 * np.log((1.0 - edge) / edge) + 4.0 / peak)
         return change + 1, float(chance)
-
-
-def _rankable(logits: Floats) -> NDArray[np.float64]:
-    """Return values that rank like log-odds but are cheaper: log p, and the log-odds where they are positive."""
-    scores = log_softmax(logits)
-    top = scores.argmax(axis=1)
-    likely = np.flatnonzero(scores[np.arange(len(scores)), top] > -np.log(2.0))
-    others, top = scores[likely], top[likely]
-    others[np.arange(len(likely)), top] = -np.inf
-    second = others.max(axis=1)
-    others -= second[:, None]
-    scores[likely, top] -= second + np.log(np.exp(others, out=others).sum(axis=1))
-    return scores
 
 
 def _ranks(scores: NDArray[np.float64]) -> NDArray[np.float64]:

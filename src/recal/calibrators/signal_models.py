@@ -154,17 +154,12 @@ def fit_splines(scaled: Vector, missing: Vector, correct: Vector, counts: Vector
 
 
 def _b_splines(values: Vector, knots: Vector) -> Vector:
-    """Return the quadratic B-splines at these values, (n_values, n_knots + 1), by the recursion of Cox and de Boor."""
-    step_low, step_high = knots[1] - knots[0], knots[-1] - knots[-2]
-    full = np.concatenate([knots[0] - step_low * np.array([2.0, 1.0]), knots, knots[-1] + step_high * np.array([1, 2])])
-    column = values[:, None]
-    basis = ((column >= full[:-1]) & (column < full[1:])).astype(np.float64)
-    basis[values >= knots[-1]] = np.eye(len(full) - 1)[len(knots)]  # the right end belongs to the last interval
-    for degree in (1, 2):
-        rise = (column - full[: -degree - 1]) / (full[degree:-1] - full[: -degree - 1])
-        fall = (full[degree + 1 :] - column) / (full[degree + 1 :] - full[1:-degree])
-        basis = rise * basis[:, :-1] + fall * basis[:, 1:]
-    return basis
+    """Return the quadratic B-splines at these values, (n_values, n_knots + 1)."""
+    from scipy.interpolate import BSpline
+
+    before, after = (knots[1] - knots[0]) * np.array([2.0, 1.0]), (knots[-1] - knots[-2]) * np.array([1.0, 2.0])
+    full = np.concatenate([knots[0] - before, knots, knots[-1] + after])
+    return BSpline.design_matrix(values, full, 2).toarray()
 
 
 def _powers(values: Vector, knots: Vector) -> Vector:
@@ -220,24 +215,3 @@ def _as_arrays(trees: list[Any], intercept: float, n_signals: int) -> TreeSignal
 Fit = Callable[[Vector, Vector, Vector, Vector], SignalModel]
 # In the order of the freedom that they have.
 FITS: dict[str, Fit] = {"Platt scaling": fit_platt, "ridge": fit_linear, "splines": fit_splines, "trees": fit_trees}
-
-
-def ridge_offsets(log_odds: Vector, correct: Vector, counts: Vector, codes: Vector, strength: float) -> Vector:
-    """Return one offset per level, shrunk towards 0, that improves these log-odds most; (n_levels,).
-
-    `codes` is 0, 1, 2, ... and NaN where a row has no level. Each level is a one-dimensional problem.
-    """
-    present = ~np.isnan(codes)
-    level = codes[present].astype(np.intp)
-    base, target, weight = log_odds[present], correct[present], counts[present]
-    n_levels = int(level.max()) + 1 if len(level) else 0
-    offsets = np.zeros(n_levels)
-    for _ in range(_MOST_STEPS):
-        probability = 1.0 / (1.0 + np.exp(-(base + offsets[level])))
-        slope = np.bincount(level, weight * (probability - target), n_levels) + strength * offsets
-        curvature = np.bincount(level, weight * probability * (1.0 - probability), n_levels) + strength
-        step = np.clip(slope / curvature, -2.0, 2.0)
-        offsets -= step
-        if not len(step) or np.abs(step).max() < 1e-9:
-            break
-    return offsets

@@ -23,7 +23,7 @@ def read_correct(correct: ArrayLike, n_samples: int) -> Vector:
     values = np.asarray(correct)
     if values.ndim != 1 or len(values) != n_samples:
         raise InputError(
-            f"must hold one value per answer, {n_samples}", argument="correct", came=f"got the shape {values.shape}"
+            f"must hold one value per answer, {n_samples}, got the shape {values.shape}", argument="correct"
         )
     if values.dtype.kind in "OUS":
         words = {**_RIGHT, **_WRONG}
@@ -32,7 +32,7 @@ def read_correct(correct: ArrayLike, n_samples: int) -> Vector:
         numbers = values.astype(np.float64)
     if not np.isin(numbers, (0.0, 1.0)).all():
         odd = values[~np.isin(numbers, (0.0, 1.0))][0]
-        raise InputError("must be True or False, 1 or 0, for each answer", argument="correct", came=f"got {odd!r}")
+        raise InputError(f"must be True or False, 1 or 0, for each answer, got {odd!r}", argument="correct")
     if numbers.min() == numbers.max():
         kind = "right" if numbers[0] else "wrong"
         raise InputError(f"All {n_samples} answers are graded as {kind}; right and wrong ones are both needed.")
@@ -86,20 +86,17 @@ class SignalTable:
     def values(self, signals: Any, groups: Any = None) -> Vector:
         """Return the columns of the fit as numbers, (n_samples, n_signals): NaN where missing or never seen."""
         columns, named = _columns(signals)
-        wanted = self.names[: len(self.names) - self.grouped]
+        expected = self.names[: len(self.names) - self.grouped]
         if self.named and named:
-            if absent := [name for name in wanted if name not in columns]:
+            if absent := [name for name in expected if name not in columns]:
                 raise InputError(
-                    f"lack the column {absent[0]!r} of the fit",
-                    subject="The signals",
-                    came=f"they have {', '.join(columns)}",
+                    f"The signals lack the column {absent[0]!r} of the fit; they have {', '.join(columns)}."
                 )
-            picked = [columns[name] for name in wanted]
-        elif len(columns) != len(wanted):
+            picked = [columns[name] for name in expected]
+        elif len(columns) != len(expected):
             raise InputError(
-                f"must have the {len(wanted)} columns of the fit ({', '.join(wanted)})",
+                f"must have the {len(expected)} columns of the fit ({', '.join(expected)}), got {len(columns)}",
                 argument="signals",
-                came=f"got {len(columns)}",
             )
         else:
             picked = list(columns.values())
@@ -129,45 +126,44 @@ def _named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
     """Return the name of the groups and one value per answer: of an array, a named column or {name: values}."""
     if isinstance(groups, Mapping):
         if len(groups) != 1:
-            raise InputError("must hold one column", argument="groups", came=f"got {len(groups)}")
+            raise InputError(f"must hold one column, got {len(groups)}", argument="groups")
         ((name, values),) = groups.items()
-        return str(name), np.asarray(values)
-    return str(getattr(groups, "name", None) or GROUPS), np.asarray(groups)
+        return str(name), _as_array(values)
+    return str(getattr(groups, "name", None) or GROUPS), _as_array(groups)
+
+
+def _as_array(column: Any) -> NDArray[Any]:
+    """Return a column as an array; missing values of pandas' own types, which equal nothing, become None."""
+    if hasattr(column, "notna") and not isinstance(column.dtype, np.dtype):
+        column = column.astype(object).where(column.notna(), None)
+    return np.asarray(column)
 
 
 def _columns(signals: Any) -> tuple[dict[str, NDArray[Any]], bool]:
     """Return the columns by name, and whether the names are the user's own."""
     if isinstance(signals, Mapping):
-        return {str(name): np.asarray(column) for name, column in signals.items()}, True
+        return {str(name): _as_array(column) for name, column in signals.items()}, True
     if hasattr(signals, "columns") and hasattr(signals, "__getitem__"):  # pandas, polars
         names = [str(name) for name in signals.columns]
         if len(set(names)) != len(names):
             raise InputError(f"The columns of the signals must have distinct names, got {', '.join(names)}.")
-        return {str(name): _column_of(signals[name]) for name in signals.columns}, True
+        return {str(name): _as_array(signals[name]) for name in signals.columns}, True
     array = np.asarray(signals)
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
         raise InputError(
-            "must be a table of shape (n_samples, n_signals)", argument="signals", came=f"got the shape {array.shape}"
+            f"must be a table of shape (n_samples, n_signals), got the shape {array.shape}", argument="signals"
         )
     return {f"signal {place}": array[:, place] for place in range(array.shape[1])}, False
 
 
-def _column_of(series: Any) -> NDArray[Any]:
-    values = series.to_numpy()
-    return values if isinstance(values, np.ndarray) else np.asarray(values, dtype=object)
-
-
 def _levels(column: NDArray[Any]) -> tuple[str, ...]:
     """Return the sorted levels of a column of texts, none for numbers."""
-    if column.dtype.kind in "biuf" or all(_is_number(value) for value in column.tolist()):
+    numbers = bool | int | float | np.number | None
+    if column.dtype.kind in "biuf" or all(isinstance(value, numbers) for value in column.tolist()):
         return ()
     return tuple(sorted(set(_texts(column)) - {""}))
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | np.number)
 
 
 def _texts(column: NDArray[Any]) -> list[str]:

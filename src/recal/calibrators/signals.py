@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.estimator import Estimator
-from recal.calibrators.signal_models import FITS, fit_linear, fit_platt, fit_scale, fit_splines, ridge_offsets
+from recal.calibrators.group_offsets import ridge_offsets
+from recal.calibrators.signal_models import FITS, fit_linear, fit_platt, fit_scale, fit_splines
 from recal.calibrators.signal_table import SignalTable, read_correct
-from recal.calibrators.solvers.folds import stratified_folds
 from recal.calibrators.solvers.mixture import mixture_weights, without_light_ones
 from recal.checks import check_weights
-from recal.engine.clusters import check_clusters, effective_count
+from recal.engine.clusters import check_clusters, effective_count, stratified_folds
 from recal.engine.compiled import one_thread
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
+from recal.maps.group_offsets import sigmoid
 from recal.maps.signals import LinearSignals, SignalMap, SignalModel, SignalScale
 from recal.schema import Instance, RandomState
 
@@ -29,8 +31,8 @@ _FEW, _FOLDS, _MORE_FOLDS = 200, 5, 10
 # the others do, in equal parts: an even mixture is better calibrated than one that follows chance.
 _PRIOR = {"Platt scaling": 0.5, "ridge": 3.0, "splines": 2.0, "trees": 0.5}
 _PLATT_PRIOR, _EVEN_PRIOR, _MOST_EVEN = 300.0, 60.0, 100.0
-# Ridge penalties of the offsets per category; the last one means none.
-_STRENGTHS = (10.0, 20.0, 40.0, 100.0, np.inf)
+# Ridge penalties of the offsets per category. Without offsets is a candidate, too.
+_STRENGTHS = (10.0, 20.0, 40.0, 100.0)
 # Ridge penalty of the slope, which is 1 without evidence.
 _SLOPE_RIDGE = 100.0
 # Rows that decide how important each signal is.
@@ -125,7 +127,7 @@ class SignalCalibration(Estimator):
         counts = counts * (len(counts) / counts.sum())
         together = None if clusters is None else check_clusters(clusters, len(right))
         share = effective_count(right, together) / len(right)
-        problem = _Problem(values, right, counts, table.categories, together, share)
+        answers = _GradedAnswers(values, right, counts, table.categories, together, share)
         rarer = int(share * min(right.sum(), len(right) - right.sum()))
         if share * len(right) < _FEWEST or rarer < _FEWEST_OF_A_KIND:
             independent = "" if together is None else " (counted as independent answers)"
@@ -136,13 +138,13 @@ class SignalCalibration(Estimator):
                 FewSamplesWarning,
                 stacklevel=2,
             )
-            fitted = problem.fit_platt_only()
+            fitted = answers.fit_platt_only()
         else:
-            fitted = problem.fit_mixture(rng, rarer)
+            fitted = answers.fit_mixture(rng, rarer)
         self.map_, self.weights_, self.losses_ = fitted
         self.table_, self.n_fitted_, self.classes_ = table, len(right), np.array([False, True])
         self.__dict__.pop("decision_", None)  # it was made for the confidences of an earlier fit
-        self.signal_importance_ = problem.importance(table.names, rng) if self.losses_ else {}
+        self.signal_importance_ = answers.importance(table.names, rng) if self.losses_ else {}
         self.reason_ = self._sentence()
         return self
 
@@ -191,21 +193,17 @@ def _best_signal(fitted: SignalMap) -> int:
     return int(np.argmax(np.abs(platt.weights) + np.abs(platt.missing_weights)))
 
 
-class _Problem:
+@dataclass(frozen=True)
+class _GradedAnswers:
     """Graded answers as arrays, and the fits on them."""
 
-    def __init__(
-        self,
-        values: Vector,
-        right: Vector,
-        counts: Vector,
-        categories: tuple[int, ...],
-        clusters: NDArray[np.intp] | None = None,
-        share: float = 1.0,
-    ) -> None:
-        self.values, self.right, self.counts, self.categories = values, right, counts, categories
-        self.clusters = clusters
-        self.share = share  # of the answers, how many independent ones tell as much
+    values: Vector
+    right: Vector
+    counts: Vector
+    categories: tuple[int, ...]
+    clusters: NDArray[np.intp] | None = None
+    share: float = 1.0
+    """The effective number of answers divided by their number."""
 
     def fit_platt_only(self) -> tuple[SignalMap, dict[str, float], dict[str, float]]:
         scale, scaled, missing = self._scaled(np.arange(len(self.right)))
@@ -226,7 +224,7 @@ class _Problem:
             for place, fit in enumerate(FITS.values()):
                 model = fit(scaled, missing, right[inside], counts[inside])
                 log_odds[place, left_out] = model.log_odds(scaled_out, missing_out)
-        probs = _sigmoid(log_odds)
+        probs = sigmoid(log_odds)
         likelihoods = np.where(right > 0.5, probs, 1.0 - probs).T
         prior = np.array(list(_PRIOR.values()))
         prior += [_PLATT_PRIOR / rarer, *[min((rarer / _EVEN_PRIOR) ** 3, _MOST_EVEN)] * (len(FITS) - 1)]
@@ -269,8 +267,8 @@ class _Problem:
             scaled, missing = scale.standardise(self.values[inside][:, columns])
             outside = scale.standardise(self.values[rows[left_out]][:, columns])
             both = [fit(scaled, missing, self.right[inside], self.counts[inside]) for fit in (fit_linear, fit_splines)]
-            probs[left_out] = np.mean([_sigmoid(model.log_odds(*outside)) for model in both], axis=0)
-        part = _Problem(self.values[rows], self.right[rows], self.counts[rows], categories)
+            probs[left_out] = np.mean([sigmoid(model.log_odds(*outside)) for model in both], axis=0)
+        part = _GradedAnswers(self.values[rows], self.right[rows], self.counts[rows], categories)
         return _loss(part._finish(probs, folds)[0], part.right, part.counts)
 
     def _scaled(self, rows: NDArray[np.intp]) -> tuple[SignalScale, Vector, Vector]:
@@ -284,40 +282,39 @@ class _Problem:
         A mixture is less confident than its members, and a model that ignores a category that matters is less confident
         than one that knows it. The slope corrects both.
         """
-        n_levels = [1 + int(np.nanmax(self.values[:, place], initial=0.0)) for place in self.categories]
-        offsets = np.zeros((self.values.shape[1], max(n_levels, default=1)))
+        n_levels = {place: 1 + int(np.nanmax(self.values[:, place], initial=0.0)) for place in self.categories}
+        offsets = np.zeros((self.values.shape[1], max(n_levels.values(), default=1)))
         log_odds = np.log(probs) - np.log1p(-probs)
         total = np.zeros(len(probs))  # offsets of each row, from the other folds
-        for place in self.categories:
+        for place, count in n_levels.items():
             codes = self.values[:, place]
-            trials = {each: self._left_out_offsets(log_odds + total, codes, folds, each) for each in _STRENGTHS}
-            losses = {
-                each: _loss(_sigmoid(log_odds + total + trial), self.right, self.counts)
-                for each, trial in trials.items()
-            }
-            strength = min(losses, key=lambda each: losses[each])
-            if strength < np.inf:
-                some = ridge_offsets(log_odds + total, self.right, self.counts, codes, strength)
-                offsets[place, : len(some)] = some
-            total = total + trials[strength]
+            level = np.where(np.isnan(codes), count, codes).astype(np.intp)  # the last one stands for no level
+            base, trials = log_odds + total, np.zeros((len(_STRENGTHS) + 1, len(probs)))
+            for trial, strength in zip(trials, _STRENGTHS):
+                for fold in range(int(folds.max()) + 1):
+                    left_out = folds == fold
+                    trial[left_out] = self._offsets(base, level, count, strength, ~left_out)[level[left_out]]
+            best = int(np.argmin([_loss(sigmoid(base + trial), self.right, self.counts) for trial in trials]))
+            if best < len(_STRENGTHS):
+                every = np.ones(len(probs), dtype=bool)
+                offsets[place, :count] = self._offsets(base, level, count, _STRENGTHS[best], every)[:-1]
+            total = total + trials[best]
         slope = 1.0 + _fit_slope(log_odds, total, self.right, self.counts)
-        return _sigmoid(slope * log_odds + total), slope, offsets
+        return sigmoid(slope * log_odds + total), slope, offsets
 
-    def _left_out_offsets(self, log_odds: Vector, codes: Vector, folds: NDArray[np.intp], strength: float) -> Vector:
-        """Return the offset of each row from a fit on the other folds."""
-        offsets = np.zeros(len(log_odds))
-        for fold in range(int(folds.max()) + 1 if strength < np.inf else 0):
-            inside, left_out = folds != fold, folds == fold
-            some = ridge_offsets(log_odds[inside], self.right[inside], self.counts[inside], codes[inside], strength)
-            offsets[left_out] = _looked_up(some, codes[left_out])
-        return offsets
+    def _offsets(
+        self, log_odds: Vector, level: NDArray[np.intp], n_levels: int, strength: float, rows: NDArray[np.bool_]
+    ) -> Vector:
+        """Return the offset of each level, fitted to these rows, and 0 for rows without a level."""
+        right, counts = self.right[rows], self.counts[rows]
+        return np.append(ridge_offsets(log_odds[rows], right, level[rows], n_levels + 1, strength, counts)[:-1], 0.0)
 
 
 def _fit_slope(log_odds: Vector, offsets: Vector, right: Vector, counts: Vector) -> float:
     """Return by how much the slope of the log-odds differs from 1; the slope stays positive."""
     change = 0.0
     for _ in range(20):
-        probability = _sigmoid((1.0 + change) * log_odds + offsets)
+        probability = sigmoid((1.0 + change) * log_odds + offsets)
         gradient = counts @ ((probability - right) * log_odds) + _SLOPE_RIDGE * change
         curvature = counts @ (probability * (1.0 - probability) * log_odds**2) + _SLOPE_RIDGE
         step = float(np.clip(gradient / curvature, -0.5, 0.5))
@@ -325,16 +322,6 @@ def _fit_slope(log_odds: Vector, offsets: Vector, right: Vector, counts: Vector)
         if abs(step) < 1e-9:
             break
     return float(change)
-
-
-def _looked_up(offsets: Vector, codes: Vector) -> Vector:
-    """Return the offset of each code, 0 where the level was not seen."""
-    seen = codes < len(offsets)  # False for NaN
-    return np.where(seen, np.append(offsets, 0.0)[np.where(seen, codes, len(offsets)).astype(np.intp)], 0.0)
-
-
-def _sigmoid(log_odds: Vector) -> Vector:
-    return 1.0 / (1.0 + np.exp(-log_odds))
 
 
 def _loss(probs: Vector, right: Vector, counts: Vector) -> float:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator, kept_by_answers
-from recal.calibrators.solvers.stack import Stack, StackMap
+from recal.calibrators.solvers.stack import StackMap
 from recal.calibrators.solvers.temperature import fit_beta
-from recal.calibrators.view_choice import WORTH, Choice, LossGain, Material, choose_views
+from recal.calibrators.view_choice import WORTH, Choice, StackData, choose_views, plan_of
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
 from recal.maps.arrays import top_column
 from recal.maps.guard import keep_answers
-from recal.maps.plan import Answers, Blend, Plan, check_plan
+from recal.maps.plan import Answers, Plan, check_plan
 from recal.schema import NotNegative, Number, RandomState, Size
 from recal.transforms import Transform
 from recal.views import Views
@@ -34,6 +34,26 @@ _LOSSLESS_NAMES = frozenset(["flip", "mirror", "shift", "crop"])
 
 
 Gate = Annotated[float, Number(0.0, 1.0, ends="(]")] | Literal["auto"] | None
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Views with labels and, if there are any, the weight and the cluster of each sample."""
+
+    views: Views
+    labels: Labels
+    weights: NDArray[np.float64] | None = None
+    clusters: NDArray[np.intp] | None = None
+
+    def __getitem__(self, rows: Any) -> Samples:
+        weights = None if self.weights is None else self.weights[rows]
+        clusters = None if self.clusters is None else self.clusters[rows]
+        return Samples(self.views[rows], self.labels[rows], weights, clusters)
+
+    def drawn(self, most: int, rng: np.random.Generator) -> Samples:
+        """Return all samples, or a random subset of `most`."""
+        count, most = len(self.labels), max(1, most)
+        return self if count <= most else self[np.sort(rng.choice(count, most, replace=False))]
 
 
 class ViewStacking(Calibrator):
@@ -96,7 +116,7 @@ class ViewStacking(Calibrator):
     reads_views: ClassVar[bool] = True
     keeps_accuracy: ClassVar[bool] = kept_by_answers("kept")
 
-    plan_: Plan
+    map_: Plan
     accepted_: bool
     temperature_: float
     offsets_gain_: float
@@ -120,33 +140,24 @@ class ViewStacking(Calibrator):
         self.worth = worth
         self.random_state = random_state
 
-    def _fit(self, views: Views, labels: Labels, clusters: NDArray[np.intp] | None = None) -> None:
+    def _fit(self, views: Views, labels: Labels, *, clusters: NDArray[np.intp] | None = None) -> None:
         rng = np.random.default_rng(self.random_state)
-        max_views = self.max_views
-        kept = self.answers == "kept"
         worth = WORTH[self.answers] if self.worth is None else self.worth
-        logits = views.logits
-        beta = fit_beta(logits, labels)
-        epsilon = share_of_chance(len(labels))
-        candidates = views.transforms if max_views else ()
-        views, labels, clusters = _draw(views, labels, clusters, len(candidates), rng)
-        alone = None
-        if _too_many(views, labels, candidates):
-            alone = _gains_alone(views, labels, candidates, beta, epsilon)
-            candidates = _best(candidates, alone)
-        material = replace(material_of(views, labels, candidates, beta, epsilon, kept=kept), clusters=clusters)
-        choice = choose_views(material, rng, max_views=max_views, gate=self.gate, no_harm=self.no_harm, worth=worth)
-        self.plan_ = _plan(choice, candidates, beta, epsilon, self.answers)
-        self.accepted_ = bool(self.plan_.transforms)
+        beta, epsilon = fit_beta(views.logits, labels), share_of_chance(len(labels))
+        candidates = views.transforms if self.max_views else ()
+        most = _MOST_VALUES // ((1 + min(len(candidates), _SHORTLIST)) * views.n_classes)  # what fits into memory
+        samples = Samples(views, labels, clusters=clusters).drawn(most, rng)
+        candidates, gains = shortlist(samples, candidates, beta, epsilon)
+        data = stack_data(samples, candidates, beta, epsilon, kept=self.answers == "kept")
+        choice = choose_views(data, rng, max_views=self.max_views, gate=self.gate, no_harm=self.no_harm, worth=worth)
+        self.map_ = plan_of(choice.base, choice.stack, candidates, beta, epsilon, self.answers, choice.gate)
+        self.accepted_ = bool(self.map_.transforms)
         self.temperature_ = 1.0 / beta
         self.offsets_gain_ = choice.base_gain.mean
-        weights = {} if self.plan_.blend is None else dict(self.plan_.blend.weights)
+        weights = {} if self.map_.blend is None else dict(self.map_.blend.weights)
         used = [gain.mean for view, gain in zip(choice.order, choice.gains) if candidates[view - 1] in weights]
         self.views_gain_ = float(sum(used))
-        gains = dict(zip(candidates, choice.alone)) if alone is None else dict(zip(views.transforms, alone))
-        self.views_report_ = report_of(gains, candidates, choice, weights)
-
-    _fit_clustered = _fit
+        self.views_report_ = report_of(gains or dict(zip(candidates, choice.alone)), candidates, choice, weights)
 
     def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         probs, confidence = super()._answer_views(views)
@@ -156,23 +167,12 @@ class ViewStacking(Calibrator):
         return probs, confidence
 
     def _check_state(self, n_classes: int) -> None:
-        check_plan(self.plan_, n_classes)
+        check_plan(self.map_, n_classes)
 
     @property
-    def map_(self) -> Plan:  # type: ignore[override]
-        """The fitted map, which is `plan_`."""
-        return self.plan_
-
-
-def _draw(
-    views: Views, labels: Labels, clusters: NDArray[np.intp] | None, n_candidates: int, rng: np.random.Generator
-) -> tuple[Views, Labels, NDArray[np.intp] | None]:
-    """Return the samples, or a random subset that fits into memory."""
-    most = max(1, _MOST_VALUES // ((1 + min(n_candidates, _SHORTLIST)) * views.n_classes))
-    if len(labels) <= most:
-        return views, labels, clusters
-    rows = np.sort(rng.choice(len(labels), most, replace=False))
-    return views[rows], labels[rows], None if clusters is None else clusters[rows]
+    def plan_(self) -> Plan:
+        """The fitted map."""
+        return self.map_
 
 
 def share_of_chance(n_samples: int) -> float:
@@ -194,11 +194,17 @@ def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilo
         np.log(x, out=x)
 
 
-def material_of(
-    views: Views, labels: Labels, candidates: tuple[Transform, ...], beta: float, epsilon: float, *, kept: bool
-) -> Material:
+def stack_data(
+    samples: Samples,
+    candidates: tuple[Transform, ...],
+    beta: float,
+    epsilon: float,
+    *,
+    kept: bool,
+    copies: NDArray[np.intp] | None = None,
+) -> StackData:
     """Return the data of the choice: the original and each candidate, scaled by the temperature of the original."""
-    logits = views.logits
+    views, logits = samples.views, samples.views.logits
     features = np.empty((1 + len(candidates), *logits.shape), dtype=np.float32)
     fill_log_probs(features[0], logits, beta, epsilon)
     for place, transform in enumerate(candidates, 1):
@@ -206,14 +212,17 @@ def material_of(
     state = ScaledLogits(logits)
     state.rescale(beta)
     log_partition = state.log_partition()
-    return Material(
+    return StackData(
         features,
-        labels,
+        samples.labels,
         answers=state.columns,
         confidence=np.exp(-log_partition),
-        plain_losses=log_partition - beta * state.drop_at(labels),
+        plain_losses=log_partition - beta * state.drop_at(samples.labels),
         lossless=tuple(is_lossless(transform) for transform in candidates),
         kept=kept,
+        weights=samples.weights,
+        copies=copies,
+        clusters=samples.clusters,
     )
 
 
@@ -224,55 +233,27 @@ def is_lossless(transform: Transform) -> bool:
 
 
 def shortlist(
-    views: Views, labels: Labels, candidates: tuple[Transform, ...], beta: float, epsilon: float
-) -> tuple[Transform, ...]:
-    """Return the candidates, or those with the largest gain alone if they do not all fit into memory."""
-    if not _too_many(views, labels, candidates):
-        return candidates
-    return _best(candidates, _gains_alone(views, labels, candidates, beta, epsilon))
+    samples: Samples, candidates: tuple[Transform, ...], beta: float, epsilon: float
+) -> tuple[tuple[Transform, ...], dict[Transform, float]]:
+    """Return the candidates, or those with the largest gain alone if they do not all fit into memory.
 
-
-def _too_many(views: Views, labels: Labels, candidates: tuple[Transform, ...]) -> bool:
-    return (1 + len(candidates)) * labels.size * views.n_classes > _MOST_VALUES and len(candidates) > _SHORTLIST
-
-
-def _best(candidates: tuple[Transform, ...], alone: NDArray[np.float64]) -> tuple[Transform, ...]:
-    return tuple(candidates[i] for i in np.sort(np.argsort(-alone, kind="stable")[:_SHORTLIST]))
-
-
-def _gains_alone(
-    views: Views, labels: Labels, candidates: tuple[Transform, ...], beta: float, epsilon: float
-) -> NDArray[np.float64]:
-    """Return the gain of each candidate alone, with one candidate in memory at a time."""
+    The gains of all candidates come with a shortlist only; one candidate is in memory at a time.
+    """
+    views, labels = samples.views, samples.labels
+    size = labels.size * views.n_classes
+    if (1 + len(candidates)) * size <= _MOST_VALUES or len(candidates) <= _SHORTLIST:
+        return candidates, {}
     pair = np.empty((2, len(labels), views.n_classes), dtype=np.float32)
     fill_log_probs(pair[0], views.logits, beta, epsilon)
     shares = np.full(len(labels), 1.0 / len(labels))
     problem = StackMap(pair, labels, shares, offset_penalty=views.n_classes / len(labels))
     base = problem.solve((0,))
-    gains = np.empty(len(candidates))
-    for place, transform in enumerate(candidates):
+    gains = {}
+    for transform in candidates:
         fill_log_probs(pair[1], views.transformed(transform), beta, epsilon)
-        gains[place] = problem.promised_gains(base, (1,))[0]
-    return gains
-
-
-def _plan(choice: Choice, candidates: tuple[Transform, ...], beta: float, epsilon: float, answers: Answers) -> Plan:
-    base, stack = choice.base, choice.stack
-    own, offsets = (1.0, ()) if base is None else (float(base.weights[0]), _tuple(base))
-    if stack is None:
-        return (
-            Plan(start=beta)
-            if base is None
-            else Plan(start=beta, blend=Blend(own, (), offsets, epsilon, answers=answers))
-        )
-    weight_of = dict(zip(stack.used, stack.weights))
-    weights = tuple((candidates[view - 1], float(weight_of[view])) for view in stack.views)
-    blend = Blend(float(weight_of[0]), weights, _tuple(stack), epsilon, choice.gate, own, offsets, answers)
-    return Plan(start=beta, blend=blend)
-
-
-def _tuple(stack: Stack) -> tuple[float, ...]:
-    return tuple(float(value) for value in stack.offsets)
+        gains[transform] = float(problem.promised_gains(base, (1,))[0])
+    best = sorted(candidates, key=lambda transform: -gains[transform])[:_SHORTLIST]
+    return tuple(transform for transform in candidates if transform in best), gains
 
 
 def report_of(
@@ -282,18 +263,19 @@ def report_of(
     weights: dict[Transform, float],
 ) -> list[dict[str, Any]]:
     """Return a record of each candidate, in the order of the search."""
-    places: dict[Transform, tuple[int, LossGain]] = {
-        candidates[view - 1]: (place, gain) for place, (view, gain) in enumerate(zip(choice.order, choice.gains), 1)
-    }
-    records = [
-        {
-            "view": str(transform),
-            "alone": float(gain),
-            "order": places[transform][0] if transform in places else None,
-            "added": places[transform][1].mean if transform in places else None,
-            "standard_error": places[transform][1].error if transform in places else None,
-            "weight": weights.get(transform, 0.0),
-        }
-        for transform, gain in alone.items()
-    ]
+    places = {candidates[view - 1]: place for place, view in enumerate(choice.order, 1)}
+    records = []
+    for transform, gain in alone.items():
+        place = places.get(transform)
+        added = None if place is None else choice.gains[place - 1]
+        records.append(
+            {
+                "view": str(transform),
+                "alone": float(gain),
+                "order": place,
+                "added": None if added is None else added.mean,
+                "standard_error": None if added is None else added.error,
+                "weight": weights.get(transform, 0.0),
+            }
+        )
     return sorted(records, key=lambda record: (record["order"] or np.inf, -record["alone"]))

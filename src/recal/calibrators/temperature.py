@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from recal.calibrators.base import Calibrator, from_map
 from recal.calibrators.solvers.temperature import fit_temperature
 from recal.checks import Labels
+from recal.engine.scaled import Vector
 from recal.maps.plan import Plan
 from recal.maps.scaling import Temperature
 from recal.views import Views
@@ -44,25 +42,25 @@ class TemperatureScaling(Calibrator):
     short_name: ClassVar[str] = "ts"
     keeps_accuracy: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
+    starts_near: ClassVar[bool] = True
     beta_ = from_map("beta")
     map_: Temperature
     converged_: bool
 
-    def _fit(self, views: Views, labels: Labels) -> None:
-        self._fit_weighted(views, labels, None)
-
-    def _fit_weighted(
+    def _fit(
         self,
         views: Views,
         labels: Labels,
-        weights: NDArray[np.float64] | None,
-        clusters: NDArray[np.intp] | None = None,
+        *,
+        weights: Vector | None = None,
+        beta: float | None = None,
+        near: Self | None = None,
     ) -> None:
+        if beta is not None:
+            self.map_, self.converged_ = Temperature(beta), True
+            return
         solution = fit_temperature(views.logits, labels, weights)
-        self.map_, self.converged_ = Temperature(solution.values[0]), solution.converged
-
-    def _fit_near(self, views: Views, labels: Labels, beta: float, near: Self | None) -> None:
-        self.map_, self.converged_ = Temperature(beta), True
+        self.map_, self.converged_ = Temperature(float(solution.values[0])), solution.converged
 
     @property
     def temperature_(self) -> float:

@@ -20,18 +20,18 @@ was accepted by chance then does less harm, and a clear gain is hardly reduced.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.solvers.folds import stratified_folds
 from recal.calibrators.solvers.stack import Stack, StackMap, Vector
 from recal.checks import Labels
-from recal.engine.clusters import cluster_sums, effective_count
+from recal.engine.clusters import cluster_sums, effective_count, stratified_folds
 from recal.maps.guard import keep_answers
-from recal.maps.plan import Answers
+from recal.maps.plan import Answers, Blend, Plan
 from recal.progress import track
+from recal.transforms import Transform
 
 # Few samples are split into more folds, so that each fit sees nearly all of them.
 N_FOLDS, _MANY_FOLDS, _FEW_SAMPLES = 5, 10, 3000
@@ -52,7 +52,7 @@ _SHARE_KEPT = 0.95
 
 
 @dataclass(frozen=True)
-class Material:
+class StackData:
     """The data of the choice, for n samples."""
 
     features: NDArray[np.float32]
@@ -110,21 +110,13 @@ class LossGain:
     def between(
         before: Vector, after: Vector, weights: Vector | None = None, clusters: NDArray[np.intp] | None = None
     ) -> LossGain:
-        difference = before - after
-        if len(difference) < 2:
-            return LossGain(float(difference.mean()), np.inf)
-        if clusters is not None:
-            mean = float(np.average(difference, weights=weights))
-            residuals = difference - mean if weights is None else weights * (difference - mean)
-            sums, total = cluster_sums(residuals, clusters), len(difference) if weights is None else weights.sum()
-            if len(sums) < 2:
-                return LossGain(mean, np.inf)
-            return LossGain(mean, float(np.sqrt(len(sums) / (len(sums) - 1) * (sums @ sums)) / total))
-        if weights is None:
-            return LossGain(float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference))))
-        shares = weights / weights.sum()
-        mean = float(shares @ difference)
-        return LossGain(mean, float(np.sqrt(np.square(shares) @ np.square(difference - mean))))
+        counts = np.ones(len(before)) if weights is None else weights
+        mean = float(np.average(before - after, weights=counts))
+        sums = cluster_sums(counts * (before - after - mean), clusters)
+        if len(sums) < 2:
+            return LossGain(mean, np.inf)
+        small_sample = 1.0 if weights is not None and clusters is None else len(sums) / (len(sums) - 1)
+        return LossGain(mean, float(np.sqrt(small_sample * (sums @ sums)) / counts.sum()))
 
     @property
     def is_clear(self) -> bool:
@@ -151,24 +143,21 @@ class Choice:
 
     base: Stack | None
     base_gain: LossGain
-    base_losses: Vector
     stack: Stack | None
     gate: float | None
     order: tuple[int, ...]
     gains: tuple[LossGain, ...]
     alone: Vector
     """The gain of each candidate alone over the stack without views, to second order."""
-    losses: Vector
-    """Losses of the samples left out under the chosen stack."""
 
 
 class GrowingStack:
     """A greedy path on part of the samples: the stack without views, then with one view more at each step."""
 
-    def __init__(self, material: Material, rows: NDArray[np.bool_]) -> None:
-        self.material, self.rows = material, rows
-        self.map = material.problem(rows)
-        self.stacks = [self.map.solve(tuple(range(material.n_base)), tol=_SEARCH_TOL)]
+    def __init__(self, data: StackData, rows: NDArray[np.bool_]) -> None:
+        self.data, self.rows = data, rows
+        self.map = data.problem(rows)
+        self.stacks = [self.map.solve(tuple(range(data.n_base)), tol=_SEARCH_TOL)]
 
     @property
     def ended(self) -> bool:
@@ -177,74 +166,67 @@ class GrowingStack:
     def extend(self) -> None:
         """Add the best view; if none helps, repeat the last stack."""
         last = self.stacks[-1]
-        rest = tuple(v for v in range(self.material.n_base, len(self.material.features)) if v not in last.used)
+        rest = tuple(v for v in range(self.data.n_base, len(self.data.features)) if v not in last.used)
         self.map.evaluate(last)
         gains = self.map.promised_gains(last, rest) if rest else np.zeros(0)
-        tried = [self._try(last, rest[i]) for i in self._contenders(rest, gains)]
-        self.stacks.append(self._best(tried) if tried else last)
+        contenders = []
+        for i in self._contenders(rest, gains):
+            contenders.append((self.map.solve((*last.used, rest[i]), last, tol=_SEARCH_TOL), self.map.losses.copy()))
+        self.stacks.append(self._best(contenders) if contenders else last)
 
     def _contenders(self, rest: tuple[int, ...], gains: Vector) -> list[int]:
         ranked = [int(i) for i in np.argsort(-gains, kind="stable") if gains[i] > 0.0]
-        lossless = [i for i in ranked if self.material.lossless[rest[i] - self.material.n_base]]
+        lossless = [i for i in ranked if self.data.lossless[rest[i] - self.data.n_base]]
         chosen = [i for few in (ranked, lossless) for i in few[:_CONTENDERS] if gains[i] >= _NEAR * gains[few[0]]]
         return list(dict.fromkeys(chosen))
 
-    def _try(self, last: Stack, view: int) -> tuple[Stack, Vector]:
-        stack = self.map.solve((*last.used, view), last, tol=_SEARCH_TOL)
-        return stack, self.map.losses.copy()
-
-    def _best(self, tried: list[tuple[Stack, Vector]]) -> Stack:
+    def _best(self, contenders: list[tuple[Stack, Vector]]) -> Stack:
         """Return the contender with the least loss; a lossy one only if it is clearly better."""
-        tried = sorted(tried, key=lambda pair: pair[0].loss)
-        gentle = [pair for pair in tried if self.material.lossless[pair[0].used[-1] - self.material.n_base]]
-        if not gentle or gentle[0] is tried[0]:
-            return tried[0][0]
-        rows = self.rows
-        weights = None if self.material.weights is None else self.material.weights[rows]
-        clusters = None if self.material.clusters is None else self.material.clusters[rows]
-        clear = LossGain.between(gentle[0][1][rows], tried[0][1][rows], weights, clusters).is_clear
-        return tried[0][0] if clear else gentle[0][0]
+        contenders = sorted(contenders, key=lambda pair: pair[0].loss)
+        gentle = [pair for pair in contenders if self.data.lossless[pair[0].used[-1] - self.data.n_base]]
+        if not gentle or gentle[0] is contenders[0]:
+            return contenders[0][0]
+        weights = None if self.data.weights is None else self.data.weights[self.rows]
+        clusters = None if self.data.clusters is None else self.data.clusters[self.rows]
+        clear = LossGain.between(gentle[0][1][self.rows], contenders[0][1][self.rows], weights, clusters).is_clear
+        return contenders[0][0] if clear else gentle[0][0]
 
     def delivered(self, stack: Stack, where: NDArray[np.intp]) -> Vector:
         """Return the losses of some samples under a stack, after the guard."""
         self.map.evaluate(stack)
-        if not self.material.kept:
+        if not self.data.kept:
             return self.map.losses[where]
-        labels = self.material.labels[where]
-        probs = keep_answers(self.map.probs[where].astype(np.float64), self.material.answers[where, None])
-        picked = probs[np.arange(len(where)), labels]
-        return -np.log(np.maximum(picked, np.finfo(np.float64).tiny))
+        return losses_of(self.map.probs[where], self.data.labels[where], self.data.answers[where])
 
 
-@dataclass
+def losses_of(probs: NDArray[np.floating], labels: Labels, answers: Labels | None) -> Vector:
+    """Return the negative log-likelihood of each sample, after the guard if predictions are kept (`answers`)."""
+    wide = probs.astype(np.float64)
+    if answers is not None:
+        wide = keep_answers(wide, answers[:, None])
+    return -np.log(np.maximum(wide[np.arange(len(labels)), labels], np.finfo(np.float64).tiny))
+
+
 class CrossFit:
     """The paths of all folds, grown together, and the losses of the samples left out."""
 
-    material: Material
-    rng: np.random.Generator
-    paths: list[tuple[GrowingStack, NDArray[np.intp]]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        count = _MANY_FOLDS if self.material.n_samples < _FEW_SAMPLES else N_FOLDS
-        material = self.material
-        folds = stratified_folds(material.labels, count, self.rng, material.copies, material.clusters)
+    def __init__(self, data: StackData, rng: np.random.Generator) -> None:
+        self.data = data
+        count = _MANY_FOLDS if data.n_samples < _FEW_SAMPLES else N_FOLDS
+        folds = stratified_folds(data.labels, count, rng, data.copies, data.clusters)
         numbers = range(int(folds.max()) + 1)
-        self.paths = [(GrowingStack(material, folds != fold), np.flatnonzero(folds == fold)) for fold in numbers]
-
-    def extend(self) -> None:
-        for path, _ in track(self.paths, "on samples left out, fold"):
-            path.extend()
+        self.paths = [(GrowingStack(data, folds != fold), np.flatnonzero(folds == fold)) for fold in numbers]
 
     def losses(self) -> Vector:
         """Return the loss of every sample under the path that did not see it, at its current length."""
-        losses = np.empty(self.material.n_samples)
+        losses = np.empty(self.data.n_samples)
         for path, left_out in self.paths:
             losses[left_out] = path.delivered(path.stacks[-1], left_out)
         return losses
 
 
 def choose_views(
-    material: Material,
+    data: StackData,
     rng: np.random.Generator,
     *,
     max_views: int,
@@ -253,50 +235,49 @@ def choose_views(
     worth: float,
 ) -> Choice:
     """Return the stack to use, by the rules above."""
-    whole = GrowingStack(material, np.ones(material.n_samples, dtype=bool))
+    whole = GrowingStack(data, np.ones(data.n_samples, dtype=bool))
     whole.stacks[0] = whole.map.solve(whole.stacks[0].used, whole.stacks[0])
-    candidates = tuple(range(material.n_base, len(material.features)))
+    candidates = tuple(range(data.n_base, len(data.features)))
     alone = whole.map.promised_gains(whole.stacks[0], candidates) if candidates else np.zeros(0)
-    if effective_count(material.plain_losses, material.clusters) < LEAST_SAMPLES:
+    if effective_count(data.plain_losses, data.clusters) < LEAST_SAMPLES:
         nothing = LossGain(0.0, np.inf)
-        return Choice(None, nothing, material.plain_losses, None, None, (), (), alone, material.plain_losses)
-    crossed = CrossFit(material, rng)
+        return Choice(None, nothing, None, None, (), (), alone)
+    crossed = CrossFit(data, rng)
     offset_losses = crossed.losses()
-    counts = material.weights
-    base_gain = material.gain(material.plain_losses, offset_losses)
-    with_offsets = base_gain.exceeds(2.0, material.n_units) or not no_harm
-    base_losses = offset_losses if with_offsets else material.plain_losses
+    counts = data.weights
+    base_gain = data.gain(data.plain_losses, offset_losses)
+    with_offsets = base_gain.exceeds(2.0, data.n_units) or not no_harm
+    base_losses = offset_losses if with_offsets else data.plain_losses
     trust = base_gain.trust if no_harm else 1.0
     base = drawn_back(whole.stacks[0], _plain(whole.stacks[0]), trust) if with_offsets else None
-    confident = above_gate(gate, material)
+    confident = above_gate(gate, data)
     gains: list[LossGain] = []
     order: list[int] = []
     losses, chosen, gate_used = base_losses, 0, gate if isinstance(gate, float) else None
     for length in track(range(1, min(max_views, len(candidates)) + 1), "choosing view"):
-        crossed.extend()
+        for path, _ in track(crossed.paths, "on samples left out, fold"):
+            path.extend()
         whole.extend()
         if whole.ended:
             break
         stacked = crossed.losses()
         new = np.where(confident, base_losses, stacked)
-        gains.append(material.gain(losses, new))
+        gains.append(data.gain(losses, new))
         order.append(whole.stacks[-1].used[-1])
         gained, left = np.average([base_losses - losses, losses], axis=1, weights=counts)
         least = worth * float(gained) if chosen else _LEAST_SHARE * float(left)
-        if not (_pays(gains[-1], least, chosen, material.n_units) or (length == 1 and not no_harm)):
+        if not (_pays(gains[-1], least, chosen, data.n_units) or (length == 1 and not no_harm)):
             break
         losses, chosen = new, length
         if gate == "auto":
-            gate_used = _lowest_gate(material.confidence, base_losses - stacked)
+            gate_used = _lowest_gate(data.confidence, base_losses - stacked)
     stack = None
     if chosen:
-        trust = material.gain(base_losses, losses).trust if no_harm else 1.0
+        trust = data.gain(base_losses, losses).trust if no_harm else 1.0
         full = whole.map.solve(whole.stacks[chosen].used, whole.stacks[chosen])
         without = whole.stacks[0] if with_offsets else _plain(whole.stacks[0])
         stack = drawn_back(full, without, trust)
-    return Choice(
-        base, base_gain, base_losses, stack, gate_used, tuple(order), tuple(gains), alone, losses
-    )  # fmt: skip
+    return Choice(base, base_gain, stack, gate_used, tuple(order), tuple(gains), alone)
 
 
 def _pays(gain: LossGain, least: float, chosen: int, n_samples: int) -> bool:
@@ -312,38 +293,72 @@ class JudgedStack:
     base: Stack
     stack: Stack
     losses: Vector
-    gain: LossGain
     pays: bool
     """Whether the gain over the last feature that is not a view is worth the forward passes."""
     matrices: NDArray[np.float64] | None = None
     """Class-wise weights, (1 + n_views, n_classes, n_classes); see `class_weights`."""
 
 
-def judged_stack(material: Material, gate: float | None, rng: np.random.Generator) -> JudgedStack:
+def judged_stack(data: StackData, gate: float | None, rng: np.random.Generator) -> JudgedStack:
     """Return the stack of all features. Its views were chosen before; samples above the gate use none of them."""
-    every, n_base = tuple(range(len(material.features))), material.n_base
-    crossed = CrossFit(material, rng)
+    every, n_base = tuple(range(len(data.features))), data.n_base
+    crossed = CrossFit(data, rng)
     without = crossed.losses()
     for path, _ in crossed.paths:
         path.stacks.append(path.map.solve(every, path.stacks[-1], tol=_SEARCH_TOL))
-    losses = np.where(above_gate(gate, material), without, crossed.losses())
-    gain = material.gain(material.plain_losses, losses)
-    problem = material.problem()
+    losses = np.where(above_gate(gate, data), without, crossed.losses())
+    gain = data.gain(data.plain_losses, losses)
+    problem = data.problem()
     base = problem.solve(every[:n_base])
     stack = drawn_back(problem.solve(every, base), base, gain.trust)
-    return JudgedStack(base, stack, losses, gain, pays(gain, len(every) - n_base, material))
+    return JudgedStack(base, stack, losses, pays(gain, len(every) - n_base, data))
 
 
-def pays(gain: LossGain, n_passes: int, material: Material) -> bool:
+def pays(gain: LossGain, n_passes: int, data: StackData) -> bool:
     """Whether the gain over the last feature that is not a view is clear and worth so many forward passes."""
-    plain = float(np.average(material.plain_losses, weights=material.weights))
-    return _pays(gain, n_passes * _LEAST_SHARE * plain, 0, material.n_units)
+    plain = float(np.average(data.plain_losses, weights=data.weights))
+    return _pays(gain, n_passes * _LEAST_SHARE * plain, 0, data.n_units)
 
 
 def _plain(stack: Stack) -> Stack:
     """Return the last feature that is not a view, as a stack: temperature scaling, or the mixture."""
     base = tuple(range(stack.n_base))
     return Stack(base, np.eye(stack.n_base)[-1], np.zeros_like(stack.offsets), np.nan, stack.n_base)
+
+
+def plan_of(
+    base: Stack | None,
+    stack: Stack | None,
+    candidates: tuple[Transform, ...],
+    beta: float,
+    epsilon: float,
+    answers: Answers,
+    gate: float | None,
+    matrices: NDArray[np.float64] | None = None,
+) -> Plan:
+    """Return the plan of a stack above `base`; either may be missing. Candidates are numbered from `n_base`."""
+    main = base if stack is None else stack
+    if main is None:
+        return Plan(start=beta)
+    own, mixture, offsets = _numbers(main)
+    gated_own, gated_mixture, gated_offsets = _numbers(None if stack is None else base)
+    weights = tuple(
+        (candidates[view - main.n_base], float(weight))
+        for view, weight in zip(main.used, main.weights)
+        if view >= main.n_base and (weight > 0.0 or matrices is not None)
+    )
+    blend = Blend(
+        own, weights, offsets, epsilon, None if stack is None else gate, gated_own, gated_offsets, answers,
+        mixture, gated_mixture, () if matrices is None else matrices.tolist(),
+    )  # fmt: skip
+    return Plan(start=beta, blend=blend)
+
+
+def _numbers(stack: Stack | None) -> tuple[float, float, tuple[float, ...]]:
+    """Return the weights of the original and of a mixture, and the offsets; those of temperature scaling for None."""
+    if stack is None:
+        return 1.0, 0.0, ()
+    return float(stack.weights[0]), float(stack.weights[1 : stack.n_base].sum()), tuple(stack.offsets.tolist())
 
 
 def drawn_back(stack: Stack, base: Stack, trust: float) -> Stack:
@@ -354,10 +369,10 @@ def drawn_back(stack: Stack, base: Stack, trust: float) -> Stack:
     return Stack(stack.used, weights, offsets, stack.loss, stack.n_base)
 
 
-def above_gate(gate: float | str | None, material: Material) -> NDArray[np.bool_]:
+def above_gate(gate: float | str | None, data: StackData) -> NDArray[np.bool_]:
     if isinstance(gate, float):
-        return material.confidence >= gate
-    return np.zeros(material.n_samples, dtype=bool)
+        return data.confidence >= gate
+    return np.zeros(data.n_samples, dtype=bool)
 
 
 def _lowest_gate(confidence: Vector, gains: Vector) -> float | None:

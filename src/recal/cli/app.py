@@ -7,7 +7,9 @@ imports what does the work.
 
 from __future__ import annotations
 
+import copy
 import errno
+import functools
 import inspect
 import os
 import re
@@ -15,32 +17,35 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
-from recal.cli.destinations import guarded
-from recal.cli.options import ALL_OPTIONS, arranged, expanded, has_many
-from recal.cli.printing import note_words, printable
+from recal.cli.destinations import OUTPUTS, check_outputs
+from recal.cli.options import MORE, option, typed_value
+from recal.cli.printing import SESSION, printable
 from recal.errors import InputError, RecalError
+from recal.files.paths import as_path, is_url
 
 # Each command with its module, in the order in which they are listed.
 COMMANDS: dict[str, str] = {
-    "demo": "report",
+    "demo": "evaluate",
     "calibrate": "calibrate",
-    "collect": "calibrate",
-    "fit": "fit",
+    "collect": "collect",
+    "fit": "calibrate",
     "apply": "apply",
     "evaluate": "evaluate",
     "compare": "evaluate",
     "decide": "decide",
-    "watch": "watch",
-    "report": "report",
+    "watch": "decide",
+    "report": "evaluate",
     "groups": "evaluate",
     "export": "export",
     "plan": "export",
@@ -53,10 +58,14 @@ WITHOUT_ARGUMENTS = ("demo", "transforms", "doctor")
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 130, 141, 143
 
 # The markup is named because older releases of typer take it for plain text by default.
-_STYLE: dict[str, Any] = {
-    "add_completion": False,
-    "rich_markup_mode": "rich",
-    "context_settings": {"help_option_names": ["-h", "--help"]},
+_STYLE: dict[str, Any] = {"add_completion": False, "rich_markup_mode": "rich"}
+_HELP = ["-h", "--help"]
+_HELP_ALL = "--help-all"
+# Options that every command has; --force only those that write a file.
+_GENERAL = {
+    "as_json": option("Print one JSON value for machines and nothing else.", False, flag="--json"),
+    "force": option("Overwrite existing files.", False),
+    "quiet": option("Show no progress; without a terminal none is shown anyway.", False),
 }
 
 
@@ -72,19 +81,70 @@ class LazyGroup(TyperGroup):
             hint = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}."
             raise InputError(f"There is no command {cmd_name!r}; {hint}")
         argv: list[str] = ctx.obj or []
-        here = argv[1:] if argv[:1] == [cmd_name] else []
-        function = arranged(guarded(cmd_name, command_function(cmd_name, here)), show_all=ALL_OPTIONS in here)
-        names = ["-h", "--help", *([ALL_OPTIONS] if has_many(function) else [])]
-        single = typer.Typer(**_STYLE | {"context_settings": {"help_option_names": names}})
+        function = command_function(cmd_name, argv[1:] if argv[:1] == [cmd_name] else [])
+        names = [*_HELP, _HELP_ALL] if _has_many(inspect.signature(function).parameters) else _HELP
+        single = typer.Typer(**_STYLE, context_settings={"help_option_names": names})
         needs_arguments = cmd_name not in WITHOUT_ARGUMENTS
         single.command(cmd_name, no_args_is_help=needs_arguments, help=_reflow(function.__doc__))(function)
         return typer.main.get_command(single)
 
 
+def _has_many(options: Collection[str]) -> bool:
+    """Whether a command has the options of a model: so many that --help shows only those without a group."""
+    return "batch_size" in options
+
+
 def command_function(name: str, argv: Sequence[str] = ()) -> Callable[..., None]:
-    """Return the function of a command, with the options of its blocks; `fit` also has those of the method typed."""
+    """Return a command as the parser reads it: one parameter per option, and the checks that all commands share.
+
+    Blocks of options are replaced by their fields, `fit` gets the options of the method in `argv`, and every command
+    gets --json and --quiet. The function that is returned checks the outputs and calls the command.
+    """
     module = import_module(f"recal.cli.{COMMANDS[name]}")
-    return module.build(argv) if name == "fit" and argv else expanded(getattr(module, name))
+    function = getattr(module, name)
+    hints = get_type_hints(function)
+    blocks: dict[str, Any] = {key: hint for key, hint in hints.items() if is_dataclass(hint)}
+    own = inspect.signature(function).parameters
+    options: dict[str, tuple[Any, Any]] = {}  # the type and the declaration of each
+    for key, parameter in own.items():
+        if key in blocks:
+            inner = get_type_hints(blocks[key])
+            options |= {field.name: (inner[field.name], field.default) for field in fields(blocks[key])}
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            options |= module.method_options(argv)
+        else:
+            options[key] = (hints[key], parameter.default)
+    for key, declaration in _GENERAL.items():
+        if key != "force" or set(OUTPUTS) & set(own):
+            options.setdefault(key, (bool, declaration))
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        SESSION.quiet, SESSION.as_json = values.pop("quiet"), values.pop("as_json")
+        values = {
+            key: as_path(value) if isinstance(value, Path) and is_url(value) else value for key, value in values.items()
+        }
+        check_outputs(name, values, force=values.get("force", False))
+        if "force" not in own:
+            values.pop("force", None)
+        for key, block in blocks.items():
+            values[key] = block(**{field.name: values.pop(field.name) for field in fields(block)})
+        function(**values)
+
+    has_many, parameters = _has_many(options), []
+    for key, (kind, shared) in options.items():
+        declaration = copy.copy(shared)
+        if isinstance(declaration, typer.models.OptionInfo) and not declaration.param_decls:
+            declaration.param_decls = (f"--{key.replace('_', '-')}",)
+        if has_many:
+            declaration.rich_help_panel = MORE if key in _GENERAL else declaration.rich_help_panel
+            declaration.hidden = declaration.rich_help_panel is not None and _HELP_ALL not in argv
+        parameters.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=declaration, annotation=kind))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    if n_hidden := sum(parameter.default.hidden for parameter in parameters):
+        command.__doc__ = f"{function.__doc__}\n\n    {n_hidden} more options: add {_HELP_ALL}"
+    return command
 
 
 def _reflow(docstring: str | None) -> str:
@@ -93,8 +153,8 @@ def _reflow(docstring: str | None) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(asked: bool) -> None:
+    if asked:
         from recal import __version__
 
         typer.echo(f"recal {__version__}")
@@ -105,14 +165,13 @@ _app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": _HELP},
     **_STYLE,
 )
 
 
 def _recal(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: bool = option("Print the version.", False, flag="--version", callback=_show_version, is_eager=True),
 ) -> None:
     """Calibrate a trained classifier without retraining it, and find the answers that can be automated.
 
@@ -129,34 +188,30 @@ _app.callback(help=_reflow(_recal.__doc__))(_recal)
 def run(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 2 for bad input, 1 for what should never happen."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    note_words(arguments)
+    SESSION.words = tuple(arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a name that is not UTF-8, or a terminal that is ASCII, stops no command
             stream.reconfigure(errors="backslashreplace")
     try:
-        with _ended_by_sigterm(), warnings.catch_warnings():
-            shown = _Warnings()
-            warnings.showwarning = shown.show
+        with _end_on_sigterm(), warnings.catch_warnings():
+            printer = _Warnings()
+            warnings.showwarning = printer.show
             group = typer.main.get_command(_app)
             with group.make_context("recal", list(arguments), obj=arguments) as context:
                 group.invoke(context)
-            shown.close()
+            printer.close()
         sys.stdout.flush()
-    except typer.Exit as done:
-        return int(done.exit_code)
+    except typer.Exit as end:
+        return int(end.exit_code)
     except (KeyboardInterrupt, typer.Abort) as stop:
-        ended = isinstance(stop, _Terminated)
-        how = "Terminated." if ended else "Interrupted."
-        return _say(" ".join([how, *getattr(stop, "__notes__", ())]), TERMINATED if ended else INTERRUPTED)
+        what, code = ("Terminated.", TERMINATED) if isinstance(stop, _Terminated) else ("Interrupted.", INTERRUPTED)
+        return _say(" ".join([what, *getattr(stop, "__notes__", ())]), code)
     except BrokenPipeError:
         # The reader left, as `head` does. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return BROKEN_PIPE
-    except RecalError as error:
-        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        return _say(as_typed(error, arguments) + where, BAD_INPUT)
     except Exception as error:
-        return _refuse(error, arguments)
+        return _fail(error, arguments)
     return OK
 
 
@@ -165,7 +220,7 @@ class _Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def _end_on_sigterm() -> Iterator[None]:
     """End the work on SIGTERM as on Ctrl-C. A second one ends the process at once."""
     if threading.current_thread() is not threading.main_thread():  # only there may a signal be handled
         yield
@@ -182,13 +237,14 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _refuse(error: Exception, arguments: Sequence[str]) -> int:
-    """One sentence for what the parser refuses, what the system refuses, and what nobody expected."""
+def _fail(error: Exception, arguments: Sequence[str]) -> int:
+    """Print one sentence about an error and return the exit code."""
+    notes = getattr(error, "__notes__", ())
+    if isinstance(error, RecalError):
+        return _say(as_typed(error, arguments) + "".join(f" ({note})" for note in notes), BAD_INPUT)
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # the parser's own errors share no public base
-        sentence = refused(error, arguments)
-        return (
-            BAD_INPUT if sentence is None else _say(sentence, BAD_INPUT)
-        )  # None: no arguments, the help has been shown
+        sentence = _parser_sentence(error, arguments)
+        return _say(sentence, BAD_INPUT) if sentence else BAD_INPUT
     if isinstance(error, OSError):
         full = " Free some space there, or choose another location with --out." if error.errno == errno.ENOSPC else ""
         return _say(f"{error.strerror or error}: {error.filename}{full}" if error.filename else str(error), BAD_INPUT)
@@ -196,15 +252,11 @@ def _refuse(error: Exception, arguments: Sequence[str]) -> int:
         return _say(f"There is not enough memory for this: {error}", UNEXPECTED)
     if os.environ.get("RECAL_DEBUG"):
         raise error
+    what = f"{type(error).__name__}: {str(error).rstrip('.')}"
     if hasattr(error, "blamed"):
-        notes = " ".join(getattr(error, "__notes__", ()))
-        return _say(
-            f"{notes} It raised {type(error).__name__}: {str(error).rstrip('.')}. Set RECAL_DEBUG=1 to see where.",
-            BAD_INPUT,
-        )
+        return _say(f"{' '.join(notes)} It raised {what}. Set RECAL_DEBUG=1 to see where.", BAD_INPUT)
     return _say(
-        f"Unexpected {type(error).__name__}: {str(error).rstrip('.')}. This is a bug in recal; "
-        "set RECAL_DEBUG=1 to see where it happened, and please report it.",
+        f"Unexpected {what}. This is a bug in recal; set RECAL_DEBUG=1 to see where it happened, and please report it.",
         UNEXPECTED,
     )
 
@@ -223,8 +275,8 @@ class _Warnings:
         key = category, re.sub(r"\d[\d.,]*", "#", text)
         self.counts[key] = self.counts.get(key, 0) + 1
         if self.counts[key] == 1:
-            called = "Warning" if category is UserWarning else category.__name__
-            print(f"recal: {called}: {text}", file=sys.stderr)
+            name = "Warning" if category is UserWarning else category.__name__
+            print(f"recal: {name}: {text}", file=sys.stderr)
 
     def close(self) -> None:
         if more := sum(self.counts.values()) - len(self.counts):
@@ -236,51 +288,58 @@ def _say(sentence: str, code: int) -> int:
     return code
 
 
-# What options of other tools are called here.
-_MEANT = {
-    "--format": "--json",
-    "--output": "--out",
-    "--output-file": "--out",
-    "--save": "--out",
-    "--overwrite": "--force",
-    "--label": "--labels",
-    "--target": "--labels",
-    "--transforms": "--pool",
-    "--views": "--pool",
-    "--inputs": "--data",
-    "--input": "--data",
-    "--images": "--data",
-    "--batch": "--batch-size",
-    "--resume": "--again",
-    "--error": "--risk",
-    "--n-bins": "--bins",
+# Each option with its names in other tools.
+_SYNONYMS = {
+    "--json": ("--format",),
+    "--out": ("--output", "--output-file", "--save"),
+    "--force": ("--overwrite",),
+    "--labels": ("--label", "--target"),
+    "--pool": ("--transforms", "--views"),
+    "--data": ("--inputs", "--input", "--images"),
+    "--batch-size": ("--batch",),
+    "--again": ("--resume",),
+    "--risk": ("--error",),
+    "--bins": ("--n-bins",),
 }
 _NUMBER = "a number, such as 0.05"
-_TAKES = {"valid integer": "a whole number", "valid number": _NUMBER, "valid float": _NUMBER}
+_KINDS = {"valid integer": "a whole number", "valid number": _NUMBER, "valid float": _NUMBER}
 
 
-def refused(error: Any, arguments: Sequence[str]) -> str | None:
-    """Return the sentence for an error of the parser; None where the help was shown instead."""
+def _parser_sentence(error: Any, arguments: Sequence[str]) -> str:
+    """Return the sentence for an error of the parser; empty if the help was shown instead."""
     message = str(error.format_message()).rstrip(".")
     if not message:
-        return None
+        return ""
     context: Any = getattr(error, "ctx", None)
-    options = {option: one for one in (context.command.params if context else ()) for option in one.opts}
+    options = {flag: one for one in (context.command.params if context else ()) for flag in one.opts}
     kind, parameter = type(error).__name__, getattr(error, "param", None)
     if kind == "MissingParameter" and parameter is not None:
-        message = f"{_name(parameter)} is missing: {_help(parameter)}"
+        message = f"{_name(parameter)} is missing: {getattr(parameter, 'help', None) or 'it is needed'}"
     elif kind == "NoSuchOption":
-        message = _unknown(str(error.option_name), list(error.possibilities or ()), options)
+        flag, near = str(error.option_name), list(error.possibilities or ())
+        if synonyms := [own for own, others in _SYNONYMS.items() if flag in others and own in options]:
+            near = synonyms
+        elif not near and len(flag) == 2:  # a single letter
+            near = [name for name in options if name.startswith(f"-{flag}")]
+        message = f"There is no option {flag}." + (f" Did you mean {' or '.join(near[:3])}?" if near else "")
     elif kind == "BadParameter" and parameter is not None:
-        message = _wrong(error, parameter, _typed(parameter, arguments))
+        reason, name = str(error.message), _name(parameter)
+        value = next(filter(None, (typed_value(flag, arguments) for flag in parameter.opts)), None)
+        came = "" if value is None else f", got {value!r}"
+        if takes := next((takes for words, takes in _KINDS.items() if words in reason), None):
+            message = f"{name} takes {takes}{came}"
+        elif repr(value) in reason:  # an option of a method, whose reader says it all
+            message = f"{name}: {reason}"
+        else:
+            message = f"{name}: {reason[:1].lower()}{reason[1:]}{came}"
     elif "unexpected extra argument" in message:
-        taken = [_name(one) for one in options.values() if getattr(one, "param_type_name", "") == "argument"]
+        names = [_name(one) for one in options.values() if getattr(one, "param_type_name", "") == "argument"]
         extra = re.sub(r".*unexpected extra argument(s|\(s\))? \((.*)\)", r"\2", message)
         message = (
-            f"{context.command_path} takes {' and '.join(dict.fromkeys(taken)) or 'options'} alone, got also {extra}"
+            f"{context.command_path} takes {' and '.join(dict.fromkeys(names)) or 'options'} alone, got also {extra}"
         )
     path = context.command_path if context is not None else "recal"
-    method = _value("--method", arguments)
+    method = typed_value("--method", arguments)
     path += f" --method {method}" if method and path.endswith(" fit") else ""
     return f"{message}{'' if message[-1] in '.?' else '.'} See: {path} --help"
 
@@ -289,43 +348,6 @@ def _name(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name).upper().replace("_", " ")
     return str(parameter.opts[0])
-
-
-def _help(parameter: Any) -> str:
-    return str(getattr(parameter, "help", None) or "it is needed")
-
-
-def _wrong(error: Any, parameter: Any, typed: str | None) -> str:
-    said = str(error.message)
-    got = "" if typed is None else f", got {typed!r}"
-    takes = next((takes for words, takes in _TAKES.items() if words in said), None)
-    if takes is not None:
-        return f"{_name(parameter)} takes {takes}{got}"
-    if repr(typed) in said:  # an option of a method, whose reader says it all
-        return f"{_name(parameter)}: {said}"
-    return f"{_name(parameter)}: {said[:1].lower()}{said[1:]}{got}"
-
-
-def _unknown(option: str, near: list[str], options: dict[str, Any]) -> str:
-    meant = [_MEANT[option]] if _MEANT.get(option) in options else near
-    if not meant and len(option) == 2:  # a single letter
-        meant = [name for name in options if name.startswith(f"-{option}")]
-    hint = f" Did you mean {' or '.join(meant[:3])}?" if meant else ""
-    return f"There is no option {option}.{hint}"
-
-
-def _typed(parameter: Any, arguments: Sequence[str]) -> str | None:
-    found = (_value(option, arguments) for option in parameter.opts)
-    return next((value for value in found if value is not None), None)
-
-
-def _value(option: str, arguments: Sequence[str]) -> str | None:
-    for place, argument in enumerate(arguments):
-        if argument == option and place + 1 < len(arguments):
-            return arguments[place + 1]
-        if argument.startswith(f"{option}="):
-            return argument.partition("=")[2]
-    return None
 
 
 # How an argument of the library is typed, where it is not called the same.
@@ -344,7 +366,7 @@ def as_typed(error: RecalError, arguments: Sequence[str]) -> str:
     --------
     >>> from recal.cli.app import as_typed
     >>> from recal.errors import InputError
-    >>> error = InputError("must be a whole number from 1 on", argument="batch_size", came="got 0")
+    >>> error = InputError("must be a whole number from 1 on, got 0", argument="batch_size")
     >>> as_typed(error, ["collect", "--batch-size", "0"])
     '--batch-size must be a whole number from 1 on, got 0.'
     """

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from recal.cli.answers import LEDGER, apply_signals, ask_endpoint, is_endpoint, reads_signals
-from recal.cli.files import check_kind, check_views_held, kind_of, load_calibration, open_views, row_columns
-from recal.cli.options import MORE, LanguageOptions, ModelOptions, compare_preprocessing, without_none
-from recal.cli.printing import AsJson, is_quiet, print_json, say, typed, working
+from recal.cli.collect import LEDGER, ask_endpoint, is_endpoint
+from recal.cli.files import (
+    check_exists,
+    check_kind,
+    check_views,
+    kind_of,
+    load_calibration,
+    open_views,
+    read_probs,
+    row_columns,
+)
+from recal.cli.options import AdaptOptions, LanguageOptions, ModelOptions, argument, option, without_none
+from recal.cli.printing import SESSION, print_json, say, say_skipped, shell_line, working
+from recal.errors import InputError
+from recal.workflow import calibration_in
 
 if TYPE_CHECKING:
-    from recal.collecting.prediction_folder import PredictionFolder
     from recal.collecting.predictions import Predictions
 
 
@@ -22,53 +32,29 @@ if TYPE_CHECKING:
 _MET_BEFORE = 0.05
 # Fewer inputs show nothing, and more say it no better.
 _FEWEST_WATCHED, _MOST_WATCHED = 50, 5000
-# Whether the model was asked here, or the views were there already.
-_TAKES = {False: "took", True: "takes"}
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Predictions for new inputs, and what is known of the inputs."""
+
+    predictions: Predictions
+    groups: Any = None
+    names: Sequence[str] | None = None
+    skipped: tuple[str, ...] = ()
 
 
 def apply(
-    calibration: Annotated[
-        Path, typer.Argument(help="The folder that `recal calibrate` wrote, or the file that `recal fit` wrote.")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="Where to write the answers: .csv, .parquet, .npz, or a folder.")],
+    *,
+    calibration: Path = argument("The folder that `recal calibrate` wrote, or the file that `recal fit` wrote.", ...),
+    out: Path = option("Where to write the answers: .csv, .parquet, .npz, or a folder.", ...),
     inputs: ModelOptions,
     language: LanguageOptions,
-    views: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Views of the inputs (.npz, .zarr), or the table of new answers for a table's calibration."
-        ),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Adjust the temperature to these inputs, without labels.")
-    ] = False,
-    accept_unlike: Annotated[
-        bool,
-        typer.Option(
-            "--accept-unlike",
-            help="With --follow: also accept answers to inputs unlike all of the fit.",
-            rich_help_panel=MORE,
-        ),
-    ] = False,
-    class_mix: Annotated[
-        str | None,
-        typer.Option(
-            "--class-mix",
-            help="'follow' to estimate the class mix of these inputs, or cat=0.6,dog=0.4.",
-            rich_help_panel=MORE,
-        ),
-    ] = None,
-    impossible: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--impossible", help="A class that cannot occur; may be given several times.", rich_help_panel=MORE
-        ),
-    ] = None,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Overwrite an existing file, and accept a calibration of another model."),
-    ] = False,
-    as_json: AsJson = False,
+    views: Path | None = argument(
+        "Views of the inputs (.npz, .zarr), or the table of new answers for a table's calibration."
+    ),
+    adapt: AdaptOptions,
+    force: bool = option("Overwrite an existing file, and accept a calibration of another model.", False),
 ) -> None:
     """Answer new inputs with calibrated confidence, and say which answers can be automated.
 
@@ -100,162 +86,211 @@ def apply(
 
     Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out answers --engine ray[/bold]
     """
-    from recal.workflow.result import calibration_in
-
     calibration = calibration_in(calibration)
     check_kind(calibration, "calibration")
-    if views is not None and inputs.model is None and reads_signals(calibration):
-        apply_signals(calibration, views, out, as_json)
-        return
-    if views is not None and inputs.model is None and kind_of(views) in ("probabilities", "table"):
-        _apply_rule(calibration, views, inputs.labels, out, as_json)
-        return
+    from recal.files.saved import load
+
+    if views is not None and inputs.model is None:
+        content = load(calibration)
+        if type(content).__name__ == "SignalCalibration":
+            _apply_signals(content, views, out)
+            return
+        if kind_of(views) in ("probabilities", "table"):
+            _apply_rule(calibration, content, views, inputs.labels, out)
+            return
     if is_endpoint(inputs.model):
-        views = _ask(inputs, language, calibration, out, as_json)
+        needed = {str(transform) for transform in load_calibration(calibration).needed_transforms()}
+        joined = ask_endpoint(inputs, language, Path(f"{out}{LEDGER}"), needed)
+        views = joined.views.write(Path(f"{out}.views.npz"))
         inputs = replace(inputs, model=None, data=None)
     elif inputs.is_complete:
         inputs.check_files("apply")
     elif views is not None:
         check_kind(views, "views")
     calibrator = load_calibration(calibration)
-    rule = getattr(calibrator, "decision_", None)
     if inputs.class_names is not None:
         _name_classes(calibrator, inputs.class_names, calibration)
-    from recal import Plan
-    from recal.collecting.predictions import Predictions, passes_of, profile_of
-    from recal.errors import InputError
-    from recal.files.probabilities import check_prob_name, write_prob_file
-    from recal.maps.guard import answer_views
+    from recal.collecting.predictions import profile_of
+    from recal.files.probabilities import check_prob_name
+    from recal.maps.plan import Plan
 
-    in_parts = not out.suffix
-    together = follow or class_mix is not None or bool(impossible)
-    profile = profile_of(calibrator) if together else None
-    mix = None if profile is None else asked_mix(profile, calibrator, class_mix, impossible)
-    if in_parts and together:
-        named = "--follow" if follow else "--class-mix" if class_mix is not None else "--impossible"
-        raise InputError(f"{named} judges all inputs together, and {out} would be written in parts; name one file.")
-    check_prob_name(out / "part.parquet" if in_parts else out)
-    if in_parts and (views is not None or inputs.labels is not None):
+    if adapt.flag:
+        profile_of(calibrator)  # refuses a calibration without one
+    mix = adapt.mix(calibrator)
+    if adapt.flag and not out.suffix:
         raise InputError(
-            f"{out} has no ending, so it would be a folder of tables, which hold no labels and are made from --model "
-            "and --data; for one file give a name that ends in .csv, .npz or .parquet."
+            f"{adapt.flag} judges all inputs together, and {out} would be written in parts; name one file."
         )
-    skipped: tuple[str, ...] = ()
-    names = groups = None
+    check_prob_name(out if out.suffix else out / "part.parquet")
+    if not out.suffix and (views is not None or inputs.labels is not None):
+        raise InputError(
+            f"{out} has no ending, so it would be a folder of tables, which hold no labels and are made from "
+            "--model and --data; for one file give a name that ends in .csv, .npz or .parquet."
+        )
+    answers: _Answers | None
     if views is not None and inputs.model is None and inputs.data is None:
-        found = open_views(views, inputs.labels, inputs.classes)
-        found = found.assign(**row_columns(inputs.rows or views, inputs.group, None))
-        groups = found.groups
-        _check_groups(rule, groups, views)
-        compare_preprocessing(getattr(calibrator, "preprocessing_", None), found.preprocessing, views)
-        check_views_held(calibrator, calibration, found, views)
-        with working("Applying"):
-            plain = isinstance(calibrator, Plan)
-            if plain:
-                probs, confidence = answer_views(calibrator, found, kept=calibrator.keeps_answers)
-            else:
-                probs, confidence = calibrator.predict_both(found)
-            passes = None if plain else passes_of(calibrator, found.logits)
-            fitted = 0 if plain else calibrator.fitted_rows(found)
-            applied = Predictions(probs, found.labels, found.classes, passes, confidence, fitted, logits=found.logits)
-            if profile is not None:
-                applied = judged(applied, profile, found.logits, follow, mix)
+        answers = _answer_views(calibrator, calibration, views, inputs, adapt.follow, mix)
     elif isinstance(calibrator, Plan):
         raise InputError(f"{calibration} holds a plan alone, which is applied to a file of views.")
     elif views is None and inputs.is_complete:
-        from recal.collecting.prediction_folder import apply_distributed
-        from recal.collecting.predictions import apply as run
-        from recal.transforms.preprocessing import check_model
-
-        stored = getattr(calibrator, "preprocessing_", None)
-        model = inputs.open_model(stored)
-        check_model(stored, model.fingerprint(), refuse=not force)
-        source = inputs.open_data(model, stored)
-        skipped, names = source.skipped, source.names()
-        _check_groups(rule, source.groups, inputs.data)
-        how: dict[str, Any] = {"engine": "local", **inputs.running(stored, labels=False)}
-        how |= {"preprocess": inputs.preprocessing(stored), "progress": not is_quiet() and not as_json}
         try:
-            if in_parts:
-                _tell_parts(apply_distributed(calibrator, model, source, out, **how), skipped, as_json)
-                return
-            groups = source.groups
-            how |= {"follow": follow, "class_mix": mix, **without_none(labels=inputs.labels)}
-            how["keep_logits"] = not follow and getattr(calibrator, "profile_", None) is not None
-            applied = run(calibrator, model, source, **how)
-        except KeyboardInterrupt as stop:
-            lost = "No files were written. To be able to resume, collect first: recal collect --out NAME.zarr"
-            stop.add_note(
-                f"Finished parts are kept in {out}: run the same command again to resume." if in_parts else lost
-            )
-            raise
+            answers = _answer_inputs(calibrator, inputs, out, adapt.follow, mix, force)
         except InputError as error:
             if error.argument == "X":  # logits of another number of classes
                 error.at(calibration)
             raise
+        if answers is None:
+            return
     else:
         words = (views, inputs.model and "--model", inputs.data and "--data")
-        given = ", ".join(str(word) for word in words if word is not None)
-        raise InputError(f"recal apply takes either a file of views, or --model and --data; got {given or 'neither'}.")
-    accept = None if rule is None else _accepted(rule, applied, accept_unlike, groups)
-    accepted = None if accept is None else int(accept.sum())
-    how_sure: dict[str, Any] = {"confidence": applied.confidences, "accepted": accept, "inputs": names}
-    if names is None and out.suffix == ".csv":
-        how_sure["inputs"] = [str(row) for row in range(len(applied.probs))]
-    how_sure["fitted_rows"] = applied.fitted_rows
-    write_prob_file(out, applied.probs, applied.labels, applied.classes, **how_sure)
-    n_samples, n_classes = applied.probs.shape
-    if as_json:
-        counts = {"samples": n_samples, "classes": n_classes, "passes_per_answer": applied.passes_per_answer}
-        counts |= {} if accepted is None else {"accepted": accepted}
-        counts |= {} if applied.condition is None else {"condition": applied.condition.to_dict()}
-        if applied.class_mix is not None:
-            counts |= {"class_mix": applied.class_mix.to_dict(), "predictions_changed": applied.predictions_changed}
-        print_json({**counts, "skipped": skipped, "file": out})
-        return
-    if skipped:
-        say(f"{len(skipped)} files could not be read and were skipped, such as {skipped[0]}.")
-    if applied.fitted_rows > _MET_BEFORE * n_samples:
+        text = ", ".join(str(word) for word in words if word is not None)
+        raise InputError(f"recal apply takes either a file of views, or --model and --data; got {text or 'neither'}.")
+    _write_answers(answers, calibrator, calibration, out, adapt, "takes" if inputs.model is None else "took")
+
+
+def _answer_views(
+    calibrator: Any, calibration: Path, file: Path, inputs: ModelOptions, follow: bool, mix: Any
+) -> _Answers:
+    """Calibrate the views in a file."""
+    from recal.collecting.predictions import Predictions, passes_of, profile_of
+    from recal.decisions import class_mix
+    from recal.maps.guard import answer_views
+    from recal.maps.plan import Plan
+
+    views = open_views(file, inputs.labels, inputs.class_names)
+    views = views.assign(**row_columns(inputs.rows or file, inputs.group, None))
+    _check_groups(calibrator, views.groups, file)
+    _compare_preprocessing(getattr(calibrator, "preprocessing_", None), views.preprocessing, file)
+    check_views(calibrator, calibration, views, file)
+    with working("Applying"):
+        passes, n_fitted = None, 0
+        if isinstance(calibrator, Plan):
+            probs, confidences = answer_views(calibrator, views, kept=calibrator.keeps_answers)
+        else:
+            probs, confidences = calibrator.predict_both(views)
+            passes, n_fitted = passes_of(calibrator, views.logits), calibrator.fitted_rows(views)
+        predictions = Predictions(
+            probs, views.labels, views.classes, passes, confidences, n_fitted, logits=views.logits
+        )
+        if follow or mix is not None:
+            profile = profile_of(calibrator)
+            condition = profile.condition(views.logits) if follow else None
+            known_mix = class_mix(profile, views.logits) if mix == "follow" else mix
+            predictions = predictions.judged(profile, condition, known_mix, estimated=mix == "follow")
+    return _Answers(predictions, views.groups)
+
+
+def _answer_inputs(
+    calibrator: Any, inputs: ModelOptions, out: Path, follow: bool, mix: Any, force: bool
+) -> _Answers | None:
+    """Run the model on new inputs and calibrate its answers; None if they were written as a folder of tables."""
+    from recal.collecting.prediction_folder import apply_distributed
+    from recal.collecting.predictions import apply as run
+    from recal.transforms.preprocessing import check_model
+
+    stored = getattr(calibrator, "preprocessing_", None)
+    model = inputs.open_model(stored)
+    check_model(stored, model.fingerprint(), refuse=not force)
+    source = inputs.open_data(model, stored)
+    _check_groups(calibrator, source.groups, inputs.data)
+    how: dict[str, Any] = {"engine": "local", **inputs.running(stored, labels=False)}
+    how["preprocess"] = inputs.preprocessing(stored)
+    try:
+        if out.suffix:
+            how |= {"follow": follow, "class_mix": mix, **without_none(labels=inputs.labels)}
+            how["keep_logits"] = not follow and getattr(calibrator, "profile_", None) is not None
+            return _Answers(run(calibrator, model, source, **how), source.groups, source.names(), source.skipped)
+        parts = apply_distributed(calibrator, model, source, out, **how)
+    except KeyboardInterrupt as stop:
+        lost = "No files were written. To be able to resume, collect first: recal collect --out NAME.zarr"
+        resumable = f"Finished parts are kept in {out}: run the same command again to resume."
+        stop.add_note(lost if out.suffix else resumable)
+        raise
+    counts = {"samples": parts.samples, "written": parts.written, "passes_per_answer": parts.passes_per_answer}
+    print_json({**counts, "skipped": source.skipped, "file": parts.folder})
+    say_skipped(source.skipped)
+    n_before = parts.samples - parts.written
+    before = f", {n_before:,} of which were there already" if n_before else ""
+    say(f"Tables with {parts.samples:,} samples are in {parts.folder}{before}.{_cost(parts.passes_per_answer, 'took')}")
+    return None
+
+
+def _write_answers(
+    answers: _Answers, calibrator: Any, calibration: Path, out: Path, adapt: AdaptOptions, takes: str
+) -> None:
+    """Apply the rule, write the file and print what is in it."""
+    from recal.decisions import accept_followed
+    from recal.files.probabilities import write_prob_file
+
+    one, rule, accept = answers.predictions, getattr(calibrator, "decision_", None), None
+    n_samples, n_classes = one.probs.shape
+    if rule is not None:
+        how: dict[str, Any] = {"confidences": one.confidences, "groups": answers.groups}
+        if one.condition is None:
+            accept = rule.accept(one.probs, **how)
+        else:
+            accept = accept_followed(rule, one.probs, one.condition, **how, accept_unlike=adapt.accept_unlike)
+    write_prob_file(
+        out,
+        one.probs,
+        one.labels,
+        one.classes,
+        confidence=one.confidences,
+        accepted=accept,
+        inputs=answers.names,
+        fitted_rows=one.fitted_rows,
+    )
+    facts = {"samples": n_samples, "classes": n_classes, "passes_per_answer": one.passes_per_answer}
+    facts |= {} if accept is None else {"accepted": int(accept.sum())}
+    facts |= {} if one.condition is None else {"condition": one.condition.to_dict()}
+    if one.class_mix is not None:
+        facts |= {"class_mix": one.class_mix.to_dict(), "predictions_changed": one.predictions_changed}
+    print_json({**facts, "skipped": answers.skipped, "file": out})
+    say_skipped(answers.skipped)
+    if one.fitted_rows > _MET_BEFORE * n_samples:
         say(
-            f"The calibration was fitted on about {applied.fitted_rows:,} of these {n_samples:,} samples. Decide and "
+            f"The calibration was fitted on about {one.fitted_rows:,} of these {n_samples:,} samples. Decide and "
             "evaluate on others."
         )
-    if applied.condition is not None:
-        say(str(applied.condition))
-        if applied.condition.unlike and rule is not None and not accept_unlike:
+    if one.condition is not None:
+        say(str(one.condition))
+        if one.condition.unlike and rule is not None and not adapt.accept_unlike:
             say("The rule accepts no answer to such inputs. Use --accept-unlike to apply it anyway.")
-    if applied.class_mix is not None:
-        tell_mix(applied, rule is not None)
-    if accepted is not None:
-        say(f"{accepted:,} of {n_samples:,} answers ({accepted / n_samples:.1%}) are accepted by the rule.")
-    labelled = applied.labels is not None and out.suffix != ".csv"
-    following = f" Next: {typed('recal', 'evaluate', out)}" if labelled else ""
-    if not following and rule is None:
-        command = ("recal", "decide", "LABELLED_VIEWS", "--calibration", calibration, "--risk", 0.01)
-        following = f" Next: {typed(*command, '--out', 'ready.recal')}"
-    each = applied.passes_per_answer
-    cost = "" if each is None or each == 1 else f" An answer {_TAKES[inputs.model is None]} {each:.2f} forward passes."
-    say(f"{n_samples:,} answers written to {out}.{cost}{following}")
-    if not together:
-        say_alarm(calibrator, applied.logits)
+    if one.class_mix is not None:
+        text = one.class_mix.describe(None if one.classes is None else list(one.classes))
+        if one.class_mix.changed:
+            text += f" It changes {one.predictions_changed:,} of {n_samples:,} predictions."
+            text += "\nThe rule was made for the class mix of its own samples, and so is its guarantee." if rule else ""
+        say(text)
+    if accept is not None:
+        say(_share(int(accept.sum()), n_samples))
+    next_line = ""
+    if one.labels is not None and out.suffix != ".csv":
+        next_line = f" Next: {shell_line('evaluate', out)}"
+    elif rule is None:
+        words = ("LABELLED_VIEWS", "--calibration", calibration, "--risk", 0.01, "--out", "ready.recal")
+        next_line = f" Next: {shell_line('decide', *words)}"
+    say(f"{n_samples:,} answers written to {out}.{_cost(one.passes_per_answer, takes)}{next_line}")
+    if not adapt.flag:
+        _print_alarm(calibrator, one.logits)
 
 
-def _ask(inputs: ModelOptions, language: LanguageOptions, calibration: Path, out: Path, as_json: bool) -> Path:
-    """Ask a server for the views that the calibration needs, and return the file of these views."""
-    needed = {str(transform) for transform in load_calibration(calibration).needed_transforms()}
-    joined = ask_endpoint(inputs, language, Path(f"{out}{LEDGER}"), as_json, needed)
-    say(str(joined), quiet=as_json or not str(joined))
-    return joined.views.write(Path(f"{out}.views.npz"))
+def _cost(passes_per_answer: float | None, takes: str) -> str:
+    if passes_per_answer is None or passes_per_answer == 1:
+        return ""
+    return f" An answer {takes} {passes_per_answer:.2f} forward passes."
 
 
-def say_alarm(calibrator: Any, logits: Any) -> None:
+def _share(n_accepted: int, n_answers: int) -> str:
+    return f"{n_accepted:,} of {n_answers:,} answers ({n_accepted / n_answers:.1%}) are accepted by the rule."
+
+
+def _print_alarm(calibrator: Any, logits: Any) -> None:
     """Print one line if the inputs differ from those of the fit."""
-    import warnings
-
     from recal.decisions import Profile, watch
 
     profile = getattr(calibrator, "profile_", None)
-    if not isinstance(profile, Profile) or logits is None or len(logits) < _FEWEST_WATCHED:
+    if SESSION.as_json or not isinstance(profile, Profile) or logits is None or len(logits) < _FEWEST_WATCHED:
         return
     rows = slice(None, None, -(-len(logits) // _MOST_WATCHED))
     with warnings.catch_warnings():
@@ -268,10 +303,9 @@ def say_alarm(calibrator: Any, logits: Any) -> None:
         )
 
 
-def _check_groups(rule: Any, groups: Any, data: Any) -> None:
+def _check_groups(calibrator: Any, groups: Any, data: Any) -> None:
     """Refuse inputs without groups before the work, if the rule has a threshold for each group."""
-    from recal.errors import InputError
-
+    rule = getattr(calibrator, "decision_", None)
     if rule is not None and rule.groups and groups is None:
         raise InputError(
             f"The rule has a threshold for each of {len(rule.groups)} groups, and {data} does not say which group an "
@@ -279,13 +313,21 @@ def _check_groups(rule: Any, groups: Any, data: Any) -> None:
         )
 
 
-def _accepted(rule: Any, applied: Predictions, accept_unlike: bool, groups: Any) -> Any:
-    from recal.decisions import accept_followed
+def _compare_preprocessing(stored: Any, other: Any, path: Path) -> None:
+    """Warn if views were collected in another way, or from another model, than those of the fit."""
+    if stored is None or other is None:
+        return
+    from recal.transforms.preprocessing import check_model
 
-    if applied.condition is None:
-        return rule.accept(applied.probs, applied.confidences, groups)
-    followed = (applied.probs, applied.condition, applied.confidences, groups)
-    return accept_followed(rule, *followed, accept_unlike=accept_unlike)
+    if other.model is not None:
+        check_model(stored, other.model)
+    if stored.options() != other.options():
+        warnings.warn(
+            f"{path} was collected with {str(other) or 'no preprocessing'}, and the views of the fit with "
+            f"{str(stored) or 'no preprocessing'}: the calibration was not fitted for this.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
@@ -293,95 +335,42 @@ def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
     import numpy as np
 
     from recal.collecting.predictions import class_names
-    from recal.errors import InputError
 
-    known = class_names(calibrator) if hasattr(calibrator, "classes_") else None
-    if hasattr(calibrator, "classes_") and len(names) != len(calibrator.classes_):
-        raise InputError(f"--classes names {len(names)} classes, and {calibration} has {len(calibrator.classes_)}.")
-    if known is not None and [str(name) for name in known] != names:
-        raise InputError(f"--classes contradicts {calibration}, whose classes are {', '.join(map(str, known[:8]))}.")
+    if hasattr(calibrator, "classes_"):
+        if len(names) != len(calibrator.classes_):
+            raise InputError(f"--classes names {len(names)} classes, and {calibration} has {len(calibrator.classes_)}.")
+        own = class_names(calibrator)
+        if own is not None and [str(name) for name in own] != names:
+            raise InputError(f"--classes contradicts {calibration}, whose classes are {', '.join(map(str, own[:8]))}.")
     calibrator.classes_ = np.array(names)
 
 
-def _apply_rule(rule_file: Path, probabilities: Path, labels: Path | None, out: Path, as_json: bool) -> None:
+def _apply_rule(rule_file: Path, record: Any, file: Path, labels: Path | None, out: Path) -> None:
     """Say which rows of a file of probabilities a rule accepts."""
     import numpy as np
 
-    from recal import load
-    from recal.cli.files import read_probabilities
-    from recal.errors import InputError
     from recal.files.probabilities import write_prob_file
 
-    held = load(rule_file)
-    rule = getattr(held, "decision_", held)
+    rule = getattr(record, "decision_", record)
     if not hasattr(rule, "thresholds"):
         raise InputError(
-            f"{probabilities} holds probabilities, and {rule_file} a calibration, which is applied to views or to a "
+            f"{file} holds probabilities, and {rule_file} a calibration, which is applied to views or to a "
             "model's inputs. Give the views, or --model and --data."
         )
-    found = read_probabilities(probabilities, labels)
-    accept = rule.accept(found.probs, found.confidence)
-    rows = [str(row) for row in range(len(accept))] if out.suffix == ".csv" else None
-    how: dict[str, Any] = {"confidence": found.confidence, "accepted": accept, "inputs": rows}
-    write_prob_file(out, np.asarray(found.probs, np.float64), found.labels, found.classes, **how)
-    if as_json:
-        print_json({"samples": len(accept), "accepted": int(accept.sum()), "file": out})
-        return
-    share = f"{accept.sum():,} of {len(accept):,} answers ({accept.mean():.1%})"
-    say(f"{share} are accepted by the rule. Written to {out}.")
+    read = read_probs(file, labels, need_labels=False)
+    probs, accept = np.asarray(read.probs, np.float64), rule.accept(read.probs, read.confidence)
+    write_prob_file(out, probs, read.labels, read.classes, confidence=read.confidence, accepted=accept)
+    print_json({"samples": len(accept), "accepted": int(accept.sum()), "file": out})
+    say(f"{_share(int(accept.sum()), len(accept))} Written to {out}.")
 
 
-def _tell_parts(parts: PredictionFolder, skipped: tuple[str, ...], as_json: bool) -> None:
-    if as_json:
-        counts = {"samples": parts.samples, "written": parts.written, "passes_per_answer": parts.passes_per_answer}
-        print_json({**counts, "skipped": skipped, "file": parts.folder})
-        return
-    if skipped:
-        say(f"{len(skipped)} files could not be read and were skipped, such as {skipped[0]}.")
-    kept, each = parts.samples - parts.written, parts.passes_per_answer
-    there = f", {kept:,} of which were there already" if kept else ""
-    cost = "" if each is None or each == 1 else f" An answer took {each:.2f} forward passes."
-    say(f"Tables with {parts.samples:,} samples are in {parts.folder}{there}.{cost}")
+def _apply_signals(calibration: Any, table: Path, out: Path) -> None:
+    """Add confidence and acceptance to a table of new answers."""
+    from recal.workflow.graded import apply_table
 
-
-def asked_mix(profile: Any, calibrator: Any, typed: str | None, impossible: list[str] | None) -> Any:
-    """The class mix that was typed, or "follow" where it is to be estimated."""
-    from recal.decisions import class_mix
-    from recal.errors import InputError
-
-    if typed == "follow":
-        if impossible:
-            raise InputError("--class-mix follow and --impossible cannot be combined: give one of them.")
-        return typed
-    if typed is None and not impossible:
-        return None
-    shares = None
-    if typed is not None:
-        pairs = [part.rpartition("=") for part in typed.split(",")]
-        try:
-            shares = {name.strip(): float(share) for name, _, share in pairs}
-        except ValueError:
-            raise InputError(f"--class-mix takes 'follow' or shares such as cat=0.6,dog=0.4, got {typed!r}.") from None
-    names = getattr(calibrator, "classes_", None)
-    return class_mix(
-        profile, shares=shares, impossible=impossible or (), classes=None if names is None else list(names)
-    )
-
-
-def judged(applied: Predictions, profile: Any, logits: Any, follow: bool, mix: Any) -> Predictions:
-    from recal.decisions import class_mix
-
-    condition = profile.condition(logits) if follow else None
-    found = class_mix(profile, logits) if mix == "follow" else mix
-    return applied.judged(profile, condition, found, estimated=mix == "follow")
-
-
-def tell_mix(applied: Predictions, has_rule: bool) -> None:
-    assert applied.class_mix is not None
-    said = applied.class_mix.describe(None if applied.classes is None else list(applied.classes))
-    if not applied.class_mix.changed:
-        say(said)
-        return
-    say(f"{said} It changes {applied.predictions_changed:,} of {len(applied.probs):,} predictions.")
-    if has_rule:
-        say("The rule was made for the class mix of its own samples, and so is its guarantee.")
+    check_exists(table)
+    result = apply_table(calibration, table, out)
+    print_json({"answers": result.n_answers, "accepted": result.n_accepted, "file": out})
+    if result.n_accepted is not None:
+        say(_share(result.n_accepted, result.n_answers))
+    say(f"{result.n_answers:,} answers with their confidence written to {out}.")

@@ -1,100 +1,61 @@
-"""`recal calibrate` and `recal collect`: from a model and inputs to a calibration, or to views."""
+"""`recal calibrate` and `recal fit`: the whole job for a model, graded answers or views, and the fit alone."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from recal.cli.answers import (
-    ask_endpoint,
-    calibrate_table,
-    calibrate_views,
-    collect_endpoint,
-    collect_log,
-    is_endpoint,
-    is_log,
+from recal.cli.collect import ask_endpoint, is_endpoint, is_log, preflight, read_log, transforms_for
+from recal.cli.files import check_kind, kind_of, open_views, row_columns
+from recal.cli.options import (
+    RISK,
+    LanguageOptions,
+    ModelOptions,
+    argument,
+    more_option,
+    option,
+    split_names,
+    typed_value,
 )
-from recal.cli.files import kind_of, open_views, row_columns
-from recal.cli.options import MORE, LanguageOptions, ModelOptions, name_labels, preflight, transforms_for
-from recal.cli.printing import AsJson, command_line, command_words, is_quiet, print_json, say, typed
+from recal.cli.printing import SESSION, print_json, say, say_skipped, shell_line, working
+from recal.errors import InputError
+from recal.files.paths import as_path
+
+if TYPE_CHECKING:
+    from recal.calibrators.base import Calibrator
+    from recal.schema import Kind
+
+# The seed has its own option, the same for every method.
+_SEED = "random_state"
+_DEFAULT_METHOD = "auto"
 
 
 def calibrate(
-    out: Annotated[Path, typer.Option("--out", help="The folder to write: calibration, rule and report.")],
+    *,
+    out: Path = option("The folder to write: calibration, rule and report.", ...),
     inputs: ModelOptions,
     language: LanguageOptions,
-    graded: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[TABLE|VIEWS]", help="Graded answers (.csv, .parquet, .jsonl) or labelled views, without a model."
-        ),
-    ] = None,
-    correct: Annotated[
-        str | None, typer.Option("--correct", help="With TABLE: the column that says which answers are right.")
-    ] = None,
-    signals: Annotated[
-        str | None,
-        typer.Option("--signals", help="With TABLE: the columns to learn from. By default all numeric ones."),
-    ] = None,
-    one_rule: Annotated[
-        bool,
-        typer.Option(
-            "--one-rule", help="With --group: one threshold for all groups, not one for each.", rich_help_panel=MORE
-        ),
-    ] = False,
-    risk: Annotated[float, typer.Option("--risk", help="The largest share of errors among automated answers.")] = 0.01,
-    answers: Annotated[
-        str,
-        typer.Option("--answers", help="kept: predictions never change; free: they may, which can raise the accuracy."),
-    ] = "kept",
-    method: Annotated[
-        str,
-        typer.Option(
-            "--method",
-            help="The calibration method, such as ts; auto lets cross-validation choose.",
-            rich_help_panel=MORE,
-        ),
-    ] = "auto",
-    confidence: Annotated[
-        float, typer.Option("--confidence", help="The probability that the guarantee holds.", rich_help_panel=MORE)
-    ] = 0.95,
-    pool: Annotated[
-        str,
-        typer.Option(
-            "--pool",
-            help="Transformations to try; auto: the default ones for such inputs; none: no views.",
-            rich_help_panel=MORE,
-        ),
-    ] = "auto",
-    pilot: Annotated[
-        int,
-        typer.Option(
-            "--pilot",
-            help="Try all transformations on this many inputs, then only those that help.",
-            rich_help_panel=MORE,
-        ),
-    ] = 1000,
-    cross_fit: Annotated[
-        bool,
-        typer.Option(
-            "--cross-fit",
-            help="Use 80 % to fit and to decide: automates more. Guarantee measured, not proven.",
-            rich_help_panel=MORE,
-        ),
-    ] = False,
-    again: Annotated[
-        bool,
-        typer.Option(
-            "--again", help="Start over instead of resuming; overwrites what the folder holds.", rich_help_panel=MORE
-        ),
-    ] = False,
-    seed: Annotated[
-        int, typer.Option("--seed", help="Same seed, same split and same result.", rich_help_panel=MORE)
-    ] = 0,
-    as_json: AsJson = False,
+    graded: Path | None = argument(
+        "Graded answers (.csv, .parquet, .jsonl) or labelled views, without a model.", metavar="[TABLE|VIEWS]"
+    ),
+    correct: str | None = option("With TABLE: the column that says which answers are right."),
+    signals: str | None = option("With TABLE: the columns to learn from. By default all numeric ones."),
+    one_rule: bool = more_option("With --group: one threshold for all groups, not one for each.", False),
+    risk: float = RISK,
+    answers: str = option("kept: predictions never change; free: they may, which can raise the accuracy.", "kept"),
+    method: str = more_option("The calibration method, such as ts; auto lets cross-validation choose.", "auto"),
+    confidence: float = more_option("The probability that the guarantee holds.", 0.95),
+    pool: str = more_option("Transformations to try; auto: the default ones for such inputs; none: no views.", "auto"),
+    pilot: int = more_option("Try all transformations on this many inputs, then only those that help.", 1000),
+    cross_fit: bool = more_option(
+        "Use 80 % to fit and to decide: automates more. Guarantee measured, not proven.", False
+    ),
+    again: bool = more_option("Start over instead of resuming; overwrites what the folder holds.", False),
+    seed: int = more_option("Same seed, same split and same result.", 0),
 ) -> None:
     """Calibrate a model on labelled inputs, and decide which answers can be automated.
 
@@ -115,240 +76,234 @@ def calibrate(
     Example: [bold]recal calibrate graded.csv --correct right --signals stated,logprob --risk 0.1 --out folder[/bold]
     """
     rules: dict[str, Any] = {"risk": risk, "confidence": confidence, "random_state": seed, "one_rule": one_rule}
+    rules |= {"command": SESSION.command, "say": say}
+    if graded is not None and (inputs.model is not None or inputs.data is not None):
+        raise InputError(f"recal calibrate takes either {graded}, or --model and --data.")
+    if graded is not None and (kind_of(graded) in ("table", "text") or graded.suffix.lower() in (".jsonl", ".ndjson")):
+        _calibrate_table(graded, out, correct, signals, inputs, rules, (method, answers, cross_fit))
+        return
+    rules |= {"calibrator": _method(method, answers, seed), "cross_fit": cross_fit}
+    views, about = None, {"Data": str(graded or inputs.data)}
     if graded is not None:
-        _calibrate_source(graded, out, inputs, (correct, signals), rules, (method, answers, cross_fit), as_json)
+        options = {"--correct": correct, "--signals": signals, "--cluster-by": inputs.cluster_by}
+        _refuse(options, f"the views {graded}")
+        views = open_views(graded, inputs.labels, inputs.class_names)
+        views = views.assign(**row_columns(inputs.rows or graded, inputs.group, inputs.cluster))
+    elif is_endpoint(inputs.model):
+        views = ask_endpoint(inputs, language, out / "answers.jsonl").views
+        about = {"Model": f"{language.model_name} at {inputs.model}", **about}
+    # A table without --model is more often a mistake than a log.
+    elif is_log(inputs) and (language.view or str(inputs.data).lower().endswith((".jsonl", ".ndjson", ".json"))):
+        views = read_log(inputs, language).views
+    if views is not None:
+        from recal.workflow.job import calibrate_views
+
+        result = calibrate_views(views, out, about=about, **rules)
+        _print_result(result, out, shell_line("apply", out, "NEW_VIEWS", "--out", "answers.csv"))
         return
-    if is_endpoint(inputs.model):
-        rules |= {"calibrator": _method(method, answers, seed), "cross_fit": cross_fit}
-        joined = ask_endpoint(inputs, language, out / "answers.jsonl", as_json)
-        say(str(joined), quiet=as_json or not str(joined))
-        about = {"Model": f"{language.model_name} at {inputs.model}", "Data": str(inputs.data)}
-        calibrate_views(joined.views, out, about, rules, as_json)
-        return
-    _, data = inputs.check_files("calibrate")
+    inputs.check_files("calibrate")
+    from recal.collecting.files import check_labelled
     from recal.workflow.job import calibrate as run
-    from recal.workflow.job import check_labelled, ran_before
+    from recal.workflow.job import ran_before
 
-    calibrator = _method(method, answers, seed)
-
-    preprocess = inputs.preprocessing()
-    model = inputs.open_model()
-    source = inputs.open_data(model, quiet=as_json, guess=True)
-    how = inputs.running()
+    preprocess, model, how = inputs.preprocessing(), inputs.open_model(), inputs.running()
+    source = inputs.open_labelled_data(model)
     transforms = transforms_for(pool, source, model, seed)
     if inputs.labels is None:
-        check_labelled(source, data)
-    source = name_labels(source, model, inputs.classes, as_json)
-    if again or not ran_before(out, model, source, None if pool == "none" else pool, seed, cross_fit=cross_fit):
+        check_labelled(source, inputs.data)
+    candidates = None if pool == "none" else pool
+    if again or not ran_before(out, model, source, candidates, seed, cross_fit=cross_fit):
         preflight(model, source, transforms, preprocess=preprocess, classes=inputs.class_names, **how)
     try:
         result = run(
             model,
             source,
             out,
-            risk=risk,
-            confidence=confidence,
-            calibrator=calibrator,
-            pool=None if pool == "none" else pool,
+            pool=candidates,
             pilot=pilot,
-            one_rule=one_rule,
             classes=inputs.class_names,
             preprocess=preprocess,
-            cross_fit=cross_fit,
-            random_state=seed,
-            progress=not is_quiet() and not as_json,
-            command=command_line(),
-            about={"Model": str(inputs.model), "Data": str(data)},
+            about={"Model": str(inputs.model), **about},
             resume=not again,
-            say=lambda line: say(line, quiet=as_json),
+            **rules,
             **how,
         )
     except KeyboardInterrupt as stop:
         stop.add_note(f"What is done is kept in {out}: run the same command again to resume.")
         raise
-    if as_json:
-        print_json({**result.to_dict(), "skipped": source.skipped, "folder": out})
-        return
-    if source.skipped:
-        say(f"{len(source.skipped)} files could not be read and were skipped, such as {source.skipped[0]}.")
+    next_line = shell_line("apply", out, *inputs.words(), "--data", "NEW", "--out", "answers.csv")
+    if not result.decision.possible and result.decision.suggested_risk is not None:
+        next_line = _with_risk(result.decision.suggested_risk)
+    say_skipped(source.skipped)
+    _print_result(result, out, next_line, skipped=source.skipped)
+
+
+def _calibrate_table(
+    table: Path,
+    out: Path,
+    correct: str | None,
+    signals: str | None,
+    inputs: ModelOptions,
+    rules: dict[str, Any],
+    fitting: tuple[str, str, bool],
+) -> None:
+    """Calibrate a table of graded answers, and decide which answers can be automated."""
+    if correct is None:
+        from recal.answers.tables import read_table
+
+        raise InputError(
+            f"Name the column of {table} that says which answers are right: --correct COLUMN. It has "
+            f"{', '.join(read_table(table))}."
+        )
+    method, answers, cross_fit = fitting
+    options: dict[str, Any] = {"--method": method != "auto", "--answers": answers != "kept", "--cross-fit": cross_fit}
+    options |= {"--cluster-by": inputs.cluster_by, "--rows": inputs.rows}
+    _refuse(options, f"the table of graded answers {table}")
+    from recal.workflow.graded import calibrate_table
+
+    columns: dict[str, Any] = {"signals": split_names(signals), "group": inputs.group, "cluster": inputs.cluster}
+    result = calibrate_table(table, out, correct=correct, **columns, **rules)
+    _print_result(result, out, shell_line("apply", out, f"new{table.suffix}", "--out", f"accepted{table.suffix}"))
+
+
+def _print_result(result: Any, out: Path, next_line: str, **more: Any) -> None:
+    print_json({**result.to_dict(), **more, "folder": out})
     say("")
     for line in result.lines():
         say(line)
-    next_line = _with_risk(result.decision.suggested_risk) if not result.decision.possible else None
-    if next_line is None:
-        next_line = typed("recal", "apply", out, *inputs.repeated(), "--data", "NEW", "--out", "answers.csv")
     say(f"Report: {out / 'report.html'}. Next: {next_line}")
-
-
-def _calibrate_source(
-    source: Path,
-    out: Path,
-    inputs: ModelOptions,
-    columns: tuple[str | None, str | None],
-    how: dict[str, Any],
-    fitting: tuple[str, str, bool],
-    as_json: bool,
-) -> None:
-    """Calibrate what needs no model: a table of graded answers, or labelled views."""
-    from recal.errors import InputError
-
-    if inputs.model is not None or inputs.data is not None:
-        raise InputError(f"recal calibrate takes either {source}, or --model and --data.")
-    correct, signals = columns
-    method, answers, cross_fit = fitting
-    if kind_of(source) in ("table", "text") or source.suffix.lower() in (".jsonl", ".ndjson"):
-        if correct is None:
-            from recal.answers.tables import read_table
-
-            raise InputError(
-                f"Name the column of {source} that says which answers are right: --correct COLUMN. It has "
-                f"{', '.join(read_table(source))}."
-            )
-        options: dict[str, Any] = {
-            "--method": method != "auto",
-            "--answers": answers != "kept",
-            "--cross-fit": cross_fit,
-        }
-        options |= {"--cluster-by": inputs.cluster_by, "--rows": inputs.rows}
-        _refuse(options, f"the table of graded answers {source}")
-        names = None if signals is None else [name.strip() for name in signals.split(",")]
-        table = {"correct": correct, "signals": names, "group": inputs.group, "cluster": inputs.cluster}
-        calibrate_table(source, out, {**how, **table}, as_json)
-        return
-    _refuse({"--correct": correct, "--signals": signals, "--cluster-by": inputs.cluster_by}, f"the views {source}")
-    views = open_views(source, inputs.labels, inputs.classes)
-    views = views.assign(**row_columns(inputs.rows or source, inputs.group, inputs.cluster))
-    how |= {"calibrator": _method(method, answers, how["random_state"]), "cross_fit": cross_fit}
-    calibrate_views(views, out, {"Data": str(source)}, how, as_json)
 
 
 def _refuse(options: dict[str, Any], what: str) -> None:
     """Refuse options that would have no effect."""
-    from recal.errors import InputError
-
-    typed_options = [name for name, value in options.items() if value]
-    if typed_options:
-        pronoun = "them" if typed_options[1:] else "it"
-        raise InputError(f"{' and '.join(typed_options)} cannot be used with {what}. Leave {pronoun} out.")
+    if flags := [name for name, value in options.items() if value]:
+        pronoun = "them" if flags[1:] else "it"
+        raise InputError(f"{' and '.join(flags)} cannot be used with {what}. Leave {pronoun} out.")
 
 
 def _method(name: str, answers: str, seed: int) -> Any:
     """Return the calibrator that was typed, with its answers kept or free."""
-    from recal.calibrators.names import find_method
-    from recal.cli.fit import make
-    from recal.errors import InputError
+    from recal.calibrators import find_method
 
     if answers not in ("kept", "free"):
         raise InputError(f"--answers takes kept or free, got {answers!r}.")
     has_choice = "answers" in inspect.signature(find_method(name)[0]).parameters
     calibrator = make(name, {"answers": answers} if has_choice else {}, seed)
-    if not has_choice and calibrator.keeps_accuracy is not (answers == "kept") and answers == "free":
+    if not has_choice and answers == "free" and calibrator.keeps_accuracy:
         raise InputError(f"--method {name} never changes answers. Leave out --answers free, or use --method auto.")
     return calibrator
 
 
-def _with_risk(risk: float | None) -> str | None:
+def _with_risk(risk: float) -> str:
     """Return the same command with a risk that the labelled inputs can show; it reuses what was collected."""
-    if risk is None:
-        return None
-    words = command_words()
+    words = list(SESSION.words)
     place = next((i for i, word in enumerate(words) if word == "--risk" or word.startswith("--risk=")), None)
-    others = words if place is None else words[:place] + words[place + (1 if "=" in words[place] else 2) :]
-    return typed("recal", *others, "--risk", f"{risk:g}", *(() if "--force" in others else ("--force",)))
+    if place is not None:
+        del words[place : place + (1 if "=" in words[place] else 2)]
+    return shell_line(*words, "--risk", f"{risk:g}", *(() if "--force" in words else ("--force",)))
 
 
-def collect(
-    out: Annotated[
-        Path,
-        typer.Option("--out", help="Where to write: .zarr (resumable; a folder or a URL such as s3://...) or .npz."),
-    ],
-    inputs: ModelOptions,
-    language: LanguageOptions,
-    pool: Annotated[
-        str,
-        typer.Option(
-            "--pool",
-            help="Transformations, such as zoom:0.5-0.9:10+brightness:0.1-0.9:10 (recal transforms lists them); "
-            "auto: the default ones for such inputs; or none.",
-        ),
-    ] = "none",
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Same seed, same pool and same pilot.", rich_help_panel=MORE)
-    ] = None,
-    pilot: Annotated[
-        int | None,
-        typer.Option(
-            "--pilot",
-            help="Try the whole pool on this many labelled samples, then only views that help.",
-            rich_help_panel=MORE,
-        ),
-    ] = None,
-    again: Annotated[
-        bool,
-        typer.Option("--again", help="Start over instead of resuming; overwrites the store.", rich_help_panel=MORE),
-    ] = False,
-    as_json: AsJson = False,
+def fit(
+    *,
+    views: Path = argument("Views with labels: an .npz file, a .zarr folder or its URL (s3://...).", ...),
+    out: Path = option("Where to write the fitted calibration.", ...),
+    method: str = option("The method, such as ts or stack. Each has its own options.", _DEFAULT_METHOD),
+    seed: int = option("Same seed, same result.", 0),
+    labels: Path | None = option("Labels, if the views have none: .npy, or .txt with one per line."),
+    classes: str | None = option("The names of the columns in order, if labels are names."),
+    **options: Any,
 ) -> None:
-    """Run a model on inputs and on transformed copies of them, and store the logits (views).
+    """Fit a calibration on views with labels.
 
-    Transformations act on the original inputs; normalisation (--divide, --mean, --std, --channels, or a function of
-    your own) comes after them. A .zarr store is written batch by batch: run the same command again to resume after an
-    interruption. With --pilot 1000, all views are computed for 1,000 samples only, and those that help for all.
+    Without --method, cross-validation on these samples chooses; one sentence says which method and why.
 
-    Without --model, --data is a log of a language model: lm-evaluation-harness samples, chat completions or Batch API
-    output with logprobs (.jsonl), or a table with one column per option. --view NAME=FILE adds other prompts for the
-    same questions. With --model http://... a server is asked, and answers are kept as they arrive.
+    Views hold a model's logits for held-out inputs and, where the method uses them, for transformed copies. The
+    method's own options, with their defaults, are shown by [bold]recal fit --method NAME --help[/bold].
 
-    Example: [bold]recal collect --data samples.jsonl --view direct=direct.jsonl --out views.npz[/bold]
+    The calibration also holds a profile of these samples, for [bold]recal watch[/bold] and
+    [bold]recal apply --follow[/bold].
 
-    Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide 255 --mean
-    0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10 --out views.zarr[/bold]
+    Example: [bold]recal fit held-out.npz --method stack --max-views 1 --out calibration.recal[/bold]
     """
-    from recal.errors import InputError
+    from recal import profile, save
 
-    if inputs.model is None and inputs.data is not None and is_log(inputs.data):
-        collect_log(inputs, language, out, as_json)
-        return
-    if is_endpoint(inputs.model):
-        collect_endpoint(inputs, language, out, as_json)
-        return
-    inputs.check_files("collect")
-    if pilot is not None and pool == "none":
-        raise InputError("--pilot finds out which transformations help: name them with --pool, such as --pool auto.")
-    from recal.collecting import collect as run
-    from recal.collecting.local import needs_pilot
+    # A typed `none` differs from an option that was left out, for which the constructor's default applies.
+    names = [name for name in options if typed_value(f"--{name.replace('_', '-')}", SESSION.words) is not None]
+    calibrator = make(method, {name: options[name] for name in names}, seed)
+    samples = open_views(views, labels, split_names(classes))
+    with working(f"Fitting {method}"):
+        calibrator.fit(samples)
+        calibrator.profile_ = profile(samples, random_state=seed)
+    save(calibrator, out)
+    plan = calibrator.map_.plan
+    steps = None if plan is None else len(plan.steps)
+    choice = {name: getattr(calibrator, f"{name}_") for name in ("choice", "reason") if hasattr(calibrator, f"{name}_")}
+    print_json({"method": method, **choice, "parameters": calibrator.get_params(), "steps": steps, "file": out})
+    if reason := choice.get("reason"):
+        say(reason)
+    say(f"Fitted {calibrator} on {views}" + (f": a plan of {steps} steps." if steps else "."))
+    say(f"Written to {out}. Next: {shell_line('apply', out, 'NEW_VIEWS', '--out', 'probs.npz')}")
 
-    preprocess, model = inputs.preprocessing(), inputs.open_model()
-    source = inputs.open_data(model, quiet=as_json, guess=True)
-    source = name_labels(source, model, inputs.classes, as_json)
-    how: dict[str, Any] = inputs.running() | ({} if seed is None else {"seed": seed})
-    how |= {"out": out, "resume": not again, "progress": not is_quiet() and not as_json}
-    how |= {"preprocess": preprocess, "classes": inputs.class_names}
-    transforms, trial = transforms_for(pool, source, model, seed), None
-    try:
-        preflight(model, source, transforms, **how)
-        if pilot is not None and transforms is not None and needs_pilot(source, pilot):
-            from recal.collecting import run_pilot
 
-            trial = run_pilot(model, source, transforms, pilot, **how)
-            say(f"{trial}.", quiet=as_json)
-        views = run(model, source, transforms if trial is None else trial.chosen, **how)
-    except KeyboardInterrupt as stop:
-        resumable = out.suffix == ".zarr"
-        kept = f"What is done is kept in {out}: run the same command again to resume."
-        stop.add_note(kept if resumable else "No files were written; with --out NAME.zarr a run can be resumed.")
-        raise
-    except InputError as error:
-        if inputs.labels is not None and error.argument == "labels":
-            error.at(inputs.labels)
-        raise
-    if as_json:
-        specs = [str(transform) for transform in views.transforms]
-        shape = {"samples": views.n_samples, "classes": views.n_classes, "transforms": specs}
-        cost = {} if trial is None else {"pilot": pilot, "passes": trial.passes, "without_pilot": trial.passes_without}
-        print_json({**shape, **cost, "labelled": views.labels is not None, "skipped": source.skipped, "file": out})
-        return
-    if source.skipped:
-        say(f"{len(source.skipped)} files could not be read and were skipped, such as {source.skipped[0]}.")
-    labelled = () if views.labels is not None else ("--labels", "FILE")
-    say(f"{views}. Written to {out}. Next: {typed('recal', 'fit', out, *labelled, '--out', 'calibration.recal')}")
+def make(name: str, options: dict[str, Any], seed: int | None = None) -> Calibrator:
+    """Return an unfitted calibrator. Methods that draw nothing at random have no use for the seed."""
+    from recal.calibrators import find_method
+
+    calibrator, preset = find_method(name)
+    if _SEED in inspect.signature(calibrator).parameters and seed is not None:
+        options = {**options, _SEED: seed}
+    return calibrator(**{**preset, **options})
+
+
+def method_options(argv: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+    """Return the options of the method that was typed, one for each parameter of its constructor."""
+    if not argv:
+        return {}
+    if not argv[0].startswith("-"):  # a wrong file is refused before a method is loaded
+        check_kind(as_path(argv[0]), "views")
+    from recal.calibrators import find_method, short_names
+    from recal.schema import Kind, parameter_kinds
+
+    name = typed_value("--method", argv) or _DEFAULT_METHOD
+    calibrator, _ = find_method(name)
+    kinds, descriptions = parameter_kinds(calibrator), _parameter_descriptions(calibrator.__doc__ or "")
+    options = {"method": (str, option(f"One of: {', '.join(sorted(short_names()))}.", _DEFAULT_METHOD))}
+    for parameter in inspect.signature(calibrator).parameters.values():
+        if parameter.name == _SEED:
+            continue
+        kind = kinds.get(parameter.name, Kind())
+        declaration = option(
+            descriptions.get(parameter.name, ""),
+            panel=f"Options of --method {name}",
+            parser=_parser(kind),
+            metavar=kind.metavar,
+            show_default="none" if parameter.default is None else str(parameter.default),
+        )
+        options[parameter.name] = (str, declaration)
+    return options
+
+
+def _parser(kind: Kind) -> Callable[[str], Any]:
+    def value(text: Any) -> Any:  # the parser prints this name
+        try:
+            return kind.parse(text) if isinstance(text, str) else text
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} cannot be read as {kind.metavar}") from None
+
+    return value
+
+
+def _parameter_descriptions(docstring: str) -> dict[str, str]:
+    """Return the description of each parameter in a numpy docstring."""
+    descriptions: dict[str, str] = {}
+    lines = inspect.cleandoc(docstring).splitlines()
+    starts = [i + 2 for i, line in enumerate(lines[:-1]) if line == "Parameters" and set(lines[i + 1]) == {"-"}]
+    name = ""
+    for line in lines[starts[0] :] if starts else []:
+        if line and not line.startswith(" "):
+            if " : " not in line:
+                break
+            name = line.split(" : ")[0].strip()
+        elif line and name:
+            descriptions[name] = f"{descriptions.get(name, '')} {line.strip()}".strip()
+    return descriptions

@@ -1,73 +1,54 @@
-"""`recal decide`: how much can be automated, with a guarantee."""
+"""`recal decide` and `recal watch`: how much can be automated with a guarantee, and are new inputs still the same?"""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from recal.cli.files import LabelColumn, LabelsFile
-from recal.cli.printing import AsJson, print_json, print_table, say, typed, working
+from recal.cli.files import (
+    check_kind,
+    check_views,
+    load_calibration,
+    open_views,
+    profile_in,
+    read_probs,
+    row_columns,
+    rows_of_views,
+)
+from recal.cli.options import LABEL_COLUMN, LABELS, ModelOptions, argument, option, without_none
+from recal.cli.printing import print_json, print_table, say, shell_line, working
+from recal.errors import InputError
 
 if TYPE_CHECKING:
     from recal.decisions import Decision, Decisions
     from recal.files.probabilities import Probabilities
+    from recal.views import Views
 
 
 def decide(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="PROBS|VIEWS...",
-            help="Labelled probabilities (.npz, .csv, .parquet) or views; several are compared on the same samples.",
-        ),
-    ],
-    calibration: Annotated[
-        Path | None, typer.Option("--calibration", help="The calibration to apply to the views first.")
-    ] = None,
-    risk: Annotated[
-        float | None,
-        typer.Option("--risk", help="The largest share of errors among accepted answers.  [default: 0.01]"),
-    ] = None,
-    confidence: Annotated[float, typer.Option("--confidence", help="The probability that the guarantee holds.")] = 0.95,
-    cost_error: Annotated[float | None, typer.Option("--cost-error", help="The cost of an accepted error.")] = None,
-    cost_review: Annotated[
-        float | None, typer.Option("--cost-review", help="The cost of a review by a person.")
-    ] = None,
-    per_class: Annotated[
-        bool, typer.Option("--per-class", help="Find a threshold with its own guarantee for each class.")
-    ] = False,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", help="The column of groups; each gets a threshold with its own guarantee."),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option("--cluster", help="The column that names rows that belong together: a video, a patient."),
-    ] = None,
-    rows: Annotated[
-        Path | None,
-        typer.Option("--rows", help="A table with these columns, one row per sample; by default the first file."),
-    ] = None,
-    curve: Annotated[
-        bool, typer.Option("--curve", help="Also show the share that can be accepted at other risks.")
-    ] = False,
-    more_labels: Annotated[
-        bool, typer.Option("--more-labels", help="Also estimate the share with two and four times the labels.")
-    ] = False,
-    labels: LabelsFile = None,
-    label_column: LabelColumn = "label",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Save the rule here; with --calibration, the calibration and the rule."),
-    ] = None,
-    cross_fit: Annotated[
-        bool,
-        typer.Option("--cross-fit", help="Fit the method of --calibration again and decide on the same samples."),
-    ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same intervals and folds.")] = 0,
-    as_json: AsJson = False,
+    *,
+    sources: list[Path] = argument(
+        "Labelled probabilities (.npz, .csv, .parquet) or views; several are compared on the same samples.",
+        ...,
+        metavar="PROBS|VIEWS...",
+    ),
+    calibration: Path | None = option("The calibration to apply to the views first."),
+    risk: float | None = option("The largest share of errors among accepted answers.  [default: 0.01]"),
+    confidence: float = option("The probability that the guarantee holds.", 0.95),
+    cost_error: float | None = option("The cost of an accepted error."),
+    cost_review: float | None = option("The cost of a review by a person."),
+    per_class: bool = option("Find a threshold with its own guarantee for each class.", False),
+    group: str | None = option("The column of groups; each gets a threshold with its own guarantee."),
+    cluster: str | None = option("The column that names rows that belong together: a video, a patient."),
+    rows: Path | None = option("A table with these columns, one row per sample; by default the first file."),
+    curve: bool = option("Also show the share that can be accepted at other risks.", False),
+    more_labels: bool = option("Also estimate the share with two and four times the labels.", False),
+    labels: Path | None = LABELS,
+    label_column: str = LABEL_COLUMN,
+    out: Path | None = option("Save the rule here; with --calibration, the calibration and the rule."),
+    cross_fit: bool = option("Fit the method of --calibration again and decide on the same samples.", False),
+    seed: int = option("Same seed, same intervals and folds.", 0),
 ) -> None:
     """Find the confidence threshold above which answers can be automated, with a guarantee.
 
@@ -80,10 +61,8 @@ def decide(
 
     Example: [bold]recal decide probs.csv --cost-error 50 --cost-review 1[/bold]
     """
-    from recal.cli.files import row_columns, rows_of_views
+    from recal import save
     from recal.decisions import decide_each
-    from recal.engine.same_rows import matters
-    from recal.errors import InputError
 
     if risk is not None and (cost_error is not None or cost_review is not None):
         raise InputError("Give either --risk or the two costs: costs set the risk by themselves.")
@@ -91,190 +70,163 @@ def decide(
         raise InputError("The two costs belong together: give --cost-error and --cost-review, or --risk alone.")
     if out is not None and len(sources) > 1:
         raise InputError(f"--out saves the rule of one file, got {len(sources)}.")
-    if cross_fit:
-        _check_cross_fit(sources, calibration, curve or more_labels)
-    names = [name for name in (group, cluster) if name is not None]
+    if cross_fit and (calibration is None or len(sources) > 1 or curve or more_labels):
+        raise InputError(
+            "--cross-fit takes one file of labelled views and --calibration, whose method is fitted again; it goes "
+            "without --curve and --more-labels."
+        )
     by: dict[str, Any] = {"groups": None, "clusters": None, **rows_of_views(sources[0])}
     by |= row_columns(rows or sources[0], group, cluster)
-    given: dict[str, Any] = {"cost_error": cost_error, "cost_review": cost_review, "per_class": per_class, **by}
-    if risk is not None:
-        given["risk"] = risk
+    rules: dict[str, Any] = {"cost_error": cost_error, "cost_review": cost_review, "per_class": per_class, **by}
+    rules |= {"confidence": confidence, "random_state": seed, **without_none(risk=risk)}
+    calibrator: Any = None if calibration is None else load_calibration(calibration)
     if cross_fit:
-        assert calibration is not None
-        fitted, alone = _cross_fitted(sources[0], calibration, labels, confidence, seed, given)
-        if out is not None:
-            from recal import save
-
-            save(fitted, out)
-        if as_json:
-            print_json({"files": sources, **alone.to_dict(), "cross_fitted": True, "out": out})
-            return
-        say(str(alone))
-        say(
-            "Cross-fitted: each sample's confidence comes from a fit without it. The share of mistakes is bounded as "
-            "measured in simulations, not proved; see the page on deciding."
-        )
-        if out is not None:
-            say(f"The calibration, fitted on all samples, with its rule is in {out}.")
+        _decide_crossfitted(calibrator, sources[0], labels, out, rules)
         return
-    read = _methods(sources, calibration, label_column, labels, names, by["groups"])
-    first = next(iter(read.values()))
+    samples: dict[str, Probabilities] = {}
+    has_unique_stems = len({path.stem for path in sources}) == len(sources)
+    for path in sources:
+        if calibration is None:
+            one = read_probs(path, labels, label_column, [name for name in (group, cluster) if name is not None])
+        else:
+            one = _calibrated(path, labels, calibration, calibrator, by["groups"])
+        try:
+            samples[path.stem if has_unique_stems else str(path)] = one.in_order_of(next(iter(samples.values()), one))
+        except InputError as error:
+            raise error.at(f"{path} does not go with {sources[0]}") from None
+    _refuse_fitted(samples)
+    name, first = next(iter(samples.items()))
     assert first.labels is not None
-    methods = {name: one.probs for name, one in read.items()}
-    sure = {name: one.confidence for name, one in read.items()}
-    for name, one in read.items():
+    probs, confidences = ({name: getattr(one, f) for name, one in samples.items()} for f in ("probs", "confidence"))
+    with working("Deciding"):
+        decisions = decide_each(
+            probs, first.labels, confidences=confidences, draws=200 if len(samples) > 1 else 0, **rules
+        )
+    decision = decisions[name]
+    _print_decisions(decisions, first)
+    extra: dict[str, Any] = {}
+    if curve:
+        extra["curve"] = _print_curve(samples, first.labels, confidence, by["clusters"])
+    if more_labels:
+        extra["more_labels"] = _print_more_labels(first, decision, seed, by)
+    if out is not None:
+        if calibrator is not None:
+            calibrator.decision_ = decision.rule
+        save(decision.rule if calibrator is None else calibrator, out)
+        new = "NEW_PROBS.npz" if calibration is None else "NEW_VIEWS.npz"
+        say(f"Written to {out}. Next: {shell_line('apply', out, new, '--out', 'answers.csv')}")
+    elif decision.possible and len(decisions) == 1:
+        say("To keep the rule, run the same command with --out rule.recal")
+    whole = decision.to_dict() if len(decisions) == 1 else decisions.to_dict()
+    print_json({"files": sources, **whole, **extra, "out": out})
+
+
+def _decide_crossfitted(
+    calibrator: Any, source: Path, labels: Path | None, out: Path | None, rules: dict[str, Any]
+) -> None:
+    """Fit the calibration's method again, and decide on the same samples."""
+    from recal import save
+    from recal.decisions import decide_crossfitted
+
+    views = open_views(source, labels)
+    with working("Fitting and deciding"):
+        fitted, decision = decide_crossfitted(calibrator, views, **rules)
+    if out is not None:
+        save(fitted, out)
+    print_json({"files": [source], **decision.to_dict(), "cross_fitted": True, "out": out})
+    say(str(decision))
+    say(
+        "Cross-fitted: each sample's confidence comes from a fit without it. The share of mistakes is bounded as "
+        "measured in simulations, not proved; see the page on deciding."
+    )
+    if out is not None:
+        say(f"The calibration, fitted on all samples, with its rule is in {out}.")
+
+
+def _calibrated(path: Path, labels: Path | None, calibration: Path, calibrator: Any, groups: Any) -> Probabilities:
+    """Return the calibrated probabilities of a file of labelled views."""
+    from recal.files.probabilities import Probabilities
+
+    if check_kind(path, "views", "probabilities") != "views":
+        raise InputError(f"{path} holds probabilities, and --calibration is applied to views: leave it out.")
+    views = open_views(path, labels)
+    if views.labels is None:
+        raise InputError(f"{path} holds no labels, and without them nothing can be guaranteed: add --labels FILE.")
+    if not hasattr(calibrator, "predict_proba"):
+        raise InputError(f"{calibration} holds a {type(calibrator).__name__}, which cannot be applied to views.")
+    check_views(calibrator, calibration, views, path)
+    probs, confidences = calibrator.predict_both(views.assign(groups=groups))
+    return Probabilities(probs, views.labels, views.classes, confidences, calibrator.fitted_rows(views))
+
+
+def _refuse_fitted(samples: dict[str, Probabilities]) -> None:
+    """Refuse samples that the calibration was fitted on."""
+    from recal.engine.same_rows import matters
+
+    for name, one in samples.items():
         if matters(one.fitted_rows, len(one.probs)):
             raise InputError(
                 f"The calibration of {name} was fitted on about {one.fitted_rows:,} of these {len(one.probs):,} "
                 "samples, so nothing can be guaranteed. Decide on other labelled samples, or use the same for both: "
                 "recal decide VIEWS --calibration CALIBRATION --cross-fit"
             )
-    with working("Deciding"):
-        found = decide_each(
-            methods,
-            first.labels,
-            confidence=confidence,
-            confidences=sure,
-            random_state=seed,
-            draws=200 if len(methods) > 1 else 0,
-            **given,
-        )
-    name, decision = next(iter(found.items()))
-    extra: dict[str, Any] = {}
-    if curve:
-        extra["curve"] = _curve(read, first, confidence, by["clusters"])
-    if more_labels:
-        from recal.decisions import more_labels as project
-
-        with working("Resampling"):
-            extra["more_labels"] = [
-                vars(row)
-                for row in project(
-                    methods[name], first.labels, decision, confidences=sure[name], random_state=seed, **by
-                )
-            ]
-    if out is not None:
-        _save(decision, calibration, out)
-    if as_json:
-        whole = decision.to_dict() if len(found) == 1 else found.to_dict()
-        print_json({"files": sources, **whole, **extra, "out": out})
-        return
-    _print(found, first)
-    _print_extra(extra)
-    if out is not None:
-        new = "NEW_PROBS.npz" if calibration is None else "NEW_VIEWS.npz"
-        say(f"Written to {out}. Next: {typed('recal', 'apply', out, new, '--out', 'answers.csv')}")
-    elif decision.possible and len(found) == 1:
-        say("To keep the rule, run the same command with --out rule.recal")
 
 
-def _methods(
-    sources: list[Path],
-    calibration: Path | None,
-    label_column: str,
-    labels: Path | None,
-    leave_out: list[str],
-    groups: Any,
-) -> dict[str, Probabilities]:
-    """The probabilities of each file, by its name, all of the same samples as the first."""
-    from recal.errors import InputError
+def _print_curve(samples: dict[str, Probabilities], labels: Any, confidence: float, clusters: Any) -> dict[str, Any]:
+    """Print the share that can be accepted at other risks, and return it for JSON."""
+    from recal.decisions import risk_curve
 
-    read = [_probs(path, calibration, label_column, labels, leave_out, groups) for path in sources]
-    first = read[0]
-    names = [path.stem for path in sources]
-    if len(set(names)) < len(names):
-        names = [str(path) for path in sources]
-    found: dict[str, Probabilities] = {}
-    for name, path, one in zip(names, sources, read):
-        try:
-            found[name] = one.in_order_of(first)
-        except InputError as error:
-            raise error.at(f"{path} does not go with {sources[0]}") from None
-    return found
+    how: dict[str, Any] = {"confidence": confidence, "clusters": clusters}
+    curves = {name: risk_curve(one.probs, labels, confidences=one.confidence, **how) for name, one in samples.items()}
+    risks = next(iter(curves.values())).risks
+    lines = zip(risks, *(one.coverage for one in curves.values()))
+    table = [[f"{risk:.2%}", *(f"{share:.1%}" for share in shares)] for risk, *shares in lines]
+    print_table("Share that can be accepted, guaranteed", ["risk", *curves], table[::3])
+    shares = {name: {"coverage": one.coverage, "seen": one.seen} for name, one in curves.items()}
+    return {"risks": risks, "methods": shares}
 
 
-def _probs(
-    path: Path, calibration: Path | None, label_column: str, labels: Path | None, leave_out: list[str], groups: Any
-) -> Probabilities:
-    from recal.cli.files import check_kind, check_views_held, labelled_probs, load_calibration, open_views
-    from recal.errors import InputError
-    from recal.files.probabilities import Probabilities
+def _print_more_labels(first: Probabilities, decision: Decision, seed: int, by: dict[str, Any]) -> list[dict[str, Any]]:
+    """Print what more labels would bring, and return it for JSON."""
+    from recal.decisions import more_labels
 
-    if calibration is None:
-        return labelled_probs(path, label_column, leave_out, labels=labels)
-    if check_kind(path, "views", "probabilities") != "views":
-        raise InputError(f"{path} holds probabilities, and --calibration is applied to views: leave it out.")
-    views, calibrator = open_views(path, labels), load_calibration(calibration)
-    if views.labels is None:
-        raise InputError(f"{path} holds no labels, and without them nothing can be guaranteed: add --labels FILE.")
-    if not hasattr(calibrator, "predict_proba"):
-        raise InputError(f"{calibration} holds a {type(calibrator).__name__}, which cannot be applied to views.")
-    check_views_held(calibrator, calibration, views, path)
-    probs, sure = calibrator.predict_both(views.assign(groups=groups))
-    return Probabilities(probs, views.labels, views.classes, sure, calibrator.fitted_rows(views))
+    assert first.labels is not None
+    how: dict[str, Any] = {"confidences": first.confidence, "random_state": seed, **by}
+    with working("Resampling"):
+        estimates = more_labels(first.probs, first.labels, decision, **how)
+    print_table(
+        "What more labels would bring",
+        ["labels", "samples", "share, mean", "succeeds"],
+        [[f"{n.times:g}x", f"{n.n_samples:,}", f"{n.coverage:.1%}", f"{n.possible:.0%}"] for n in estimates],
+        note="From resamples of these samples; the share that a guarantee can reach, on average.",
+    )
+    return [vars(one) for one in estimates]
 
 
-def _check_cross_fit(sources: list[Path], calibration: Path | None, more: bool) -> None:
-    from recal.errors import InputError
-
-    if calibration is None or len(sources) > 1 or more:
-        raise InputError(
-            "--cross-fit takes one file of labelled views and --calibration, whose method is fitted again; it goes "
-            "without --curve and --more-labels."
-        )
-
-
-def _cross_fitted(
-    source: Path, calibration: Path, labels: Path | None, confidence: float, seed: int, given: dict[str, Any]
-) -> tuple[Any, Decision]:
-    from recal.cli.files import check_kind, load_calibration, open_views
-    from recal.decisions import decide_crossfitted
-
-    check_kind(source, "views")
-    views, calibrator = open_views(source, labels), load_calibration(calibration)
-    with working("Fitting and deciding"):
-        return decide_crossfitted(calibrator, views, confidence=confidence, random_state=seed, **given)
-
-
-def _save(decision: Decision, calibration: Path | None, out: Path) -> None:
-    from recal import save
-    from recal.cli.files import load_calibration
-
-    if calibration is None:
-        save(decision.rule, out)
-        return
-    calibrator = load_calibration(calibration)
-    calibrator.decision_ = decision.rule
-    save(calibrator, out)
-
-
-def _print(found: Decisions, first: Probabilities) -> None:
-    decision = next(iter(found.values()))
-    if len(found) > 1:
+def _print_decisions(decisions: Decisions, first: Probabilities) -> None:
+    decision = next(iter(decisions.values()))
+    if len(decisions) > 1:
         rows = []
-        for name, one in found.items():
-            gain = found.gains.get(name)
-            paired = (
-                "" if gain is None else f"{gain.difference:+.1%} ({gain.interval[0]:+.1%} to {gain.interval[1]:+.1%})"
-            )
-            where = "" if len(one.thresholds) > 1 or not one.possible else f"{one.threshold:.6g}"
-            rows.append([name, where, f"{one.coverage:.1%}", f"{one.n_errors}/{one.n_accepted}", paired])
+        for name, one in decisions.items():
+            gain = decisions.gains.get(name)
+            change = "" if gain is None else "{:+.1%} ({:+.1%} to {:+.1%})".format(gain.difference, *gain.interval)
+            threshold = "" if len(one.thresholds) > 1 or not one.possible else f"{one.threshold:.6g}"
+            rows.append([name, threshold, f"{one.coverage:.1%}", f"{one.n_errors}/{one.n_accepted}", change])
         print_table(
             f"Accepted at a risk of {decision.risk:.3g}, {100 * decision.confidence:.4g}% confidence",
-            ["file", "threshold", "share", "mistakes", f"more than {found.baseline}"],
+            ["file", "threshold", "share", "mistakes", f"more than {decisions.baseline}"],
             rows,
             note="Each guarantee holds for its own file. Choosing the best file afterwards is not covered.",
         )
-    for name, one in found.items():
-        say((f"{name}: " if len(found) > 1 else "") + str(one))
+    for name, one in decisions.items():
+        say((f"{name}: " if len(decisions) > 1 else "") + str(one))
     if decision.costs is not None:
-        say(
-            f"Cost per answer if every answer is reviewed {decision.costs.review:.4g}, "
-            f"if none is {_all_accepted(found, first):.4g}."
-        )
-    if len(decision.parts) > 1 and len(found) == 1:
+        cost_of_all = decision.costs.error * float((first.probs.argmax(axis=1) != first.labels).mean())
+        say(f"Cost per answer if every answer is reviewed {decision.costs.review:.4g}, if none is {cost_of_all:.4g}.")
+    if len(decision.parts) > 1 and len(decisions) == 1:
         by_class = decision.rule.per_class
-        names = first.classes if by_class and first.classes is not None else [part.name for part in decision.parts]
+        parts = decision.parts if by_class else decision.table
+        names = first.classes if by_class and first.classes is not None else [part.name for part in parts]
         rows = [
             [
                 str(name),
@@ -285,62 +237,113 @@ def _print(found: Decisions, first: Probabilities) -> None:
                 f"{part.n_samples:,}",
                 "" if part.possible else "no number" if part.needed is None else f"{part.needed:,}",
             ]
-            for name, part in (
-                zip(names, decision.parts) if by_class else ((part.name, part) for part in decision.table)
-            )
+            for name, part in zip(names, parts)
         ]
+        first_column = "class" if by_class else "group"
         print_table(
             "By predicted class" if by_class else "By group, worst first",
-            [
-                "class" if by_class else "group",
-                "threshold",
-                "share",
-                "mistakes",
-                "95 % interval",
-                "samples",
-                "more needed",
-            ],
+            [first_column, "threshold", "share", "mistakes", "95 % interval", "samples", "more needed"],
             rows,
         )
 
 
-def _all_accepted(found: Decisions, first: Probabilities) -> float:
-    decision = next(iter(found.values()))
-    wrong = float((first.probs.argmax(axis=1) != first.labels).mean())
-    return (decision.costs.error if decision.costs else 0.0) * wrong
+def watch(
+    *,
+    reference: Path = argument(
+        "What inputs looked like at the fit: a profile, a calibration or views.",
+        ...,
+        metavar="PROFILE|CALIBRATION|VIEWS",
+    ),
+    inputs: ModelOptions,
+    views: Path | None = argument("Views or logits of new inputs. Labels are not read."),
+    alpha: float = option("The allowed probability of a false alarm.", 0.01),
+    stream: bool = option("Read inputs one by one; the alarm is valid at any time.", False),
+    save_to: Path | None = option("Save the profile of the first file's views here.", flag="--save"),
+    seed: int = option("Same seed, same result.", 0),
+) -> None:
+    """Compare new inputs with those of the fit, without labels, and estimate today's accuracy.
 
+    The test compares confidence, class mix and, if there are views, how answers react to them. The probability of a
+    false alarm is at most --alpha. Calibrations of [bold]recal fit[/bold] have a profile. If it was fitted on views of
+    three or more kinds of damage, accuracy and temperature of the new inputs are estimated from their logits;
+    [bold]recal apply --follow[/bold] uses them. The exit code is 0 with or without an alarm.
 
-def _curve(read: dict[str, Probabilities], first: Probabilities, confidence: float, clusters: Any) -> dict[str, Any]:
-    from recal.decisions import risk_curve
+    Example: [bold]recal watch held-out.npz --save profile.recal[/bold]
 
-    assert first.labels is not None
-    curves = {
-        name: risk_curve(one.probs, first.labels, confidence=confidence, confidences=one.confidence, clusters=clusters)
-        for name, one in read.items()
-    }
-    risks = next(iter(curves.values())).risks
-    shares = {name: {"coverage": curve.coverage, "seen": curve.seen} for name, curve in curves.items()}
-    return {"risks": risks, "methods": shares}
+    Example: [bold]recal watch profile.recal today.npz[/bold]
 
+    Example: [bold]recal watch calibrated --model net.onnx --data new/[/bold]
+    """
+    from recal import save
+    from recal.decisions import StreamWatch
+    from recal.decisions import watch as compare
+    from recal.decisions.rule import check_share
 
-def _print_extra(extra: dict[str, Any]) -> None:
-    if "curve" in extra:
-        curve = extra["curve"]
-        shown = range(0, len(curve["risks"]), 3)
-        columns = list(curve["methods"])
-        rows = [
-            [f"{curve['risks'][i]:.2%}", *(f"{curve['methods'][name]['coverage'][i]:.1%}" for name in columns)]
-            for i in shown
-        ]
-        print_table("Share that can be accepted, guaranteed", ["risk", *columns], rows)
-    if "more_labels" in extra:
-        rows = [
-            [f"{row['times']:g}x", f"{row['n_samples']:,}", f"{row['coverage']:.1%}", f"{row['possible']:.0%}"]
-            for row in extra["more_labels"]
-        ]
-        print_table(
-            "What more labels would bring",
-            ["labels", "samples", "share, mean", "succeeds"],
-            rows,
-            note="From resamples of these samples; the share that a guarantee can reach, on average.",
+    check_share(alpha, "alpha")
+    profile = profile_in(reference, seed)
+    if save_to is not None:
+        save(profile, save_to)
+    if views is None and not inputs.is_complete:
+        if save_to is None:
+            raise InputError(
+                "recal watch takes a profile and new inputs (a file of views, or --model and --data), or --save FILE."
+            )
+        print_json({"profile": save_to, "samples": len(profile.answers)})
+        say(
+            f"A profile of {len(profile.answers):,} samples was written to {save_to}. "
+            f"Next: {shell_line('watch', save_to, 'NEW_VIEWS')}"
         )
+        return
+    batch = open_views(views) if views is not None else _collect(reference, inputs)
+    source = views if views is not None else inputs.data
+    with working("Comparing"):
+        try:
+            result = compare(
+                profile, batch, alpha=alpha, permutations=max(999, math.ceil(1 / alpha)), random_state=seed
+            )
+        except InputError as error:
+            raise error.at(f"{source} does not go with {reference}") from None
+        stream_result = None
+        if stream:
+            watcher = StreamWatch(profile, alpha, use_views=profile.held_by(batch), random_state=seed)
+            stream_result = watcher.update(batch)
+    facts = None if stream_result is None else {"highest": stream_result.highest, "alarm_at": stream_result.alarm_at}
+    print_json({"file": source, **result.to_dict(), "stream": facts})
+    rows = [[one.name, f"{one.at_fit:.3f}", f"{one.today:.3f}", f"{one.p_value:.3g}"] for one in result.findings]
+    reactions = "; the share of answers that views change; the share of views in which confidence rose"
+    print_table(
+        result.test_message,
+        ["compared", "at the fit", "today", "p"],
+        rows,
+        note=f"Shown: mean confidence; the share of the class that moved most{reactions if len(rows) > 2 else ''}. "
+        "p is corrected for all of them.",
+    )
+    say(result.accuracy_message)
+    say(result.temperature_message)
+    if result.class_mix is not None and result.class_mix.changed:
+        names = None if batch.classes is None else list(batch.classes)
+        say(f"Another class mix alone explains these inputs: {result.class_mix.moves(names)}.")
+        say("To use it: recal apply CALIBRATION NEW_VIEWS --class-mix follow --out probs.npz")
+    if stream_result is not None:
+        at = stream_result.alarm_at
+        say(
+            f"As a stream: {'No alarm' if at is None else f'Alarm at input {at:,}'}; the evidence against 'no change' "
+            f"reached {stream_result.highest:.3g} of {1 / alpha:.3g}."
+        )
+
+
+def _collect(reference: Path, inputs: ModelOptions) -> Views:
+    """Return the logits of new inputs, prepared as they were for the fit."""
+    from recal.collecting import collect
+    from recal.transforms.preprocessing import check_model
+
+    inputs.check_files("watch")
+    stored = getattr(load_calibration(reference), "preprocessing_", None)
+    model = inputs.open_model(stored)
+    check_model(stored, model.fingerprint())
+    preprocess = inputs.preprocessing(stored)
+    if preprocess is None and stored is not None:
+        preprocess = stored.normalize
+    source = inputs.open_data(model, stored)
+    source.labels = source.classes = None  # labels are not read
+    return collect(model, source, None, preprocess=preprocess, **inputs.running(stored, labels=False))

@@ -1,25 +1,19 @@
 """The rules for outputs, shared by all commands: no input is overwritten, and an existing file needs --force.
 
-`guarded` wraps every command. The options in `OUTPUTS` name its outputs; every other argument that exists on disk is an
-input. An existing folder is left to the code that writes into it: a store or a folder of parts is resumed, and a folder
-with other contents is refused.
+`recal.cli.app` calls `check_outputs` before every command. The options in `OUTPUTS` name the outputs of the command;
+every other argument that exists on disk is an input. An existing folder is left to the code that writes into it: a
+store or a folder of parts is resumed, and a folder with other contents is refused.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from recal.cli.printing import be_quiet
 from recal.errors import InputError
-from recal.files.urls import as_path, is_remote, is_url
-from recal.workflow.result import is_unfinished
+from recal.files.paths import is_remote
+from recal.workflow import CALIBRATION, PAGE, SUMMARY, is_unfinished
 
 # The options that name an output, and the endings that each may have. A folder has none.
 OUTPUTS = {"out": "--out", "report": "--report", "chart": "--chart", "save_to": "--save"}
@@ -34,60 +28,16 @@ SUFFIXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("collect", "out"): (".npz", ".zarr"),
     ("watch", "save_to"): (".recal", ""),
 }
-# Commands whose --out is a folder for several files.
-FOLDERS = ("calibrate", "compare", "demo")
-# The files that they write into it.
+# Commands whose --out is a folder, and the files that they write into it.
 NAMES = {
-    "calibrate": ("calibration.recal", "report.html", "summary.json"),
+    "calibrate": (CALIBRATION, PAGE, SUMMARY),
     "compare": ("comparison.md", "comparison.tex", "comparison.csv", "comparison.json", "report.html"),
-    "demo": (
-        "summary.png",
-        "zoomed.png",
-        "report.html",
-        "calibration.recal",
-        "fit.npz",
-        "decide.npz",
-        "new.npz",
-    ),
+    "demo": ("summary.png", "zoomed.png", "report.html", "calibration.recal", "fit.npz", "decide.npz", "new.npz"),
 }
 # The profile that `export` writes beside the ONNX file.
 PROFILE = ".profile.recal"
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress; without a terminal none is shown anyway.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
-
-
-def guarded(command: str, function: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with --force and --quiet; its outputs are checked before it starts."""
-    signature = inspect.signature(function, eval_str=True)
-    writes = bool(set(OUTPUTS) & set(signature.parameters))
-
-    @functools.wraps(function)
-    def checked(*, force: bool = False, quiet: bool = False, **values: Any) -> None:
-        be_quiet(quiet)
-        values = {name: _place(value) for name, value in values.items()}
-        if writes:
-            check_outputs(command, values, force=force)
-        if "force" in signature.parameters:
-            values["force"] = force
-        function(**values)
-
-    # `**options` stands for options that a command builds later; it is not an option itself.
-    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in named]
-    for name, annotation in (("force", Force), ("quiet", Quiet)):
-        if (writes or name != "force") and name not in signature.parameters:
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(name, kind, default=False, annotation=annotation))
-    checked.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    checked.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return checked
-
-
-def _place(value: Any) -> Any:
-    """Return a URL as the path of its object store, and every other value unchanged."""
-    if not isinstance(value, Path) or not is_url(value):
-        return value
-    return as_path(value)
+# Outputs that can be a URL: views written block by block, and answers written part by part.
+_URLS = {("collect", ".zarr"), ("apply", "")}
 
 
 def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
@@ -104,43 +54,26 @@ def check_outputs(command: str, values: dict[str, Any], *, force: bool) -> None:
                 f"{str(target)!r}."
             )
         if is_remote(target):
-            _check_url(command, target, option, [source for source in values.values() if source is not target])
+            if (command, target.suffix) not in _URLS:
+                raise InputError(
+                    f"{option} of recal {command} cannot be a URL, got {target}. Views can be collected into "
+                    "s3://.../NAME.zarr, and answers applied into a folder such as s3://.../answers."
+                )
+            if any(str(source) == str(target) for source in values.values() if source is not target):
+                raise InputError(
+                    f"{option} {target} is also an input, which would be overwritten. Choose another name."
+                )
             continue
         for source in inputs:
             _check_apart(target, source, option)
         in_parts = command == "apply" and not target.suffix  # tables by batch
-        _check_place(target, option, folder=command in FOLDERS or in_parts or target.suffix == ".zarr")
-        if not force and not values.get("again"):
-            for path in _files(command, target):
-                refuse_existing(path)
-
-
-def _files(command: str, target: Path) -> list[Path]:
-    """Return the files that a command writes for one output; none for a folder that it would resume."""
-    if command == "calibrate" and is_unfinished(target):
-        return []
-    beside = [target.with_suffix(PROFILE)] if command == "export" else []
-    return [target, *beside, *(target / name for name in NAMES.get(command, ()))]
-
-
-def refuse_existing(path: Path) -> None:
-    """Refuse to overwrite a file."""
-    if path.is_file():
-        raise InputError(f"{path} already exists. Use --force to overwrite it.")
-
-
-# Outputs that can be a URL: views written block by block, and answers written part by part.
-_URLS = {("collect", ".zarr"), ("apply", "")}
-
-
-def _check_url(command: str, target: Path, option: str, inputs: list[Any]) -> None:
-    if (command, target.suffix) not in _URLS:
-        raise InputError(
-            f"{option} of recal {command} cannot be a URL, got {target}. Views can be collected into "
-            "s3://.../NAME.zarr, and answers applied into a folder such as s3://.../answers."
-        )
-    if any(str(source) == str(target) for source in inputs):
-        raise InputError(f"{option} {target} is also an input, which would be overwritten. Choose another name.")
+        _check_place(target, option, folder=command in NAMES or in_parts or target.suffix == ".zarr")
+        if force or values.get("again") or (command == "calibrate" and is_unfinished(target)):
+            continue
+        beside = [target.with_suffix(PROFILE)] if command == "export" else []
+        for path in (target, *beside, *(target / name for name in NAMES.get(command, ()))):
+            if path.is_file():
+                raise InputError(f"{path} already exists. Use --force to overwrite it.")
 
 
 def _paths(value: Any) -> list[Path]:

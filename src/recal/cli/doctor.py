@@ -10,15 +10,19 @@ import re
 import shutil
 import sys
 import textwrap
+from dataclasses import fields
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from recal.cli.printing import AsJson, print_json, print_table, say, working
+from recal import __version__
+from recal.cli.options import argument, option
+from recal.cli.printing import print_json, print_table, say, working
+from recal.errors import InputError, install_command
 
 if TYPE_CHECKING:
     from recal.transforms import BuiltIn
@@ -27,58 +31,39 @@ if TYPE_CHECKING:
 _WIDEST = 60  # columns for the packages of an extra; with the two columns before them a line stays below 100
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor() -> None:
     """Show what is installed, which extras work, how many threads there are, and where compiled code is cached.
 
     Every package is imported, which takes some seconds. Example: [bold]recal doctor --json[/bold]
     """
-    import typer
-
     with working("Importing packages"):
-        found = examine()
-    broken = [name for name, package in found["packages"].items() if not package["works"]]
-    if as_json:
-        print_json(found)
-    else:
-        _show(found)
-    if broken:
+        facts = examine()
+    packages, extras, threads, cache = (facts[name] for name in ("packages", "extras", "threads", "numba_cache"))
+    print_json(facts)
+    say(f"recal {facts['recal']}, Python {facts['python']}, {facts['platform']}")
+    rows = []
+    for name, one in packages.items():
+        rows += _wrap(name, one["version"] or "-", one["problem"] or "yes")
+    print_table("Packages", ("name", "version", "works"), rows)
+    rows = []
+    for extra, state in extras.items():
+        parts = (f"{name} {one['version' if one['works'] else 'problem']}" for name, one in state["packages"].items())
+        rows += _wrap(extra, "yes" if state["works"] else "no", "; ".join(parts))
+    print_table("Extras", ("extra", "works", "packages"), rows)
+    if absent := [extra for extra, state in extras.items() if not state["works"]]:
+        say(f"To add one: {install_command(absent[0])}")
+    pools = ", ".join(f"{name} {count}" for name, count in threads["pools"].items()) or "none"
+    say(f"Threads: {threads['cpus']} CPUs, numba {threads['numba']}, {pools}")
+    state = "" if cache["writable"] else ", NOT writable: set NUMBA_CACHE_DIR, or every start compiles again"
+    say(f"Compiled code is cached in {cache['folder']}{state}")
+    if not all(package["works"] for package in packages.values()):
         raise typer.Exit(1)
 
 
-def _show(found: dict[str, Any]) -> None:
-    say(f"recal {found['recal']}, Python {found['python']}, {found['platform']}")
-    packages = [row for item in found["packages"].items() for row in _wrapped(*_row(*item))]
-    print_table("Packages", ("name", "version", "works"), packages)
-    rows = []
-    for extra, state in found["extras"].items():
-        told = "; ".join(_tell(*item) for item in state["packages"].items())
-        rows += _wrapped(extra, "yes" if state["works"] else "no", told)
-    print_table("Extras", ("extra", "works", "packages"), rows)
-    missing = [extra for extra, state in found["extras"].items() if not state["works"]]
-    if missing:
-        from recal.errors import install_command
-
-        say(f"To add one: {install_command(missing[0])}")
-    threads = found["threads"]
-    pools = ", ".join(f"{name} {count}" for name, count in threads["pools"].items()) or "none"
-    say(f"Threads: {threads['cpus']} CPUs, numba {threads['numba']}, {pools}")
-    cache = found["numba_cache"]
-    state = "" if cache["writable"] else ", NOT writable: set NUMBA_CACHE_DIR, or every start compiles again"
-    say(f"Compiled code is cached in {cache['folder']}{state}")
-
-
-def _wrapped(first: str, second: str, words: str) -> list[tuple[str, str, str]]:
-    """The rows of a table in which long words take several lines, so that a pipe or a log stays readable."""
-    lines = textwrap.wrap(words, _WIDEST, break_on_hyphens=False) or [""]
+def _wrap(first: str, second: str, text: str) -> list[tuple[str, str, str]]:
+    """Return the rows of a table in which a long text takes several lines, so that a pipe or a log stays readable."""
+    lines = textwrap.wrap(text, _WIDEST, break_on_hyphens=False) or [""]
     return [(first, second, lines[0]), *(("", "", line) for line in lines[1:])]
-
-
-def _row(name: str, package: dict[str, Any]) -> tuple[str, str, str]:
-    return name, package["version"] or "-", "yes" if package["works"] else str(package["problem"])
-
-
-def _tell(name: str, package: dict[str, Any]) -> str:
-    return f"{name} {package['version']}" if package["works"] else f"{name} {package['problem']}"
 
 
 _DISTRIBUTION = "recal-calibration"
@@ -96,10 +81,16 @@ def examine() -> dict[str, Any]:
     >>> check_package("numpy")["works"]
     True
     """
+    import numba
+    from threadpoolctl import threadpool_info
+
     required, extras = _requirements()
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    pools = {f"{pool['user_api']} ({pool['internal_api']})": pool["num_threads"] for pool in threadpool_info()}
+    variables = {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
     checked = {name: check_package(name) for name in dict.fromkeys(chain(required, *extras.values()))}
     return {
-        "recal": _version(_DISTRIBUTION),
+        "recal": __version__,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "packages": {name: checked[name] for name in required},
@@ -107,21 +98,20 @@ def examine() -> dict[str, Any]:
             extra: {"works": all(checked[name]["works"] for name in names), "packages": {n: checked[n] for n in names}}
             for extra, names in extras.items()
         },
-        "threads": _threads(),
+        "threads": {"cpus": cpus, "numba": numba.get_num_threads(), "pools": pools, "environment": variables},
         "numba_cache": numba_cache(),
     }
 
 
 def check_package(name: str) -> dict[str, Any]:
     """Return a package's version, whether it can be imported, and why not."""
-    found = _version(name)
-    if found is None:
-        return {"version": None, "works": False, "problem": "not installed"}
+    number = problem = None
     try:
+        number = version(name)
         importlib.import_module(_IMPORTS.get(name, name.replace("-", "_")))
     except Exception as error:  # a package may fail in any way when it meets another
-        return {"version": found, "works": False, "problem": f"{type(error).__name__}: {error}"}
-    return {"version": found, "works": True, "problem": None}
+        problem = "not installed" if number is None else f"{type(error).__name__}: {error}"
+    return {"version": number, "works": problem is None, "problem": problem}
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
@@ -134,21 +124,11 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
         return required, extras
     for line in lines:
         name = re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0].lower()
-        found = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
         if name == _DISTRIBUTION:  # the extra `all` names the others
             continue
-        (extras.setdefault(found[1], []) if found else required).append(name)
+        (extras.setdefault(extra[1], []) if extra else required).append(name)
     return required, extras
-
-
-def _threads() -> dict[str, Any]:
-    import numba
-    from threadpoolctl import threadpool_info
-
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    pools = {f"{pool['user_api']} ({pool['internal_api']})": pool["num_threads"] for pool in threadpool_info()}
-    set_by_hand = {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
-    return {"cpus": available, "numba": numba.get_num_threads(), "pools": pools, "environment": set_by_hand}
 
 
 def numba_cache() -> dict[str, Any]:
@@ -171,19 +151,12 @@ def _writable(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK)
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def transforms(
-    kind: Annotated[str | None, typer.Argument(help="A transformation to explain, such as zoom.")] = None,
-    made_for: Annotated[
-        str | None, typer.Option("--for", help="Only transformations for image, video, series, audio, text or tabular.")
-    ] = None,
-    as_json: AsJson = False,
+    *,
+    kind: str | None = argument("A transformation to explain, such as zoom."),
+    made_for: str | None = option(
+        "Only transformations for image, video, series, audio, text or tabular.", flag="--for"
+    ),
 ) -> None:
     """List the transformations, or explain one: what it does, how strong it can be, how it is written.
 
@@ -195,91 +168,67 @@ def transforms(
 
     Example: [bold]recal transforms --for text[/bold]
     """
-    from recal.errors import InputError
-    from recal.transforms.pool import KINDS
+    from recal.transforms.pool import KINDS, pool
 
     if kind is not None:
-        from recal.transforms import pool
-
         name = kind.partition(":")[0]  # zoom:0.5 is a zoom
         if name not in KINDS:
             pool(kind)  # its own error names the kinds, and the nearest
-        _explain(KINDS[name], as_json)
+        _explain(KINDS[name])
         return
-    modalities = sorted({found.modality for found in KINDS.values()})
+    modalities = sorted({one.modality for one in KINDS.values()})
     if made_for not in (None, *modalities):
         near = get_close_matches(made_for or "", modalities, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise InputError(f"--for takes one of {', '.join(modalities)}, got {made_for!r}.{hint}")
-    shown = [found for found in KINDS.values() if made_for in (None, found.modality)]
-    if as_json:
-        print_json([_facts(found) for found in shown])
-        return
-    for modality in dict.fromkeys(found.modality for found in shown):
+    kinds = [one for one in KINDS.values() if made_for in (None, one.modality)]
+    print_json([_facts(one) for one in kinds])
+    width = max(60, shutil.get_terminal_size().columns)
+    for modality in dict.fromkeys(one.modality for one in kinds):
         say(modality)
-        for found in shown:
-            if found.modality == modality:
-                say(_line(found))
-    say(f"Next: recal transforms {shown[0].kind}")
+        for one in kinds:
+            if one.modality == modality:
+                head = f"  {one.kind:<11} {_range(one):<9} "
+                text = _summary(one).replace("``", "`")
+                say(textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * len(head)))
+    say(f"Next: recal transforms {kinds[0].kind}")
 
 
-def _explain(found: type[BuiltIn], as_json: bool) -> None:
-    if as_json:
-        print_json(_facts(found))
-        return
-    facts = _facts(found)
-    say(f"{found.kind} ({found.modality})")
-    text = inspect.getdoc(found) or ""
-    say(text.partition("Examples\n")[0].strip())
-    say("")
-    say(f"Strengths   {_range(found)} are useful, {_bounds(found)} are accepted, {found.identity:g} changes nothing.")
+def _explain(kind: type[BuiltIn]) -> None:
+    facts = _facts(kind)
+    print_json(facts)
+    strengths = kind.strengths
+    middle = round((strengths.weak + strengths.strong) / 2 / strengths.step) * strengths.step
     options = ", ".join(f"{name}={default}" for name, default in facts["options"].items())
+    say(f"{kind.kind} ({kind.modality})")
+    say((inspect.getdoc(kind) or "").partition("Examples\n")[0].strip())
+    say("")
+    bounds = f"{'above ' if strengths.ends[0] == '(' else ''}{strengths.low:g} to {strengths.high:g}"
+    say(f"Strengths   {_range(kind)} are useful, {bounds} are accepted, {strengths.identity:g} changes nothing.")
     say(f"Options     {options or 'none'}")
     if facts["assumes"]:
         say(f"Assumes     {facts['assumes']}")
-    say(f"Write       {_example(found)}  or a range, {_example(found, ranged=True)}")
+    say(f"Write       {kind.kind}:{middle:.4g}  or a range, {kind.kind}:{_range(kind)}:5")
 
 
-def _line(found: type[BuiltIn]) -> str:
-    """Return kind, useful strengths and what it does, broken to the terminal's width."""
-    head = f"  {found.kind:<11} {_range(found):<9} "
-    width = max(60, shutil.get_terminal_size().columns)
-    return textwrap.fill(_what(found).replace("``", "`"), width, initial_indent=head, subsequent_indent=" " * len(head))
-
-
-def _facts(found: type[BuiltIn]) -> dict[str, Any]:
-    from dataclasses import fields
-
+def _facts(kind: type[BuiltIn]) -> dict[str, Any]:
     return {
-        "kind": found.kind,
-        "for": found.modality,
-        "what": _what(found),
-        "keeps_information": getattr(found, "keeps_information", False),
-        "assumes": getattr(found, "assumes", ""),
-        "useful": sorted(found.strengths),
-        "accepted": found.domain,
-        "changes_nothing": found.identity,
-        "options": {field.name: field.default for field in fields(found)[1:]},  # type: ignore[arg-type]
+        "kind": kind.kind,
+        "for": kind.modality,
+        "what": _summary(kind),
+        "keeps_information": getattr(kind, "keeps_information", False),
+        "assumes": getattr(kind, "assumes", ""),
+        "useful": sorted((kind.strengths.weak, kind.strengths.strong)),
+        "accepted": (kind.strengths.low, kind.strengths.high),
+        "changes_nothing": kind.strengths.identity,
+        "options": {field.name: field.default for field in fields(kind)[1:]},  # type: ignore[arg-type]
     }
 
 
-def _what(found: type[BuiltIn]) -> str:
-    return " ".join((inspect.getdoc(found) or "").partition("\n\n")[0].split())
+def _summary(kind: type[BuiltIn]) -> str:
+    return " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
 
 
-def _range(found: type[BuiltIn]) -> str:
-    low, high = sorted(found.strengths)
+def _range(kind: type[BuiltIn]) -> str:
+    low, high = sorted((kind.strengths.weak, kind.strengths.strong))
     return f"{low:g}-{high:g}"
-
-
-def _bounds(found: type[BuiltIn]) -> str:
-    low, high = found.domain
-    return f"{'above ' if found.positive else ''}{low:g} to {high:g}"
-
-
-def _example(found: type[BuiltIn], ranged: bool = False) -> str:
-    low, high = sorted(found.strengths)
-    if ranged:
-        return f"{found.kind}:{low:g}-{high:g}:5"
-    middle = round((low + high) / 2 / found.step) * found.step
-    return f"{found.kind}:{middle:.4g}"

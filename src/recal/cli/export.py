@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from recal.cli.answers import export_signals, reads_signals, tell_signals
-from recal.cli.files import check_kind
-from recal.cli.options import Outputs, PreprocessOptions, Trust, outputs_for, without_none
-from recal.cli.printing import AsJson, print_json, say, typed, working
+from recal.cli.destinations import PROFILE
+from recal.cli.files import check_exists, check_kind, load_calibration
+from recal.cli.options import OUTPUTS, TRUST, PreprocessOptions, argument, option, outputs_for, without_none
+from recal.cli.printing import print_json, say, say_facts, shell_line, working
+from recal.errors import InputError
+from recal.workflow import file_or_in
 
 
 def export(
-    calibration: Annotated[Path, typer.Argument(help="The calibration: a file, or the folder of `recal calibrate`.")],
-    out: Annotated[Path, typer.Option("--out", help="Where to write the ONNX file.")],
+    *,
+    calibration: Path = argument("The calibration: a file, or the folder of `recal calibrate`.", ...),
+    out: Path = option("Where to write the ONNX file.", ...),
     between: PreprocessOptions,
-    model: Annotated[
-        Path | None, typer.Option("--model", help="The model: an .onnx file, or a .pt2 file of torch.export.")
-    ] = None,
-    shape: Annotated[
-        str | None,
-        typer.Option("--shape", help="The shape of one input, such as 3,32,32, if the model does not tell it."),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option("--dtype", help="The dtype of the inputs, such as uint8. By default the model's own, or float32."),
-    ] = None,
-    outputs: Outputs = None,
-    trust: Trust = None,
-    accept: Annotated[
-        float | None, typer.Option("--accept", help="Add an output `accept`: confidence at or above this threshold.")
-    ] = None,
-    classes: Annotated[
-        int | None, typer.Option("--classes", help="The number of classes, if the calibration is a plan alone.")
-    ] = None,
-    as_json: AsJson = False,
+    model: Path | None = option("The model: an .onnx file, or a .pt2 file of torch.export."),
+    shape: str | None = option("The shape of one input, such as 3,32,32, if the model does not tell it."),
+    dtype: str | None = option("The dtype of the inputs, such as uint8. By default the model's own, or float32."),
+    outputs: str | None = OUTPUTS,
+    trust: str | None = TRUST,
+    accept: float | None = option("Add an output `accept`: confidence at or above this threshold."),
+    classes: int | None = option("The number of classes, if the calibration is a plan alone."),
 ) -> None:
     """Write a calibrated model as one ONNX file: inputs in, calibrated probabilities out.
 
@@ -47,89 +35,71 @@ def export(
 
     Example: [bold]recal export calibration.recal --model model.onnx --out calibrated.onnx[/bold]
     """
-    from recal.cli.files import load_calibration
-    from recal.workflow.result import file_or_in
+    file = file_or_in(calibration)
+    check_kind(file, "calibration")
+    from recal import export_onnx, load, save
 
-    if model is None and reads_signals(file_or_in(calibration)):
-        export_signals(file_or_in(calibration), out, as_json)
+    if model is None and type(signals := load(file)).__name__ == "SignalCalibration":
+        export_onnx(signals, path=out)
+        names = signals.table_.names
+        print_json({"file": out, "signals": names, "bytes": out.stat().st_size})
+        say(f"Written to {out}: signals (n, {len(names)}) in the order {', '.join(names)}; confidence (n,) out.")
         return
-    source = load_calibration(calibration)
-    from recal.errors import InputError
-    from recal.export import export_calibration, export_onnx
+    source = load_calibration(file)
+    from recal.export import export_calibration
     from recal.export.calibration import calibration_of
-    from recal.export.cost import measure
+    from recal.export.calibration_file import measure
 
-    parts = calibration_of(source)
-    of_model = {"shape": shape, "dtype": dtype, **vars(between), "outputs": outputs, "accept": accept}
+    parts, profile = calibration_of(source), None
+    settings: dict[str, Any] = {}
     with working("Exporting"):
         if model is None:
-            if given := [f"--{name}" for name in without_none(**of_model)]:
-                raise InputError(f"{', '.join(given)} describe a model's inputs and outputs: give --model, too.")
+            of_model = without_none(shape=shape, dtype=dtype, **vars(between), outputs=outputs, accept=accept)
+            if flags := [f"--{name}" for name in of_model]:
+                raise InputError(f"{', '.join(flags)} describe a model's inputs and outputs: give --model, too.")
             n_classes = classes if classes is not None else len(getattr(source, "classes_", ()))
             export_calibration(source, out, n_classes=classes)
         else:
-            opened = _opened(model, trust)
+            network = _open_network(model, trust)
             stored = getattr(source, "preprocessing_", None)
-            prepared = between.preprocessing(stored)
-            example = _example(opened, shape, dtype, stored)
             more = without_none(outputs=outputs_for(outputs, stored), accept=accept)
-            export_onnx(opened, example, out, plan=source, preprocess=prepared, **more)
+            preprocess, example = between.preprocessing(stored), _example(network, shape, dtype, stored)
+            export_onnx(network, example, out, plan=source, preprocess=preprocess, **more)
             n_classes = _n_classes(out)
-        kept = _keep_profile(source, out) if model is not None else None
+            settings = {} if stored is None else stored.options()
+            if getattr(source, "profile_", None) is not None:  # a service needs it to watch and follow its logits
+                profile = save(source.profile_, out.with_suffix(PROFILE))
         cost = measure(out, parts, n_classes, with_model=model is not None)
-    if as_json:
-        views = [str(transform) for transform in parts.transforms]
-        steps = len(getattr(parts.map, "steps", ()))
-        told = {"file": out, "transforms": views, "steps": steps, "bytes": out.stat().st_size}
-        print_json({**told, "ms": cost.whole, "calibration_ms": cost.calibration, "profile": kept})
-        return
-    say(f"Written to {out}: {_described(parts, model is not None)}.")
-    if kept is not None:
-        say(f"The profile of the fit's inputs is in {kept}: examples/serve.py watches and follows with it.")
-    if model is not None and (reading := _not_in_file(source)):
+    views = [str(transform) for transform in parts.transforms]
+    facts = {"file": out, "transforms": views, "steps": len(getattr(parts.map, "steps", ()))}
+    times = {"ms": cost.whole, "calibration_ms": cost.calibration}
+    print_json({**facts, "bytes": out.stat().st_size, **times, "profile": profile})
+    if model is None:
+        what = f", {len(views)} views; inputs: logits{', transformed' if views else ''}"
+    elif parts.gate is not None:
+        what = f"; an answer costs 1 forward pass from a confidence of {parts.gate:g} on, {1 + len(views)} below"
+    else:
+        what = f", {len(views)} views; each answer costs {1 + len(views)} forward pass{'es' if views else ''}"
+    say(f"Written to {out}: {parts.describe()}{what}.")
+    if profile is not None:
+        say(f"The profile of the fit's inputs is in {profile}: examples/serve.py watches and follows with it.")
+    # The ONNX file starts after the files were read.
+    names = [name for name in ("read", "pixels", "resize", "crop", "seconds") if name in settings]
+    if reading := " ".join(f"--{name} {settings[name]}" for name in names):
         say(f"Not part of the file: {reading}. Prepare inputs in the same way before you pass them.")
-    whole = "" if cost.whole is None else f"One answer takes {cost.whole:.3g} ms on one thread here, of which "
-    say(f"{whole}{'the' if whole else 'The'} calibration alone takes {cost.calibration:.2g} ms.")
+    whole = "The" if cost.whole is None else f"One answer takes {cost.whole:.3g} ms on one thread here, of which the"
+    say(f"{whole} calibration alone takes {cost.calibration:.2g} ms.")
 
 
-def _keep_profile(source: Any, out: Path) -> Path | None:
-    """Write the profile of the fit beside the file; a service needs it to watch and follow its logits."""
-    from recal import save
-    from recal.cli.destinations import PROFILE
-
-    profile = getattr(source, "profile_", None)
-    return None if profile is None else save(profile, out.with_suffix(PROFILE))
-
-
-def _not_in_file(source: Any) -> str:
-    """Return the options by which files were read, such as --resize 256: the ONNX file starts after them."""
-    stored = getattr(source, "preprocessing_", None)
-    settings = {} if stored is None else stored.options()
-    names = ("read", "pixels", "resize", "crop", "seconds")
-    return " ".join(f"--{name} {settings[name]}" for name in names if name in settings)
-
-
-def _described(calibration: Any, with_model: bool) -> str:
-    shape, views, gate = calibration.describe(), len(calibration.transforms), calibration.gate
-    if not with_model:
-        return f"{shape}, {views} views; inputs: logits{', transformed' if views else ''}"
-    if gate is not None:
-        return f"{shape}; an answer costs 1 forward pass from a confidence of {gate:g} on, {1 + views} below"
-    return f"{shape}, {views} views; each answer costs {1 + views} forward pass{'es' if views else ''}"
-
-
-def _opened(model: Path, trust: str | None) -> Any:
-    from recal.cli.files import missing
-    from recal.errors import FileError, InputError
-
+def _open_network(model: Path, trust: str | None) -> Any:
+    """Return the path of an .onnx file, or the torch module of a .pt2 file."""
     if model.suffix.lower() not in (".onnx", ".pt2"):
         raise InputError(
             f"recal export takes an .onnx file, or a .pt2 file of torch.export, got {model}",
             remedy="Convert the model to ONNX first (skl2onnx does so for scikit-learn), or leave out --model to write "
             "the calibration alone, which takes the model's logits",
         )
-    if not model.is_file():
-        raise FileError(missing(model))
+    check_exists(model)
     if model.suffix.lower() == ".onnx":
         return model
     from recal.collecting.models.base import as_model, import_model
@@ -139,16 +109,19 @@ def _opened(model: Path, trust: str | None) -> Any:
 
 
 def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> Any:
-    """Return a batch of zeros of the shape and dtype asked for; what is not said the views or the model may know."""
+    """Return a batch of zeros of the shape and dtype that were typed, or that the views or the model tell."""
     import numpy as np
-
-    from recal.errors import InputError
 
     try:
         sizes = None if shape is None else [int(size) for size in shape.split(",")]
     except ValueError:
         raise InputError(f"--shape is written like 3,32,32, got {shape}.") from None
-    kind = None if dtype is None else _dtype(dtype)
+    try:
+        kind = None if dtype is None else np.dtype(dtype)
+    except TypeError:
+        kind = np.dtype(object)
+    if kind is not None and kind.kind not in "fiu":
+        raise InputError(f"--dtype names numbers, such as float32, float16 or uint8, got {dtype}.")
     if stored is not None and stored.shape is not None:
         sizes = list(stored.shape) if sizes is None else sizes
         kind = np.dtype(stored.dtype) if kind is None else kind
@@ -166,20 +139,6 @@ def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> A
     return np.zeros((1, *sizes), dtype=kind or "float32")
 
 
-def _dtype(name: str) -> Any:
-    import numpy as np
-
-    from recal.errors import InputError
-
-    try:
-        found = np.dtype(name)
-    except TypeError:
-        found = np.dtype(object)
-    if found.kind not in "fiu":
-        raise InputError(f"--dtype names numbers, such as float32, float16 or uint8, got {name}.")
-    return found
-
-
 def _n_classes(path: Path) -> int:
     from recal.export.graph import onnx
     from recal.export.network import sizes
@@ -188,124 +147,125 @@ def _n_classes(path: Path) -> int:
 
 
 def plan(
-    file: Annotated[
-        Path, typer.Argument(help="A calibration, a rule or a profile: a file, or the folder of `recal calibrate`.")
-    ],
-    steps: Annotated[bool, typer.Option("--steps", help="Show every step of a ReCal plan.")] = False,
-    as_json: AsJson = False,
+    *,
+    file: Path = argument("A calibration, a rule or a profile: a file, or the folder of `recal calibrate`.", ...),
+    steps: bool = option("Show every step of a ReCal plan.", False),
 ) -> None:
     """Show a calibration: its method, the views it needs, forward passes per answer, and how it was fitted.
 
     Example: [bold]recal plan calibration.recal[/bold]
     """
     from recal.files.saved import load
-    from recal.workflow.result import file_or_in
 
     file = file_or_in(file)
     check_kind(file, "calibration")
-    loaded = load(file)
-    if type(loaded).__name__ == "SignalCalibration":
-        tell_signals(file, loaded, _rule(getattr(loaded, "decision_", None)), as_json)
+    content = load(file)
+    if type(content).__name__ == "SignalCalibration":
+        _print_signals(file, content)
         return
-    if not hasattr(loaded, "predict_proba") and not hasattr(loaded, "steps"):
-        _tell_record(file, loaded, as_json)
+    if not hasattr(content, "predict_proba") and not hasattr(content, "steps"):
+        _print_record(file, content)
         return
-    facts = describe(loaded)
-    if as_json:
-        print_json({"file": file, **facts})
-        return
+    facts = describe(content)
+    print_json({"file": file, **facts})
+    n_fitted = facts["fitted_on"]
     say(f"{file}: {facts['what']}")
-    if facts["fitted_on"] is not None:
-        say(f"Fitted on  {facts['fitted_on']:,} samples of {facts['classes']:,} classes")
-    say(f"Answers    {'kept: predictions never change' if facts['keeps_answers'] else 'may change'}")
-    say(f"Views      {', '.join(facts['views']) or 'none: only the original input'}")
-    if facts["inputs"] is not None:
-        say(f"Inputs     {facts['inputs']}")
-    say(f"Cost       {facts['cost']}")
+    say_facts(
+        Fitted_on=None if n_fitted is None else f"{n_fitted:,} samples of {facts['classes']:,} classes",
+        Answers="kept: predictions never change" if facts["keeps_answers"] else "may change",
+        Views=", ".join(facts["views"]) or "none: only the original input",
+        Inputs=facts["inputs"],
+        Cost=facts["cost"],
+    )
     if facts["plan"] is not None:
         text = str(facts["plan"])
         say("\n" + (text if steps else text.partition("\n")[0]))
         if not steps and "\n" in text:
             say("(--steps shows them all)")
-    if facts["rule"] is not None:
-        say(f"Decides    {facts['rule']}")
-    asked = ("--model", "MODEL", "--data", "NEW")
+    say_facts(Decides=facts["rule"])
+    model_words = ("--model", "MODEL", "--data", "NEW")
     pool = "+".join(facts["views"])
-    from_model = bool(pool) or facts["inputs"] is not None
-    say(f"Next: {typed('recal', 'apply', file, *(asked if from_model else ('NEW_VIEWS',)), '--out', 'answers.csv')}")
+    inputs = model_words if pool or facts["inputs"] is not None else ("NEW_VIEWS",)
+    say(f"Next: {shell_line('apply', file, *inputs, '--out', 'answers.csv')}")
     if pool:
-        say(f"Or keep the views: {typed('recal', 'collect', *asked, '--pool', pool, '--out', 'new.zarr')}")
+        say(f"Or keep the views: {shell_line('collect', *model_words, '--pool', pool, '--out', 'new.zarr')}")
 
 
-def describe(loaded: Any) -> dict[str, Any]:
-    """Return the facts about a plan, a calibrator or a classifier."""
-    from recal import Plan
+def describe(calibration: Any) -> dict[str, Any]:
+    """Return the facts about a calibration or a plan that `recal plan` shows."""
+    from recal.maps.plan import Plan
 
-    holder = getattr(loaded, "calibrator_", loaded)
-    plan = loaded if isinstance(loaded, Plan) else holder.map_.plan
-    views = loaded.transforms if isinstance(loaded, Plan) else holder.needed_transforms()
-    classes = None if isinstance(loaded, Plan) else len(holder.classes_)
-    kept = getattr(getattr(plan, "blend", None), "answers", "kept") != "free"
+    is_plan = isinstance(calibration, Plan)
+    holder = getattr(calibration, "calibrator_", calibration)
+    plan = calibration if is_plan else holder.map_.plan
+    blend, stored = getattr(plan, "blend", None), getattr(holder, "preprocessing_", None)
+    views = calibration.transforms if is_plan else holder.needed_transforms()
+    count, gate, inputs = len(views), getattr(blend, "gate", None), None
+    if count == 0:
+        cost = "one forward pass per answer, as without calibration"
+    elif gate is not None:
+        cost = f"one forward pass per answer, and {count} more where the confidence is below {gate:g}"
+    else:
+        extra = f"{count} more for each view" if count > 1 else "one more for the view"
+        cost = f"{1 + count} forward passes per answer: the input's own and {extra}"
+    if stored is not None:
+        shape = "" if stored.shape is None else f"{stored.dtype} of the shape {'x'.join(map(str, stored.shape))}, "
+        inputs = f"{shape}{f'with {stored}' if str(stored) else 'as they are'}; apply and export do the same"
     return {
-        "what": "a plan" if isinstance(loaded, Plan) else repr(loaded if holder is loaded else holder),
-        "class": type(loaded).__name__,
-        "classes": classes,
+        "what": "a plan" if is_plan else repr(holder),
+        "class": type(calibration).__name__,
+        "classes": None if is_plan else len(holder.classes_),
         "fitted_on": getattr(holder, "n_fitted_", None),
-        "keeps_answers": kept if isinstance(loaded, Plan) else bool(holder.keeps_accuracy),
+        "keeps_answers": getattr(blend, "answers", "kept") != "free" if is_plan else bool(holder.keeps_accuracy),
         "views": [str(view) for view in views],
-        "cost": _cost(len(views), getattr(getattr(plan, "blend", None), "gate", None)),
+        "cost": cost,
         "plan": plan,
-        "rule": _rule(getattr(loaded, "decision_", None)),
-        "inputs": _inputs(getattr(holder, "preprocessing_", None)),
-        "preprocessing": getattr(getattr(holder, "preprocessing_", None), "as_json", lambda: None)(),
+        "rule": _describe_rule(getattr(calibration, "decision_", None)),
+        "inputs": inputs,
+        "preprocessing": None if stored is None else stored.as_json(),
     }
 
 
-def _tell_record(file: Path, loaded: Any, as_json: bool) -> None:
-    """Tell what a file is that is no calibration: a rule of `decide`, a profile of `watch`, prediction sets."""
-    kind, again = type(loaded).__name__, f"recal.load({str(file)!r})"
-    told = {
-        "DecisionRule": (
-            "a rule of recal decide",
-            typed("recal", "apply", file, "NEW_PROBS.npz", "--out", "answers.csv"),
-        ),
-        "Profile": ("a profile for recal watch", typed("recal", "watch", file, "NEW_VIEWS")),
-        "PredictionSets": ("prediction sets", f"{again}.predict(probs) says which classes remain possible"),
-    }
-    what, following = told.get(kind, (f"a {kind}", again))
-    if as_json:
-        print_json({"file": file, "class": kind, "what": what, "rule": _rule(loaded)})
-        return
+def _print_record(file: Path, record: Any) -> None:
+    """Print what a file holds that is no calibration: a rule of `decide`, a profile of `watch`, prediction sets."""
+    kind, python = type(record).__name__, f"recal.load({str(file)!r})"
+    rule, n_samples = _describe_rule(record), len(record.answers) if kind == "Profile" else None
+    apply_line = shell_line("apply", file, "NEW_PROBS.npz", "--out", "answers.csv")
+    what, next_line = {
+        "DecisionRule": ("a rule of recal decide", apply_line),
+        "Profile": ("a profile for recal watch", shell_line("watch", file, "NEW_VIEWS")),
+        "PredictionSets": ("prediction sets", f"{python}.predict(probs) says which classes remain possible"),
+    }.get(kind, (f"a {kind}", python))
+    print_json({"file": file, "class": kind, "what": what, "rule": rule})
     say(f"{file}: {what}")
-    if kind == "DecisionRule":
-        say(f"Decides    {_rule(loaded)}")
-    elif kind == "Profile":
-        say(f"Taken from {len(loaded.answers):,} samples")
-    say(f"Next: {following}")
+    say_facts(Decides=rule, Taken_from=None if n_samples is None else f"{n_samples:,} samples")
+    say(f"Next: {next_line}")
 
 
-def _rule(rule: Any) -> str | None:
-    """How a rule decides, in words; None where it is none."""
+def _print_signals(file: Path, calibration: Any) -> None:
+    """Print a calibration of signals."""
+    names, importance = calibration.table_.names, calibration.signal_importance_
+    rule = _describe_rule(getattr(calibration, "decision_", None))
+    facts = {"class": "SignalCalibration", "signals": names, "fitted_on": calibration.n_fitted_}
+    facts |= {"reason": calibration.reason_, "importance": importance, "models": calibration.weights_, "rule": rule}
+    print_json({"file": file, **facts})
+    say(f"{file}: SignalCalibration, the confidence of answers from their signals")
+    rises = ", ".join(f"{name} {rise:+.4f}" for name, rise in importance.items())
+    say_facts(
+        Fitted_on=f"{calibration.n_fitted_:,} graded answers",
+        Signals=", ".join(names),
+        Why=calibration.reason_,
+        Importance=f"{rises} (NLL without the signal)" if rises else None,
+        Decides=rule,
+    )
+    say(f"Next: {shell_line('apply', file, 'new.csv', '--out', 'accepted.csv')}")
+
+
+def _describe_rule(rule: Any) -> str | None:
+    """Say in words how a rule decides; None if it is no rule."""
     if not hasattr(rule, "thresholds"):
         return None
     bound = f"at most {rule.risk:.3g} of them wrong, at {rule.confidence:.0%} confidence"
     if rule.per_class:
         return f"accepts answers at or above a threshold for each of {len(rule.thresholds)} classes; {bound}"
     return f"accepts answers with a confidence of at least {rule.thresholds[0]:.6g}; {bound}"
-
-
-def _inputs(stored: Any) -> str | None:
-    """Return how inputs reached the model when the views were collected."""
-    if stored is None:
-        return None
-    what = "" if stored.shape is None else f"{stored.dtype} of the shape {'x'.join(map(str, stored.shape))}, "
-    return f"{what}{f'with {stored}' if str(stored) else 'as they are'}; apply and export do the same"
-
-
-def _cost(count: int, gate: float | None) -> str:
-    if count == 0:
-        return "one forward pass per answer, as without calibration"
-    extra = f"{count} more for each view" if count > 1 else "one more for the view"
-    if gate is None:
-        return f"{1 + count} forward passes per answer: the input's own and {extra}"
-    return f"one forward pass per answer, and {count} more where the confidence is below {gate:g}"

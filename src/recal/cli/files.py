@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from recal.errors import FileError, InputError
-from recal.files.urls import exists, is_remote
+from recal.files.paths import exists, is_remote
+from recal.workflow import calibration_in, file_or_in
 
 if TYPE_CHECKING:
     from recal.decisions import Profile
@@ -19,50 +18,31 @@ if TYPE_CHECKING:
     from recal.views import Views
 
 
-Wanted = Literal["views", "probabilities", "calibration"]
+Kind = Literal["views", "probabilities", "calibration"]
 
 _HEAD_BYTES = 4096
-# Beginnings that tell what a file is, and how it is called.
-_BEGINNINGS = (
-    (b"\x93NUMPY", "array"),
-    (b"PAR1", "table"),
-    (b"\x80", "pickle"),
-    (b"\x89PNG", "image"),
-    (b"\xff\xd8\xff", "image"),
-    (b"GIF8", "image"),
-    (b"RIFF", "sound"),
-    (b"%PDF", "document"),
-    (b"\xd0\xcf\x11\xe0", "spreadsheet"),
-)
-_SUFFIXES = {
-    ".csv": "table",
-    ".tsv": "table",
-    ".xlsx": "spreadsheet",
-    ".xls": "spreadsheet",
-    ".onnx": "model",
-    ".pt2": "model",
-    ".py": "program",
+# What a file is: a kind in `_DESCRIPTIONS`, or a description. First by the first bytes, then by the name.
+_BEGINNINGS = {
+    b"\x93NUMPY": "array",
+    b"PAR1": "table",
+    b"\x80": "a pickle, which may run any code and is never opened",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"GIF8": "an image",
+    b"RIFF": "a sound",
+    b"%PDF": "a document",
+    b"\xd0\xcf\x11\xe0": "spreadsheet",
 }
-_CALLED = {
-    "views": "views",
-    "probabilities": "probabilities",
+_SUFFIXES = {".csv": "table", ".tsv": "table", ".xlsx": "spreadsheet", ".xls": "spreadsheet"}
+_SUFFIXES |= {".onnx": "a model", ".pt2": "a model", ".py": "a Python program"}
+_DESCRIPTIONS = {
     "calibration": "a calibration",
-    "weights": "a file of a network's weights",
     "array": "one array alone (.npy)",
     "table": "a table",
-    "pickle": "a pickle, which may run any code and is never opened",
-    "image": "an image",
-    "sound": "a sound",
-    "document": "a document",
     "spreadsheet": "a spreadsheet",
-    "model": "a model",
-    "program": "a Python program",
-    "archive": "a zip archive",
-    "text": "text",
-    "unknown": "of an unknown kind",
     "folder": "a folder without views",
 }
-_COMES_FROM = {
+_ORIGINS = {
     "views": "Views are an .npz file with an array `logits`, or a .zarr folder: recal collect makes them.",
     "probabilities": "Probabilities are an .npz file with an array `probs`, or a .csv or .parquet table: recal apply "
     "makes them.",
@@ -71,7 +51,7 @@ _COMES_FROM = {
 
 
 def kind_of(path: Path) -> str:
-    """Return what a file or folder is, one of the keys of `_CALLED`, or missing, empty or cut."""
+    """Return what a file or folder is, such as views, table, missing, empty or cut, or a description of it."""
     if exists(path) and path.is_dir():
         return "views" if path.suffix == ".zarr" or (path / "zarr.json").exists() else "folder"
     if not path.exists():
@@ -80,19 +60,19 @@ def kind_of(path: Path) -> str:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
-        return "unknown"  # the reader proper says why
+        return "of an unknown kind"  # the reader proper says why
     if not head:
         return "empty"
     if head.startswith(b"PK\x03\x04"):
         return _kind_of_archive(path)
     if head[8:9] == b"{":
-        return "calibration" if b'"recal"' in head else "weights"
-    known = next((kind for start, kind in _BEGINNINGS if head.startswith(start)), None)
-    return known or _SUFFIXES.get(path.suffix.lower()) or ("text" if _is_text(head) else "unknown")
+        return "calibration" if b'"recal"' in head else "a file of a network's weights"
+    by_start = next((kind for start, kind in _BEGINNINGS.items() if head.startswith(start)), None)
+    return by_start or _SUFFIXES.get(path.suffix.lower()) or ("text" if _is_text(head) else "of an unknown kind")
 
 
 def _kind_of_archive(path: Path) -> str:
-    from recal.files.npz import names_in
+    from recal.files.views import names_in
 
     if path.suffix.lower() in (".csv", ".xls", ".xlsx"):
         return "spreadsheet"  # also where its name pretends to be text
@@ -103,7 +83,7 @@ def _kind_of_archive(path: Path) -> str:
         return "views"
     if "probs" in names:
         return "probabilities"
-    return _SUFFIXES.get(path.suffix.lower()) or ("arrays" if path.suffix == ".npz" else "archive")
+    return _SUFFIXES.get(path.suffix.lower()) or ("arrays" if path.suffix == ".npz" else "a zip archive")
 
 
 def _is_text(head: bytes) -> bool:
@@ -111,192 +91,168 @@ def _is_text(head: bytes) -> bool:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
         return error.start > len(head) - 4  # a letter cut in two at the end
-    return text.isprintable() or not any(letter < " " and letter not in "\t\r\n\f" for letter in text)
+    return not any(letter < " " and letter not in "\t\r\n\f" for letter in text)
 
 
-def check_kind(path: Path, *wanted: Wanted) -> str:
-    """Return what the file is; refuse what is none of what is wanted, with what to do about it."""
+def check_kind(path: Path, *kinds: Kind) -> str:
+    """Return what the file is; refuse any other kind, and say what to do about it."""
     kind = kind_of(path)
-    if kind in wanted:
+    if kind in kinds or (kind == "table" and "probabilities" in kinds):
         return kind
-    if kind == "table" and "probabilities" in wanted:
-        return kind
-    if kind == "missing":
-        raise FileError(missing(path))
+    check_exists(path)
     if kind == "empty":
         raise FileError(f"{path} is empty. Write it again: writing it was interrupted or has not started.")
     if kind == "cut":
         raise FileError(f"{path} is not a complete .npz file: it is damaged or truncated. Copy or write it again.")
-    raise InputError(_mixed_up(path, kind, wanted[0]))
+    raise InputError(_mixed_up(path, kind, kinds[0]))
 
 
-def missing(path: Path) -> str:
-    """Return the sentence for a file that is not there, with the name that was meant where one is near."""
+def check_exists(path: Path) -> None:
+    """Refuse a file that is not there, and suggest a name that is close to it."""
     folder = path.parent
+    if exists(path):
+        return
     if is_remote(path):
-        return f"There is nothing at {path}. Check the name, and that your credentials may read it."
+        raise FileError(f"There is nothing at {path}. Check the name, and that your credentials may read it.")
     if not folder.is_dir():
-        return f"There is no file {path}: the folder {folder} is not there."
-    near = get_close_matches(path.name, [found.name for found in folder.iterdir()], n=1, cutoff=0.75)
-    meant = f" Did you mean {folder / near[0]}?" if near else f" It was looked for in {folder.resolve()}."
-    return f"There is no file or folder {path}.{meant}"
+        raise FileError(f"There is no file {path}: the folder {folder} is not there.")
+    near = get_close_matches(path.name, [file.name for file in folder.iterdir()], n=1, cutoff=0.75)
+    hint = f"Did you mean {folder / near[0]}?" if near else f"It was looked for in {folder.resolve()}."
+    raise FileError(f"There is no file or folder {path}. {hint}")
 
 
-def _mixed_up(path: Path, kind: str, wanted: Wanted) -> str:
+def _mixed_up(path: Path, kind: str, expected: Kind) -> str:
     """Return the sentence for a file of another kind: what it is, and what to type instead."""
-    remedy = _COMES_FROM[wanted]
+    remedy = _ORIGINS[expected]
     if kind == "arrays":
-        from recal.files.npz import names_in
+        from recal.files.views import names_in
 
-        array = "probs" if wanted == "probabilities" else "logits"
+        array = "probs" if expected == "probabilities" else "logits"
         return (
             f"{path} cannot be used: it holds no array `{array}`; it holds: {', '.join(names_in(path)[:8])}. Give the "
             f"array that name; if these are a model's inputs: recal collect --model MODEL --data {path} --out views.npz"
         )
-    if wanted == "calibration" and kind in ("views", "probabilities"):
+    if expected == "calibration" and kind in ("views", "probabilities"):
         remedy = "The calibration comes first where both are given. " + (
             f"To make one: recal fit {path} --out calibration.recal" if kind == "views" else remedy
         )
-    elif wanted == "views" and kind == "calibration":
+    elif expected == "views" and kind == "calibration":
         remedy = "The calibration comes first where both are given."
-    elif wanted == "views" and kind in ("probabilities", "table"):
+    elif expected == "views" and kind in ("probabilities", "table"):
         remedy = f"Logits are needed. {remedy} Probabilities are read by recal evaluate, decide and report."
-    elif wanted == "probabilities" and kind == "calibration":
+    elif expected == "probabilities" and kind == "calibration":
         remedy = f"Probabilities come from it by: recal apply {path} VIEWS --out probs.npz"
     elif kind == "array":
         remedy = "Save it by name: np.savez('views.npz', logits=..., labels=...)"
-    elif kind == "folder" and wanted == "views":
+    elif kind == "folder" and expected == "views":
         remedy += " A folder of inputs is read by recal collect --data."
     elif kind == "spreadsheet":
         remedy += " Save the spreadsheet as .csv."
     verb = "holds" if kind in ("views", "probabilities") else "is"
-    return f"{path} {verb} {_CALLED[kind]}, not {_CALLED[wanted]}. {remedy}"
+    return f"{path} {verb} {_DESCRIPTIONS.get(kind, kind)}, not {_DESCRIPTIONS.get(expected, expected)}. {remedy}"
 
 
-LabelColumn = Annotated[
-    str, typer.Option("--label-column", help="The column of a .csv or .parquet file that holds the labels.")
-]
-LabelsFile = Annotated[
-    Path | None, typer.Option("--labels", help="Labels, if the file has none: .npy, or .txt with one per line.")
-]
-
-
-def labelled_probs(
-    path: Path, label_column: str, leave_out: Sequence[str] = (), labels: Path | None = None
+def read_probs(
+    path: Path,
+    labels: Path | None,
+    label_column: str = "label",
+    leave_out: Sequence[str] = (),
+    *,
+    need_labels: bool = True,
 ) -> Probabilities:
-    """Read probabilities with labels; of views, those that the model claims without calibration."""
-    from recal.errors import InputError
+    """Read probabilities, and labels if there are any; of views, the probabilities of the uncalibrated model."""
+    from recal.checks import check_labels
+    from recal.files.probabilities import probs_of_file, read_prob_table
 
-    found, table = read_probabilities(path, labels, label_column, leave_out), kind_of(path) == "table"
-    if found.labels is None:
+    is_table = check_kind(path, "probabilities", "views") == "table"
+    probs = read_prob_table(path, label_column, leave_out) if is_table else probs_of_file(path)
+    if labels is not None:
+        try:
+            truth = check_labels(_read_labels(labels), len(probs.probs), probs.probs.shape[1], probs.classes)
+        except InputError as error:
+            raise error.at(labels) from None
+        return replace(probs, labels=truth)
+    if probs.labels is None and need_labels:
         column = f", or name the column that holds them with --label-column; it has no {label_column!r}"
         raise InputError(
             f"{path} holds no labels, and without them nothing can be measured: add --labels FILE"
-            f"{column if table else ''}."
+            f"{column if is_table else ''}."
         )
-    return found
+    return probs
 
 
-def read_probabilities(
-    path: Path, labels: Path | None = None, label_column: str = "label", leave_out: Sequence[str] = ()
-) -> Probabilities:
-    """Read probabilities, and labels where there are any."""
-    from recal.checks import check_labels
-    from recal.errors import InputError
-    from recal.files.probabilities import probs_of_file, read_prob_table
-
-    table = check_kind(path, "probabilities", "views") == "table"
-    found = read_prob_table(path, label_column, leave_out) if table else probs_of_file(path)
-    if labels is None:
-        return found
-    try:
-        truth = check_labels(_read_labels(labels), len(found.probs), found.probs.shape[1], found.classes)
-    except InputError as error:
-        raise error.at(labels) from None
-    return replace(found, labels=truth)
-
-
-def open_views(path: Path, labels: Path | None = None, classes: str | None = None) -> Views:
-    """Read views, with the labels and classes that were typed; say so where the file is something else."""
+def open_views(path: Path, labels: Path | None = None, classes: list[str] | None = None) -> Views:
+    """Read views, with the labels and classes that were typed; say so if the file is something else."""
     from recal import read_views
-    from recal.errors import InputError
 
     check_kind(path, "views")
     truth = None if labels is None else _read_labels(labels)
-    names = None if classes is None else [name.strip() for name in classes.split(",")]
     try:
-        return read_views(path, labels=truth, classes=names)
+        return read_views(path, labels=truth, classes=classes)
     except InputError as error:
         if labels is not None and error.argument in ("labels", "classes"):
-            error.where = ""  # what is wrong was typed, and does not stand in the file of views
+            error.where = ""  # the mistake was typed, and is not in the file of views
         raise error.at(path if labels is None or error.argument != "labels" else labels) from None
 
 
 def _read_labels(path: Path) -> Any:
-    from recal.collecting.inputs.files import read_labels
-    from recal.errors import FileError
+    from recal.collecting.files import read_labels
 
-    if not path.exists():
-        raise FileError(missing(path))
+    check_exists(path)
     return read_labels(path)
 
 
 def load_calibration(path: Path) -> Any:
-    """Load what `recal fit` wrote; say so where the file is something else."""
+    """Load what `recal fit` wrote; say so if the file is something else."""
     from recal import load
-    from recal.errors import InputError
-    from recal.workflow.result import file_or_in
 
     path = file_or_in(path)
     check_kind(path, "calibration")
-    found = load(path)
-    if not hasattr(found, "predict_proba") and not hasattr(found, "steps"):
+    calibration = load(path)
+    if not hasattr(calibration, "predict_proba") and not hasattr(calibration, "steps"):
         raise InputError(
-            f"{path} holds a {type(found).__name__}, not a calibration, which recal fit makes. See: recal plan {path}"
+            f"{path} holds a {type(calibration).__name__}, not a calibration, which recal fit makes. "
+            f"See: recal plan {path}"
         )
-    return found
+    return calibration
 
 
-def check_views_held(calibrator: Any, calibration: Path, views: Views, source: Path) -> None:
-    """Refuse views without what the calibration needs, or of another model, and say how to collect it."""
-    from recal.errors import InputError
-
-    own = getattr(calibrator, "classes_", None)
-    if own is not None and len(own) != views.n_classes:
+def check_views(calibrator: Any, calibration: Path, views: Views, source: Path) -> None:
+    """Refuse views that lack what the calibration needs, or come from another model, and say how to collect them."""
+    classes = getattr(calibrator, "classes_", None)
+    if classes is not None and len(classes) != views.n_classes:
         raise InputError(
-            f"{calibration} was fitted on {len(own)} classes, and {source} has {views.n_classes}: these are of two "
+            f"{calibration} was fitted on {len(classes)} classes, and {source} has {views.n_classes}: these are of two "
             "models. Fit a calibration on views of this model."
         )
-    needed = calibrator.needed_transforms() if hasattr(calibrator, "needed_transforms") else calibrator.transforms
-    held = {str(transform) for transform in views.transforms}
-    absent = [str(transform) for transform in needed if str(transform) not in held]
+    needs = calibrator.needed_transforms() if hasattr(calibrator, "needed_transforms") else calibrator.transforms
+    there = {str(transform) for transform in views.transforms}
+    absent = [str(transform) for transform in needs if str(transform) not in there]
     holder = getattr(calibrator, "calibrator_", calibrator)
-    fitted = getattr(holder, "map_", holder)  # a plan is a map itself
-    if absent and fitted.needs_views(views.logits).any():  # with a gate, confident samples need no views
+    fitted_map = getattr(holder, "map_", holder)  # a plan is a map itself
+    if absent and fitted_map.needs_views(views.logits).any():  # with a gate, confident samples need no views
         raise InputError(
             f"{calibration} needs logits through {', '.join(absent)}, which {source} does not hold. Collect them: "
-            f"recal collect --model MODEL --data INPUTS --pool {'+'.join(map(str, needed))} --out NAME.npz"
+            f"recal collect --model MODEL --data INPUTS --pool {'+'.join(map(str, needs))} --out NAME.npz"
         )
 
 
 def profile_in(path: Path, seed: int) -> Profile:
-    """The profile in a file or in a folder of `recal calibrate`, or that of a file of views."""
+    """Return the profile in a file or in a folder of `recal calibrate`, or that of a file of views."""
     from recal import load
     from recal.decisions import Profile
     from recal.decisions import profile as take
-    from recal.errors import InputError
-    from recal.workflow.result import calibration_in
 
     path = path if path.suffix == ".zarr" else calibration_in(path)
     if check_kind(path, "calibration", "views") == "views":
         return take(open_views(path), random_state=seed)
-    found = load(path)
-    found = getattr(found, "profile_", found)
-    if not isinstance(found, Profile):
+    content = load(path)
+    profile = getattr(content, "profile_", content)
+    if not isinstance(profile, Profile):
         raise InputError(
             f"{path} holds no profile; make one from the fit's views: recal watch VIEWS --save profile.recal"
         )
-    return found
+    return profile
 
 
 def rows_of_views(path: Path) -> dict[str, Any]:
@@ -309,15 +265,13 @@ def rows_of_views(path: Path) -> dict[str, Any]:
 
 def row_columns(path: Path, group: str | None, cluster: str | None) -> dict[str, Any]:
     """Read the columns of groups and clusters that were typed, as arguments of `decide` and `Views.assign`."""
-    names = {"groups": group, "clusters": cluster}
-    typed = {name: column for name, column in names.items() if column is not None}
-    columns = table_columns(path, list(typed.values()))
-    return {name: columns[column] for name, column in typed.items()}
+    names = {name: column for name, column in (("groups", group), ("clusters", cluster)) if column is not None}
+    columns = table_columns(path, list(names.values()))
+    return {name: columns[column] for name, column in names.items()}
 
 
 def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
     """Read named columns of a table; refuse files without columns and unknown names."""
-    from recal.errors import InputError
     from recal.files.tables import SUFFIXES, read_columns
 
     if not names:
@@ -325,6 +279,6 @@ def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path} has no columns; name a .csv or .parquet file that holds {names[0]!r} with --rows.")
     columns = read_columns(path)
-    if missing := [name for name in names if name not in columns]:
-        raise InputError(f"{path} has no column {missing[0]!r}; it has {', '.join(columns)}.")
+    if absent := [name for name in names if name not in columns]:
+        raise InputError(f"{path} has no column {absent[0]!r}; it has {', '.join(columns)}.")
     return {name: columns[name] for name in names}

@@ -1,250 +1,167 @@
-"""Blocks of options that several commands share, each declared once.
+"""How a command declares its options, and the blocks of options that several commands share.
 
-A command takes a block as one parameter whose annotation is the block's class: ``inputs: ModelOptions``. `expanded`
-replaces that parameter by the block's fields before the parser sees the command.
+A command is a function with one parameter per option: ``bins: int = option("Number of bins.", 15)``. The flag follows
+from the parameter's name. A block is a dataclass of options; a parameter whose annotation is the block's class stands
+for all of them: ``inputs: ModelOptions``. `recal.cli.app.command_function` turns both into what the parser reads.
 """
 
 from __future__ import annotations
 
-import copy
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Any
 
 import typer
 
-from recal.cli.files import missing, row_columns
+from recal.cli.files import check_exists, row_columns
+from recal.cli.printing import SESSION, say
+from recal.errors import InputError
+from recal.files.paths import is_remote
 
-ALL_OPTIONS = "--help-all"
 MORE = "More options"
+_TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+
+
+def option(help: str, default: Any = None, *, panel: str | None = None, flag: str = "", **settings: Any) -> Any:
+    """Declare an option; the default `...` makes it required."""
+    return typer.Option(default, *([flag] if flag else []), help=help, rich_help_panel=panel, **settings)
+
+
+def argument(help: str, default: Any = None, *, metavar: str | None = None) -> Any:
+    """Declare an argument; the default `...` makes it required."""
+    return typer.Argument(default, help=help, metavar=metavar)
+
+
 # The groups of options in --help-all. An option without a group is shown by --help.
-_MODEL = "Model"
-_INPUTS = "Inputs"
-_IMAGES = "Images and preprocessing"
-_TABLES = "Tables and sounds"
-_LANGUAGE = "Language models"
-# Options that every command has; a long list of options does not need them at the top.
-_GENERAL = ("as_json", "force", "quiet")
-TABLES = (".csv", ".tsv", ".parquet")
+more_option = partial(option, panel=MORE)
+_model = partial(option, panel="Model")
+_input = partial(option, panel="Inputs")
+_image = partial(option, panel="Images and preprocessing")
+_table = partial(option, panel="Tables and sounds")
+_language = partial(option, panel="Language models")
+
+BINS = option("Number of bins of ECE and other binned errors.", 15)
+LABELS = option("Labels, if the file has none: .npy, or .txt with one per line.")
+LABEL_COLUMN = option("The column of a .csv or .parquet file that holds the labels.", "label")
+METHODS = option(
+    "Short names, joined with commas; `all` for every method.",
+    show_default="ts,ets,spline,irm,svs, and of views recal,stack",
+)
+OUTPUTS = option(
+    "What the model returns: logits, probabilities, votes (of trees or neighbours) or probabilities:FLOOR.",
+    show_default="logits",
+)
+RISK = option("The largest share of errors among automated answers.", 0.01)
+SPLITS = option("Random splits. By default 10 halves of one file, or the two files as they are.")
+TRUST = _model(
+    "What may be opened though it can run code: pt2 for a .pt2 file, or the types of a .skops file that skops does not "
+    "trust by default; separated by commas."
+)
 
 
-Outputs = Annotated[
-    str | None,
-    typer.Option(
-        "--outputs",
-        help="What the model returns: logits, probabilities, votes (of trees or neighbours) or probabilities:FLOOR.",
-        show_default="logits",
-    ),
-]
+def split_names(text: str | None) -> list[str] | None:
+    """Return the names in a list separated by commas; None if nothing was typed."""
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
-Trust = Annotated[
-    str | None,
-    typer.Option(
-        "--trust",
-        help="What may be opened though it can run code: pt2 for a .pt2 file, or the types of a .skops file that "
-        "skops does not trust by default; separated by commas.",
-        rich_help_panel=_MODEL,
-    ),
-]
+def typed_value(flag: str, words: Sequence[str]) -> str | None:
+    """Return the value of an option among the words that were typed."""
+    for place, word in enumerate(words):
+        if word == flag and place + 1 < len(words):
+            return words[place + 1]
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
+
+
+def without_none(**options: Any) -> dict[str, Any]:
+    """Return the options that were typed; the defaults of the others live in the function that is called."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class PreprocessOptions:
     """What happens to inputs between the transformations and the model."""
 
-    mean: Annotated[
-        str | None,
-        typer.Option(
-            "--mean", help="Subtract this mean per channel, such as 0.485,0.456,0.406.", rich_help_panel=_IMAGES
-        ),
-    ] = None
-    std: Annotated[
-        str | None,
-        typer.Option("--std", help="Then divide by this standard deviation per channel.", rich_help_panel=_IMAGES),
-    ] = None
-    divide: Annotated[
-        float | None,
-        typer.Option(
-            "--divide",
-            help="Divide pixels by this first. The default is 255 with --mean, --std or --channels, and 1 without.",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None
-    channels: Annotated[
-        str | None,
-        typer.Option(
-            "--channels",
-            help="Where the model wants the channels of images: first, last or keep.",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None
-    preprocess: Annotated[
-        str | None,
-        typer.Option(
-            "--preprocess",
-            help="module:name of a function that runs after the transformations.",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None
+    mean: str | None = _image("Subtract this mean per channel, such as 0.485,0.456,0.406.")
+    std: str | None = _image("Then divide by this standard deviation per channel.")
+    divide: float | None = _image(
+        "Divide pixels by this first. The default is 255 with --mean, --std or --channels, and 1 without."
+    )
+    channels: str | None = _image("Where the model wants the channels of images: first, last or keep.")
+    preprocess: str | None = _image("module:name of a function that runs after the transformations.")
 
     def preprocessing(self, stored: Any = None) -> Any:
-        """Return the preprocess that the options describe, or the one of a calibration; None where there is none."""
-        from recal.errors import InputError
-
-        normalise = without_none(
-            mean=_numbers(self.mean, "mean"),
-            std=_numbers(self.std, "std"),
-            divide=self.divide,
-            channels=self.channels,
-        )
+        """Return the preprocess that the options describe, or the one of a calibration; None if there is none."""
+        values: dict[str, Any] = without_none(mean=self.mean, std=self.std, divide=self.divide, channels=self.channels)
+        for name in [name for name in ("mean", "std") if name in values]:
+            try:
+                values[name] = tuple(float(part) for part in values[name].split(","))
+            except ValueError:
+                raise InputError(f"--{name} takes numbers separated by commas, got {values[name]!r}.") from None
         if self.preprocess is not None:
-            if normalise:
-                raise InputError(f"--preprocess does it all; leave out {', '.join('--' + name for name in normalise)}.")
+            if values:
+                raise InputError(f"--preprocess does it all; leave out {', '.join('--' + name for name in values)}.")
             from recal.collecting.models.base import import_object
 
             return import_object(self.preprocess)
-        if not normalise:
+        if not values:
             return None
         from recal.collecting import Normalize
 
         if stored is not None and stored.function is None:  # one option may be repeated without the others
-            _refuse_others(normalise, {} if stored.normalize is None else vars(stored.normalize), stored)
+            _refuse_others(values, {} if stored.normalize is None else vars(stored.normalize), stored)
             return stored.normalize
-        return Normalize(**normalise)
+        return Normalize(**values)
 
 
 @dataclass(frozen=True)
 class ModelOptions(PreprocessOptions):
     """Which model, which inputs, and how inputs are prepared: shared by calibrate, collect, apply and watch."""
 
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            help="An .onnx, .pt2 or .skops file, a Hugging Face folder, or module:name of an object in Python.",
-        ),
-    ] = None
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            help="A folder of images, sounds or texts (labelled: one folder per class), a table (.csv, .parquet), "
-            ".npz, .npy or .txt.",
-        ),
-    ] = None
-    label_column: Annotated[
-        str | None,
-        typer.Option(
-            "--label-column",
-            help="The column of labels in a table. By default 'label', or the only column with the model's classes.",
-        ),
-    ] = None
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            "--classes",
-            help="The model's classes in order, separated by commas. A model with one output: NEGATIVE,POSITIVE.",
-        ),
-    ] = None
-    outputs: Outputs = None
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            "--weights",
-            help="A .safetensors file for the torch network that --model module:function builds.",
-            rich_help_panel=_MODEL,
-        ),
-    ] = None
-    trust: Trust = None
-    device: Annotated[
-        str | None, typer.Option("--device", help="The device of a torch model, such as cuda.", rich_help_panel=_MODEL)
-    ] = None
-    engine: Annotated[
-        str | None, typer.Option("--engine", help="Where to run: local, or ray for a cluster.", rich_help_panel=_MODEL)
-    ] = None
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", help="Samples in one forward pass.", rich_help_panel=_MODEL)
-    ] = None
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            "--labels", help="Labels, if the data have none: .npy or .txt with one per line.", rich_help_panel=_INPUTS
-        ),
-    ] = None
-    read: Annotated[
-        str | None,
-        typer.Option(
-            "--read",
-            help="Read the files of a folder as images, texts, sounds or bytes. The default follows their names.",
-            rich_help_panel=_INPUTS,
-        ),
-    ] = None
-    on_error: Annotated[
-        str | None,
-        typer.Option(
-            "--on-error", help="What to do with a file that cannot be read: stop or skip.", rich_help_panel=_INPUTS
-        ),
-    ] = None
-    pixels: Annotated[
-        str | None,
-        typer.Option(
-            "--pixels",
-            help="Read images as rgb, gray, rgba or gray16. The default follows the model's input shape, if it tells.",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None
-    gray: Annotated[bool, typer.Option("--gray", help="The same as --pixels gray.", rich_help_panel=_IMAGES)] = False
-    resize: Annotated[
-        int | None,
-        typer.Option("--resize", help="Resize the shorter side of images to this length.", rich_help_panel=_IMAGES),
-    ] = None
-    crop: Annotated[
-        int | None, typer.Option("--crop", help="Crop a square of this side from the middle.", rich_help_panel=_IMAGES)
-    ] = None
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", help="Cut or pad sounds to this length.", rich_help_panel=_TABLES)
-    ] = None
-    text_column: Annotated[
-        str | None, typer.Option("--text-column", help="The one column to read, as texts.", rich_help_panel=_TABLES)
-    ] = None
-
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            help="The column that says which rows belong together, such as a patient or a video.",
-            rich_help_panel=_TABLES,
-        ),
-    ] = None
-    cluster_by: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster-by",
-            help="For a folder: which files belong together; 'parent' for those in one folder, or a regular expression "
-            "that finds the cluster in each name.",
-            rich_help_panel=_INPUTS,
-        ),
-    ] = None
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            help="The column of groups. Each group gets its own offset, threshold and guarantee.",
-            rich_help_panel=_TABLES,
-        ),
-    ] = None
-    rows: Annotated[
-        Path | None,
-        typer.Option(
-            "--rows",
-            help="A table with the columns of --group and --cluster, one row per input, if the data have no columns.",
-            rich_help_panel=_TABLES,
-        ),
-    ] = None
+    model: str | None = option(
+        "An .onnx, .pt2 or .skops file, a Hugging Face folder, or module:name of an object in Python."
+    )
+    data: Path | None = option(
+        "A folder of images, sounds or texts (labelled: one folder per class), a table (.csv, .parquet), .npz, .npy "
+        "or .txt."
+    )
+    label_column: str | None = option(
+        "The column of labels in a table. By default 'label', or the only column with the model's classes."
+    )
+    classes: str | None = option(
+        "The model's classes in order, separated by commas. A model with one output: NEGATIVE,POSITIVE."
+    )
+    outputs: str | None = OUTPUTS
+    weights: Path | None = _model("A .safetensors file for the torch network that --model module:function builds.")
+    trust: str | None = TRUST
+    device: str | None = _model("The device of a torch model, such as cuda.")
+    engine: str | None = _model("Where to run: local, or ray for a cluster.")
+    batch_size: int | None = _model("Samples in one forward pass.")
+    labels: Path | None = _input("Labels, if the data have none: .npy or .txt with one per line.")
+    read: str | None = _input(
+        "Read the files of a folder as images, texts, sounds or bytes. The default follows their names."
+    )
+    on_error: str | None = _input("What to do with a file that cannot be read: stop or skip.")
+    pixels: str | None = _image(
+        "Read images as rgb, gray, rgba or gray16. The default follows the model's input shape, if it tells."
+    )
+    gray: bool = _image("The same as --pixels gray.", False)
+    resize: int | None = _image("Resize the shorter side of images to this length.")
+    crop: int | None = _image("Crop a square of this side from the middle.")
+    seconds: float | None = _table("Cut or pad sounds to this length.")
+    text_column: str | None = _table("The one column to read, as texts.")
+    cluster: str | None = _table("The column that says which rows belong together, such as a patient or a video.")
+    cluster_by: str | None = _input(
+        "For a folder: which files belong together; 'parent' for those in one folder, or a regular expression that "
+        "finds the cluster in each name."
+    )
+    group: str | None = _table("The column of groups. Each group gets its own offset, threshold and guarantee.")
+    rows: Path | None = _table(
+        "A table with the columns of --group and --cluster, one row per input, if the data have no columns."
+    )
 
     @property
     def is_complete(self) -> bool:
@@ -254,32 +171,24 @@ class ModelOptions(PreprocessOptions):
     @property
     def class_names(self) -> list[str] | None:
         """The classes that were typed, in order."""
-        return None if self.classes is None else [name.strip() for name in self.classes.split(",")]
+        return split_names(self.classes)
 
-    def check_files(self, command: str) -> tuple[str, Path]:
-        """Return the model and the data; refuse what is missing, before anything is imported that would open it."""
-        from recal.errors import FileError, InputError
-        from recal.files.urls import is_remote
-
+    def check_files(self, command: str) -> None:
+        """Refuse a model or data that are missing, before anything is imported that would open them."""
         if self.model is None or self.data is None:
-            absent = " and ".join(name for name in ("model", "data") if getattr(self, name) is None)
-            raise InputError(
-                f"recal {command} needs --model and --data; --{absent.replace('and ', 'and --')} was not given."
-            )
+            absent = " and ".join(f"--{name}" for name in ("model", "data") if getattr(self, name) is None)
+            raise InputError(f"recal {command} needs --model and --data; {absent} was not given.")
         if is_remote(self.data):
             raise InputError(
                 f"--data cannot be a URL, got {self.data}. Copy the inputs to a folder or file of this machine."
             )
-        for path in (Path(self.model), self.data):
-            is_file = path is self.data or path.suffix.lower() in (".onnx", ".pt2", ".skops")
-            if is_file and not path.exists():
-                raise FileError(missing(path))
-        return self.model, self.data
+        if Path(self.model).suffix.lower() in (".onnx", ".pt2", ".skops"):
+            check_exists(Path(self.model))
+        check_exists(self.data)
 
     def open_model(self, stored: Any = None) -> Any:
         """Return the adapter of the model. `stored` is the preprocessing of a calibration."""
         from recal.collecting.models.base import as_model, import_model
-        from recal.errors import InputError
 
         assert self.model is not None
         trusted = () if self.trust is None else self.trust.split(",")
@@ -297,75 +206,82 @@ class ModelOptions(PreprocessOptions):
             )
         return adapter
 
-    def open_data(self, model: Any, stored: Any = None, *, quiet: bool = False, guess: bool = False) -> Any:
-        """Return the source of the inputs: read as typed, as for the fit of a calibration, or as the model needs.
-
-        With `guess`, columns of labels and texts are found where only one reading of a table is possible.
-        """
-        from recal.collecting.inputs.sources import as_source
-        from recal.errors import InputError
+    def open_data(self, model: Any, stored: Any = None) -> Any:
+        """Return the source of the inputs: read as typed, as for the fit of a calibration, or as the model needs."""
+        from recal.collecting.sources import as_source
 
         assert self.data is not None
         if self.gray and self.pixels not in (None, "gray"):
             raise InputError(f"--gray and --pixels {self.pixels} contradict each other.")
-        square = None if self.crop is None else (self.crop, self.crop)  # as views keep it
-        typed = without_none(
-            pixels="gray" if self.gray else self.pixels, resize=self.resize, crop=square, seconds=self.seconds
+        reading = without_none(
+            pixels="gray" if self.gray else self.pixels,
+            resize=self.resize,
+            crop=None if self.crop is None else (self.crop, self.crop),  # as views keep it
+            seconds=self.seconds,
         )
-        others = without_none(
-            read=self.read, on_error=self.on_error, label_column=self.label_column, text_column=self.text_column
-        )
-        others |= without_none(cluster_by=self.cluster_by)
+        columns = {"label_column": self.label_column, "text_column": self.text_column}
         if self.rows is None:
-            others |= without_none(cluster_column=self.cluster, group_column=self.group)
-        if guess and self.labels is None:
-            others |= self._guess_columns(model, quiet)
-        source = as_source(self.data, **without_none(**{**self._reading(model, stored, typed), **typed, **others}))
+            columns |= {"cluster_column": self.cluster, "group_column": self.group}
+        reading = {
+            **self._default_reading(model, stored, reading),
+            **reading,
+            **without_none(read=self.read, on_error=self.on_error, cluster_by=self.cluster_by, **columns),
+        }
+        source = as_source(self.data, **without_none(**reading))
         if self.rows is not None:
             for name, values in row_columns(self.rows, self.group, self.cluster).items():
                 setattr(source, name, values)
         return source
 
-    def _reading(self, model: Any, stored: Any, typed: dict[str, Any]) -> dict[str, Any]:
-        """Return how files are read when nothing is typed: as for the fit, or grey as the model's input asks."""
+    def open_labelled_data(self, model: Any) -> Any:
+        """Return the source of inputs to calibrate on. What is not typed is guessed where only one guess is possible.
+
+        Guessed are the columns of labels and texts, and the order of classes; each guess is printed.
+        """
+        from recal.collecting.files import guess_columns
+        from recal.collecting.preflight import name_labels
+
+        assert self.data is not None
+        columns: dict[str, Any] = {}
+        is_table = self.data.suffix.lower() in _TABLE_SUFFIXES
+        if is_table and self.labels is None and self.text_column is None:
+            classes = getattr(model, "classes", None) if self.class_names is None else self.class_names
+            features = [str(name) for name in getattr(model, "columns", ())]
+            columns = guess_columns(self.data, classes, self.label_column, features)
+        for name, column in columns.items():
+            what = f"{name.removesuffix('_column').capitalize()}s"
+            say(f"{what} are read from the column {column!r} of {self.data}.")
+        source = replace(self, **columns).open_data(model)
+        named = name_labels(source, model, self.class_names)
+        if named is not source and named.classes is not None:
+            names = ", ".join(named.classes[:8]) + (", ..." if len(named.classes) > 8 else "")
+            say(f"The model's columns are taken in alphabetical order: {names}.")
+        return named
+
+    def _default_reading(self, model: Any, stored: Any, reading: dict[str, Any]) -> dict[str, Any]:
+        """Return how files are read if nothing is typed: as for the fit, or grey as the model's input asks."""
         assert self.data is not None
         pixels: str | None = getattr(model, "pixels", None)
         if stored is None:
             return {"pixels": pixels} if self.data.is_dir() and pixels != "rgb" else {}
         if self.data.is_dir():
             names = ("pixels", "resize", "crop") if stored.pixels is not None else ("seconds", "read")
-            kept = {name: getattr(stored, name) for name in names}
+            settings = {name: getattr(stored, name) for name in names}
             if stored.pixels is not None:
-                _refuse_others({name: value for name, value in typed.items() if name in names}, kept, stored)
-            return kept
-        if self.data.suffix.lower() not in TABLES:
+                _refuse_others({name: value for name, value in reading.items() if name in names}, settings, stored)
+            return settings
+        if self.data.suffix.lower() not in _TABLE_SUFFIXES:
             return {}
-        from recal.collecting.inputs.tables import table_columns
+        from recal.collecting.files import table_columns
 
         columns = table_columns(self.data)
         optional = {name: getattr(stored, name) for name in ("label_column", "cluster_column", "group_column")}
         optional = {name: column for name, column in optional.items() if column in columns}
         return {"text_column": stored.text_column, **optional}
 
-    def _guess_columns(self, model: Any, quiet: bool) -> dict[str, str]:
-        """Return the columns of labels and texts where only one reading of a table is possible, and print them."""
-        assert self.data is not None
-        if self.data.suffix.lower() not in TABLES or self.text_column is not None:
-            return {}
-        from recal.cli.printing import say
-        from recal.collecting.inputs.tables import guess_columns
-
-        classes = getattr(model, "classes", None) if self.class_names is None else self.class_names
-        features = [str(name) for name in getattr(model, "columns", ())]
-        columns = guess_columns(self.data, classes, self.label_column, features)
-        for name, column in columns.items():
-            what = f"{name.removesuffix('_column').capitalize()}s"
-            say(f"{what} are read from the column {column!r} of {self.data}.", quiet=quiet)
-        return columns
-
     def running(self, stored: Any = None, *, labels: bool = True) -> dict[str, Any]:
-        """Return the arguments of `recal.collect` that were typed and say how to run."""
-        return without_none(
+        """Return the arguments of `recal.collect` that say how to run, as far as they were typed."""
+        return {"progress": SESSION.progress} | without_none(
             labels=self.labels if labels else None,
             batch_size=self.batch_size,
             outputs=outputs_for(self.outputs, stored),
@@ -373,88 +289,71 @@ class ModelOptions(PreprocessOptions):
             engine=self.engine,
         )
 
-    def repeated(self) -> list[str]:
+    def words(self) -> list[str]:
         """Return the words that another command needs again to open the same model."""
         names = ("model", "weights", "trust", "preprocess", "device", "engine", "cluster", "group")
-        given = without_none(**{name: getattr(self, name) for name in names})
-        return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        values = without_none(**{name: getattr(self, name) for name in names})
+        return [word for name, value in values.items() for word in (f"--{name}", str(value))]
+
+
+@dataclass(frozen=True)
+class AdaptOptions:
+    """How answers are adapted to these inputs, taken together."""
+
+    follow: bool = option("Adjust the temperature to these inputs, without labels.", False)
+    accept_unlike: bool = more_option("With --follow: also accept answers to inputs unlike all of the fit.", False)
+    class_mix: str | None = more_option("'follow' to estimate the class mix of these inputs, or cat=0.6,dog=0.4.")
+    impossible: list[str] | None = more_option("A class that cannot occur; may be given several times.")
+
+    @property
+    def flag(self) -> str | None:
+        """The first option that was typed, if any."""
+        flags = {"--follow": self.follow, "--class-mix": self.class_mix is not None, "--impossible": self.impossible}
+        return next((flag for flag, typed in flags.items() if typed), None)
+
+    def mix(self, calibrator: Any) -> Any:
+        """Return the class mix that was typed, "follow" if it is to be estimated, or None."""
+        from recal.collecting.predictions import profile_of
+        from recal.decisions import class_mix
+
+        if self.class_mix == "follow":
+            if self.impossible:
+                raise InputError("--class-mix follow and --impossible cannot be combined: give one of them.")
+            return "follow"
+        if self.class_mix is None and not self.impossible:
+            return None
+        shares = None
+        if self.class_mix is not None:
+            pairs = [part.rpartition("=") for part in self.class_mix.split(",")]
+            try:
+                shares = {name.strip(): float(share) for name, _, share in pairs}
+            except ValueError:
+                raise InputError(
+                    f"--class-mix takes 'follow' or shares such as cat=0.6,dog=0.4, got {self.class_mix!r}."
+                ) from None
+        classes = getattr(calibrator, "classes_", None)
+        return class_mix(profile_of(calibrator), shares=shares, impossible=self.impossible or (), classes=classes)
 
 
 @dataclass(frozen=True)
 class LanguageOptions:
     """Logs of language models, and servers that are asked: shared by collect, calibrate and apply."""
 
-    model_name: Annotated[
-        str | None,
-        typer.Option(
-            "--model-name", help="The model's name on the server of --model http://...", rich_help_panel=_LANGUAGE
-        ),
-    ] = None
-    template: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--template",
-            help="A prompt with {column} where a column of the data goes, and {options}. Repeat it for more views.",
-            rich_help_panel=_LANGUAGE,
-        ),
-    ] = None
-    options: Annotated[
-        str | None,
-        typer.Option("--options", help="The answers, such as A,B,C,D.", rich_help_panel=_LANGUAGE),
-    ] = None
-    view: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--view",
-            help="NAME=FILE: a log of another prompt for the same questions. May be repeated.",
-            rich_help_panel=_LANGUAGE,
-        ),
-    ] = None
-    permute: Annotated[
-        int,
-        typer.Option(
-            "--permute", help="Ask again with the options in this many other orders.", rich_help_panel=_LANGUAGE
-        ),
-    ] = 0
-    floor: Annotated[
-        float | None,
-        typer.Option(
-            "--floor",
-            help="The probability of options that were not returned.",
-            show_default="half of the smallest returned one, at most 1e-5",
-            rich_help_panel=_LANGUAGE,
-        ),
-    ] = None
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", help="Tokens of an answer; more than 1 to reason.", rich_help_panel=_LANGUAGE)
-    ] = 1
-    top_logprobs: Annotated[
-        int,
-        typer.Option("--top-logprobs", help="How many likely tokens to ask for.", rich_help_panel=_LANGUAGE),
-    ] = 20
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", help="Requests at the same time.", rich_help_panel=_LANGUAGE)
-    ] = 8
-    timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds until a request is repeated.", rich_help_panel=_LANGUAGE)
-    ] = 60.0
-
-    @property
-    def option_names(self) -> list[str] | None:
-        """The options that were typed, in order."""
-        return None if self.options is None else [name.strip() for name in self.options.split(",")]
-
-    def logs(self) -> dict[str, Path]:
-        """Return the files of --view by the names of the views."""
-        from recal.errors import InputError
-
-        named = {}
-        for text in self.view or ():
-            name, equals, path = text.partition("=")
-            if not (name and equals and path):
-                raise InputError(f"--view takes NAME=FILE, such as --view direct=direct.jsonl, got {text!r}.")
-            named[name] = Path(path)
-        return named
+    model_name: str | None = _language("The model's name on the server of --model http://...")
+    template: list[Path] | None = _language(
+        "A prompt with {column} where a column of the data goes, and {options}. Repeat it for more views."
+    )
+    options: str | None = _language("The answers, such as A,B,C,D.")
+    view: list[str] | None = _language("NAME=FILE: a log of another prompt for the same questions. May be repeated.")
+    permute: int = _language("Ask again with the options in this many other orders.", 0)
+    floor: float | None = _language(
+        "The probability of options that were not returned.",
+        show_default="half of the smallest returned one, at most 1e-5",
+    )
+    max_tokens: int = _language("Tokens of an answer; more than 1 to reason.", 1)
+    top_logprobs: int = _language("How many likely tokens to ask for.", 20)
+    concurrency: int = _language("Requests at the same time.", 8)
+    timeout: float = _language("Seconds until a request is repeated.", 60.0)
 
 
 def outputs_for(outputs: str | None, stored: Any = None) -> Any:
@@ -467,153 +366,13 @@ def outputs_for(outputs: str | None, stored: Any = None) -> Any:
     return outputs
 
 
-def _blocks(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parameters of a command that are blocks of options, with the class of each."""
-    hints = get_type_hints(function, include_extras=True)
-    return {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
-
-
-def expanded(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose blocks of options are replaced by their fields."""
-    blocks = _blocks(function)
-    if not blocks:
-        return function
-    hints = get_type_hints(function, include_extras=True)
-
-    @functools.wraps(function)
-    def command(**values: Any) -> None:
-        for name, block in blocks.items():
-            values[name] = block(**{one.name: values.pop(one.name) for one in fields(block)})
-        function(**values)
-
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(function).parameters.values():
-        block = blocks.get(parameter.name)
-        if block is None:
-            parameters.append(parameter.replace(annotation=hints[parameter.name], kind=parameter.KEYWORD_ONLY))
-            continue
-        inner = get_type_hints(block, include_extras=True)
-        parameters += [
-            inspect.Parameter(one.name, parameter.KEYWORD_ONLY, default=one.default, annotation=inner[one.name])
-            for one in fields(block)
-        ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
-
-
-def has_many(function: Callable[..., None]) -> bool:
-    """Whether a command has a block of options, so that --help shows only the first ones."""
-    return "batch_size" in inspect.signature(function).parameters
-
-
-def arranged(function: Callable[..., None], *, show_all: bool) -> Callable[..., None]:
-    """Return a command whose --help shows the options without a group, and --help-all shows all of them."""
-    if not has_many(function):
-        return function
-    parameters = []
-    for parameter in inspect.signature(function).parameters.values():
-        kind, *marks = parameter.annotation.__metadata__ and (
-            parameter.annotation.__origin__,
-            *parameter.annotation.__metadata__,
-        )
-        option = copy.copy(marks[0])
-        if parameter.name in _GENERAL:
-            option.rich_help_panel = MORE
-        if option.rich_help_panel is not None and not show_all:
-            option.hidden = True
-        parameters.append(parameter.replace(annotation=Annotated[kind, option]))
-
-    @functools.wraps(function)
-    def command(**values: Any) -> None:
-        function(**values)
-
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    hidden = 0 if show_all else sum(p.annotation.__metadata__[0].hidden for p in parameters)
-    if hidden:
-        command.__doc__ = f"{function.__doc__}\n\n    {hidden} more options: add {ALL_OPTIONS}"
-    return command
-
-
-def without_none(**options: Any) -> dict[str, Any]:
-    """Return the options that were typed; the defaults of the others live in the function that is called."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def name_labels(source: Any, model: Any, classes: Any, quiet: bool) -> Any:
-    """Return the source with named labels as columns in alphabetical order, if nothing else tells it; and say so."""
-    from recal.cli.printing import say
-    from recal.collecting.preflight import name_labels as named_by
-
-    named = named_by(source, model, classes)
-    if named is not source and named.classes is not None:
-        names = ", ".join(named.classes[:8]) + (", ..." if len(named.classes) > 8 else "")
-        say(f"The model's columns are taken in alphabetical order: {names}.", quiet=quiet)
-    return named
-
-
-def transforms_for(pool: str, source: Any, model: Any, seed: int | None) -> Any:
-    """Return the pool that was typed: none, the default one or the damage for such inputs, or a spec."""
-    from recal.errors import InputError
-
-    if not pool.strip():
-        raise InputError("--pool is empty; give none, auto, or transformations such as zoom:0.5-0.9:10.")
-    if pool in ("auto", "damage"):
-        from recal.collecting.default_pool import usual_pool
-
-        return usual_pool(source, model, seed or 0, pool)
-    return None if pool == "none" else pool
-
-
-def preflight(model: Any, source: Any, transforms: Any, *, engine: Any = None, **how: Any) -> None:
-    """Put the first batch through everything before the work; on a cluster the model is not run here."""
-    from recal.collecting.preflight import preflight as check
-
-    names = ("labels", "classes", "preprocess", "outputs", "batch_size", "device", "seed")
-    check(model, source, transforms, asked=engine is None, **{name: how[name] for name in names if name in how})
-
-
-def compare_preprocessing(stored: Any, other: Any, path: Path) -> None:
-    """Warn if views were collected in another way, or from another model, than those of the fit."""
-    if stored is None or other is None:
-        return
-    from recal.transforms.preprocessing import check_model
-
-    if other.model is not None:
-        check_model(stored, other.model)
-    if stored.options() == other.options():
-        return
-    import warnings
-
-    warnings.warn(
-        f"{path} was collected with {str(other) or 'no preprocessing'}, and the views of the fit with "
-        f"{str(stored) or 'no preprocessing'}: the calibration was not fitted for this.",
-        UserWarning,
-        stacklevel=2,
-    )
-
-
-def _refuse_others(typed: dict[str, Any], kept: dict[str, Any], stored: Any) -> None:
-    """Refuse options that differ from those of the collect."""
-    from recal.errors import InputError
-
-    for name, value in typed.items():
-        if name not in kept or kept[name] != value:
+def _refuse_others(options: dict[str, Any], settings: dict[str, Any], stored: Any) -> None:
+    """Refuse options that differ from the settings of a calibration's views."""
+    for name, value in options.items():
+        if name not in settings or settings[name] != value:
             parts = value if isinstance(value, tuple) else (value,)
             text = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in parts)
             raise InputError(
                 f"--{name} {text} contradicts the calibration, whose views were collected with "
                 f"{str(stored) or 'no preprocessing'}. Leave the option out, or collect and fit again."
             )
-
-
-def _numbers(text: str | None, name: str) -> tuple[float, ...] | None:
-    from recal.errors import InputError
-
-    if text is None:
-        return None
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"--{name} takes numbers separated by commas, got {text!r}.") from None

@@ -3,13 +3,13 @@
 from .local import collect as collect
 from .predictions import apply as apply
 from .prediction_folder import PredictionFolder as PredictionFolder, apply_distributed as apply_distributed
-from .pilot import Pilot as Pilot, run_pilot as run_pilot
+from .pools import Pilot as Pilot, run_pilot as run_pilot
 from .ray import RayEngine as RayEngine
 from ..transforms.preprocessing import Normalize as Normalize
 from ..transforms.preprocessing import PROBABILITY_FLOOR as PROBABILITY_FLOOR
-from .inputs.sources import Source as Source, as_source as as_source
-from .inputs.folder import ImageFolder as ImageFolder
-from .inputs.files import ByteFolder as ByteFolder, SoundFolder as SoundFolder, TextFolder as TextFolder
+from .sources import Source as Source, as_source as as_source
+from .folders import ImageFolder as ImageFolder
+from .folders import ByteFolder as ByteFolder, SoundFolder as SoundFolder, TextFolder as TextFolder
 from .models.base import Model as Model, as_model as as_model
 from .models.huggingface import HuggingFaceModel as HuggingFaceModel
 from .models.onnx import OnnxModel as OnnxModel

@@ -1,4 +1,4 @@
-"""A model, a pool and a calibrator behind scikit-learn's methods: inputs in, calibrated probabilities out."""
+"""A classifier with scikit-learn's methods that calibrates a trained model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from recal.calibrators.base import Calibrator
 from recal.calibrators.sample_checks import refuse_codes
 from recal.checks import ASIDES
 from recal.collecting import collect
-from recal.collecting.default_pool import usual_pool
-from recal.collecting.inputs.sources import IndexedSource, Source, as_source
 from recal.collecting.local import as_pool
 from recal.collecting.models.base import as_model
-from recal.collecting.pilot import Picked
 from recal.collecting.predictions import Predictions, apply
+from recal.collecting.sources import IndexedSource, Source, Subset, as_source
 from recal.decisions.watching.profile import profile
 from recal.decisions.watching.result import accept_followed
 from recal.errors import InputError, NotFittedError, Remedy
@@ -27,26 +25,26 @@ from recal.transforms import Transform
 from recal.transforms.preprocessing import Outputs
 from recal.views import Views
 
-# Of the inputs of a fit, so many are asked about through damage where inputs are followed.
+# The number of inputs of a fit whose damage is collected with `follow`.
 _PILOT = 2000
 
 
 class CalibratedClassifier(ClassifierMixin, BaseEstimator):
-    """Calibrate a trained model, whatever it is, and answer with calibrated probabilities.
+    """Calibrate a trained model of any kind.
 
-    The model is never trained nor changed, and a clone shares it. For new inputs only those transformations are
-    computed that the fitted calibrator needs.
+    The model is never trained or changed, and a clone shares it. For new inputs, only the transformations that the
+    fitted calibrator needs are computed.
 
     Parameters
     ----------
     model : anything that `recal.collect` takes
     calibrator : Calibrator, optional
-        ``AutoCalibration()`` where not given. It is cloned, not changed.
+        The default is ``AutoCalibration()``. It is cloned, not changed.
     pool : str or sequence of transformations, optional
-        What the calibrator may draw from, as in `recal.pool`. Where not given it is chosen by what the inputs are,
-        and where they do not tell (rows of numbers may be a table, a series or a sound) an error asks.
+        The transformations that the calibrator may use, as in `recal.pool`. The default is chosen by the type of the
+        inputs. If that is ambiguous (rows of numbers may be a table, a series or a sound), an error asks.
     preprocess : callable, optional
-        From a transformed batch to what the model takes.
+        Turns a transformed batch into the model's input.
     batch_size : int
     outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR"
         What the model returns.
@@ -57,13 +55,13 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     progress : bool
         Show a bar, if this is a terminal.
     pilot : int, optional
-        In `fit`, compute the whole pool for so many samples only, and for the others the views that help, as in
+        In `fit`, compute the whole pool only for this many samples, and for the others the views that help, as in
         `recal.collect`.
     engine : {"local", "ray"} or RayEngine
-        Where the model is asked. A file does not keep it.
+        Where the model runs. A saved file does not keep it.
     follow : bool
-        Let confidences follow damage. `fit` then also asks about up to 2,000 of its inputs through the pool "damage"
-        (or through `pool`, where given), and each call of `predict_proba` judges its inputs together: 50 are needed.
+        Let confidences follow damage. `fit` then also collects views of up to 2,000 of its inputs with the pool
+        "damage" (or with `pool`, if given). Each call of `predict_proba` judges its inputs together and needs 50.
 
     Attributes
     ----------
@@ -76,7 +74,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     passes_per_answer_ : float
         How many forward passes an answer took on average in the last `predict_proba`.
     condition_ : WatchResult
-        Where inputs are followed, what the last call found of them; ``print(condition_)`` says what was done and why.
+        With `follow`, the judgement of the inputs of the last call; ``print(condition_)`` says what was done and why.
 
     Examples
     --------
@@ -121,7 +119,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         self.follow = follow
 
     def __sklearn_clone__(self) -> CalibratedClassifier:
-        # The model is given trained; scikit-learn's own way would hand back an untrained copy of it.
+        # scikit-learn's own clone would return an untrained copy of the model.
         parameters = self.get_params(deep=False)
         if self.calibrator is not None:
             parameters["calibrator"] = clone(self.calibrator)
@@ -142,9 +140,9 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         ----------
         X : anything that `recal.collect` takes
             Inputs that the model was not trained on, not yet normalised.
-        y : labels, optional where the inputs bring them
+        y : labels, optional if the inputs have labels
         classes : sequence, optional
-            The model's columns in order, where labels are not column indices.
+            The model's columns in order, if labels are not column indices.
         sample_weight : array-like of shape (n_samples,), optional
             How often each sample counts, as in the calibrator's `fit`.
         clusters : array-like of shape (n_samples,), optional
@@ -152,23 +150,21 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         """
         calibrator = AutoCalibration() if self.calibrator is None else clone(self.calibrator)
         source = as_source(X)
-        self.pool_ = self._choose_pool(source) if calibrator.needs_views or calibrator.reads_views else ()
-        how = {"preprocess": self.preprocess, "pilot": self.pilot, "seed": self.random_state, **self._how()}
+        self.pool_: tuple[Transform, ...] = ()
+        if calibrator.needs_views or calibrator.reads_views:
+            adapter = as_model(self.model, outputs=self.outputs, device=self.device)
+            self.pool_ = as_pool("auto" if self.pool is None else self.pool, self.random_state, source, adapter)
+        how = {"pilot": self.pilot, "seed": self.random_state, **self._how()}
         views = collect(self.model, source, self.pool_, labels=y, classes=classes, **how)
         if views.labels is None:
-            raise InputError(
-                "Labels are needed to fit",
-                remedy=Remedy("Pass them as `y`, or use inputs that bring them", typed="Add --labels FILE"),
-                aside=ASIDES["no y"].format(type(self).__name__),
-            )
+            words = f"Pass them as `y`, or use inputs with labels. {ASIDES['no y'].format(type(self).__name__)}"
+            raise InputError("Labels are needed to fit", remedy=Remedy(words, typed="Add --labels FILE"))
         if y is not None:
             refuse_codes(views.logits, y, views.labels, views.classes)
-        if clusters is None and isinstance(source, IndexedSource):
-            clusters = source.clusters
+        clusters = source.clusters if clusters is None else clusters
         self.calibrator_: Calibrator = calibrator.fit(views, sample_weight=sample_weight, clusters=clusters)
         if self.follow:
-            names = views.classes if classes is None else classes
-            damaged = self._damaged(source, y, names, views)
+            damaged = self._damaged(source, y, views.classes if classes is None else classes, views)
             self.calibrator_.profile_ = profile(damaged, random_state=self.random_state)
         self.classes_ = self.calibrator_.classes_
         self.__dict__.pop("n_features_in_", None)
@@ -188,52 +184,41 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
 
     def _apply(self, X: Any) -> Predictions:
         self._check_fitted(X)
-        how = {"preprocess": self.preprocess, "transforms": self.pool_, **self._how()}
-        applied = apply(self.calibrator_, self.model, X, follow=self.follow, **how)
+        applied = apply(self.calibrator_, self.model, X, transforms=self.pool_, follow=self.follow, **self._how())
         self.passes_per_answer_ = applied.passes_per_answer
         self.condition_ = applied.condition
         return applied
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class of each sample; the model's own answer, where the calibrator keeps it."""
+        """Return the most probable class of each sample; the model's own answer, if the calibrator keeps it."""
         self._check_fitted(X)
-        if self.calibrator_.keeps_accuracy:  # which needs no transformation
-            views = collect(self.model, X, None, preprocess=self.preprocess, **self._how())
+        if self.calibrator_.keeps_accuracy:  # no views are needed
+            views = collect(self.model, X, None, **self._how())
             return self.calibrator_.predict(views.logits)
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def accept(self, X: Any) -> NDArray[np.bool_]:
-        """Say of each input whether its answer is accepted, by the rule in the calibrator's `decision_`."""
+        """Return whether the answer to each input is accepted, by the rule in the calibrator's `decision_`."""
         self._check_fitted(X)
         rule, applied = self.calibrator_.rule(), self._apply(X)
         if applied.condition is not None:
-            return accept_followed(rule, applied.probs, applied.condition, applied.confidences)  # type: ignore[arg-type]
-        return rule.accept(applied.probs, applied.confidences)
-
-    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the share of right answers."""
-        return float(np.average(self.predict(X) == np.asarray(y), weights=sample_weight))
+            return accept_followed(rule, applied.probs, applied.condition, applied.confidences)
+        return np.asarray(rule.accept(applied.probs, applied.confidences))
 
     def _damaged(self, source: Source, y: Any, classes: Any, views: Views) -> Views:
-        """The views that following learns from: those of the pool given, or damage to some of the inputs."""
+        """Return the views that following learns from: those of `pool`, or damage to some of the inputs."""
         if self.pool is not None and views.transforms:
             return views
-        kept = source
+        part = source
         if isinstance(source, IndexedSource) and source.n_samples > _PILOT:
-            rows = np.sort(
-                np.random.default_rng([self.random_state, 2]).choice(source.n_samples, _PILOT, replace=False)
-            )
-            kept, y = Picked(source, rows), None if y is None else np.asarray(y)[rows]
-        how = {"preprocess": self.preprocess, "seed": self.random_state, **self._how()}
-        return collect(self.model, kept, "damage" if self.pool is None else self.pool, labels=y, classes=classes, **how)
-
-    def _choose_pool(self, source: Source) -> tuple[Transform, ...]:
-        if self.pool is not None:
-            return as_pool(self.pool, self.random_state)
-        return usual_pool(source, as_model(self.model, outputs=self.outputs, device=self.device), self.random_state)
+            rng = np.random.default_rng([self.random_state, 2])
+            rows = np.sort(rng.choice(source.n_samples, _PILOT, replace=False))
+            part, y = Subset(source, rows), None if y is None else np.asarray(y)[rows]
+        pool = "damage" if self.pool is None else self.pool
+        return collect(self.model, part, pool, labels=y, classes=classes, seed=self.random_state, **self._how())
 
     def _how(self) -> dict[str, Any]:
-        names = ("batch_size", "outputs", "device", "progress", "engine")
+        names = ("preprocess", "batch_size", "outputs", "device", "progress", "engine")
         return {name: getattr(self, name) for name in names}
 
     def _check_fitted(self, X: Any = None) -> None:
@@ -242,9 +227,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         expected = getattr(self, "n_features_in_", None)
         if expected is not None and _is_table(X) and X.shape[1] != expected:
             raise InputError(
-                f"The classifier was fitted on {expected} features",
-                came=f"got {X.shape[1]}",
-                aside=ASIDES["width"].format(X.shape[1], type(self).__name__, expected),
+                f"The classifier was fitted on {expected} features, got {X.shape[1]}",
+                remedy=Remedy(ASIDES["width"].format(X.shape[1], type(self).__name__, expected), typed=""),
             )
 
 

@@ -1,4 +1,4 @@
-"""Short digests of models and data, so that a store made with others is noticed before work is lost."""
+"""Short digests of models and data, to notice a store of another model or other data before work is lost."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 from recal.maps.plan import Plan
 
-# All bytes up to this size are read; of larger arrays, as many bytes spread evenly. A store also keeps the digest of
-# every batch of inputs, so this one needs to tell data sets apart, not to find one changed byte in a hundred gigabytes.
+# Arrays up to this size are read whole; of larger arrays, this many bytes are read, evenly spaced. A store also keeps a
+# digest of every batch, so this one tells data sets apart and need not find one changed byte in a hundred gigabytes.
 _WHOLE_BYTES = 1 << 28
 _BLOCKS = 256
 _DEPTH = 12
-# What scikit-learn's vectorizers note when they are used: an address, which is another one in every process.
+# scikit-learn's vectorizers store an address here, which differs in every process.
 _ADDRESSES = frozenset(["_stop_words_id"])
 
 
 def digest_array(array: NDArray[Any], *, whole: bool = False) -> str:
-    """Return a digest of an array's shape, dtype and values; of all of them where `whole`, or where they are few."""
+    """Return a digest of an array's shape, dtype and values; of all values if `whole` or if they are few."""
     state = _new()
     state.update(f"{array.shape}{array.dtype.str if array.dtype.kind != 'O' else 'object'}".encode())
     if array.dtype.names is not None:
@@ -42,7 +42,7 @@ def digest_array(array: NDArray[Any], *, whole: bool = False) -> str:
 
 
 def is_read_whole(array: NDArray[Any]) -> bool:
-    """Whether the digest of an array is one of all its bytes."""
+    """Whether the digest of an array covers all of its bytes."""
     return array.dtype.kind == "O" or array.nbytes <= _WHOLE_BYTES or array.shape[0] < _BLOCKS
 
 
@@ -63,13 +63,9 @@ def digest_texts(texts: Iterable[str]) -> str:
 def digest(value: Any) -> str:
     """Return a digest of a value's contents: the same in another process, and for an equal value.
 
-    Functions count by name only: what they do is seen in what they return, and a script may be run or imported.
+    Functions count by name only: their effect shows in what they return, and a script may be run or imported.
     """
-    state = _new()
-    for part in _parts(value, 0, {}):
-        state.update(part)
-        state.update(b"\0")
-    return state.hexdigest()
+    return digest_texts([_describe(value, 0, {})])
 
 
 def _new() -> Any:
@@ -82,38 +78,35 @@ def _bytes(array: NDArray[Any]) -> Any:
     return whole.reshape(-1).view(np.uint8).data if whole.size and whole.dtype.kind in "biufc" else whole.tobytes()
 
 
-def _parts(value: Any, depth: int, seen: dict[int, Any]) -> Iterable[bytes]:
+def _describe(value: Any, depth: int, digests: dict[int, tuple[Any, str]]) -> str:
+    """Return a text that differs for different values. `digests` holds the objects met so far, by their ids."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
-        yield repr(value).encode()
-    elif isinstance(value, np.ndarray):
-        yield digest_array(value).encode()
-    elif hasattr(value, "__qualname__"):
-        yield str(value.__qualname__).encode()
-    elif id(value) in seen or depth > _DEPTH:
-        yield b"again"
-    else:
-        seen[id(value)] = value  # held, so that no other value gets its id
-        yield type(value).__qualname__.encode()
-        yield from _contents(value, depth + 1, seen)
+        return repr(value)
+    if isinstance(value, np.ndarray):
+        return digest_array(value)
+    if hasattr(value, "__qualname__"):
+        return str(value.__qualname__)
+    if depth > _DEPTH:
+        return "deeper"
+    if id(value) not in digests:
+        digests[id(value)] = value, "again"  # for a value that contains itself; kept, so that no other gets its id
+        parts = [_describe(part, depth + 1, digests) for part in _contents(value)]
+        digests[id(value)] = value, digest_texts([type(value).__qualname__, *parts])
+    return digests[id(value)][1]
 
 
-def _contents(value: Any, depth: int, seen: dict[int, Any]) -> Iterable[bytes]:
+def _contents(value: Any) -> Iterable[Any]:
     if isinstance(value, Plan):  # by its fields: what it remembers beside them comes with use
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        for key in sorted((key for key in value if key not in _ADDRESSES), key=repr):
-            yield repr(key).encode()
-            yield from _parts(value[key], depth, seen)
-    elif isinstance(value, set | frozenset):
-        for item in sorted(value, key=repr):
-            yield from _parts(item, depth, seen)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _parts(item, depth, seen)
-    else:
-        try:
-            reduced = value.__reduce_ex__(2)  # what the object says it is made of; nothing is serialised
-        except Exception:  # locks, sessions: known by their type only
-            return
-        if not isinstance(reduced, str):
-            yield from _parts(tuple(part for part in reduced[1:3] if part is not None), depth, seen)
+        keys = sorted((key for key in value if key not in _ADDRESSES), key=repr)
+        return [part for key in keys for part in (repr(key), value[key])]
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, list | tuple):
+        return value
+    try:
+        reduced = value.__reduce_ex__(2)  # what the object says it is made of; nothing is serialised
+    except Exception:  # locks, sessions: known by their type only
+        return ()
+    return () if isinstance(reduced, str) else [part for part in reduced[1:3] if part is not None]

@@ -1,65 +1,24 @@
-"""One collect as a value: what to compute for a batch. Every engine runs the same job, so all give the same bits."""
+"""A job: what to compute for a batch. All engines run the same job, so all give the same bits."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
 from recal.collecting.fingerprint import digest, digest_array
-from recal.collecting.inputs.sources import Batch
 from recal.collecting.models.base import Model, as_logits
+from recal.collecting.sources import Batch, digest_inputs
 from recal.errors import InputError, RecalError, blame
 from recal.maps.base import Map
 from recal.transforms import BuiltIn, Transform
-from recal.transforms.base import shown
+from recal.transforms.base import short_spec
 from recal.transforms.preprocessing import Outputs, Preprocessing
-
-
-def find_twins(transforms: Sequence[Transform], inputs: Any) -> dict[int, int]:
-    """Return, for each transformation that gives what an earlier one gives for all of a batch, the earlier one's place.
-
-    The first sample alone tells which could be twins, at no cost worth speaking of; only those are compared for the
-    whole batch. Views are bit for bit what they would be otherwise, since equal inputs have equal answers. Only
-    recal's own kinds are asked: a sample alone gets from them what it gets in a batch.
-    """
-    if len(transforms) < 2 or not isinstance(inputs, list | np.ndarray):
-        return {}
-    firsts: dict[str, list[int]] = {}
-    twins: dict[int, int] = {}
-    for place, transform in enumerate(transforms):
-        if not isinstance(transform, BuiltIn):
-            continue
-        alike = firsts.setdefault(digest(transform(inputs[:1])), [])
-        for other in alike:
-            if _equal(transform(inputs), transforms[other](inputs)):
-                twins[place] = other
-                break
-        else:
-            alike.append(place)
-    if twins:
-        place, other = next(iter(twins.items()))
-        warnings.warn(
-            f"{len(twins)} of the {len(transforms)} transformations have the same effect as another one on these "
-            f"inputs, such as {shown(transforms[place])} and {shown(transforms[other])}. You can drop them.",
-            UserWarning,
-            stacklevel=2,
-        )
-    return twins
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, list):
-        return len(a) == len(b) and all(_equal(x, y) if isinstance(x, np.ndarray) else x == y for x, y in zip(a, b))
-    if a.dtype == object:
-        return _equal(list(a), list(b))
-    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
-
 
 Preprocess = Callable[[Any], Any]
 
@@ -73,22 +32,20 @@ class Block:
     logits: Floats
     transformed: Floats
     labels: NDArray[Any] | None = None
-    inputs: str | None = None  # a digest of what it was made of, where a store wants it
+    inputs: str | None = None  # a digest of its inputs, for a store
 
     def __len__(self) -> int:
         return len(self.logits)
 
 
-class Finisher(Protocol):
-    """What is done with a block where it was computed. It may give the block back, for the driver to keep; whatever
-    else it gives has as many rows as `len` says."""
-
-    def __call__(self, block: Block) -> Any: ...
+# What a worker does with a block before it sends the result. The result is the block itself, for the driver to keep, or
+# something whose `len` is the number of rows.
+Finisher = Callable[[Block], Any]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A model, the transformations it is to be asked through, and what stands between the two."""
+    """A model, the transformations of its inputs, and the preprocessing between the two."""
 
     model: Model
     transforms: tuple[Transform, ...] = ()
@@ -98,84 +55,91 @@ class Job:
     preprocessing: Preprocessing | None = None  # the record of all this that views keep
 
     def run(self, batch: Batch, describe: Callable[[int], str], *, digests: bool = False) -> Block:
-        """Return the logits of one batch, each view that differs from the others in a forward pass of its own."""
-        inputs = self.model.prepare(batch.inputs)
-        logits = self._view(None, inputs, batch, describe)
-        transformed = np.empty((len(self.transforms), *logits.shape), dtype=logits.dtype)
-        rows = None if self.plan is None else np.flatnonzero(self.plan.needs_views(logits))
-        if rows is not None and len(rows) < len(logits):
-            transformed[:] = 0
-            inputs = _rows(inputs, rows)
-        else:
-            rows = np.arange(len(logits))
-        twins = find_twins(self.transforms, inputs) if len(rows) else {}
+        """Return the logits of one batch, with one forward pass per view.
+
+        Transformations of recal that turn the batch into the same inputs as an earlier one share its forward pass.
+        """
+        inputs, rows = self.model.prepare(batch.inputs), np.arange(len(batch))
+        logits = self._logits(_copy(inputs), None, batch, describe, rows)
+        transformed = np.zeros((len(self.transforms), *logits.shape), dtype=logits.dtype)
+        if self.plan is not None:
+            rows = np.flatnonzero(self.plan.needs_views(logits))
+            inputs = inputs if len(rows) == len(logits) else _rows(inputs, rows)
+        firsts: dict[str, int] = {}
+        twins: list[tuple[int, int]] = []
         for place, transform in enumerate(self.transforms if len(rows) else ()):
-            if place in twins:
-                transformed[place, rows] = transformed[twins[place], rows]
-                continue
-            view = self._view(transform, inputs, batch, describe, rows)
+            is_own = isinstance(transform, BuiltIn)
+            # The inputs are needed again and may be the caller's: code that may work in place gets a copy.
+            values = inputs if is_own else _copy(inputs)
+            whose = "" if is_own else f"Your transformation {transform!s}"
+            values = _call(transform, values, whose, _where(transform, batch))
+            if is_own and len(self.transforms) > 1 and isinstance(values, list | np.ndarray):
+                key = digest(values) if isinstance(values, list) else digest_array(values, whole=True)
+                if firsts.setdefault(key, place) != place:
+                    twins.append((place, firsts[key]))
+                    transformed[place] = transformed[firsts[key]]
+                    continue
+            view = self._logits(values, transform, batch, describe, rows)
             if view.shape[1] != logits.shape[1]:
                 raise InputError(
                     f"The number of classes changed: {self.model.name} gave {logits.shape[1]} for the originals and "
                     f"{view.shape[1]} through {str(transform)!r}."
                 )
             transformed[place, rows] = view
-        inputs_digest = digest_inputs(batch) if digests else None
-        return Block(batch.index, batch.start, logits, transformed, batch.labels, inputs_digest)
+        if twins:
+            first, second = (short_spec(self.transforms[place]) for place in twins[0])
+            warnings.warn(
+                f"{len(twins)} of the {len(self.transforms)} transformations have the same effect as another one on "
+                f"these inputs, such as {first} and {second}. You can drop them.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return Block(
+            batch.index, batch.start, logits, transformed, batch.labels, digest_inputs(batch) if digests else None
+        )
 
-    def _view(
+    def _logits(
         self,
+        values: Any,
         transform: Transform | None,
-        inputs: Any,
         batch: Batch,
         describe: Callable[[int], str],
-        rows: NDArray[np.intp] | None = None,
+        rows: NDArray[np.intp],
     ) -> Floats:
-        """Return one view's logits, checked; `inputs` are the batch's, or its `rows` alone."""
-        places = np.arange(len(batch)) if rows is None else rows
-        where = f"while collecting {_call(transform)} of samples {batch.start}..{batch.start + len(batch) - 1}"
-        whose = None if transform is None or isinstance(transform, BuiltIn) else f"Your transformation {transform!s}"
-        seen = inputs
-        try:
-            # The inputs are still needed, and may be the caller's own: code that may work in place gets a copy.
-            seen = inputs if isinstance(transform, BuiltIn) else _copy(inputs)
-            if transform is not None:
-                seen = transform(seen)
-            if self.preprocess is not None:
-                whose = "Your preprocess"
-                seen = self.preprocess(seen)
-            whose = f"The model {self.model.name}"
-            answer = self.model.answer(seen)
-            self.model.n_answered += len(places)
-            whose = None
-            logits = as_logits(answer, self.outputs, self.model)
-        except SystemExit as stop:
-            raise InputError(f"{whose} ended Python (sys.exit: {stop.code}) {where}; it must return logits.") from stop
-        except Exception as error:
-            if whose is None or isinstance(error, RecalError):
-                error.add_note(where)
-            else:
-                blame(error, whose, f"{where}, {_form(seen)}")
-            raise
-        if len(logits) != len(places):
+        """Return the logits of one view, checked; `rows` are the rows of the batch that `values` belong to."""
+        where = _where(transform, batch)
+        if self.preprocess is not None:
+            values = _call(self.preprocess, values, "Your preprocess", where)
+        outputs = _call(self.model.answer, values, f"The model {self.model.name}", where)
+        self.model.n_answered += len(rows)
+        logits = _call(lambda raw: as_logits(raw, self.outputs, self.model), outputs, "", where)
+        if len(logits) != len(rows):
             raise InputError(
-                f"{self.model.name} gave {len(logits)} rows for {len(places)} inputs ({_call(transform)}, from "
+                f"{self.model.name} gave {len(logits)} rows for {len(rows)} inputs ({_name(transform)}, from "
                 f"{describe(batch.start)} on); one row per input is needed."
             )
         if not (np.isfinite(logits.min()) and np.isfinite(logits.max())):
             row, column = np.argwhere(~np.isfinite(logits))[0].tolist()
             raise InputError(
                 f"Logits must be finite; {self.model.name} gave {logits[row, column]} for "
-                f"{describe(batch.start + int(places[row]))}, class {column}, in {_call(transform)}. "
+                f"{describe(batch.start + int(rows[row]))}, class {column}, in {_name(transform)}. "
                 "Remove that sample, or fix the model or the preprocessing."
             )
         return logits
 
 
-def digest_inputs(batch: Batch) -> str:
-    """Return a digest of a batch's inputs."""
-    inputs = batch.inputs
-    return digest_array(np.asarray(inputs.detach().cpu() if hasattr(inputs, "detach") else inputs), whole=True)
+def _call(function: Callable[[Any], Any], batch: Any, whose: str, where: str) -> Any:
+    """Call a function of the user; if it fails, say whose it is and where. An empty `whose` is recal itself."""
+    try:
+        return function(batch)
+    except SystemExit as stop:
+        raise InputError(f"{whose} ended Python (sys.exit: {stop.code}) {where}; it must return logits.") from stop
+    except Exception as error:
+        if not whose or isinstance(error, RecalError):
+            error.add_note(where)
+        else:
+            blame(error, whose, f"{where}, {_form(batch)}")
+        raise
 
 
 def _rows(inputs: Any, rows: NDArray[np.intp]) -> Any:
@@ -185,12 +149,16 @@ def _rows(inputs: Any, rows: NDArray[np.intp]) -> Any:
     return [inputs[row] for row in rows.tolist()] if isinstance(inputs, list) else inputs[rows]
 
 
-def _call(transform: Transform | None) -> str:
+def _name(transform: Transform | None) -> str:
     return "the original" if transform is None else f"the view {str(transform)!r}"
 
 
+def _where(transform: Transform | None, batch: Batch) -> str:
+    return f"while collecting {_name(transform)} of samples {batch.start}..{batch.start + len(batch) - 1}"
+
+
 def _form(batch: Any) -> str:
-    """How messages call a batch: what most models fail on is a form that they were not trained on."""
+    """Describe a batch in messages: most models fail on a form that they were not trained on."""
     shape = getattr(batch, "shape", None)
     if shape is None or not hasattr(batch, "dtype"):
         return f"a {type(batch).__name__} of {len(batch)}"

@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.checks import Floats, Labels
-from recal.collecting.inputs.sources import Source
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import Engine, choose_engine, open_source
 from recal.collecting.models.base import as_model
-from recal.collecting.sinks.memory import Sink
+from recal.collecting.sinks import Sink
+from recal.collecting.sources import Source
 from recal.decisions.watching.class_mix import ClassMix, adapt_to_class_mix
 from recal.decisions.watching.class_mix import class_mix as estimate_class_mix
+from recal.decisions.watching.following import RowNumbers
 from recal.decisions.watching.profile import Profile
 from recal.decisions.watching.result import WatchResult, followed_confidences, to_the_power
-from recal.decisions.watching.statistics import RowNumbers
 from recal.errors import InputError, Remedy
-from recal.maps.base import Map
 from recal.transforms import Named, Transform
 from recal.transforms.pool import Own, by_name
 from recal.transforms.preprocessing import Outputs, match_outputs, match_preprocess
@@ -31,7 +30,7 @@ from recal.views import Views
 
 @dataclass(frozen=True)
 class Predictions:
-    """Calibrated probabilities of some inputs, with their labels where those are known."""
+    """Calibrated probabilities of some inputs, with their labels if those are known."""
 
     probs: NDArray[np.float64]
     labels: Labels | None
@@ -39,48 +38,43 @@ class Predictions:
     passes: NDArray[np.int64] | None = None  # forward passes of each answer
     confidences: NDArray[np.float64] | None = None  # the chance that each answer is right, as `predict_confidence`
     fitted_rows: int = 0  # how many of the inputs the calibrator was fitted on
-    condition: WatchResult | None = None  # what following found of these inputs, where it was asked for
-    class_mix: ClassMix | None = None  # where another class mix than the fit's was asked for
+    condition: WatchResult | None = None  # the judgement of these inputs, if `follow`
+    class_mix: ClassMix | None = None  # if another class mix than the fit's was asked for
     predictions_changed: int = 0  # by the class mix
-    logits: Floats | None = None  # where they were kept, for a comparison with those of the fit
+    logits: Floats | None = None  # if they were kept, for a comparison with those of the fit
 
     def followed(self, condition: WatchResult) -> Predictions:
-        """Return the same answers at the temperature that suits these inputs."""
-        probs = to_the_power(self.probs, condition.ratio)
-        sure = (
-            self.confidences if self.confidences is None else followed_confidences(self.confidences, self.probs, probs)
-        )
-        return replace(self, probs=probs, confidences=sure, condition=condition)
+        """Return the same predictions at the temperature for these inputs."""
+        probs, confidences = to_the_power(self.probs, condition.ratio), self.confidences
+        if confidences is not None:
+            confidences = followed_confidences(confidences, self.probs, probs)
+        return replace(self, probs=probs, confidences=confidences, condition=condition)
 
     def adapted(self, mix: ClassMix) -> Predictions:
-        """Return the answers for another class mix, which can be others."""
+        """Return predictions for another class mix; some may change."""
         probs = adapt_to_class_mix(self.probs, mix)
-        other, sure = probs.argmax(axis=1) != self.probs.argmax(axis=1), self.confidences
-        if sure is not None:
-            sure = np.where(other, probs.max(axis=1), followed_confidences(sure, self.probs, probs))
-        return replace(self, probs=probs, confidences=sure, class_mix=mix, predictions_changed=int(other.sum()))
+        changed, confidences = probs.argmax(axis=1) != self.probs.argmax(axis=1), self.confidences
+        if confidences is not None:
+            confidences = np.where(changed, probs.max(axis=1), followed_confidences(confidences, self.probs, probs))
+        count = int(changed.sum())
+        return replace(self, probs=probs, confidences=confidences, class_mix=mix, predictions_changed=count)
 
     def judged(
         self, profile: Profile, condition: WatchResult | None, mix: ClassMix | None, *, estimated: bool = False
     ) -> Predictions:
-        """Return the answers for the condition and the class mix of these inputs, as far as they were asked for.
+        """Return predictions for the condition and the class mix of these inputs; None leaves one out.
 
-        Where an estimated mix alone explains the inputs they are not damaged, and the temperature stays.
+        If an estimated mix alone explains the inputs, they are not damaged, and the temperature stays.
         """
         if condition is not None and mix is not None and estimated and mix.changed:
             condition = replace(condition, ratio=1.0, beta=profile.beta)
-        found = self if condition is None else self.followed(condition)
-        return found if mix is None else found.adapted(mix)
+        applied = self if condition is None else self.followed(condition)
+        return applied if mix is None else applied.adapted(mix)
 
     @property
     def passes_per_answer(self) -> float | None:
         """How many forward passes an answer took on average."""
         return None if self.passes is None or not len(self.passes) else float(self.passes.mean())
-
-
-def gate_of(calibrator: Calibrator) -> Map | None:
-    """Return the calibrator's map if it has a gate."""
-    return None if calibrator.map_.gate is None else calibrator.map_
 
 
 def passes_of(calibrator: Calibrator, logits: Floats) -> NDArray[np.int64]:
@@ -90,9 +84,9 @@ def passes_of(calibrator: Calibrator, logits: Floats) -> NDArray[np.int64]:
 
 
 def profile_of(calibrator: Any) -> Profile:
-    """Return the profile that a calibrator carries; say how to make one where it carries none."""
-    found = getattr(calibrator, "profile_", None)
-    if not isinstance(found, Profile):
+    """Return the profile of a calibrator; refuse a calibrator without one."""
+    profile = getattr(calibrator, "profile_", None)
+    if not isinstance(profile, Profile):
         raise InputError(
             "Following needs a profile of the fit's samples, and this calibration holds none.",
             remedy=Remedy(
@@ -100,11 +94,11 @@ def profile_of(calibrator: Any) -> Profile:
                 typed="Fit it again: recal fit VIEWS --out calibration.recal, with views of `--pool damage`",
             ),
         )
-    return found
+    return profile
 
 
 def class_names(calibrator: Calibrator) -> list[Any] | None:
-    """Return the classes where they have names, and None where they are column numbers."""
+    """Return the names of the classes, and None if they are column numbers."""
     names = calibrator.classes_
     numbered = names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names)))
     return None if numbered else list(names.tolist())
@@ -130,18 +124,18 @@ def apply(
 ) -> Predictions:
     """Return calibrated probabilities of inputs; inputs are never held whole.
 
-    If the plan has a gate, views are computed only for the samples below it. `Predictions.passes` tells
-    how many forward passes each answer took.
+    If the plan has a gate, views are computed only for the samples below it. `Predictions.passes` has the number of
+    forward passes of each answer.
 
     Parameters
     ----------
     calibrator : Calibrator
         Fitted on views of the same model.
     model, inputs, preprocess, labels, batch_size, engine, progress, outputs, device, **files
-        As in `recal.collect`. A normalisation and the kind of outputs need not be given again where the calibrator
-        knows, from its views, what they were collected with; others than those are refused.
+        As in `recal.collect`. The calibrator keeps the normalisation and the kind of outputs of its views, so they
+        need not be given again; different ones are refused.
     transforms : sequence of callables, or mapping of name to callable
-        Your own transformations, where the calibrator knows them by name only.
+        Your own transformations, if the calibrator knows only their names.
     follow : bool
         Judge these inputs, taken together, by their logits, and use the temperature that suits them; the calibrator
         needs a ``profile_`` for it. `Predictions.condition` says what was found.
@@ -162,16 +156,28 @@ def apply(
     """
     if not (class_mix is None or class_mix == "follow" or isinstance(class_mix, ClassMix)):
         raise InputError(
-            "is 'follow', or what recal.decisions.class_mix returned", argument="class_mix", came=f"got {class_mix!r}"
+            f"is 'follow', or what recal.decisions.class_mix returned, got {class_mix!r}", argument="class_mix"
         )
     source = open_source(inputs, labels, files)
     job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
     profile = profile_of(calibrator) if follow or class_mix is not None else None
-    sink = ProbabilitySink(
-        job, source, calibrator, profile, follow=follow, class_mix=class_mix, keep_logits=keep_logits
+    calibrate = BlockCalibrator(
+        calibrator,
+        job.transforms,
+        profile if follow else None,
+        keeps_logits=keep_logits or class_mix == "follow",
+        groups=source.groups,
     )
+    sink = ProbabilitySink(job, source, calibrate)
     choose_engine(engine)(job, source, batch_size, sink, progress)
-    return sink.result()
+    applied = sink.finish()
+    if profile is None:
+        return applied
+    condition = profile.condition_of(sink.numbers()) if follow else None
+    if class_mix != "follow":
+        return applied.judged(profile, condition, class_mix)
+    assert applied.logits is not None
+    return applied.judged(profile, condition, estimate_class_mix(profile, applied.logits), estimated=True)
 
 
 def job_of(
@@ -197,28 +203,28 @@ def job_of(
             UserWarning,
             stacklevel=3,
         )
-    needed = needed_transforms(calibrator, transforms)
-    answering = as_model(model, outputs=kind, device=device)
-    kind = answering.returns(kind) if stored is None else kind
-    return Job(answering, needed, between, kind, gate_of(calibrator))
+    adapter = as_model(model, outputs=kind, device=device)
+    kind = adapter.returns(kind) if stored is None else kind
+    gate = None if calibrator.map_.gate is None else calibrator.map_
+    return Job(adapter, needed_transforms(calibrator, transforms), between, kind, gate)
 
 
-def needed_transforms(calibrator: Calibrator, given: Own = ()) -> tuple[Transform, ...]:
-    """Return what must be computed for a calibrator; names are looked up among the transformations given."""
-    own = by_name(given)
-    needed = tuple(own.get(str(transform), transform) for transform in calibrator.needed_transforms())
-    for transform in needed:
+def needed_transforms(calibrator: Calibrator, functions: Own = ()) -> tuple[Transform, ...]:
+    """Return the transformations that a calibrator needs; those known by name are looked up in `functions`."""
+    own = by_name(functions)
+    transforms = tuple(own.get(str(transform), transform) for transform in calibrator.needed_transforms())
+    for transform in transforms:
         if isinstance(transform, Named) and transform.function is None:
             raise InputError(
                 f"The calibrator needs the transformation {str(transform)!r}, which is known by name only; "
                 f"give its code again: transforms={{{str(transform)!r}: your_function}}."
             )
-    return needed
+    return transforms
 
 
 @dataclass(frozen=True)
 class CalibratedBlock:
-    """What a block's samples are answered, and what the answers took."""
+    """Predictions for one block, and how many forward passes they took."""
 
     index: int
     probs: NDArray[np.float64]
@@ -227,7 +233,7 @@ class CalibratedBlock:
     labels: NDArray[Any] | None
     fitted_rows: int = 0
     numbers: RowNumbers | None = None
-    logits: NDArray[np.float32] | None = None  # where the class mix is estimated
+    logits: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.probs)
@@ -239,72 +245,51 @@ class BlockCalibrator:
 
     calibrator: Calibrator
     transforms: tuple[Transform, ...]
-    profile: Profile | None = None  # where inputs are followed
+    profile: Profile | None = None  # if inputs are followed
     keeps_logits: bool = False
     groups: NDArray[Any] | None = None  # of all inputs
 
     def __call__(self, block: Block) -> CalibratedBlock:
-        views: dict[Transform | str, Any] = dict(zip(self.transforms, block.transformed))
-        seen = Views(block.logits, views)
+        transformed: dict[Transform | str, Any] = dict(zip(self.transforms, block.transformed))
+        views = Views(block.logits, transformed)
         rows = slice(block.start, block.start + len(block))
-        both = self.calibrator.predict_both(seen, None if self.groups is None else self.groups[rows])
+        both = self.calibrator.predict_both(views, None if self.groups is None else self.groups[rows])
         passes = passes_of(self.calibrator, block.logits)
-        fitted = self.calibrator.fitted_rows(seen)
+        fitted = self.calibrator.fitted_rows(views)
         numbers = None if self.profile is None else self.profile.numbers(block.logits)
-        kept = np.asarray(block.logits, np.float32) if self.keeps_logits else None
-        return CalibratedBlock(block.index, *both, passes, block.labels, fitted, numbers, kept)
+        logits = np.asarray(block.logits, np.float32) if self.keeps_logits else None
+        return CalibratedBlock(block.index, *both, passes, block.labels, fitted, numbers, logits)
 
 
 class ProbabilitySink(Sink):
-    """Calibrates each block as it comes and keeps the probabilities alone."""
+    """Calibrates each block as it arrives and keeps only the predictions."""
 
     doing: ClassVar[str] = "Applying"
 
-    def __init__(
-        self,
-        job: Job,
-        source: Source,
-        calibrator: Calibrator,
-        profile: Profile | None = None,
-        *,
-        follow: bool = False,
-        class_mix: ClassMix | Literal["follow"] | None = None,
-        keep_logits: bool = False,
-    ) -> None:
-        super().__init__(job, source, class_names(calibrator))
-        self.keep_logits = keep_logits or class_mix == "follow"
-        self.calibrator, self.profile, self.follow, self.class_mix = calibrator, profile, follow, class_mix
+    def __init__(self, job: Job, source: Source, calibrate: BlockCalibrator) -> None:
+        super().__init__(job, source, class_names(calibrate.calibrator))
+        self.calibrate = calibrate
         self._blocks: dict[int, CalibratedBlock] = {}
 
-    def put(self, block: Block) -> None:
-        self._check(block)
-        self.take(self.finisher()(block))
-
     def finisher(self) -> BlockCalibrator:
-        followed = self.profile if self.follow else None
-        return BlockCalibrator(
-            self.calibrator, self.job.transforms, followed, self.keep_logits, getattr(self.source, "groups", None)
-        )
+        return self.calibrate
 
     def take(self, finished: CalibratedBlock) -> None:
         if finished.labels is not None and self.source.labels is None:
             self._labels[finished.index] = finished.labels
         self._blocks[finished.index] = finished
 
-    def result(self) -> Predictions:
+    def finish(self) -> Predictions:
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
-        probs = np.concatenate([block.probs for block in blocks])
+        probs, passes, confidences = (
+            np.concatenate([getattr(block, name) for block in blocks]) for name in ("probs", "passes", "confidences")
+        )
         labels, classes = self.labels(*probs.shape)
-        passes, sure = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("passes", "confidences"))
-        kept = [block.logits for block in blocks if block.logits is not None]
-        logits = np.concatenate(kept) if kept else None
+        logits = [block.logits for block in blocks if block.logits is not None]
+        kept = np.concatenate(logits) if logits else None
         fitted_rows = sum(block.fitted_rows for block in blocks)
-        applied = Predictions(probs, labels, classes, passes, sure, fitted_rows, logits=logits)
-        if self.profile is None:
-            return applied
-        pieces = [block.numbers for block in blocks if block.numbers is not None]
-        condition, mix = self.profile.condition_of(pieces) if self.follow else None, self.class_mix
-        if isinstance(mix, str):
-            assert logits is not None
-            mix = estimate_class_mix(self.profile, logits)
-        return applied.judged(self.profile, condition, mix, estimated=self.class_mix == "follow")
+        return Predictions(probs, labels, classes, passes, confidences, fitted_rows, logits=kept)
+
+    def numbers(self) -> list[RowNumbers]:
+        """Return the statistics of each block, for following."""
+        return [block.numbers for _, block in sorted(self._blocks.items()) if block.numbers is not None]

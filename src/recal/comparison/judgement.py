@@ -73,17 +73,14 @@ def difference(comparison: Comparison, metric: str, method: str, other: str) -> 
         one, two = one / comparison.setup.n_classes, two / comparison.setup.n_classes
     if not (np.isfinite(one).all() and np.isfinite(two).all()):
         return Difference(metric, _infinite(float(one.mean()), float(two.mean())), 0.0, 1)
-    apart, n = one - two, len(one)
-    if n < 2:
-        return Difference(metric, float(apart.mean()), math.inf, 1)
+    apart = one - two
+    sums = apart - apart.mean()
     if comparison.clusters is not None:  # rows of one cluster are not independent: add them up
-        sums = np.bincount(comparison.clusters, weights=apart - apart.mean())
-        groups = len(sums)
-        if groups < 2:
-            return Difference(metric, float(apart.mean()), math.inf, 1)
-        error = math.sqrt(float(sums @ sums) * groups / (groups - 1)) / n
-        return Difference(metric, float(apart.mean()), error, groups - 1)
-    return Difference(metric, float(apart.mean()), float(apart.std(ddof=1)) / math.sqrt(n), n - 1)
+        sums = np.bincount(comparison.clusters, weights=sums)
+    if len(sums) < 2:
+        return Difference(metric, float(apart.mean()), math.inf, 1)
+    error = math.sqrt(float(sums @ sums) * len(sums) / (len(sums) - 1)) / len(apart)
+    return Difference(metric, float(apart.mean()), error, len(sums) - 1)
 
 
 def _infinite(one: float, two: float) -> float:
@@ -151,7 +148,9 @@ def recommend(comparison: Comparison) -> Recommendation:
     }
     # Two scores could in theory beat each other in a circle.
     unbeaten = tuple(name for name in methods if name not in beaten) or tuple(methods)
-    contenders = tuple(name for name in unbeaten if not _miscalibrated_as_it_is(comparison, name)) or unbeaten
+    # The model as it is stays out if the calibration test rejects it.
+    out = {methods[0]} if comparison.calibration_tests[methods[0]].rejected else set()
+    contenders = tuple(name for name in unbeaten if name not in out) or unbeaten
     fewest = min(cost(comparison, name)[0] for name in contenders)
     cheapest = [name for name in contenders if cost(comparison, name)[0] == fewest]
     near = cheapest if methods[0] in cheapest else _near_best(comparison, cheapest)
@@ -175,7 +174,3 @@ def cost(comparison: Comparison, method: str) -> tuple[float, bool, int]:
     """What one answer costs, for sorting: forward passes, whether answers may change, the place in the comparison."""
     index = list(comparison.methods).index(method)
     return comparison.passes[index], not comparison.keeps_accuracy[index], index
-
-
-def _miscalibrated_as_it_is(comparison: Comparison, method: str) -> bool:
-    return method == comparison.methods[0] and comparison.calibration_tests[method].rejected

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.comparison.tables import finite, markdown_table, number, passes, seconds, signed
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS
@@ -33,6 +36,10 @@ UNCALIBRATED = "uncalibrated"
 MAIN_METRICS = ("ece", "brier", "nll", "error_rate", "aurc")
 Interval = tuple[float, float]
 _NO_INTERVAL = (float("nan"), float("nan"))
+_LATEX = str.maketrans(
+    {**{mark: f"\\{mark}" for mark in "&%_#${}"}, "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+    | {"−": "$-$", "–": "--"}
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,24 @@ class Row:
         """Whether the interval of the difference excludes zero."""
         low, high = self.difference_interval
         return low > 0 or high < 0
+
+    @property
+    def has_interval(self) -> bool:
+        return bool(np.isfinite(self.interval).all())
+
+    def change(self, digits: int) -> str:
+        """Return the difference in brackets; empty if it is not distinguishable."""
+        return f" ({signed(self.difference, digits)})" if self.differs else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "value": finite(self.value),
+            "interval": [finite(bound) for bound in self.interval],
+            "difference": finite(self.difference),
+            "difference_interval": [finite(bound) for bound in self.difference_interval],
+            "mark": self.mark,
+        }
 
 
 @dataclass(frozen=True)
@@ -123,12 +148,14 @@ class Comparison:
         values = self.values[metric]
         base = list(self.methods).index(self.baseline)
         marks = self._marks(metric)
+        with np.errstate(invalid="ignore"):  # NaN where both are infinite: the NLL of a certain, wrong answer
+            differences = (values - values[:, [base]]).mean(axis=0).tolist()
         return [
             Row(
                 method,
                 float(values[:, index].mean()),
                 self._interval(metric, index),
-                _mean_difference(values[:, index], values[:, base]),
+                differences[index],
                 self._difference_interval(metric, index, base),
                 marks[index],
             )
@@ -226,36 +253,121 @@ class Comparison:
         names = {levels[0]: "best", levels[1]: "second"}
         return [names.get(level, "") for level in losses]
 
-    def __str__(self) -> str:
-        from recal.comparison.tables import as_text
+    def table(
+        self, metrics: Sequence[str], cell: Callable[[Row, int], str], escape: Callable[[str], str] = str
+    ) -> list[list[str]]:
+        """Return a line for each method: name, `cell(row, digits)` for each metric, CPU time of the fit, passes."""
+        unknown = [name for name in metrics if name not in LABELS]
+        if unknown:
+            raise InputError(f"There is no metric {unknown[0]!r}; there are {', '.join(LABELS)}.")
+        columns = [[cell(row, self.digits(metric)) for row in self.rows(metric)] for metric in metrics]
+        times = [escape(seconds(value)) for value in self.fit_seconds.mean(axis=0).tolist()]
+        return [list(line) for line in zip(map(escape, self.methods), *columns, times, map(passes, self.passes))]
 
-        return as_text(self)
+    def describe(self) -> str:
+        """One sentence on the data and on where the intervals come from."""
+        setup = self.setup
+        if setup.n_fit:
+            sizes = f"fitted on {setup.n_fit:,} samples, tested on {setup.n_test:,}, {setup.n_classes:,} classes"
+        else:  # probabilities from anywhere
+            classes = "graded answers" if self.graded else f"samples, {setup.n_classes:,} classes"
+            sizes = f"{setup.n_test:,} {classes}"
+        if setup.splits > 1:
+            return (
+                f"Mean over {setup.splits} random splits, {sizes}; 95 % intervals by t with Nadeau and Bengio's "
+                "correction for overlapping splits."
+            )
+        start = "One split, " if setup.n_fit else ""
+        draws = f"; 95 % intervals from {setup.draws:,} bootstrap draws of the test rows" if setup.draws else ""
+        return f"{start}{sizes}{draws}."
+
+    def _left_out(self) -> list[str]:
+        return [f"{method} was left out: {why}" for method, why in self.failures.items()]
+
+    def __str__(self) -> str:
+        """Best marked with *, second best with +; ! where the difference to the baseline is real."""
+        marks = {"best": "*", "second": "+", "": " "}
+
+        def cell(row: Row, digits: int) -> str:
+            return number(row.value, digits) + marks[row.mark] + ("!" if row.differs else " ")
+
+        head = ["method", *(LABELS[metric] for metric in MAIN_METRICS), "fit", "passes"]
+        lines = [head, *self.table(MAIN_METRICS, cell)]
+        first, *widths = (max(map(len, column)) for column in zip(*lines))
+        text = ["  ".join([name.ljust(first), *map(str.rjust, rest, widths)]).rstrip() for name, *rest in lines]
+        text.insert(1, "-" * max(map(len, text)))
+        text.append(f"* best, + second best, ! differs from {self.baseline}. {self.describe()}")
+        return "\n".join([*text, *self._left_out()])
 
     __repr__ = __str__
 
     def to_markdown(self, metrics: Sequence[str] = MAIN_METRICS) -> str:
         """A table for people: best in bold, second best in italics."""
-        from recal.comparison.tables import as_markdown
+        marks = {"best": "**", "second": "*", "": ""}
 
-        return as_markdown(self, metrics)
+        def cell(row: Row, digits: int) -> str:
+            return f"{marks[row.mark]}{number(row.value, digits)}{marks[row.mark]}{row.change(digits)}"
+
+        body = self.table(metrics, cell)
+        head = ["method", *(LABELS[metric] for metric in metrics), "fit (CPU)", "passes"]
+        note = (
+            f"**Best**, *second best*; in brackets the difference to {self.baseline} where its interval excludes zero. "
+            f"{self.describe()}"
+        )
+        return "\n".join([*markdown_table(head, body), "", note, *self._left_out()]) + "\n"
 
     def to_latex(self, metrics: Sequence[str] = MAIN_METRICS) -> str:
         """The same table for a paper: best in bold, second best underlined; needs the package booktabs."""
-        from recal.comparison.tables import as_latex
+        marks = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
 
-        return as_latex(self, metrics)
+        def escape(text: str) -> str:
+            return text.translate(_LATEX)
+
+        def cell(row: Row, digits: int) -> str:
+            return marks[row.mark] % escape(number(row.value, digits)) + escape(row.change(digits))
+
+        body = self.table(metrics, cell, escape)
+        head = ["method", *(LABELS[metric] for metric in metrics), "fit (CPU)", "passes"]
+        columns = "l" + "r" * (len(head) - 1)
+        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule"]
+        lines += [" & ".join(line) + r" \\" for line in body]
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", "% " + self.describe()]) + "\n"
 
     def to_csv(self) -> str:
         """One line for each method and metric, all metrics."""
-        from recal.comparison.tables import as_csv
-
-        return as_csv(self)
+        target = io.StringIO()
+        writer = csv.writer(target, lineterminator="\n")
+        writer.writerow(
+            ["method", "metric", "value", "low", "high", "difference", "difference_low", "difference_high", "mark",
+             "fit_cpu_seconds", "forward_passes"]
+        )  # fmt: skip
+        for metric in self.values:
+            for index, row in enumerate(self.rows(metric)):
+                # A spreadsheet would run such a name as a formula.
+                quote = "'" if row.method.startswith(("=", "+", "-", "@", "\t", "\r")) else ""
+                numbers = [row.value, *row.interval, row.difference, *row.difference_interval]
+                cost = [self.fit_seconds[:, index].mean(), self.passes[index]]
+                writer.writerow([quote + row.method, metric, *numbers, row.mark, *cost])
+        return target.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers as plain values for JSON; what is not finite becomes None."""
-        from recal.comparison.tables import as_dict
-
-        return as_dict(self)
+        rows = {metric: self.rows(metric) for metric in self.values}
+        setup = self.setup
+        return {
+            "baseline": self.baseline,
+            "setup": {**vars(setup), "fingerprints": dict(setup.fingerprints), "versions": dict(setup.versions)},
+            "methods": {
+                method: {
+                    "fit_cpu_seconds": float(self.fit_seconds[:, index].mean()),
+                    "forward_passes": self.passes[index],
+                    "keeps_accuracy": self.keeps_accuracy[index],
+                    "metrics": {metric: rows[metric][index].to_dict() for metric in rows},
+                }
+                for index, method in enumerate(self.methods)
+            },
+            "failures": dict(self.failures),
+        }
 
     def _repr_html_(self) -> str:
         return str(import_module("recal.reporting.notebook").comparison_html(self))
@@ -263,8 +375,8 @@ class Comparison:
     def report(self, path: str | PathLike[str]) -> Path:
         """Write the report: one HTML file that needs no network."""
         # Imported by name, because reporting imports comparisons and imports go one way.
-        written: Path = import_module("recal.reporting").report(self, path)
-        return written
+        file: Path = import_module("recal.reporting").report(self, path)
+        return file
 
 
 def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Interval:
@@ -280,16 +392,3 @@ def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Inter
         return _NO_INTERVAL
     half = t.ppf(0.975, n - 1) * values.std(ddof=1) * np.sqrt(1 / n + test_to_fit)
     return float(values.mean() - half), float(values.mean() + half)
-
-
-def check_metrics(metrics: Sequence[str]) -> Sequence[str]:
-    unknown = [name for name in metrics if name not in LABELS]
-    if unknown:
-        raise InputError(f"There is no metric {unknown[0]!r}; there are {', '.join(LABELS)}.")
-    return metrics
-
-
-def _mean_difference(values: NDArray[np.float64], base: NDArray[np.float64]) -> float:
-    """Return the mean of the differences; NaN if both are infinite (the NLL of a certain, wrong answer)."""
-    with np.errstate(invalid="ignore"):
-        return float((values - base).mean())

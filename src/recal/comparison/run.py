@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import platform
 import time
 import warnings
@@ -15,9 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal import __version__
+from recal.calibrators import find_method, name_of
 from recal.calibrators.base import Calibrator
-from recal.calibrators.names import find_method as find_class
-from recal.calibrators.names import name_of
 from recal.calibrators.sample_checks import warn_of_copies
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_graded, check_labels, is_graded
@@ -25,15 +23,16 @@ from recal.comparison.results import UNCALIBRATED, Comparison, Setup
 from recal.engine.clusters import check_clusters, split_by_cluster
 from recal.errors import DependentRowsWarning, InputError, RecalError, Remedy
 from recal.maps.arrays import softmax
-from recal.metrics import LABELS, evaluate
+from recal.metrics import LABELS, Evaluation, evaluate
 from recal.metrics.differences import paired_draws
-from recal.metrics.rows import RowScores, score
+from recal.metrics.rows import score
 from recal.progress import track
 from recal.views import Views
 
 Methods = Sequence[Calibrator | str] | Mapping[str, Calibrator | str]
 # Number of random halves if no test set is given; a single split proves little.
 _HALVES = 10
+_VERSIONS = {"recal": __version__, "python": platform.python_version(), "numpy": np.__version__}
 
 
 def compare(
@@ -57,8 +56,7 @@ def compare(
     fit, test : Views with labels
         Without `test`, `fit` is cut into random halves.
     splits : int, optional
-        How many random splits. By default one, the given one, with `test`, and 10 halves without; with both, all
-        rows are pooled and split anew into sets of the two sizes.
+        How many random splits: by default 10 halves without `test`. With both, all rows are pooled and split anew.
     baseline : str
         The method to which differences are taken, by its name in the comparison.
     bootstrap : int
@@ -85,15 +83,13 @@ def compare(
     True
     """
     named = _named(methods, baseline)
-    clusters = _clusters(fit, test) if clusters is None else clusters
-    pooled, cuts, random_halves = _cuts(fit, test, splits, random_state, clusters)
-    if clusters is None and pooled.clusters is None:
+    pooled, cuts = _cuts(fit, test, splits, random_state, clusters)
+    if cuts[0].test_clusters is None and pooled.clusters is None:
         warn_of_copies(pooled.logits, _labels(pooled))
     names = (UNCALIBRATED, *named)
-    n_splits = len(cuts)
-    values = {metric: np.full((n_splits, len(names)), np.nan) for metric in LABELS}
-    seconds = np.zeros((n_splits, len(names)))
-    first: dict[str, _Fitted] = {}
+    shape, draws = (len(cuts), len(names)), bootstrap if len(cuts) == 1 else 0
+    values, seconds = {metric: np.full(shape, np.nan) for metric in LABELS}, np.zeros(shape)
+    first: dict[str, tuple[_Fitted, Evaluation]] = {}
     failures: dict[str, str] = {}
     for split, cut in enumerate(track(cuts, "split")):
         for index, name in track(tuple(enumerate(names)), "method"):
@@ -104,49 +100,59 @@ def compare(
             except RecalError as error:
                 failures[name] = str(error)
                 continue
-            result = evaluate(fitted.probs, _labels(cut.test), confidences=fitted.confidences, n_bins=n_bins)
+            result = evaluate(
+                fitted.probs,
+                _labels(cut.test),
+                draws,
+                confidences=fitted.confidences,
+                n_bins=n_bins,
+                clusters=cut.test_clusters,
+                random_state=random_state,
+            )
             for metric, value in result.items():
                 values[metric][split, index] = value
             seconds[split, index] = fitted.seconds
             if split == 0:
-                first[name] = fitted
+                first[name] = fitted, result
     if baseline in failures:
         raise InputError(f"The baseline {baseline!r} cannot be fitted: {failures[baseline]}")
     kept = [index for index, name in enumerate(names) if name not in failures]
-    names = tuple(names[index] for index in kept)
-    labels = _labels(cuts[0].test)
-    samples = {name: score(first[name].probs, labels, confidences=first[name].confidences) for name in names}
-    draws = bootstrap if n_splits == 1 else 0
-    intervals, paired = _resampled(names, first, samples, cuts[0], draws, n_bins, random_state)
+    fits = {names[index]: first[names[index]][0] for index in kept}
+    labels, clusters = _labels(cuts[0].test), cuts[0].test_clusters
+    samples = {name: score(one.probs, labels, confidences=one.confidences) for name, one in fits.items()}
     return Comparison(
-        methods=names,
+        methods=tuple(fits),
         baseline=baseline,
         values={metric: array[:, kept] for metric, array in values.items()},
         fit_seconds=seconds[:, kept],
-        passes=tuple(first[name].passes for name in names),
-        keeps_accuracy=tuple(first[name].keeps_accuracy for name in names),
+        passes=tuple(one.passes for one in fits.values()),
+        keeps_accuracy=tuple(one.keeps_accuracy for one in fits.values()),
         setup=Setup(
             n_fit=cuts[0].fit.n_samples,
             n_test=cuts[0].test.n_samples,
             n_classes=pooled.n_classes,
             n_bins=n_bins,
-            splits=n_splits,
-            random_halves=random_halves,
+            splits=len(cuts),
+            random_halves=cuts[0].rows is not None,
             draws=draws,
             random_state=random_state,
-            fingerprints={"fit": fingerprint(fit), **({} if test is None else {"test": fingerprint(test)})},
-            versions=_versions(),
+            fingerprints={
+                name: _digest(views.logits, views.labels, *sorted(map(str, views.transforms)))
+                for name, views in (("fit", fit), ("test", test))
+                if views is not None
+            },
+            versions=_VERSIONS,
         ),
         samples=samples,
-        answers={name: first[name].probs.argmax(axis=1) for name in names},
-        calibrators={name: fitted.calibrator for name, fitted in first.items() if fitted.calibrator is not None},
-        intervals=intervals,
-        paired=paired,
+        answers={name: one.probs.argmax(axis=1) for name, one in fits.items()},
+        calibrators={name: one.calibrator for name, one in fits.items() if one.calibrator is not None},
+        intervals=_intervals([first[name][1] for name in fits]),
+        paired=paired_draws(list(samples.values()), draws, n_bins, random_state, clusters) if draws else {},
         failures=failures,
         fit_views=cuts[0].fit,
         test=cuts[0].test,
         test_rows=cuts[0].rows,
-        clusters=cuts[0].test_clusters,
+        clusters=clusters,
         classes=pooled.classes,
     )
 
@@ -210,16 +216,13 @@ def compare_probs(
         predictions = [array.argmax(axis=1) for array in arrays]
     own = [(confidences or {}).get(name) for name in names]
     groups = None if clusters is None else check_clusters(clusters, len(labels))
-    options: dict[str, Any] = {
-        "bootstrap": bootstrap, "n_bins": n_bins, "random_state": random_state, "clusters": groups
-    }  # fmt: skip
-    evaluations = [evaluate(array, truth, confidences=given, **options) for array, given in zip(arrays, own)]
-    samples = {name: score(array, truth, confidences=given) for name, array, given in zip(names, arrays, own)}
-    metrics = tuple(evaluations[0])
+    options: dict[str, Any] = {"n_bins": n_bins, "random_state": random_state, "clusters": groups}
+    evaluations = [evaluate(probs, truth, bootstrap, confidences=one, **options) for probs, one in zip(arrays, own)]
+    samples = {name: score(probs, truth, confidences=one) for name, probs, one in zip(names, arrays, own)}
     return Comparison(
         methods=names,
         baseline=baseline,
-        values={metric: np.array([[one[metric] for one in evaluations]]) for metric in metrics},
+        values={metric: np.array([[one[metric] for one in evaluations]]) for metric in evaluations[0]},
         fit_seconds=np.zeros((1, len(names))),
         passes=tuple((passes or {}).get(name, 1.0) for name in names),
         passes_known=passes is not None,
@@ -234,11 +237,11 @@ def compare_probs(
             draws=bootstrap,
             random_state=random_state,
             fingerprints={name: _digest(array, labels) for name, array in zip(names, arrays)},
-            versions=_versions(),
+            versions=_VERSIONS,
         ),
         samples=samples,
         answers=dict(zip(names, predictions)),
-        intervals={metric: [one.intervals[metric] for one in evaluations] for metric in metrics} if bootstrap else {},
+        intervals=_intervals(evaluations),
         paired=paired_draws(list(samples.values()), bootstrap, n_bins, random_state, groups) if bootstrap else {},
         probs=dict(zip(names, arrays)),
         labels=labels,
@@ -273,52 +276,38 @@ def _run(calibrator: Calibrator | None, cut: _Cut, seed: int) -> _Fitted:
     if calibrator is None:
         probs = softmax(cut.test.logits)
         return _Fitted(None, probs, probs.max(axis=1), 0.0, 1.0, True)
-    began = time.process_time()
-    fresh = refit(calibrator, cut.fit, seed, cut.fit_clusters)
-    seconds = time.process_time() - began
-    passes = passes_per_answer(fresh, cut.test)
-    return _Fitted(fresh, *fresh.predict_both(cut.test), seconds, passes, fresh.keeps_accuracy)
-
-
-def refit(calibrator: Calibrator, views: Views, seed: int, clusters: NDArray[np.intp] | None = None) -> Calibrator:
-    """Return a new calibrator of the same kind and options, fitted on these views with this seed."""
     from sklearn.base import clone
 
+    began = time.process_time()
     fresh: Calibrator = clone(calibrator)
-    if "random_state" in inspect.signature(type(fresh)).parameters and fresh.get_params()["random_state"] is None:
+    if fresh.get_params().get("random_state", seed) is None:
         fresh.set_params(random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DependentRowsWarning)  # `compare` warns once, of all rows
-        return fresh.fit(views, clusters=clusters)
-
-
-def passes_per_answer(calibrator: Calibrator, views: Views) -> float:
-    """How often the model runs for one input, on the mean over these: a gate spares the sure ones their views."""
-    needed = len(calibrator.needed_transforms())
-    return 1.0 + (needed * float(np.mean(calibrator.map_.needs_views(views.logits))) if needed else 0.0)
+        fresh.fit(cut.fit, clusters=cut.fit_clusters)
+    seconds = time.process_time() - began
+    # A gate spares confident inputs their views.
+    views = len(fresh.needed_transforms())
+    passes = 1.0 + (views * float(np.mean(fresh.map_.needs_views(cut.test.logits))) if views else 0.0)
+    return _Fitted(fresh, *fresh.predict_both(cut.test), seconds, passes, fresh.keeps_accuracy)
 
 
 def _named(methods: Methods, baseline: str) -> dict[str, Calibrator]:
     if isinstance(methods, str):
         raise InputError(f"must be several: a list such as [{methods!r}]", argument="methods")
-    pairs = methods.items() if isinstance(methods, Mapping) else [(_name(m), m) for m in methods]
+    pairs = methods.items() if isinstance(methods, Mapping) else [("", method) for method in methods]
     named: dict[str, Calibrator] = {}
-    for name, method in pairs:
+    for own_name, method in pairs:
+        calibrator = method_by_name(method) if isinstance(method, str) else method
+        if not isinstance(calibrator, Calibrator):
+            raise InputError("Methods must be calibrators, such as ReCal(), or their short names, such as 'recal'.")
+        name = own_name or name_of(calibrator)
         if name in named or name == UNCALIBRATED:
             raise InputError(f"The method {name!r} is given twice; give a mapping of your own names to methods.")
-        named[name] = find_method(method) if isinstance(method, str) else method
-    if not all(isinstance(method, Calibrator) for method in named.values()):
-        raise InputError("Methods must be calibrators, such as ReCal(), or their short names, such as 'recal'.")
+        named[name] = calibrator
     if baseline not in named and baseline != UNCALIBRATED:
-        named = {baseline: find_method(baseline), **named}
+        named = {baseline: method_by_name(baseline), **named}
     return named
-
-
-def _name(method: Any) -> str:
-    if isinstance(method, str):
-        known, options = find_class(method)
-        return name_of(known(**options))
-    return name_of(method) if isinstance(method, Calibrator) else str(method)
 
 
 def usual_methods(views: Views) -> list[str]:
@@ -326,33 +315,39 @@ def usual_methods(views: Views) -> list[str]:
     return ["ts", "ets", "spline", "irm", "svs", "ensemble", *(["recal", "stack"] if views.transforms else [])]
 
 
-def find_method(name: str) -> Calibrator:
-    """A calibrator with its defaults, by its short name; `svs (kept)` is `svs` with its answers kept."""
-    known, options = find_class(name)
-    return known(**options)
+def method_by_name(name: str) -> Calibrator:
+    """Return a calibrator with its defaults, by its short name; `svs (kept)` is `svs` with its answers kept."""
+    kind, options = find_method(name)
+    return kind(**options)
 
 
 def _cuts(
     fit: Views, test: Views | None, splits: int | None, seed: int, clusters: ArrayLike | None
-) -> tuple[Views, list[_Cut], bool]:
+) -> tuple[Views, list[_Cut]]:
+    """Return the views from which rows are taken, and the cuts."""
     if splits is not None and (isinstance(splits, bool) or not isinstance(splits, int) or splits < 1):
-        raise InputError("must be a whole number of at least 1", argument="splits", came=f"got {splits!r}")
-    for views in (fit, test):
-        if views is not None and not isinstance(views, Views):
-            raise InputError("must be Views", argument=("fit", "test"), came=f"got {type(views).__name__}")
-        if views is not None:
-            _labels(views)
+        raise InputError(f"must be a whole number of at least 1, got {splits!r}", argument="splits")
+    both = [fit] if test is None else [fit, test]
+    for views in both:
+        if not isinstance(views, Views):
+            raise InputError(f"must be Views, got {type(views).__name__}", argument=("fit", "test"))
+        _labels(views)
     if test is not None and fit.n_classes != test.n_classes:
         raise InputError(
-            "must have the same classes", argument=("fit", "test"), came=f"got {fit.n_classes} and {test.n_classes}"
+            f"must have the same classes, got {fit.n_classes} and {test.n_classes}", argument=("fit", "test")
         )
-    n = fit.n_samples + (0 if test is None else test.n_samples)
+    n = sum(views.n_samples for views in both)
+    own = [views.clusters for views in both if views.clusters is not None]
+    if clusters is None and len(own) == len(both):
+        clusters = np.concatenate(own)
     groups = None if clusters is None else check_clusters(clusters, n)
+
+    def clusters_of(*parts: Any) -> list[NDArray[np.intp] | None]:
+        return [None if groups is None else np.unique(groups[rows], return_inverse=True)[1] for rows in parts]
+
     if test is not None and splits is None:
-        if groups is None:
-            return fit, [_Cut(fit, test, None)], False
-        parts = groups[: fit.n_samples], _renumbered(groups[fit.n_samples :])
-        return fit, [_Cut(fit, test, None, *parts)], False
+        rows = slice(fit.n_samples), slice(fit.n_samples, None)
+        return fit, [_Cut(fit, test, None, *clusters_of(*rows))]
     pooled = fit if test is None else pool_views(fit, test)
     size = pooled.n_samples // 2 if test is None else fit.n_samples
     if pooled.n_samples < 2:
@@ -363,36 +358,20 @@ def _cuts(
         if groups is None:
             order = rng.permutation(n)
             first, second = np.sort(order[:size]), np.sort(order[size:])
-            cuts.append(_Cut(pooled[first], pooled[second], second))
         else:
             first, second = split_by_cluster(groups, (size / n, 1 - size / n), rng)
             if not (len(first) and len(second)):
                 raise InputError("There are too few clusters to fit on some and test on others.", argument="clusters")
-            numbers = groups[first], _renumbered(groups[second])
-            cuts.append(_Cut(pooled[first], pooled[second], second, *numbers))
-    return pooled, cuts, True
-
-
-def _clusters(fit: Views, test: Views | None) -> NDArray[Any] | None:
-    """Return the clusters of the views, if all of them have some."""
-    parts = [views.clusters for views in (fit, test) if isinstance(views, Views)]
-    named = [clusters for clusters in parts if clusters is not None]
-    return np.concatenate(named) if named and len(named) == len(parts) else None
-
-
-def _renumbered(clusters: NDArray[np.intp]) -> NDArray[np.intp]:
-    return np.unique(clusters, return_inverse=True)[1].astype(np.intp)
+        cuts.append(_Cut(pooled[first], pooled[second], second, *clusters_of(first, second)))
+    return pooled, cuts
 
 
 def pool_views(one: Views, other: Views) -> Views:
     """Join two sets of rows, with the transformations that both have."""
     shared = [transform for transform in one.transforms if transform in other.transforms]
     joined: dict[Any, NDArray[Any]] = {t: np.concatenate([one.transformed(t), other.transformed(t)]) for t in shared}
-    labels = np.concatenate([_labels(one), _labels(other)])
-    names = one.classes
-    return Views(
-        np.concatenate([one.logits, other.logits]), joined, labels if names is None else names[labels], classes=names
-    )
+    logits, labels = np.concatenate([one.logits, other.logits]), np.concatenate([_labels(one), _labels(other)])
+    return Views(logits, joined, labels if one.classes is None else one.classes[labels], classes=one.classes)
 
 
 def _labels(views: Views) -> NDArray[np.intp]:
@@ -407,45 +386,15 @@ def _labels(views: Views) -> NDArray[np.intp]:
     return views.labels
 
 
-def _resampled(
-    names: Sequence[str],
-    first: Mapping[str, _Fitted],
-    samples: Mapping[str, RowScores],
-    cut: _Cut,
-    draws: int,
-    n_bins: int,
-    seed: int,
-) -> tuple[dict[str, list[tuple[float, float]]], dict[str, NDArray[np.float64]]]:
-    if not draws:
-        return {}, {}
-    evaluations = [
-        evaluate(
-            first[name].probs,
-            _labels(cut.test),
-            bootstrap=draws,
-            confidences=first[name].confidences,
-            n_bins=n_bins,
-            clusters=cut.test_clusters,
-            random_state=seed,
-        )
-        for name in names
-    ]
-    intervals = {metric: [one.intervals[metric] for one in evaluations] for metric in LABELS}
-    return intervals, paired_draws([samples[name] for name in names], draws, n_bins, seed, cut.test_clusters)
-
-
-def fingerprint(views: Views) -> str:
-    """A short hash of the data: equal for equal numbers."""
-    return _digest(views.logits, views.labels, *sorted(map(str, views.transforms)))
+def _intervals(evaluations: Sequence[Evaluation]) -> dict[str, list[tuple[float, float]]]:
+    """Return the intervals of each metric, method by method; none if nothing was resampled."""
+    return {metric: [one.intervals[metric] for one in evaluations] for metric in evaluations[0].intervals}
 
 
 def _digest(array: NDArray[Any], labels: NDArray[Any] | None, *words: str) -> str:
+    """Return a short hash of the data: equal for equal numbers."""
     digest = hashlib.sha256(repr((array.shape, words)).encode())
     digest.update(np.ascontiguousarray(array, dtype=np.float64).tobytes())
     if labels is not None:
         digest.update(np.ascontiguousarray(labels, dtype=np.int64).tobytes())
     return digest.hexdigest()[:16]
-
-
-def _versions() -> dict[str, str]:
-    return {"recal": __version__, "python": platform.python_version(), "numpy": np.__version__}

@@ -10,39 +10,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# Each public name, and the module that defines it.
-_HOMES = {
-    "Costs": "decision",
-    "Decision": "decision",
-    "GroupRisk": "decision",
-    "Part": "decision",
-    "risk_by_group": "decision",
-    "decide": "guarantee",
-    "decide_crossfitted": "guarantee",
-    "Decisions": "curves",
-    "Gain": "curves",
-    "Promise": "curves",
-    "RiskCurve": "curves",
-    "decide_each": "curves",
-    "more_labels": "curves",
-    "risk_curve": "curves",
-    "DecisionRule": "rule",
-    "PredictionSets": "sets",
-    "SetReport": "sets",
-    "evaluate_sets": "sets",
-    "prediction_sets": "sets",
-    "ClassMix": "watching.class_mix",
-    "adapt_to_class_mix": "watching.class_mix",
-    "class_mix": "watching.class_mix",
-    "Profile": "watching.profile",
-    "profile": "watching.profile",
-    "Finding": "watching.result",
-    "WatchResult": "watching.result",
-    "accept_followed": "watching.result",
-    "to_the_power": "watching.result",
-    "StreamWatch": "watching.shift",
-    "watch": "watching.shift",
+# The public names of each module.
+_MODULES = {
+    "decision": "Costs Decision GroupRisk Part risk_by_group",
+    "guarantee": "decide decide_crossfitted",
+    "curves": "Decisions Gain Promise RiskCurve decide_each more_labels risk_curve",
+    "rule": "DecisionRule",
+    "sets": "PredictionSets SetReport evaluate_sets prediction_sets",
+    "watching.class_mix": "ClassMix adapt_to_class_mix class_mix",
+    "watching.profile": "Profile profile",
+    "watching.result": "Finding WatchResult accept_followed to_the_power",
+    "watching.shift": "StreamWatch watch",
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = list(_HOMES)
 
 

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Interval = tuple[float, float]
+from recal.metrics.exact import Interval, rate_interval
+
 Vector = NDArray[np.float64]
 Counts = NDArray[np.intp]
 
@@ -61,32 +62,14 @@ def chance_of_so_few(errors: ArrayLike, counts: ArrayLike, risk: float) -> Vecto
     return np.where(right > 0, betainc(np.maximum(right, 1.0), wrong + 1.0, 1.0 - risk), 1.0)
 
 
-def share_interval(hits: float, count: float, confidence: float) -> Interval:
-    """Return the Clopper-Pearson interval of a share; it contains the true one with at least this probability.
-
-    Examples
-    --------
-    >>> from recal.decisions.certify import share_interval
-    >>> low, high = share_interval(0, 100, 0.95)
-    >>> low, round(high, 4)
-    (0.0, 0.0362)
-    """
-    from scipy.special import betaincinv
-
-    if count == 0:
-        return 0.0, 1.0
-    tail = (1.0 - confidence) / 2
-    low = float(betaincinv(hits, count - hits + 1, tail)) if hits > 0 else 0.0
-    high = float(betaincinv(hits + 1, count - hits, 1.0 - tail)) if hits < count else 1.0
-    return low, high
-
-
-def cluster_share_interval(hits: NDArray[np.bool_], clusters: Counts, confidence: float) -> Interval:
-    """Return the interval of a share for dependent rows: Clopper-Pearson with the effective number of rows.
+def share_interval(hits: NDArray[np.bool_], clusters: Counts | None, confidence: float) -> Interval:
+    """Return the Clopper-Pearson interval of a share; for dependent rows, with the effective number of rows.
 
     The number of rows is divided by the design effect, the variance of the mean by clusters over that by rows.
     """
     n, share = len(hits), float(hits.mean())
+    if clusters is None:
+        return rate_interval(int(hits.sum()), n, confidence)
     counts = np.bincount(clusters)
     sums = np.bincount(clusters, weights=hits - share)
     by_rows = share * (1 - share) / n
@@ -95,7 +78,7 @@ def cluster_share_interval(hits: NDArray[np.bool_], clusters: Counts, confidence
     # Without any variation within the sample, a cluster counts as one row.
     effect = by_clusters / by_rows if by_rows > 0 else n / n_clusters
     size = n / max(effect, 1.0)
-    return share_interval(share * size, size, confidence)
+    return rate_interval(share * size, size, confidence)
 
 
 def fewest_answers(risk: float, level: float) -> int:
@@ -203,11 +186,7 @@ def likely_start(answers: Ranked, risk: float, level: float) -> int | None:
 
 def _sequence(n: int, risk: float, level: float, start: int | None = None) -> tuple[Counts, Vector]:
     """Return the sizes to test, from the smallest on, and the error probability with which each starts a sequence."""
-    return _ladder(n, _starts(n, risk, level) if start is None else {start: level})
-
-
-def _ladder(n: int, starts: dict[int, float]) -> tuple[Counts, Vector]:
-    """Return growing sizes up to `n` from the smallest start on, and the error probability at each."""
+    starts = _starts(n, risk, level) if start is None else {start: level}
     if not starts:
         return np.empty(0, np.intp), np.empty(0)
     sizes = [min(starts)]
@@ -255,6 +234,6 @@ def further_answers(answers: Ranked, risk: float, level: float) -> tuple[int | N
     low, high = np.full(len(sizes), 1.0), np.full(len(sizes), 1e12)
     for _ in range(60):
         middle = np.sqrt(low * high)
-        shown = chance_of_so_few(np.ceil(rates * middle), np.ceil(middle), risk) <= _FEW[0][1] * level
-        low, high = np.where(shown, low, middle), np.where(shown, middle, high)
+        enough = chance_of_so_few(np.ceil(rates * middle), np.ceil(middle), risk) <= _FEW[0][1] * level
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return max(1, math.ceil(float((n * (high / sizes - 1)).min()))), False

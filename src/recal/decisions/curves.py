@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.decisions.certify import Counts, Interval, Vector, certified, share_interval
+from recal.decisions.certify import Counts, Vector, certified
 from recal.decisions.decision import Decision
 from recal.decisions.guarantee import Answers, decide, decide_part, read_answers
 from recal.decisions.rule import check_share
 from recal.errors import InputError
+from recal.metrics.exact import Interval, rate_interval
 from recal.metrics.rows import Classes
 from recal.progress import track
 
@@ -77,7 +78,7 @@ def decide_each(
     """Decide with the probabilities of each method, and compare the shares that they accept.
 
     A gain is the difference to the first method. Its interval comes from resampled rows, the same for all methods. Each
-    method searches its threshold again on every resample, so the interval includes the luck of the search. Each
+    method searches its threshold again on every resample, so the interval includes how the search varies. Each
     guarantee holds for its own method; choosing the method with the largest share afterwards is not covered.
 
     Parameters
@@ -116,15 +117,15 @@ def decide_each(
         raise InputError(
             f"Methods must answer for the same samples and classes, got {' and '.join(map(str, sorted(shapes)))}."
         )
-    given = confidences or {}
+    own = confidences or {}
     common: dict[str, Any] = {"groups": groups, "clusters": clusters, "per_class": per_class, "classes": classes}
     decisions = {
-        name: decide(probs, y, risk, confidence, confidences=given.get(name), **common, **options)
+        name: decide(probs, y, risk, confidence, confidences=own.get(name), **common, **options)
         for name, probs in methods.items()
     }
-    answers = [read_answers(probs, y, given.get(name), **common) for name, probs in methods.items()]
+    answers = [read_answers(probs, y, own.get(name), **common) for name, probs in methods.items()]
     baseline = next(iter(methods))
-    shares = _resampled_shares(answers, decisions[baseline], draws, random_state)
+    shares = _resampled_shares(answers, decisions[baseline], draws, np.random.default_rng(random_state))
     gains = {}
     for index, name in enumerate(methods):
         if name != baseline:
@@ -133,14 +134,18 @@ def decide_each(
     return Decisions(decisions, gains, baseline)
 
 
-def _resampled_shares(answers: list[Answers], like: Decision, draws: int, random_state: int | None) -> Vector:
-    """Return the share that each method accepts in each draw, (n_methods, draws)."""
-    rng = np.random.default_rng(random_state)
+def _resampled_shares(
+    answers: list[Answers], like: Decision, draws: int, rng: np.random.Generator, times: float = 1.0
+) -> Vector:
+    """Return the share that each method accepts in each draw of `times` as many rows, (n_methods, draws)."""
     shares = np.empty((len(answers), draws))
     for draw in track(range(draws), "draw"):
-        rows, clusters = resample(answers[0], 1.0, rng)
+        rows, clusters = resample(answers[0], times, rng)
         for index, one in enumerate(answers):
-            shares[index, draw] = _share(one, rows, clusters, like)
+            level = (1.0 - like.confidence) / one.n_groups
+            parts = one.take(rows, clusters).parts()
+            counts = [decide_part(part, like.risk, level, like.costs, one.calibrated).n_accepted for part in parts]
+            shares[index, draw] = sum(counts) / len(rows)
     return shares
 
 
@@ -153,13 +158,6 @@ def resample(answers: Answers, times: float, rng: np.random.Generator) -> tuple[
     drawn = [members[cluster] for cluster in rng.integers(len(counts), size=round(times * len(counts)))]
     numbers = np.repeat(np.arange(len(drawn)), [len(one) for one in drawn])
     return np.concatenate(drawn), numbers
-
-
-def _share(answers: Answers, rows: Counts, clusters: Counts | None, like: Decision) -> float:
-    """Return the share of the drawn rows that would be accepted."""
-    drawn, level = answers.take(rows, clusters), (1.0 - like.confidence) / answers.n_groups
-    parts = [decide_part(part, like.risk, level, like.costs, answers.calibrated) for part in drawn.parts()]
-    return sum(part.n_accepted for part in parts) / len(rows)
 
 
 @dataclass(frozen=True)
@@ -216,7 +214,7 @@ def risk_curve(
         risks=tuple(float(risk) for risk in risks),
         thresholds=tuple(thresholds),
         coverage=tuple(count / n for count in counts),
-        intervals=tuple(share_interval(scale * count, scale * n, confidence) for count in counts),
+        intervals=tuple(rate_interval(scale * count, scale * n, confidence) for count in counts),
         seen=tuple(float(ends[-1] / n) if len(ends) else 0.0 for ends in within),
         confidence=confidence,
     )
@@ -265,12 +263,9 @@ def more_labels(
     rng = np.random.default_rng(random_state)
     promises = []
     for factor in track(times, "sizes"):
-        shares = []
-        for _ in track(range(draws), "draw"):
-            rows, numbers = resample(answers, factor, rng)
-            shares.append(_share(answers, rows, numbers, like))
+        shares = _resampled_shares([answers], like, draws, rng, factor)[0]
         low, high = np.quantile(shares, [0.025, 0.975])
-        possible = float(np.mean(np.array(shares) > 0))
+        possible = float((shares > 0).mean())
         n = round(factor * len(answers))
         promises.append(Promise(float(factor), n, float(np.mean(shares)), (float(low), float(high)), possible))
     return tuple(promises)

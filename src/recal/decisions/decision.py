@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_graded, check_labels, check_probs, is_graded
-from recal.decisions.certify import Interval, chance_of_so_few, share_interval
-from recal.decisions.rule import DecisionRule
+from recal.decisions.certify import chance_of_so_few
+from recal.decisions.rule import DecisionRule, is_number
 from recal.engine.clusters import check_names
 from recal.errors import GroupRiskWarning, InputError
 from recal.metrics.calibration_error import BinTable
+from recal.metrics.exact import Interval, rate_interval
+from recal.metrics.rows import score
 
 # A rule counts as broken in a group if the data would be this unlikely otherwise, all groups together.
 _BROKEN_LEVEL = 0.05
@@ -29,6 +30,17 @@ class Costs:
     error: float
     review: float
 
+    def __post_init__(self) -> None:
+        for name, value in (("cost_error", self.error), ("cost_review", self.review)):
+            if not is_number(value) or not 0 < value < math.inf:
+                text = f"must both be positive numbers, got {name}={value!r}"
+                raise InputError(text, argument=("cost_error", "cost_review"))
+        if self.review >= self.error:
+            raise InputError(
+                f"A review ({self.review:g}) costs as much as a mistake ({self.error:g}) or more: accepting every "
+                "answer is cheapest, and there is nothing to decide."
+            )
+
     @property
     def risk(self) -> float:
         """The share of mistakes below which accepting a prediction costs less than a review."""
@@ -38,8 +50,41 @@ class Costs:
         return (self.error * errors + self.review * (n_samples - accepted)) / n_samples
 
 
-@dataclass(frozen=True)
-class Part:
+class _Rates:
+    """Shares of `n_samples`, `n_accepted` and `n_errors`."""
+
+    n_samples: Any
+    n_accepted: Any
+    n_errors: Any
+
+    @property
+    def possible(self) -> bool:
+        """Whether anything can be accepted."""
+        return bool(self.n_accepted)
+
+    @property
+    def coverage(self) -> float:
+        return float(self.n_accepted / self.n_samples) if self.n_samples else 0.0
+
+    @property
+    def error_rate(self) -> float:
+        """The observed share of mistakes among accepted predictions; the guarantee is `risk`."""
+        return float(self.n_errors / self.n_accepted) if self.n_accepted else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome(_Rates):
+    """What a rule does with some labelled samples."""
+
+    name: Any = None
+    n_samples: int
+    n_accepted: int
+    n_errors: int
+    interval: Interval = (0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(_Outcome):
     """The decision about some predictions: all of them, those of one class, or those of one group.
 
     Attributes
@@ -57,63 +102,25 @@ class Part:
     """
 
     threshold: float
-    n_samples: int
-    n_accepted: int
-    n_errors: int
     needed: int | None
     needed_at_least: bool
-    name: Any = None
-    interval: Interval = (0.0, 1.0)
-
-    @property
-    def possible(self) -> bool:
-        return self.n_accepted > 0
-
-    @property
-    def coverage(self) -> float:
-        return self.n_accepted / self.n_samples if self.n_samples else 0.0
-
-    @property
-    def error_rate(self) -> float:
-        return self.n_errors / self.n_accepted if self.n_accepted else math.nan
 
     def to_dict(self, key: str) -> dict[str, Any]:
         """Plain values for JSON; `key` is what the name is called."""
-        return {
-            key: self.name,
-            "threshold": _finite(self.threshold),
-            "coverage": self.coverage,
-            "n_samples": self.n_samples,
-            "n_accepted": self.n_accepted,
-            "n_errors": self.n_errors,
-            "error_rate": _finite(self.error_rate),
-            "interval": list(self.interval),
-            "needed": self.needed,
-        }
+        names = ("coverage", "n_samples", "n_accepted", "n_errors", "needed")
+        numbers = {"threshold": _finite(self.threshold), "error_rate": _finite(self.error_rate)}
+        return {key: self.name, **numbers, "interval": list(self.interval), **_read(self, names)}
 
 
-@dataclass(frozen=True)
-class GroupRisk:
+@dataclass(frozen=True, kw_only=True)
+class GroupRisk(_Outcome):
     """How one rule does in one group of labelled samples.
 
     `interval` is the 95 % interval of the share of mistakes among accepted predictions. `broken` says whether this
     share is clearly above the risk, after correcting for the number of groups.
     """
 
-    name: str
-    n_samples: int
-    n_accepted: int
-    n_errors: int
-    interval: Interval
     broken: bool
-
-    @property
-    def error_rate(self) -> float:
-        return self.n_errors / self.n_accepted if self.n_accepted else math.nan
-
-    @property
-    def coverage(self) -> float:
-        return self.n_accepted / self.n_samples
 
 
 def risk_by_group(
@@ -140,26 +147,17 @@ def risk_by_group(
     >>> worst.name, worst.error_rate, worst.broken, best.broken
     ('law', 0.25, True, False)
     """
-    if is_graded(probs):
-        wrong = ~check_graded(probs, y, classes)[1]
-    else:
-        array = check_probs(probs)
-        wrong = array.argmax(axis=1) != check_labels(y, len(array), array.shape[1], classes)
+    wrong = ~score(probs, y, classes).correct
     names, index = check_names(groups, len(wrong), "groups")
     accepted = rule.accept(probs, confidences, groups if rule.groups else None)
     totals = np.bincount(index)
     counts = np.bincount(index, accepted).astype(int)
     errors = np.bincount(index, accepted & wrong).astype(int)
-    # Holm's correction: the smallest p-value is compared with level / n, the next with level / (n - 1), ...
     chances = 1.0 - chance_of_so_few(errors - 1, counts, rule.risk)
-    chances = np.where(errors > 0, chances, 1.0)
-    order = np.argsort(chances, kind="stable")
-    small = chances[order] <= _BROKEN_LEVEL / np.arange(len(names), 0, -1)
-    broken = np.zeros(len(names), np.bool_)
-    broken[order] = np.logical_and.accumulate(small)
+    broken = holm(np.where(errors > 0, chances, 1.0)) <= _BROKEN_LEVEL
     rows = [
-        GroupRisk(name, int(n), int(m), int(k), share_interval(int(k), int(m), 0.95), bool(bad))
-        for name, n, m, k, bad in zip(names, totals, counts, errors, broken)
+        GroupRisk(name=name, n_samples=n, n_accepted=m, n_errors=k, interval=rate_interval(k, m), broken=bad)
+        for name, n, m, k, bad in zip(names, *(column.tolist() for column in (totals, counts, errors, broken)))
     ]
     rows.sort(key=lambda row: (-row.interval[0], -np.nan_to_num(row.error_rate), row.name))
     if bad := [row for row in rows if row.broken]:
@@ -175,7 +173,7 @@ def risk_by_group(
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decision(_Rates):
     """Which predictions can be accepted, and the evidence for it; made by `decide`.
 
     Attributes
@@ -225,8 +223,7 @@ class Decision:
     @property
     def threshold(self) -> float:
         if len(self.rule.thresholds) > 1:
-            each = "class" if self.rule.per_class else "group"
-            raise InputError(f"Each {each} has its own threshold here; read `thresholds`.")
+            raise InputError(f"Each {self._each} has its own threshold here; read `thresholds`.")
         return self.rule.thresholds[0]
 
     @property
@@ -254,20 +251,6 @@ class Decision:
         return sum(part.n_errors for part in self.parts)
 
     @property
-    def coverage(self) -> float:
-        return self.n_accepted / self.n_samples
-
-    @property
-    def error_rate(self) -> float:
-        """The observed share of mistakes among accepted predictions; the guarantee is `risk`."""
-        return self.n_errors / self.n_accepted if self.n_accepted else math.nan
-
-    @property
-    def possible(self) -> bool:
-        """Whether anything can be accepted."""
-        return self.n_accepted > 0
-
-    @property
     def needed(self) -> int | None:
         if self.possible:
             return 0
@@ -276,8 +259,13 @@ class Decision:
 
     @property
     def suggested_risk(self) -> float | None:
-        """`supported_risk` rounded up to two digits; None if something can be accepted, or at no risk."""
-        return None if self.supported_risk is None else _round_up(self.supported_risk)
+        """`supported_risk` rounded up to two digits, and to another number than `risk` when both are printed."""
+        if self.supported_risk is None:
+            return None
+        as_printed = max(float(f"{self.risk:.{digits}g}") for digits in (2, 3))
+        risk = max(self.supported_risk, as_printed * (1 + 1e-9))
+        digits = 1 - math.floor(math.log10(risk))
+        return math.ceil(risk * 10**digits) / 10**digits
 
     @property
     def cost(self) -> float:
@@ -305,34 +293,19 @@ class Decision:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a threshold that accepts nothing is None."""
-        plain: dict[str, Any] = {
-            "possible": self.possible,
-            "risk": self.risk,
-            "confidence": self.confidence,
-            "coverage": self.coverage,
-            "interval": list(self.interval),
-            "n_samples": self.n_samples,
-            "n_accepted": self.n_accepted,
-            "n_errors": self.n_errors,
-            "needed": self.needed,
-            "supported_risk": self.supported_risk,
-            "n_fitted": self.n_fitted,
-            "message": str(self),
-        }
+        plain = _read(self, ("possible", "risk", "confidence", "coverage", "n_samples", "n_accepted", "n_errors"))
+        plain |= _read(self, ("needed", "supported_risk", "n_fitted"))
+        plain |= {"interval": list(self.interval), "message": str(self)}
         if self.n_clusters is not None:
             plain["n_clusters"] = self.n_clusters
         if self.costs is not None:
-            plain["cost"] = self.cost
-            plain["lowest_cost"] = self.lowest_cost
-            plain["cost_error"], plain["cost_review"] = self.costs.error, self.costs.review
-        if len(self.parts) == 1 and not self.rule.groups:
+            plain |= _read(self, ("cost", "lowest_cost"))
+            plain |= {"cost_error": self.costs.error, "cost_review": self.costs.review}
+        if not self._each:
             return {"threshold": _finite(self.threshold), **plain}
+        parts = self.table if self.rule.groups else self.parts
         thresholds = [_finite(value) for value in self.thresholds]
-        if self.rule.groups:
-            by = {"by_group": [part.to_dict("group") for part in self.table]}
-        else:
-            by = {"by_class": [part.to_dict("class") for part in self.parts]}
-        return {"thresholds": thresholds, **plain, **by}
+        return {"thresholds": thresholds, **plain, f"by_{self._each}": [part.to_dict(self._each) for part in parts]}
 
     def _repr_html_(self) -> str:
         # By name, because reporting reads decisions and imports go one way.
@@ -341,39 +314,34 @@ class Decision:
     def __str__(self) -> str:
         if not self.possible:
             return f"No answer can be accepted: {self._why()}"
-        low, high = self.interval
-        each = self._each
+        (low, high), each = self.interval, self._each
         where = "" if each else f"from a confidence of {self.threshold:.6g} on, "
         void = f" No guarantee: {self.n_fitted:,} of these samples were used in the fit." if self.n_fitted else ""
         units = "" if self.n_clusters is None else f" in {self.n_clusters:,} clusters"
+        price = f" Cost per answer {self.cost:.3g}; at the threshold that was cheapest in these samples, without a "
+        price += f"guarantee, {self.lowest_cost:.3g}."
         return (
             f"Accept {self.coverage:.1%} of the answers ({low:.1%} to {high:.1%}), {where}with at most "
             f"{_percent(self.risk)} of them wrong{f' in each {each}' if each else ''}, at {_percent(self.confidence)} "
             f"confidence; {self.n_errors:,} mistakes among {self.n_accepted:,} accepted{units} were seen."
-            f"{self._price()}{self._refused()}{void}"
+            f"{price if self.costs else ''}{self._refused()}{void}"
         )
 
     @property
     def _each(self) -> str:
         return "group" if self.rule.groups else "class" if self.rule.per_class else ""
 
-    def _price(self) -> str:
-        """Return what the guarantee costs, if costs were given."""
-        if self.costs is None:
-            return ""
-        return (
-            f" Cost per answer {self.cost:.3g}; at the threshold that was cheapest in these samples, without a "
-            f"guarantee, {self.lowest_cost:.3g}."
-        )
-
     def _refused(self) -> str:
         """Name groups of which nothing can be accepted yet, and the labels that they need."""
         refused = [part for part in self.parts if not part.possible] if self.rule.groups else []
         if not refused:
             return ""
-        shown = [f"{part.name} ({_labels_needed(part)})" for part in refused[:3]]
+        names = []
+        for part in refused[:3]:
+            why = "too many mistakes" if part.needed is None else f"about {two_digits(part.needed):,} more labels"
+            names.append(f"{part.name} ({why})")
         rest = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
-        return f" No answer can be accepted yet in {len(refused)} groups: {', '.join(shown)}{rest}."
+        return f" No answer can be accepted yet in {len(refused)} groups: {', '.join(names)}{rest}."
 
     def _why(self) -> str:
         samples = f"{self.n_samples:,} labelled samples"
@@ -390,28 +358,30 @@ class Decision:
         each = f"for each {self._each} " if self._each else ""
         return (
             f"{samples} cannot show a risk below {_percent(self.risk)} {each}at {_percent(self.confidence)} "
-            f"confidence. You need {least}about {_round(self.needed):,} more labelled samples.{instead}"
+            f"confidence. You need {least}about {two_digits(self.needed):,} more labelled samples.{instead}"
         )
 
 
-def _labels_needed(part: Part) -> str:
-    return "too many mistakes" if part.needed is None else f"about {_round(part.needed):,} more labels"
+def holm(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Correct p-values for their number (Holm, 1979): never weaker than Bonferroni, and valid for any dependence."""
+    order = np.argsort(values, kind="stable")
+    corrected = np.empty_like(values)
+    corrected[order] = np.minimum(np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0)
+    return corrected
 
 
-def _round(number: int) -> int:
+def two_digits(number: float) -> int:
     """Round up to two digits: an estimated number of samples should look like an estimate."""
-    digits = max(0, len(str(number)) - 2)
-    return int(math.ceil(number / 10**digits) * 10**digits)
-
-
-def _round_up(risk: float) -> float:
-    """Round up to two digits, never below what was shown."""
-    digits = 1 - math.floor(math.log10(risk))
-    return math.ceil(risk * 10**digits) / 10**digits
+    unit = 10 ** max(0, len(str(int(number))) - 2)
+    return math.ceil(number / unit) * unit
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g}%"
+
+
+def _read(source: object, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
 
 
 def _finite(value: float) -> float | None:

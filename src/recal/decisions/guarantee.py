@@ -10,27 +10,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.base import Calibrator, as_views
-from recal.calibrators.solvers.folds import stratified_folds
-from recal.checks import Floats, Labels, check_confidences, check_graded, check_labels, check_probs, is_graded
+from recal.calibrators.base import Calibrator
+from recal.calibrators.sample_checks import as_views
+from recal.checks import Floats, Labels, check_labels, is_graded
 from recal.decisions.certify import (
     Counts,
     Ranked,
     Vector,
     certified,
-    cluster_share_interval,
     further_answers,
     one_row_per_cluster,
     ranked,
     share_interval,
 )
 from recal.decisions.decision import Costs, Decision, Part
-from recal.decisions.rule import DecisionRule, Reads, check_share, is_number
-from recal.engine.clusters import check_clusters, check_names, cluster_folds, near_duplicates
+from recal.decisions.rule import DecisionRule, Reads, check_share
+from recal.engine.clusters import check_clusters, check_names, cluster_folds, near_duplicates, stratified_folds
 from recal.engine.same_rows import matters, warn_of_fitted
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
 from recal.metrics.calibration_error import table_of
-from recal.metrics.rows import Classes, equal_width_edges
+from recal.metrics.exact import rate_interval
+from recal.metrics.rows import Classes, equal_width_edges, score
+from recal.schema import Number, check
 from recal.views import Views
 
 _OTHER_SAMPLES = (
@@ -110,15 +111,24 @@ def decide(
     """
     check_share(risk, "risk")
     level = 1.0 - check_share(confidence, "confidence")
-    costs = _check_costs(cost_error, cost_review)
+    costs = None if cost_error is cost_review is None else Costs(cost_error, cost_review)  # type: ignore[arg-type]
     bound = risk if costs is None else costs.risk
     answers = read_answers(probs, y, confidences, groups, clusters, per_class=per_class, classes=classes)
     n_fitted = _fitted_rows(calibrator, probs, len(answers))
-    if clusters is None and answers.log_probs is not None:
-        _warn_of_copies(answers.log_probs, answers.wrong)
+    copies = 0
+    if clusters is None and not is_graded(probs):
+        copies = near_duplicates(np.log(np.maximum(np.asarray(probs, np.float64), 1e-12)), answers.wrong)
+    if copies:
+        warnings.warn(
+            f"{copies:,} of {len(answers):,} rows are near-copies of another row, and rows must be independent for "
+            "the guarantee to hold. Pass clusters= (recal: --cluster COLUMN), one name for all copies of an input.",
+            DependentRowsWarning,
+            stacklevel=2,
+        )
+    pieces = answers.parts()
     parts = tuple(
-        decide_part(part, bound, level / answers.n_groups, costs, answers.calibrated, name)
-        for name, part in zip(answers.names, answers.parts())
+        decide_part(piece, bound, level / answers.n_groups, costs, answers.calibrated, name)
+        for name, piece in zip(answers.names, pieces)
     )
     rule = DecisionRule(
         tuple(part.threshold for part in parts),
@@ -128,21 +138,16 @@ def decide(
         groups=() if groups is None else tuple(answers.names),
     )
     accepted = answers.confidence >= np.asarray(rule.thresholds)[answers.group]
-    interval = (
-        share_interval(int(accepted.sum()), len(accepted), confidence)
-        if answers.clusters is None
-        else cluster_share_interval(accepted, answers.clusters, confidence)
-    )
     alone = answers.n_groups == 1 and not accepted.any()
     return Decision(
         rule,
         parts,
-        interval,
+        share_interval(accepted, answers.clusters, confidence),
         costs,
         None if classes is None else tuple(np.asarray(classes).tolist()),
-        _supported(answers.parts()[0].evidence, bound, level) if alone else None,
+        _supported(pieces[0].evidence, bound, level) if alone else None,
         n_fitted,
-        _lowest(answers, costs),
+        math.nan if costs is None else _lowest([piece.all_rows for piece in pieces], costs),
         None if answers.clusters is None else int(answers.clusters.max()) + 1,
         table_of(answers.confidence, ~answers.wrong, equal_width_edges(15)),
     )
@@ -167,7 +172,6 @@ class Answers:
     clusters: Counts | None
     reads: Reads
     calibrated: bool  # whether confidences were given, so that they may choose where the search starts
-    log_probs: Vector | None = None  # to look for near-copies
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -179,22 +183,20 @@ class Answers:
     def take(self, rows: Counts, clusters: Counts | None = None) -> Answers:
         """Return some rows, with new cluster numbers."""
         confidence, wrong, group = self.confidence[rows], self.wrong[rows], self.group[rows]
-        return replace(self, confidence=confidence, wrong=wrong, group=group, clusters=clusters, log_probs=None)
+        return replace(self, confidence=confidence, wrong=wrong, group=group, clusters=clusters)
 
     def parts(self) -> list[Evidence]:
         """Return the predictions of each group."""
-        order = np.argsort(self.group, kind="stable")
-        cuts = np.searchsorted(self.group[order], np.arange(1, self.n_groups))
-        return [self._evidence(rows) for rows in np.split(order, cuts)]
-
-    def _evidence(self, rows: Counts) -> Evidence:
-        confidence, wrong = self.confidence[rows], self.wrong[rows]
-        everything = ranked(confidence, wrong)
-        if self.clusters is None or not len(rows):
-            return Evidence(everything, everything)
-        _, clusters = np.unique(self.clusters[rows], return_inverse=True)
-        drawn = one_row_per_cluster(confidence, wrong, clusters.astype(np.intp))
-        return Evidence(everything, ranked(confidence[drawn], wrong[drawn]))
+        order, parts = np.argsort(self.group, kind="stable"), []
+        for rows in np.split(order, np.searchsorted(self.group[order], np.arange(1, self.n_groups))):
+            confidence, wrong = self.confidence[rows], self.wrong[rows]
+            evidence = everything = ranked(confidence, wrong)
+            if self.clusters is not None and len(rows):
+                _, clusters = np.unique(self.clusters[rows], return_inverse=True)
+                drawn = one_row_per_cluster(confidence, wrong, clusters.astype(np.intp))
+                evidence = ranked(confidence[drawn], wrong[drawn])
+            parts.append(Evidence(everything, evidence))
+        return parts
 
 
 def read_answers(
@@ -208,37 +210,24 @@ def read_answers(
     classes: Classes = None,
 ) -> Answers:
     """Check what `decide` is given and put it into one form."""
-    if is_graded(probs):
-        confidence, right = check_graded(probs, y, classes, confidences)
-        if per_class:
-            raise InputError("A threshold per class needs the probabilities of all classes.", argument="per_class")
-        wrong, predictions, n_classes, reads, logs = ~right, None, 0, "confidence", None
-    else:
-        array = check_probs(probs)
-        labels = check_labels(y, len(array), array.shape[1], classes)
-        predictions, n_classes = array.argmax(axis=1), array.shape[1]
-        largest = array[np.arange(len(array)), predictions].astype(np.float64)
-        confidence = largest if confidences is None else check_confidences(confidences, len(array))
-        wrong, reads = predictions != labels, _reads(largest, confidence)
-        logs = np.log(np.maximum(np.asarray(array, np.float64), 1e-12))
-    n = len(wrong)
+    rows, array = score(probs, y, classes, confidences), np.asarray(probs)
+    if per_class and rows.graded:
+        raise InputError("A threshold per class needs the probabilities of all classes.", argument="per_class")
     if groups is not None and per_class:
         raise InputError("Give either groups or per_class=True.", argument="groups")
+    n = len(rows)
     names: tuple[Any, ...] = (None,)
     group = np.zeros(n, np.intp)
     if groups is not None:
         names, group = check_names(groups, n, "groups")
     elif per_class:
-        assert predictions is not None
-        names = tuple(range(n_classes)) if classes is None else tuple(np.asarray(classes).tolist())
-        group = predictions
+        names = tuple(range(rows.n_classes)) if classes is None else tuple(np.asarray(classes).tolist())
+        group = array.argmax(axis=1)
     units = None if clusters is None else check_clusters(clusters, n)
-    return Answers(confidence, wrong, group, names, units, reads, confidences is not None, logs)  # type: ignore[arg-type]
-
-
-def _reads(largest: Vector, confidence: Vector) -> Reads:
-    """If confidences equal the largest probabilities, the rule need not be given them again."""
-    return "maximum" if np.allclose(largest, confidence, rtol=1e-6, atol=0.0) else "confidence"
+    # If confidences equal the largest probabilities, the rule need not be given them again.
+    equal = not rows.graded and np.allclose(array.max(axis=1), rows.confidence, rtol=1e-6, atol=0.0)
+    reads: Reads = "maximum" if equal else "confidence"
+    return Answers(rows.confidence, ~rows.correct, group, names, units, reads, confidences is not None)
 
 
 def decide_part(
@@ -247,19 +236,26 @@ def decide_part(
     """Decide about one group: the largest certified set, or the cheapest one."""
     n, evidence = len(rows.all_rows), rows.evidence
     sizes = certified(evidence, risk, level, calibrated=calibrated) if n else np.empty(0, np.intp)
-    if not len(sizes):
-        needed, at_least = further_answers(evidence, risk, level) if len(evidence) else (None, True)
-        if needed is not None and len(evidence):
-            needed = math.ceil(needed * n / len(evidence))
-        return Part(math.inf, n, 0, 0, needed, at_least, name)
-    errors = evidence.errors[sizes]
-    best = len(sizes) - 1 if costs is None else int(np.argmin(costs.per_answer(errors, sizes, len(evidence))))
-    threshold = evidence.threshold(int(sizes[best]))
+    threshold, labels, at_least = math.inf, None, True
+    if len(sizes):
+        errors = evidence.errors[sizes]
+        best = len(sizes) - 1 if costs is None else int(np.argmin(costs.per_answer(errors, sizes, len(evidence))))
+        threshold, labels, at_least = evidence.threshold(int(sizes[best])), 0, False
+    elif n:
+        labels, at_least = further_answers(evidence, risk, level)
+    share = len(evidence) / max(n, 1)  # with clusters, one row per cluster counts
     count = int((rows.all_rows.confidence >= threshold).sum())
     mistakes = int(rows.all_rows.errors[count])
-    # With clusters, the interval counts one row per cluster.
-    share = len(evidence) / n
-    return Part(threshold, n, count, mistakes, 0, False, name, share_interval(share * mistakes, share * count, 0.95))
+    return Part(
+        name=name,
+        threshold=threshold,
+        n_samples=n,
+        n_accepted=count,
+        n_errors=mistakes,
+        needed=math.ceil(labels * n / len(evidence)) if labels else labels,
+        needed_at_least=at_least,
+        interval=rate_interval(share * mistakes, share * count),
+    )
 
 
 def _fitted_rows(calibrator: Any, probs: ArrayLike, n_samples: int) -> int:
@@ -267,33 +263,19 @@ def _fitted_rows(calibrator: Any, probs: ArrayLike, n_samples: int) -> int:
     if calibrator is None:
         return 0
     if not hasattr(calibrator, "fitted_rows"):
-        raise InputError("must be a fitted calibrator", argument="calibrator", came=f"got {type(calibrator).__name__}")
+        raise InputError(f"must be a fitted calibrator, got {type(calibrator).__name__}", argument="calibrator")
     count = int(calibrator.fitted_rows(probs))
     warn_of_fitted(count, n_samples, "the guarantee does not hold", _OTHER_SAMPLES, stacklevel=4)
     return count if matters(count, n_samples) else 0
 
 
-def _warn_of_copies(log_probs: Vector, wrong: NDArray[np.bool_]) -> None:
-    count = near_duplicates(log_probs, wrong)
-    if count:
-        warnings.warn(
-            f"{count:,} of {len(wrong):,} rows are near-copies of another row, and rows must be independent for the "
-            "guarantee to hold. Pass clusters= (recal: --cluster COLUMN), one name for all copies of an input.",
-            DependentRowsWarning,
-            stacklevel=3,
-        )
-
-
-def _lowest(answers: Answers, costs: Costs | None) -> float:
+def _lowest(groups: list[Ranked], costs: Costs) -> float:
     """Return the mean cost if each group had the threshold that is cheapest in these samples."""
-    if costs is None:
-        return math.nan
     total = 0.0
-    for part in answers.parts():
-        one = part.all_rows
+    for one in filter(len, groups):
         sizes = np.r_[0, one.ends]
-        total += float(np.min(costs.per_answer(one.errors[sizes], sizes, len(one)))) * len(one) if len(one) else 0.0
-    return total / len(answers)
+        total += float(np.min(costs.per_answer(one.errors[sizes], sizes, len(one)))) * len(one)
+    return total / sum(map(len, groups))
 
 
 def _supported(answers: Ranked, risk: float, level: float) -> float | None:
@@ -305,24 +287,6 @@ def _supported(answers: Ranked, risk: float, level: float) -> float | None:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if len(certified(answers, middle, level)) else (middle, high)
     return high
-
-
-def _check_costs(error: float | None, review: float | None) -> Costs | None:
-    if error is None and review is None:
-        return None
-    for name, value in (("cost_error", error), ("cost_review", review)):
-        if value is None or not is_number(value) or not 0 < value < math.inf:
-            raise InputError(
-                "must both be positive numbers", argument=("cost_error", "cost_review"), came=f"got {name}={value!r}"
-            )
-    assert error is not None
-    assert review is not None
-    if review >= error:
-        raise InputError(
-            f"A review ({review:g}) costs as much as a mistake ({error:g}) or more: accepting every answer is "
-            "cheapest, and there is nothing to decide."
-        )
-    return Costs(float(error), float(review))
 
 
 def decide_crossfitted(
@@ -415,10 +379,7 @@ def crossfitted_answers(
     """Return each sample's probabilities and confidence from a fit on the other folds; `labels` are columns."""
     from sklearn.base import clone
 
-    if isinstance(folds, bool) or not isinstance(folds, int) or not 2 <= folds <= len(labels):
-        raise InputError(
-            "must be a whole number from 2 to the number of samples", argument="folds", came=f"got {folds!r}"
-        )
+    check(folds, Number(2, len(labels), whole=True), "folds")
     rng = np.random.default_rng(random_state)
     together = None if clusters is None else check_clusters(clusters, len(labels))
     fold = stratified_folds(labels, folds, rng) if together is None else cluster_folds(together, labels, folds, rng)

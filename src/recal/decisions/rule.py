@@ -55,9 +55,7 @@ class DecisionRule:
 
     def __post_init__(self) -> None:
         if not isinstance(self.thresholds, tuple) or not self.thresholds:
-            raise InputError(
-                "must be a tuple of one or more numbers", argument="thresholds", came=f"got {self.thresholds!r}"
-            )
+            raise InputError(f"must be a tuple of one or more numbers, got {self.thresholds!r}", argument="thresholds")
         for threshold in self.thresholds:
             # A finite threshold above 1 would accept nothing and is most likely a typing error.
             if not is_number(threshold) or not (0 <= threshold <= 1 or threshold == math.inf):
@@ -65,9 +63,9 @@ class DecisionRule:
         check_share(self.risk, "risk")
         check_share(self.confidence, "confidence")
         if self.reads not in ("maximum", "confidence"):
-            raise InputError("must be 'maximum' or 'confidence'", argument="reads", came=f"got {self.reads!r}")
+            raise InputError(f"must be 'maximum' or 'confidence', got {self.reads!r}", argument="reads")
         if not isinstance(self.groups, tuple) or not all(isinstance(name, str) for name in self.groups):
-            raise InputError("must be a tuple of names", argument="groups", came=f"got {self.groups!r}")
+            raise InputError(f"must be a tuple of names, got {self.groups!r}", argument="groups")
         if self.groups and (len(self.groups) != len(self.thresholds) or len(set(self.groups)) < len(self.groups)):
             raise InputError("must name each threshold once", argument="groups")
 
@@ -125,15 +123,15 @@ class DecisionRule:
                 f"This rule has a threshold for each of {len(self.groups)} groups: pass groups=, one per sample."
             )
         names, index = check_names(groups, n_samples, "groups")
-        known = dict(zip(self.groups, self.thresholds))
-        if unseen := [name for name in names if name not in known]:
+        thresholds = dict(zip(self.groups, self.thresholds))
+        if unseen := [name for name in names if name not in thresholds]:
             warnings.warn(
                 f"{len(unseen)} groups are not in the decision rule, such as {unseen[0]!r}. Nothing in them is "
                 "accepted. Label samples of these groups and decide again.",
                 UnseenGroupsWarning,
                 stacklevel=4,
             )
-        return np.array([known.get(name, math.inf) for name in names])[index]
+        return np.array([thresholds.get(name, math.inf) for name in names])[index]
 
     def check_classes(self, n_classes: int) -> None:
         """Refuse probabilities with another number of classes than there are thresholds."""
@@ -153,8 +151,6 @@ def check_share(value: float, name: str) -> float:
     if not is_number(value) or not 0 < value < 1:
         share = float(value) if is_number(value) and 1 < value < 100 else 5.0
         raise InputError(
-            f"must lie strictly between 0 and 1, as {share / 100:g} for {share:g} %",
-            argument=name,
-            came=f"got {value!r}",
+            f"must lie strictly between 0 and 1, as {share / 100:g} for {share:g} %, got {value!r}", argument=name
         )
     return float(value)

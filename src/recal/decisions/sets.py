@@ -23,20 +23,20 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, check_labels, check_probs
-from recal.decisions.certify import Interval, share_interval
+from recal.checks import check_labels, check_probs
 from recal.decisions.rule import check_share, is_number
 from recal.engine.same_rows import warn_of_fitted
 from recal.errors import FewSamplesWarning, InputError
+from recal.metrics.exact import Interval, rate_interval
+from recal.schema import NotNegative, Size, check, field_kinds
 
 Method = Literal["lac", "aps", "raps"]
 Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 # Candidates; a penalty of 0 is aps.
@@ -78,31 +78,20 @@ class PredictionSets:
     method: Method
     coverage: float
     limits: tuple[float, ...]
-    penalty: float = 0.1
-    free_ranks: int = 2
+    penalty: NotNegative = 0.1
+    free_ranks: Size = 2
     randomised: bool = True
     at_least_one: bool = False
 
     def __post_init__(self) -> None:
-        if self.method not in get_args(Method):
-            raise InputError(
-                f"must be one of {', '.join(get_args(Method))}", argument="method", came=f"got {self.method!r}"
-            )
+        for name in ("method", "penalty", "free_ranks", "randomised", "at_least_one"):
+            check(getattr(self, name), field_kinds(PredictionSets)[name], name)
         check_share(self.coverage, "coverage")
         if not isinstance(self.limits, tuple) or not self.limits:
-            raise InputError("must be a tuple of one or more numbers", argument="limits", came=f"got {self.limits!r}")
+            raise InputError(f"must be a tuple of one or more numbers, got {self.limits!r}", argument="limits")
         for one in self.limits:
             if not is_number(one) or math.isnan(one):
                 raise InputError(f"A limit must be a number, or inf to keep a class always, got {one!r}.")
-        if not is_number(self.penalty) or not 0 <= self.penalty < math.inf:
-            raise InputError("must be a number of at least 0", argument="penalty", came=f"got {self.penalty!r}")
-        if isinstance(self.free_ranks, bool) or not isinstance(self.free_ranks, int) or self.free_ranks < 0:
-            raise InputError(
-                "must be a whole number of at least 0", argument="free_ranks", came=f"got {self.free_ranks!r}"
-            )
-        for name in ("randomised", "at_least_one"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError("must be True or False", argument=name, came=f"got {getattr(self, name)!r}")
 
     @property
     def per_class(self) -> bool:
@@ -129,9 +118,9 @@ class PredictionSets:
         scores = np.cumsum(falling, axis=1) - (1.0 - parts[:, None]) * falling
         if self.method == "raps":
             scores += self.penalty * np.maximum(np.arange(1, array.shape[1] + 1) - self.free_ranks, 0)
-        found = np.empty_like(scores)
-        np.put_along_axis(found, order, scores, axis=1)
-        return found
+        by_class = np.empty_like(scores)
+        np.put_along_axis(by_class, order, scores, axis=1)
+        return by_class
 
     def predict(self, probs: ArrayLike, u: ArrayLike | None = None) -> NDArray[np.bool_]:
         """Return whether each class remains possible, (n_samples, n_classes)."""
@@ -144,10 +133,10 @@ class PredictionSets:
 
     def _parts(self, array: Vector, u: ArrayLike | None) -> Vector:
         if u is not None:
-            given = np.asarray(u, dtype=np.float64)
-            if given.shape != (len(array),) or not ((given >= 0) & (given <= 1)).all():
+            parts = np.asarray(u, dtype=np.float64)
+            if parts.shape != (len(array),) or not ((parts >= 0) & (parts <= 1)).all():
                 raise InputError(f"must hold a number in [0, 1] for each of {len(array)} samples", argument="u")
-            return given
+            return parts
         return content_uniforms(array) if self.randomised else np.ones(len(array))
 
 
@@ -231,7 +220,10 @@ def prediction_sets(
     if method == "raps" and penalty is None:
         chosen, kept = parted(len(array), coverage)
         if len(chosen):
-            form = _tuned(form, array[chosen], labels[chosen], None if parts is None else parts[chosen])
+            scores = replace(form, method="aps").scores(array[chosen], None if parts is None else parts[chosen])
+            ranks = np.argsort(np.argsort(-array[chosen], axis=1, kind="stable"), axis=1) + 1
+            penalty, free_ranks = smallest(scores, ranks, labels[chosen], coverage)
+            form = replace(form, penalty=penalty, free_ranks=free_ranks)
     array, labels = array[kept], labels[kept]
     scores = form.scores(array, None if parts is None else parts[kept])
     own = scores[np.arange(len(array)), labels]
@@ -245,25 +237,25 @@ def parted(n_samples: int, coverage: float) -> tuple[Rows, Rows]:
     """Return random rows that choose the penalty, none if there are few rows, and those that give the limit."""
     order = np.random.default_rng(0).permutation(n_samples)
     size = min(int(_PART * n_samples), _MOST)
-    if size < max(_FEWEST, needed(coverage)):
+    if size < max(_FEWEST, fewest_scores(coverage)):
         size = 0
     return np.sort(order[:size]), np.sort(order[size:])
 
 
-def smallest(scores: Matrix, ranks: Matrix, labels: Rows, coverage: float) -> tuple[float, int]:
+def smallest(scores: Vector, ranks: Rows, labels: Rows, coverage: float) -> tuple[float, int]:
     """Return the penalty and the free ranks with the smallest sets on average; of equal ones the mildest."""
     rows = np.arange(len(labels))
-    found = []
+    sizes = []
     for penalty in PENALTIES:
         for free in FREE_RANKS if penalty else FREE_RANKS[:1]:
             penalised = scores + penalty * np.maximum(ranks - free, 0)
             kept = penalised <= limit(penalised[rows, labels], coverage)
-            found.append((float(kept.sum(axis=1).mean()), penalty, free))
-    _, penalty, free = min(found, key=lambda one: one[0])
+            sizes.append((float(kept.sum(axis=1).mean()), penalty, free))
+    _, penalty, free = min(sizes, key=lambda one: one[0])
     return penalty, free
 
 
-def needed(coverage: float) -> int:
+def fewest_scores(coverage: float) -> int:
     """Return the smallest number of scores with a finite limit."""
     return math.ceil(coverage / (1.0 - coverage) - 1e-9)
 
@@ -274,18 +266,9 @@ def limit(scores: Vector, coverage: float) -> float:
     return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else math.inf
 
 
-def _tuned(form: PredictionSets, array: Floats, labels: NDArray[np.intp], u: Vector | None) -> PredictionSets:
-    scores = replace(form, method="aps").scores(array, u)
-    order = np.argsort(-array, axis=1, kind="stable")
-    ranks = np.empty(array.shape)
-    np.put_along_axis(ranks, order, np.broadcast_to(np.arange(1.0, array.shape[1] + 1), array.shape), axis=1)
-    penalty, free_ranks = smallest(scores, ranks, labels, form.coverage)
-    return replace(form, penalty=penalty, free_ranks=free_ranks)
-
-
 def _warn_of_whole_sets(limits: tuple[float, ...], counts: list[int], scores: Vector, coverage: float) -> None:
     """Warn if classes are in every set, or every set holds every class, and say what to do."""
-    fewest, endless, per_class = needed(coverage), limits.count(math.inf), len(limits) > 1
+    fewest, endless, per_class = fewest_scores(coverage), limits.count(math.inf), len(limits) > 1
     if endless and endless < len(limits):
         text = (
             f"{endless} of {len(limits)} classes have fewer than the {fewest} labelled samples that a coverage of "
@@ -333,12 +316,12 @@ def evaluate_sets(
     array = check_probs(probs)
     labels = check_labels(y, len(array), array.shape[1], classes)
     kept = sets.predict(array)
-    held, sizes = kept[np.arange(len(array)), labels], kept.sum(axis=1)
+    covered, sizes = kept[np.arange(len(array)), labels], kept.sum(axis=1)
     counts = np.bincount(labels, minlength=array.shape[1])
-    by_class = np.bincount(labels, weights=held, minlength=array.shape[1]) / np.where(counts > 0, counts, np.nan)
+    by_class = np.bincount(labels, weights=covered, minlength=array.shape[1]) / np.where(counts > 0, counts, np.nan)
     return SetReport(
-        coverage=float(held.mean()),
-        interval=share_interval(int(held.sum()), len(held), confidence),
+        coverage=float(covered.mean()),
+        interval=rate_interval(int(covered.sum()), len(covered), confidence),
         mean_size=float(sizes.mean()),
         single=float((sizes == 1).mean()),
         empty=float((sizes == 0).mean()),

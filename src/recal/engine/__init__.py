@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_KERNELS = ("binning", "images", "recal_steps", "rows")
+_KERNELS = ("images", "rows")
 
 
 class _Module:

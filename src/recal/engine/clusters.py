@@ -1,7 +1,7 @@
 """Rows that belong together: frames of one video, samples of one patient, copies of one input.
 
 Rows of one cluster are dependent. A split, a fold or a resample must therefore take a cluster as a whole: if one frame
-of a video is in the fit and the next one in the test, the test looks better than it is.
+of a video is in the fit and the next one in the test, the test looks better than it is. Folds are drawn here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Labels
+from recal.checks import Floats, Labels
+from recal.engine.same_rows import row_hashes
 from recal.errors import InputError
 
 Rows = NDArray[np.intp]
@@ -47,9 +48,7 @@ def check_names(values: ArrayLike, n_samples: int, name: str) -> tuple[tuple[str
     """Return the distinct names of a column of words or whole numbers, as text, and the place of each row's name."""
     array = np.asarray(values)
     if array.shape != (n_samples,):
-        raise InputError(
-            f"must have one value per sample, {n_samples}", argument=name, came=f"got the shape {array.shape}"
-        )
+        raise InputError(f"must have one value per sample, {n_samples}, got the shape {array.shape}", argument=name)
     if array.dtype.kind == "f" and not (np.isfinite(array) & (array == np.rint(array))).all():
         raise InputError("must be words or whole numbers, none of them missing", argument=name)
     if array.dtype.kind == "f":
@@ -99,13 +98,68 @@ def split_by_cluster(clusters: ArrayLike, shares: Sequence[float], rng: np.rando
     (30, 20, set())
     """
     index = check_clusters(clusters, len(np.asarray(clusters)))
-    wanted = np.asarray(shares, dtype=np.float64) * len(index)
+    targets = np.asarray(shares, dtype=np.float64) * len(index)
     sizes = np.bincount(index)
-    part, filled = np.empty(len(sizes), np.intp), np.zeros(len(wanted))
+    part, filled = np.empty(len(sizes), np.intp), np.zeros(len(targets))
     for cluster in _large_first(sizes, rng):
-        part[cluster] = int(np.argmin((filled + 0.5 * sizes[cluster]) / wanted))
+        part[cluster] = int(np.argmin((filled + 0.5 * sizes[cluster]) / targets))
         filled[part[cluster]] += sizes[cluster]
-    return [np.flatnonzero(part[index] == number) for number in range(len(wanted))]
+    return [np.flatnonzero(part[index] == number) for number in range(len(targets))]
+
+
+def copies_of(logits: Floats, labels: Labels) -> Rows | None:
+    """Return a number for each sample that its copies share, counted from 0; None if there are no copies.
+
+    Equal rows are not copies if their labels differ or if one of them is very frequent: the model then gives the same
+    answer to many inputs.
+
+    Examples
+    --------
+    >>> from recal.engine.clusters import copies_of
+    >>> rows = np.arange(50.0).reshape(-1, 1)
+    >>> numbers = copies_of(np.vstack([rows, rows[:2]]), np.zeros(52, dtype=int))
+    >>> bool((numbers[-2:] == numbers[:2]).all()), copies_of(rows, np.zeros(50, dtype=int)) is None
+    (True, True)
+    """
+    _, first, number, counts = np.unique(row_hashes(logits), return_index=True, return_inverse=True, return_counts=True)
+    if len(first) == len(labels) or counts.max() > max(1.0, _MOST_COPIES * len(labels)):
+        return None
+    return number if (labels[first][number] == labels).all() else None
+
+
+def stratified_folds(
+    labels: Labels,
+    n_folds: int,
+    rng: np.random.Generator,
+    copies: Rows | None = None,
+    clusters: Rows | None = None,
+) -> Rows:
+    """Return the fold of each sample, 0..n_folds-1. Sizes differ by at most one, in all and within each class.
+
+    A class with fewer samples than folds is absent from some of them.
+
+    Samples with the same number in `copies` share a fold, so that no sample is predicted by a fit to its own copy. So
+    do samples of one cluster; their folds are as even as the clusters allow, and there are at most as many folds as
+    clusters. Copies are not looked at if there are clusters.
+
+    Examples
+    --------
+    >>> from recal.engine.clusters import stratified_folds
+    >>> fold = stratified_folds(np.array([0, 0, 0, 0, 1, 2]), 2, np.random.default_rng(0))
+    >>> np.bincount(fold), np.bincount(fold[:4])
+    (array([3, 3]), array([2, 2]))
+    """
+    if clusters is not None:
+        return cluster_folds(clusters, labels, min(n_folds, len(np.unique(clusters))), rng)
+    if copies is not None:
+        _, first = np.unique(copies, return_index=True)
+        return stratified_folds(labels[first], n_folds, rng)[copies]
+    shuffled = rng.permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    fold = np.empty(len(labels), dtype=np.intp)
+    # Deal samples out like cards, class after class: neighbours in `by_class` never share a fold.
+    fold[by_class] = np.arange(len(labels)) % n_folds
+    return fold
 
 
 def cluster_folds(clusters: ArrayLike, labels: Labels, n_folds: int, rng: np.random.Generator) -> Rows:

@@ -1,7 +1,7 @@
 """Which of four groups a sample falls into, by how the model reacts to a transformed copy of it, and ReCal's replay.
 
-`Rows`, `replay` and `groups` are ReCal's steps in plain numpy: the reference for compiled loops (`engine.recal_steps`)
-and for other array libraries (`recal.maps.steps`), which give the same groups. Small arrays are computed here, and so
+`Rows`, `replay` and `groups` are ReCal's steps in plain numpy: the reference for compiled loops and for other array
+libraries (`recal.maps.steps`), which give the same groups. Small arrays are computed here, and so
 is every comparison of two confidences that is too close for a compiled loop to decide: `comparable` is the rule for
 ties, and numpy's order of summation is part of it. All sums run along a row, so a sample alone gets, bit for bit, what
 it gets in a batch.
@@ -10,9 +10,8 @@ it gets in a batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +20,7 @@ from recal.checks import Floats, Labels, check_logits
 from recal.engine.compiled import SMALL
 from recal.engine.scaled import SCALE_RANGE, Columns, ScaledLogits, ScaledRows, Vector, rescale_floored
 from recal.errors import InputError
+from recal.schema import Number, Record
 
 ConfidenceAt = Literal["original", "own"]
 Ties = Literal["float32", "exact"]
@@ -47,8 +47,7 @@ class Group(IntEnum):
     KEPT_FELL = 4
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Record):
     """How samples are sorted into groups: what a replay must know to group as the fit did.
 
     Parameters
@@ -63,17 +62,7 @@ class Rule:
 
     confidence_at: ConfidenceAt = "original"
     ties: Ties = "float32"
-    floor: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.confidence_at not in ("original", "own"):
-            raise InputError(
-                "must be 'original' or 'own'", argument="confidence_at", came=f"got {self.confidence_at!r}"
-            )
-        if self.ties not in ("float32", "exact"):
-            raise InputError("must be 'float32' or 'exact'", argument="ties", came=f"got {self.ties!r}")
-        if self.floor is not None and not (isinstance(self.floor, float) and 0.0 < self.floor < 0.5):
-            raise InputError("must lie in (0, 0.5) or be None", argument="floor", came=f"got {self.floor!r}")
+    floor: Annotated[float, Number(0.0, 0.5, ends="()")] | None = None
 
 
 def group(

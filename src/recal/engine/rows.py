@@ -1,4 +1,4 @@
-"""Kernels over rows of logits: softmax, series of log-odds, hashes, and the sums that a fit of stacking needs.
+"""Kernels over rows of logits: softmax, series of log-odds, bins, and the sums that a fit of stacking needs.
 
 Kernels take arrays and fill arrays for the rows `start` to `stop`; nothing crosses from row to row, so a row's result
 has the same bits in every batch. `compiled.over_rows` runs them on all cores. Loops go by index
@@ -11,7 +11,7 @@ import numpy as np
 
 from recal.engine import scaled
 from recal.engine.compiled import FAST, kernel, part_of_kernel
-from recal.engine.scaled import ABOVE_ZERO, AT, BELOW_ONE, REACH, SCALE, SHARPER, TOP
+from recal.engine.scaled import ABOVE_ZERO, AT, BELOW_ONE, REACH, SCALE, SCALE_RANGE, SHARPER, TOP
 
 # A weight beyond this may become as large as the largest by rounding.
 CLOSE_TO_ONE = 1.0 - 1e-9
@@ -19,9 +19,11 @@ CLOSE_TO_ONE = 1.0 - 1e-9
 _ROUND = 6755399441055744.0
 # ln 2 in two parts, the first with trailing zeros, so that k times it is exact.
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-# The numbers of splitmix64.
-_STEP, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_A, _B, _C = np.uint64(30), np.uint64(27), np.uint64(31)
+# As in `engine.grouping`: what is closer than this is for the rule for ties, and below these log-odds against it a
+# prediction's float32 confidence is 1. Below the last, the logarithm of a confidence is closer to 0 than CLOSE.
+CLOSE, _SATURATED_SUM, _ALMOST_SURE_SUM = 1e-5, 1.0 + float(np.exp(-16.8)), 1.0 + float(np.exp(-11.5))
+# How many short rows are summed together, so that they stay in the L1 cache.
+_TOGETHER = 256
 # How many rows of a stack are summed up together.
 CHUNK = 1024
 
@@ -97,17 +99,17 @@ def read_rows(where, start, stop, logits, columns, numbers):  # type: ignore[no-
 
 
 @kernel()
-def expand(wanted, start, stop, terms, tolerance, out):  # type: ignore[no-untyped-def]
-    """Fill x, the first two derivatives of the log-partition, and how far x can be off, at the scales wanted.
+def expand(scales, start, stop, terms, tolerance, out):  # type: ignore[no-untyped-def]
+    """Fill x, the first two derivatives of the log-partition, and how far x can be off, at these scales.
 
     Nothing is filled where a scale is 0, and NaN where the slope may be off by more than the tolerance.
     """
     for i in range(start, stop):
-        if wanted[i] == 0.0:
+        if scales[i] == 0.0:
             continue
-        t = wanted[i] - terms[AT, i]
+        t = scales[i] - terms[AT, i]
         error = _remainder(t, terms[REACH - 1, i], terms[REACH, i])
-        if not error * SHARPER * wanted[i] <= tolerance * abs(t):
+        if not error * SHARPER * scales[i] <= tolerance * abs(t):
             out[0, i] = np.nan
             out[3, i] = np.inf
             continue
@@ -172,24 +174,49 @@ def softmax(logits, start, stop, columns, find, scales, probs, confidences, clos
         close[i] = rivals > 1.0
 
 
-@part_of_kernel()
-def mixed(value):  # type: ignore[no-untyped-def]
-    """Spread every bit over all 64 (the finish of splitmix64)."""
-    value = value + _STEP
-    value = (value ^ (value >> _A)) * _FIRST
-    value = (value ^ (value >> _B)) * _SECOND
-    return value ^ (value >> _C)
+@kernel()
+def transpose(logits, start, stop, columns, drops):  # type: ignore[no-untyped-def]
+    """Fill the column of each row's largest logit, and drops[j, i], how far the others lie below it."""
+    for i in range(start, stop):
+        row = logits[i]
+        columns[i] = place_of_largest(row)
+        top = np.float64(row[columns[i]])
+        for j in range(len(row)):
+            drops[j, i] = np.float64(row[j]) - top
+
+
+@part_of_kernel(fastmath=FAST)
+def add_exponentials(sums, scales, drops):  # type: ignore[no-untyped-def]
+    for i in range(len(scales)):
+        sums[i] += exp(scales[i] * np.float64(drops[i]))
 
 
 @kernel()
-def row_hashes(rows, start, stop, factors, out):  # type: ignore[no-untyped-def]
-    """Fill each row's hash of its first len(factors) numbers as float32; 0 and -0 are equal."""
-    for i in range(start, stop):
-        total = np.uint64(0)
-        for j in range(len(factors)):
-            bits = np.float32(np.float32(rows[i, j]) + np.float32(0.0)).view(np.uint32)
-            total += np.uint64(bits) * factors[j]
-        out[i] = mixed(total)
+def short_step(tied, start, stop, drops, view, kept, scales, view_scales, gaps, betas, exact):  # type: ignore[no-untyped-def]
+    """Group each row by its confidence and its view's, and rescale both by their group's beta: one step of ReCal.
+
+    Rows that are too close to call are marked as tied. `gaps` is how far the view's logit at the column of its
+    confidence lies below its largest. Classes are the first axis of `drops` and `view`, so that vector instructions run
+    along the samples.
+    """
+    sums, view_sums = np.empty(_TOGETHER), np.empty(_TOGETHER)
+    for first in range(start, stop, _TOGETHER):
+        last = min(first + _TOGETHER, stop)
+        sums[:] = 0.0
+        view_sums[:] = 0.0
+        for j in range(len(drops)):
+            add_exponentials(sums, scales[first:last], drops[j, first:last])
+            add_exponentials(view_sums, view_scales[first:last], view[j, first:last])
+        for i in range(first, last):
+            own, other = sums[i - first], view_sums[i - first]
+            level = own * exp(view_scales[i] * gaps[i])  # the view's sum at which the confidences are equal
+            saturated = not exact and own < _SATURATED_SUM  # a confidence of 1, which none exceeds
+            close = abs(other - level) <= CLOSE * other and not saturated
+            tied[i] = close or (exact and own < _ALMOST_SURE_SUM)
+            if not tied[i]:
+                beta = betas[2 * kept[i] + (saturated or other > level)]
+                scales[i] = min(max(scales[i] * beta, SCALE_RANGE[0]), SCALE_RANGE[1])
+                view_scales[i] = min(max(view_scales[i] * beta, SCALE_RANGE[0]), SCALE_RANGE[1])
 
 
 # Stacked log-probabilities: features are (n_views, n_samples, n_classes) float32, sums are float64. Sums over samples
@@ -302,3 +329,18 @@ def first_order(out, start, stop, probs, features, candidates, used, labels, row
                     for j in range(n_classes):
                         total += np.float64(probs[i, j]) * np.float64(row[j]) * np.float64(other[j])
                     out[chunk, c, 2 + u] += share * (total - mean * means[u])
+
+
+@kernel()
+def look_up(scores, start, stop, edges, values, out):  # type: ignore[no-untyped-def]
+    """Fill the value of the bin that each class's score falls into; a bin holds its upper edge.
+
+    All edges are compared: with vector instructions this is faster than a binary search, whose branches cannot be
+    predicted.
+    """
+    for i in range(start, stop):
+        for j in range(scores.shape[1]):
+            score, place = scores[i, j], 0
+            for k in range(edges.shape[1]):
+                place += edges[j, k] < score
+            out[i, j] = values[j, place]

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.engine import rows as kernels
-from recal.engine.compiled import SMALL, over_rows
+from recal.engine.compiled import MappedRows
 from recal.errors import SameRowsWarning
 
 Hashes = NDArray[np.uint64]
@@ -56,14 +55,13 @@ def row_hashes(rows: ArrayLike) -> Hashes:
     width = min(array.shape[1], _COLUMNS)
     factors = _mixed(np.arange(1, width + 1, dtype=np.uint64)) | np.uint64(1)
     hashes = np.empty(len(array), np.uint64)
-    if array.size >= SMALL and array.dtype in (np.float32, np.float64):
-        over_rows(kernels.row_hashes, rows if isinstance(rows, np.ndarray) else array, factors, hashes)
-        return hashes
     size = max(1, _BLOCK // width)
     for begin in range(0, len(array), size):
         with np.errstate(over="ignore"):  # values beyond float32 become inf
             block = np.ascontiguousarray(array[begin : begin + size, :width], dtype=np.float32) + np.float32(0.0)
-        hashes[begin : begin + size] = _mixed((block.view(np.uint32) * factors).sum(axis=1))
+        hashes[begin : begin + size] = _mixed(np.einsum("ij,j->i", block.view(np.uint32), factors))
+        if isinstance(rows, MappedRows):
+            rows.release()
     return hashes
 
 
@@ -80,9 +78,8 @@ def kept_hashes(logits: ArrayLike) -> Hashes:
     return np.sort(row_hashes(logits))[:MOST_HASHES]
 
 
-def sampled_rows(logits: ArrayLike) -> NDArray[np.intp]:
+def sampled_rows(hashes: Hashes) -> NDArray[np.intp]:
     """Return the rows of a fit whose probabilities are hashed: those with the smallest hashes of logits."""
-    hashes = row_hashes(logits)
     if len(hashes) <= MOST_PROB_HASHES:
         return np.arange(len(hashes))
     return np.sort(np.argpartition(hashes, MOST_PROB_HASHES)[:MOST_PROB_HASHES])
@@ -98,7 +95,7 @@ def seen_among(rows: ArrayLike, kept: Hashes, n_fitted: int) -> tuple[NDArray[np
     if n < LEAST_ROWS or not len(kept):
         return np.zeros(n, np.bool_), 0
     hashes = row_hashes(rows)
-    if not _any_in(hashes, kept):
+    if not np.isin(hashes, kept).any():
         return np.zeros(n, np.bool_), 0
     is_sample = len(kept) in (MOST_HASHES, MOST_PROB_HASHES)
     return _overlap(hashes, *np.unique(kept, return_counts=True), max(n_fitted, len(kept)) if is_sample else len(kept))
@@ -124,14 +121,6 @@ def _overlap(hashes: Hashes, there: Hashes, times: NDArray[np.intp], n_there: in
 
 def _equal(some: NDArray[Any], others: NDArray[Any]) -> bool:
     return len(some) == len(others) and bool((some == others).all())
-
-
-def _any_in(hashes: Hashes, kept: Hashes) -> bool:
-    """Whether any hash is among those kept, which are sorted; the first 16 bits rule out most quickly."""
-    possible = np.zeros(1 << 16, np.bool_)
-    possible[kept >> np.uint64(48)] = True
-    some = hashes[possible[hashes >> np.uint64(48)]]
-    return bool((kept[np.minimum(np.searchsorted(kept, some), len(kept) - 1)] == some).any())
 
 
 def matters(count: int, n_samples: int) -> bool:

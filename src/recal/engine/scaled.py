@@ -31,7 +31,7 @@ ReadRows = Callable[[Columns], tuple[Floats, Columns]]
 # No sequence of betas takes a scale out of this range, so nothing over- or underflows to inf or 0.
 SCALE_RANGE = (1e-100, 1e100)
 # Probabilities stay within these: a probability of exactly 0 at the truth is an infinite loss.
-ABOVE_ZERO, BELOW_ONE = 1e-300, 1.0 - 2.0**-53
+ABOVE_ZERO, BELOW_ONE = float(np.finfo(np.float64).tiny), 1.0 - 2.0**-53
 # How many logits are read together: what is on disk need not fit in memory.
 _PIECE = 16_000_000
 
@@ -68,6 +68,7 @@ class ScaledRows:
 
     def __init__(self, read: ReadRows, shape: tuple[int, int], tolerance: float = 0.0) -> None:
         self._read, self.shape, self._tolerance = read, shape, tolerance
+        self._is_small = shape[0] * shape[1] < SMALL
         self.scales = np.ones(shape[0])
         self.columns = np.empty(shape[0], dtype=np.intp)
         self.maxima = np.empty(shape[0])
@@ -203,10 +204,6 @@ class ScaledRows:
         values[0, far], values[3, far] = np.nan, np.inf
         out[:, rows] = values
         return out
-
-    @property
-    def _is_small(self) -> bool:
-        return self.shape[0] * self.shape[1] < SMALL
 
     def _look(self, chosen: Columns, scales: Vector) -> Vector:
         """Return the terms of some rows about scales at which they are read, (TERMS, n_rows)."""

@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "export_calibration": "onnx_file",
+    "export_calibration": "calibration_file",
     "export_onnx": "onnx_file",
-    "export_sets": "sets",
-    "keep_classes": "sets",
+    "export_sets": "calibration_file",
+    "keep_classes": "calibration",
 }
 __all__ = list(_HOMES)
 

@@ -1,13 +1,17 @@
-"""What an exported model does with logits: a map, and whether predictions are kept. Needs neither torch nor onnx."""
+"""What an exported model does with logits, and with probabilities. Needs neither torch nor onnx."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from recal.calibrators.base import Calibrator
+from recal.decisions.sets import PredictionSets, content_uniforms
 from recal.errors import InputError
-from recal.maps.base import Array, Map, Views
+from recal.maps.arrays import is_at, take_along, top_column
+from recal.maps.base import Array, Map, Views, like, namespace, wide
 from recal.maps.guard import answer
 from recal.maps.plan import Plan, plan_of
 from recal.transforms import Transform
@@ -28,7 +32,7 @@ class Calibration:
     @property
     def gate(self) -> float | None:
         """The confidence from which on no view is computed; None if views are computed for all samples or for none."""
-        return getattr(self.map, "gate", None)
+        return self.map.gate
 
     def with_gate(self, gate: float | None) -> Calibration:
         """Return the same calibration with another gate; None computes the views of all samples."""
@@ -67,3 +71,41 @@ def calibration_of(source: Any) -> Calibration:
         return Calibration(source.map_, bool(source.keeps_accuracy), len(source.classes_))
     plan = plan_of(source)
     return Calibration(plan, plan.keeps_answers)
+
+
+def keep_classes(sets: PredictionSets, probs: Array) -> Array:
+    """Return for each class whether it stays in the set, (n, n_classes), as `PredictionSets.predict` does.
+
+    Probabilities may be arrays of any library, such as torch tensors; the sets are of the same kind.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from recal.decisions import PredictionSets
+    >>> from recal.export import keep_classes
+    >>> keep_classes(PredictionSets("lac", 0.9, (0.7,)), torch.tensor([[0.6, 0.35, 0.05]])).tolist()
+    [[True, True, False]]
+    """
+    sets.check_classes(probs.shape[1])
+    z = wide(probs)
+    xp = namespace(z)
+    kept = _scores(sets, z) <= like(z, np.asarray(sets.limits))
+    if sets.at_least_one:
+        kept = kept | (is_at(z, top_column(z)) & ~xp.any(kept, axis=1, keepdims=True))
+    return kept
+
+
+def _scores(sets: PredictionSets, z: Array) -> Array:
+    if sets.method == "lac":
+        return 1.0 - z
+    xp, n_classes = namespace(z), z.shape[1]
+    order = xp.argsort(-z, axis=1, stable=True)
+    falling = take_along(z, order, axis=1)
+    scores = xp.cumulative_sum(falling, axis=1)
+    if sets.randomised:
+        plain = z.detach().cpu().numpy() if hasattr(z, "detach") else np.asarray(z)
+        scores = scores - (1.0 - like(z, content_uniforms(plain)[:, None])) * falling
+    if sets.method == "raps":
+        beyond = np.maximum(np.arange(1, n_classes + 1) - sets.free_ranks, 0)
+        scores = scores + like(z, sets.penalty * beyond)
+    return take_along(scores, xp.argsort(order, axis=1), axis=1)

@@ -15,18 +15,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.collecting.models.onnx import FLOATS, Output, check_external_data, choose_output, reason_of
-from recal.errors import FileError, InputError, MissingExtraError
-from recal.export.graph import FLOAT, IR_VERSION, OPSET, Nodes, TensorProto, model_of, onnx, tensor
-from recal.export.tracer import OPEN, Graph
+from recal.collecting.models.onnx import FLOATS, Output, check_external_data, choose_output, open_session, reason_of
+from recal.errors import FileError, InputError
+from recal.export import traced_functions as xp
+from recal.export.graph import IR_VERSION, OPSET, TensorProto, dtype_of, onnx, tensor
+from recal.export.tracer import OPEN, Graph, Symbol
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Normalize
 
 # Nodes that hand values on: a softmax before them is still a softmax.
 _HAND_ON = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
 _LOGITS = "recal_logits"
+# How far the answers of a model with an opened batch may differ.
+_CLOSE = 1e-4
 _KINDS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _TYPES: dict[int, str] = dict(zip(_KINDS, FLOATS))
+# How an exported file is opened to check or to time it: the number of threads, and where it runs.
+ON_ONE_THREAD = ("1", ("CPUExecutionProvider",))
 
 
 @dataclass(frozen=True)
@@ -37,9 +42,11 @@ class Part:
     input: onnx.ValueInfoProto
     output: onnx.ValueInfoProto
 
-    def put(self, g: Nodes, rows: str, prefix: str) -> str:
+    def put(self, rows: Symbol, prefix: str) -> Symbol:
         """Put a copy of it behind `rows` and return its output."""
-        return g.splice(self.model.graph, prefix, {self.input.name: rows}, self.output.name)
+        graph, feeds = rows.device, {self.input.name: rows.to(dtype_of(self.input)).name}
+        name = graph.nodes.splice(self.model.graph, prefix, feeds, self.output.name)
+        return graph.input(name, dtype_of(self.output), [size or OPEN for size in sizes(self.output)])
 
     @property
     def ends_in_softmax(self) -> bool:
@@ -96,9 +103,8 @@ def _unzipped(model: onnx.ModelProto, output: onnx.ValueInfoProto) -> onnx.Value
             remedy="Convert the model again with options={'zipmap': False}",
         )
     inferred = onnx.shape_inference.infer_shapes(model)
-    known = {value.name: value for value in inferred.graph.value_info}
-    kind = element_type(known[node.input[0]]) if node.input[0] in known else FLOAT
-    return tensor(node.input[0], kind or FLOAT, ["batch", len(labels[0])])
+    kinds = {value.name: element_type(value) for value in inferred.graph.value_info}
+    return tensor(node.input[0], kinds.get(node.input[0]) or TensorProto.FLOAT, ["batch", len(labels[0])])
 
 
 def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> Part:
@@ -133,24 +139,19 @@ def _load(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
 def example_of(part: Part, dtype: Any = None, shape: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
     """Return a batch of one, all zeros; shape and dtype are the model's own where not given."""
-    own = onnx.helper.tensor_dtype_to_np_dtype(element_type(part.input))
     if shape is None:
-        known = sizes(part.input)
-        if len(known) < 2 or 0 in known[1:]:
+        shape = sizes(part.input)[1:]
+        if not shape or 0 in shape:
             raise InputError(
                 f"The model's input {part.input.name!r} leaves its shape open: pass an example batch (--shape)."
             )
-        shape = known[1:]
-    return np.zeros((1, *shape), own if dtype is None else dtype)
+    return np.zeros((1, *shape), dtype_of(part.input) if dtype is None else dtype)
 
 
 def channel_part(part: Part) -> Part:
     """Return what gives grey images, (n, height, width), the axis of length 1 that a model has for channels."""
-    axis = 1 if sizes(part.input)[1] == 1 else 3
-    kind, g = element_type(part.input), Nodes()
-    inputs = tensor("grey", kind, ["batch", None, None])
-    g.rename(g.op("Unsqueeze", "grey", g.const([axis])), "with_channel")
-    return as_part(model_of(g, [inputs], [tensor("with_channel", kind, ["batch", None, None, None])]))
+    grey = Graph().input("grey", dtype_of(part.input), (OPEN, OPEN, OPEN))
+    return _traced(grey, xp.expand_dims(grey, axis=1 if sizes(part.input)[1] == 1 else 3))
 
 
 def two_column_part(part: Part, outputs: str) -> Part | None:
@@ -158,14 +159,14 @@ def two_column_part(part: Part, outputs: str) -> Part | None:
     shape = sizes(part.output)
     if not (len(shape) == 1 or shape[1:] == [1]):
         return None
-    kind, g = element_type(part.output), Nodes()
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
-    second = g.op("Reshape", "one", g.const([-1, 1]))
-    first = g.op("Sub", g.const(np.array(1, dtype)), second) if outputs != "logits" else g.op("Sub", second, second)
-    g.rename(g.op("Concat", first, second, axis=1), "two")
-    rows = rows_of(part) or "batch"  # a batch that could not be opened stays fixed
-    inputs = tensor("one", kind, [rows, *shape[1:]])
-    return as_part(model_of(g, [inputs], [tensor("two", kind, [rows, 2])]))
+    # A batch that could not be opened stays fixed.
+    one = Graph().input("one", dtype_of(part.output), [rows_of(part) or OPEN, *shape[1:]])
+    second = one.reshape((OPEN, 1))
+    return _traced(one, xp.concat([second - second if outputs == "logits" else 1 - second, second], axis=1))
+
+
+def _traced(inputs: Symbol, output: Symbol, opset: int = OPSET) -> Part:
+    return as_part(inputs.device.model([inputs], {f"{inputs.name}_changed": output}, {"": opset}))
 
 
 def opsets_of(*models: onnx.ModelProto) -> dict[str, int]:
@@ -173,12 +174,12 @@ def opsets_of(*models: onnx.ModelProto) -> dict[str, int]:
 
     A model may import a domain twice, under both names.
     """
-    found: dict[str, int] = {"": OPSET}
+    versions: dict[str, int] = {"": OPSET}
     for model in models:
         for entry in model.opset_import:
             domain = "" if entry.domain == "ai.onnx" else entry.domain
-            found[domain] = max(found.get(domain, 0), int(entry.version))
-    return found
+            versions[domain] = max(versions.get(domain, 0), int(entry.version))
+    return versions
 
 
 def trace_module(module: Any, example: Any) -> Part:
@@ -193,17 +194,19 @@ def trace_module(module: Any, example: Any) -> Part:
 
 def view_part(transforms: Sequence[Transform], batch: Any, opset: int = OPSET) -> Part:
     """Return the part that makes the rows of all views, one transformation after the other, of batches like this."""
-    g, dtype = Nodes(), str(batch.dtype).removeprefix("torch.")
-    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    inputs = Graph(g, opset).input("inputs", dtype, (OPEN, *(int(size) for size in batch.shape[1:])))
-    views = [transform(inputs).name for transform in transforms]
-    g.rename(g.op("Concat", *views, axis=0) if len(views) > 1 else views[0], "views")
-    shape = ["batch", *inputs.shape[1:]]
-    outputs = [tensor("views", kind, ["rows", *shape[1:]])]
-    return as_part(model_of(g, [tensor("inputs", kind, shape)], outputs, {"": opset}))
+    inputs = _batch_like(batch, opset)
+    return _traced(inputs, xp.concat([transform(inputs) for transform in transforms], axis=0), opset)
 
 
-_CLOSE = 1e-4
+def normalize_part(normalize: Normalize, batch: Any) -> Part:
+    """Return the part that normalises batches like this one; only their shape (without n) and dtype matter."""
+    inputs = _batch_like(batch, OPSET)
+    return _traced(inputs, normalize(inputs))
+
+
+def _batch_like(batch: Any, opset: int) -> Symbol:
+    shape = (OPEN, *(int(size) for size in batch.shape[1:]))
+    return Graph(opset).input("inputs", str(batch.dtype).removeprefix("torch."), shape)
 
 
 def open_batch(part: Part, shape: tuple[int, ...]) -> Part:
@@ -237,11 +240,11 @@ def fix_reshapes(part: Part, shape: tuple[int, ...], fixed: int | None = None) -
     """
     model = onnx.ModelProto()
     model.CopyFrom(part.model)
-    found = _sizes_of_reshapes(part, [_random(count, shape, part) for count in ((fixed,) if fixed else (2, 3))])
+    inner = _sizes_of_reshapes(part, [_random(count, shape, part) for count in ((fixed,) if fixed else (2, 3))])
     for number, node in enumerate(model.graph.node):
-        if node.output[0] in found:
+        if node.output[0] in inner:
             name = f"recal_shape_{number}"
-            values = np.array([-1, *found[node.output[0]]], np.int64)
+            values = np.array([-1, *inner[node.output[0]]], np.int64)
             model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
             node.input[1] = name
     del model.graph.value_info[:]
@@ -263,65 +266,24 @@ def _sizes_of_reshapes(part: Part, batches: list[NDArray[Any]]) -> dict[str, tup
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in listed)
     try:
         answers = [run(model, part.input.name, rows) for rows in batches]
-    except (InputError, MissingExtraError):  # nothing is known of a model that does not run
+    except InputError:  # nothing is known of a model that does not run
         return {}
     first, last = ({name: each[name].shape[1:] for name in names} for each in (answers[0], answers[-1]))
     return {name: first[name] for name in names if first[name] == last[name]}
 
 
-def takes_no_rows(model: onnx.ModelProto, name: str, batch: NDArray[Any]) -> bool:
-    """Whether the model answers a batch of which no row reaches its views."""
-    try:
-        run(model, name, batch)
-    except (InputError, MissingExtraError):
-        return False
-    return True
-
-
-def check_runs(model: onnx.ModelProto, batch: NDArray[Any] | None) -> None:
-    """Refuse to write what onnxruntime cannot load, or cannot run on a batch like this one."""
-    try:
-        run(model, model.graph.input[0].name, batch)
-    except MissingExtraError:  # it is written as it is
-        return
-
-
 def run(model: onnx.ModelProto, name: str, batch: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
-    """Return the model's outputs by name, none without a batch; where onnxruntime is missing or refuses it, raise."""
+    """Return the model's outputs by name, none without a batch; raise if onnxruntime refuses it."""
     try:
-        session = open_session(model.SerializeToString())
+        session = open_session(model.SerializeToString(), *ON_ONE_THREAD)
         names = [value.name for value in session.get_outputs()]
         return {} if batch is None else dict(zip(names, session.run(names, {name: batch})))
-    except MissingExtraError:
-        raise
     except Exception as error:
         raise InputError(f"onnxruntime cannot run this model: {reason_of(error)}. No file was written.") from error
 
 
-def open_session(model: str | bytes) -> Any:
-    """Return a session on one thread, from a path or from a file's content."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingExtraError("onnxruntime", "onnx", "Running an ONNX file") from None
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what is wrong is raised
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
 def _random(count: int, shape: tuple[int, ...], part: Part) -> NDArray[Any]:
-    rng, dtype = np.random.default_rng(0), onnx.helper.tensor_dtype_to_np_dtype(element_type(part.input))
+    rng, dtype = np.random.default_rng(0), np.dtype(dtype_of(part.input))
     if np.issubdtype(dtype, np.floating):
         return rng.random((count, *shape)).astype(dtype)
     return rng.integers(0, 2, (count, *shape)).astype(dtype)  # every vocabulary has two tokens
-
-
-def normalize_part(normalize: Normalize, batch: Any) -> Part:
-    """Return the part that normalises batches like this one; only their shape (without n) and dtype matter."""
-    g, dtype = Nodes(), str(batch.dtype).removeprefix("torch.")
-    raw = Graph(g, OPSET).input("raw", dtype, (OPEN, *(int(size) for size in batch.shape[1:])))
-    prepared = normalize(raw)
-    g.rename(prepared.name, "prepared")
-    inputs = tensor("raw", onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), ["batch", *raw.shape[1:]])
-    return as_part(model_of(g, [inputs], [tensor("prepared", FLOAT, ["batch", *prepared.shape[1:]])]))

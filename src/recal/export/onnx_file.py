@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from recal.calibrators.signals import SignalCalibration
 from recal.decisions.rule import DecisionRule
 from recal.errors import InputError, Remedy
+from recal.export import traced_functions as xp
 from recal.export.calibration import Calibration, calibration_of
-from recal.export.graph import BOOL, DOUBLE, FLOAT, INT64, IR_VERSION, Nodes, model_of, onnx, tensor
+from recal.export.calibration_file import answers, export_signals, metadata, own_probs, write
+from recal.export.graph import IR_VERSION, Nodes, dtype_of, kind_of, onnx, tensor
 from recal.export.network import (
     Part,
     channel_part,
-    check_runs,
-    element_type,
     example_of,
     fix_reshapes,
     normalize_part,
@@ -29,14 +29,13 @@ from recal.export.network import (
     opsets_of,
     read_model,
     rows_of,
+    run,
     sizes,
-    takes_no_rows,
     trace_module,
     two_column_part,
     view_part,
 )
-from recal.export.traced_calibration import answers, calibration_model, needs_views, own_probs
-from recal.files.atomic import replacing
+from recal.export.tracer import OPEN, Graph, Symbol
 from recal.maps.plan import Plan
 from recal.transforms import BuiltIn, Transform
 from recal.transforms.preprocessing import (
@@ -48,36 +47,12 @@ from recal.transforms.preprocessing import (
     match_preprocess,
 )
 
-__all__ = ["export_calibration", "export_onnx"]
 # A gate below every confidence: no sample needs its views.
 _NEVER = 1e-300
 # As in Python: a little above full scale is rounding, more is another scale.
 _ABOVE = 1.001
 # The name of the number of rows that go through the model with their views.
 _ROWS = "view_rows"
-
-
-def export_calibration(plan: Plan | Any, path: str | os.PathLike[str], n_classes: int | None = None) -> Path:
-    """Write the calibration alone: from logits to calibrated probabilities.
-
-    Parameters
-    ----------
-    plan : Plan, or a fitted calibrator
-    path : where to write
-    n_classes : int, needed for a plan, which does not know its classes
-
-    Returns
-    -------
-    The path. The file's inputs are `logits` (n, n_classes) and, if views are needed, `transformed` (m, n, n_classes),
-    the logits through ``plan.transforms`` in that order, both float32. Its outputs are `probs` and `confidence`, the
-    chance that each prediction is right. Views of samples above a plan's gate are not read.
-    """
-    calibration = calibration_of(plan)
-    classes = n_classes if n_classes is not None else len(getattr(plan, "classes_", ()))
-    if not classes:
-        raise InputError("A plan does not know how many classes there are: pass n_classes.")
-    rule = getattr(plan, "decision_", None)
-    return _write(calibration_model(calibration, int(classes)), path, _metadata(plan, calibration.transforms, rule))
 
 
 def export_onnx(
@@ -134,8 +109,6 @@ def export_onnx(
     'model.onnx'
     """
     if isinstance(model, SignalCalibration):
-        from recal.export.signals import export_signals
-
         # It has no example, so the path may come second.
         return export_signals(model, example if isinstance(example, str | os.PathLike) else path)
     if outputs is not None:
@@ -149,7 +122,7 @@ def export_onnx(
         _check_traceable(calibration.transforms)
         front, batch = _onnx_front(model, calibration.transforms, preprocess, example, outputs)
     else:
-        from recal.export.torch_onnx import parts_of
+        from recal.export.torch_onnx import gives_probabilities, logits_of, parts_of
 
         model, plan, preprocess = parts_of(model, plan, preprocess)
         calibration = calibration_of(plan)
@@ -158,7 +131,9 @@ def export_onnx(
             raise InputError(
                 "A torch model is exported with an example input: pass a batch such as torch.rand(1, 3, 32, 32)."
             )
-        front, batch = _torch_front(model, preprocess, example, outputs), example
+        if outputs == "logits" and gives_probabilities(model, preprocess, example):
+            raise _ends_in_softmax()
+        front, batch = _with_two_columns([trace_module(logits_of(model, preprocess), example)], outputs), example
     n_classes = _classes_of(front[-1])
     calibration.check_classes(n_classes)
     views = _views(calibration.transforms, batch, opsets_of(*(part.model for part in front))[""])
@@ -167,8 +142,8 @@ def export_onnx(
     if calibration.gate is not None:
         file = _gateable(file)
     whole = file.model()
-    check_runs(whole, _zeros(front[0] if batch is None else batch, rows_of(front[-1])))
-    return _write(whole, path, _metadata(plan, calibration.transforms, rule))
+    run(whole, whole.graph.input[0].name, _zeros(front[0] if batch is None else batch, rows_of(front[-1])))
+    return write(whole, path, metadata(plan, calibration.transforms, rule))
 
 
 @dataclass(frozen=True)
@@ -199,112 +174,103 @@ class _File:
     branched: bool = False
 
     @property
-    def input(self) -> tuple[str, int, list[int]]:
-        """The name of the file's input, its element type and its shape: the example's, or the model's own."""
+    def input(self) -> tuple[str, str, list[int]]:
+        """The name of the file's input, its dtype and its shape: the example's, or the model's own."""
         first = self.front[0].input
         own = self.views is None and len(self.front) == 1 and first.name != "logits"
         name = first.name if own else "inputs"
         if self.example is None:
-            return name, element_type(first), sizes(first)
-        dtype = np.dtype(str(self.example.dtype).removeprefix("torch."))
-        return name, onnx.helper.np_dtype_to_tensor_dtype(dtype), list(self.example.shape)
+            return name, dtype_of(first), sizes(first)
+        return name, str(self.example.dtype).removeprefix("torch."), list(self.example.shape)
 
     def model(self) -> onnx.ModelProto:
-        (name, kind, shape), g = self.input, Nodes()
-        logits, own, passes = self._answers(g, name, kind, shape[1:])
-        rows = rows_of(self.front[-1]) or "batch"  # a batch that could not be opened stays fixed
-        inputs = [tensor(name, kind, [rows, *(size or None for size in shape[1:])])]
+        name, dtype, shape = self.input
+        inputs = Graph().input(name, dtype, (OPEN, *(size or OPEN for size in shape[1:])))
         parts = [*self.front, self.views] if self.views is not None else [*self.front]
-        results = self._results(g, logits, own, passes)
-        versions = opsets_of(*(part.model for part in parts))
-        return model_of(g, inputs, results, versions, max(IR_VERSION, *(part.model.ir_version for part in parts)))
+        version = max(IR_VERSION, *(part.model.ir_version for part in parts))
+        results = self._results(*self._answers(inputs))
+        whole = inputs.device.model([inputs], results, opsets_of(*(part.model for part in parts)), version)
+        if fixed := rows_of(self.front[-1]):  # a batch that could not be opened
+            whole.graph.input[0].type.tensor_type.shape.dim[0].dim_value = fixed
+        return whole
 
-    def _logits(self, g: Nodes, rows: str, kind: int) -> str:
-        """Put the model behind rows of this element type."""
+    def _logits(self, rows: Symbol) -> Symbol:
+        """Put the model behind rows."""
         for number, part in enumerate(self.front):
-            needed = element_type(part.input)
-            rows = rows if needed == kind else g.cast(rows, needed)
-            rows, kind = part.put(g, rows, f"model{number}_"), element_type(part.output)
+            rows = part.put(rows, f"model{number}_")
         if self.outputs != "logits":
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
-            least = g.const(np.array(least_probability(self.outputs, self.n_classes), dtype))
-            rows = g.op("Log", g.op("Max", rows, least))
+            rows = xp.log(xp.maximum(rows, least_probability(self.outputs, self.n_classes)))
         return rows
 
-    def _answers(self, g: Nodes, inputs: str, kind: int, shape: list[int]) -> tuple[str, str, str]:
+    def _answers(self, inputs: Symbol) -> tuple[Symbol, Symbol, Symbol]:
         """Return the originals' logits, the map's own float64 probabilities, and the passes that each row takes."""
-        calibration, n_classes, n_views = self.calibration, self.n_classes, len(self.calibration.transforms)
-        if self.views is not None and calibration.gate is not None:
-            return self._gated_answers(g, inputs, kind, shape)
+        calibration, n_views = self.calibration, len(self.calibration.transforms)
         if self.views is None:
-            logits, transformed = self._logits(g, inputs, kind), ""
-        else:
-            rows = g.op("Concat", inputs, self.views.put(g, inputs, "views_"), axis=0)
-            rows = g.shaped(rows, kind, [_ROWS, *shape])
-            stack = g.op("Reshape", self._logits(g, rows, kind), g.const([1 + n_views, -1, n_classes]))
-            stack = _refused(g, stack, calibration.transforms, inputs, kind)
-            logits, transformed = g.row(stack, 0), g.part(stack, 1, 1 + n_views, axis=0)
-        own = own_probs(calibration, g, logits, transformed, n_classes)
-        zeros = g.op("Mul", g.op("ArgMax", logits, axis=1, keepdims=0), g.const(np.int64(0)))
-        return logits, own, g.op("Add", zeros, g.const(np.int64(1 + n_views)))
+            logits = self._logits(inputs)
+            return logits, own_probs(calibration, logits), xp.argmax(logits, axis=1) * 0 + 1
+        if calibration.gate is None:
+            rows = xp.concat([inputs, self.views.put(inputs, "views_")], axis=0)
+            stack = self._logits(_named(rows)).reshape((1 + n_views, OPEN, self.n_classes))
+            stack = _refused(stack, calibration.transforms, inputs)
+            logits = stack[0]
+            own = own_probs(calibration, logits, stack[1:])
+            return logits, own, xp.argmax(logits, axis=1) * 0 + (1 + n_views)
+        logits = _refused(self._logits(inputs), calibration.transforms, inputs)
+        is_below = calibration.map.needs_views(logits.to("float64"))
+        above, passes = own_probs(calibration, logits), is_below.long() * n_views + 1
+        if not self.branched:
+            return logits, self._below_gate(inputs, logits, is_below, above), passes
+        graph, some = inputs.device, xp.max(is_below.float()) > 0.0
+        then, otherwise = Nodes(graph.nodes), Nodes(graph.nodes)
+        with graph.inside(then):
+            changed = self._below_gate(inputs, logits, is_below, above)
+        with graph.inside(otherwise):
+            same = above.op("Identity", shape=above.shape)
+        branches = {
+            "then_branch": then.as_graph("recal_then", outputs=[changed.described(changed.name)]),
+            "else_branch": otherwise.as_graph("recal_else", outputs=[same.described(same.name)]),
+        }
+        return logits, some.op("If", shape=above.shape, dtype=above.dtype, **branches), passes
 
-    def _gated_answers(self, g: Nodes, inputs: str, kind: int, shape: list[int]) -> tuple[str, str, str]:
-        """The same with a gate: the rows below it are gathered, run with their views and put back."""
-        calibration, n_classes, n_views = self.calibration, self.n_classes, len(self.calibration.transforms)
+    def _below_gate(self, inputs: Symbol, logits: Symbol, is_below: Symbol, above: Symbol) -> Symbol:
+        """Gather the rows below the gate, run them with their views, and put their probabilities back."""
         assert self.views is not None
-        logits = _refused(g, self._logits(g, inputs, kind), calibration.transforms, inputs, kind)
-        needed = needs_views(calibration, g, logits, n_classes)
-        above = own_probs(calibration, g, logits, "", n_classes)
-        inside = Nodes(g) if self.branched else g
-        rows = inside.op("Reshape", inside.op("NonZero", needed), inside.const([-1]))
-        inputs = self.views.put(inside, inside.op("Gather", inputs, rows, axis=0), "views_")
-        inputs = inside.shaped(inputs, kind, [_ROWS, *shape])
-        seen = inside.op("Reshape", self._logits(inside, inputs, kind), inside.const([n_views, -1, n_classes]))
-        own_logits = inside.op("Gather", logits, rows, axis=0)
-        below = own_probs(calibration.with_gate(None), inside, own_logits, seen, n_classes)
-        probs = inside.op("ScatterND", above, inside.op("Unsqueeze", rows, inside.const([1])), below)
-        if self.branched:
-            otherwise = Nodes(g)
-            unchanged = otherwise.op("Identity", above)
-            some = g.op("Greater", g.op("ReduceMax", g.cast(needed, FLOAT), keepdims=0), g.const(np.float32(0)))
-            probs = g.choose(some, inside, otherwise, [(probs, unchanged, DOUBLE)])[0]
-        passes = g.op("Add", g.op("Mul", g.cast(needed, INT64), g.const(np.int64(n_views))), g.const(np.int64(1)))
-        return logits, probs, passes
+        rows = is_below.op("NonZero", shape=(1, OPEN), dtype="int64").reshape((OPEN,))
+        views = _named(self.views.put(inputs[rows], "views_"))
+        stack = self._logits(views).reshape((len(self.calibration.transforms), OPEN, self.n_classes))
+        below = own_probs(self.calibration.with_gate(None), logits[rows], stack)
+        return above.op("ScatterND", rows[:, None], below, shape=above.shape)
 
-    def _results(self, g: Nodes, logits: str, own: str, passes: str) -> list[onnx.ValueInfoProto]:
-        """Add the outputs and return them."""
-        probs, answer, confidence = answers(self.calibration, g, own, logits, self.n_classes)
-        largest = g.op("GatherElements", probs, answer, axis=1)
-        answer, confidence, largest = (g.op("Squeeze", value, g.const([1])) for value in (answer, confidence, largest))
-        unknown = g.op("IsNaN", g.cast(confidence, FLOAT))
-        g.rename(g.cast(probs, FLOAT), "probs")
-        g.rename(g.op("Where", unknown, g.const(np.int64(-1)), answer), "prediction")
-        g.rename(g.cast(confidence, FLOAT), "confidence")
-        g.rename(passes, "passes")
-        g.rename(g.cast(logits, FLOAT), "logits")
-        kinds = {"prediction": INT64, "confidence": FLOAT, "passes": INT64}
+    def _results(self, logits: Symbol, own: Symbol, passes: Symbol) -> dict[str, Symbol]:
+        """Return the outputs by name."""
+        probs, answer, confidence = answers(self.calibration, own, logits)
+        unknown = xp.isnan(confidence.float())
+        results = {"probs": probs.float(), "prediction": xp.where(unknown, -1, answer)}
+        results |= {"confidence": confidence.float(), "passes": passes}
         if self.rule is not None:
-            limits = self.rule.thresholds
-            threshold = g.const(limits[0]) if len(limits) == 1 else g.op("Gather", g.const(limits), answer, axis=0)
-            read = confidence if self.rule.reads == "confidence" else largest
-            g.rename(g.op("GreaterOrEqual", read, threshold), "accept")
-            kinds["accept"] = BOOL
-        wide = ["batch", self.n_classes]
-        flat = [tensor(name, kind, ["batch"]) for name, kind in kinds.items()]
+            limits, read = self.rule.thresholds, confidence
+            if self.rule.reads != "confidence":
+                read = xp.take_along_axis(probs, answer[:, None], axis=1)[:, 0]
+            results["accept"] = read >= (limits[0] if len(limits) == 1 else xp.take(limits, answer))
         # The model's own logits come last; a watch compares them with those of the fit.
-        return [tensor("probs", FLOAT, wide), *flat, tensor("logits", FLOAT, wide)]
+        return results | {"logits": logits.float()}
 
 
-def _refused(g: Nodes, logits: str, transforms: tuple[Transform, ...], inputs: str, kind: int) -> str:
+def _named(rows: Symbol) -> Symbol:
+    """Name the number of rows. With names, runtimes see that two values have the same shape, and fuse their sum."""
+    shape = [_ROWS, *(None if size == OPEN else size for size in rows.shape[1:])]
+    rows.device.nodes.shapes.append(tensor(rows.name, kind_of(rows.dtype), shape))
+    return rows
+
+
+def _refused(logits: Symbol, transforms: tuple[Transform, ...], inputs: Symbol) -> Symbol:
     """Return logits, (..., n, K), with NaN in the rows of inputs that a transformation would refuse in Python."""
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name
-    limits = [scale(dtype) for t in transforms if (scale := getattr(t, "full_scale", None)) is not None]
+    limits = [scale(inputs.dtype) for t in transforms if (scale := getattr(t, "full_scale", None)) is not None]
     limits = [limit for limit in limits if limit is not None]
     if not limits:
         return logits
-    values = g.op("Abs", g.cast(g.op("Flatten", inputs, axis=1), DOUBLE))
-    fits = g.op("LessOrEqual", g.reduce("ReduceMax", values, 1), g.const(min(limits) * _ABOVE))  # (n, 1)
-    return g.op("Where", fits, logits, g.op("CastLike", g.const(np.float32(np.nan)), logits))
+    values = abs(inputs.op("Flatten", shape=(OPEN, OPEN), axis=1).to("float64"))
+    return xp.where(xp.max(values, axis=1, keepdims=True) <= min(limits) * _ABOVE, logits, np.nan)
 
 
 def _gateable(file: _File) -> _File:
@@ -314,7 +280,8 @@ def _gateable(file: _File) -> _File:
     front, never = list(file.front), file.calibration.with_gate(_NEVER)
     inner = tuple(file.example.shape[1:]) if len(front) == 1 else tuple(sizes(front[-2].output)[1:])
     for parts in (front, [*front[:-1], fix_reshapes(front[-1], inner)]):
-        if takes_no_rows(replace(file, front=parts, calibration=never, rule=None).model(), "inputs", one):
+        with suppress(InputError):
+            run(replace(file, front=parts, calibration=never, rule=None).model(), "inputs", one)
             return replace(file, front=parts)
     return replace(file, branched=True)
 
@@ -331,21 +298,15 @@ def _zeros(source: Any, fixed: int = 0) -> NDArray[Any] | None:
 def _rule(accept: Any, n_classes: int) -> _Rule | None:
     if accept is None:
         return None
-    known = isinstance(accept, DecisionRule)
-    thresholds = np.asarray(accept.thresholds if known else accept, dtype=np.float64).reshape(-1)
+    is_rule = isinstance(accept, DecisionRule)
+    thresholds = np.asarray(accept.thresholds if is_rule else accept, dtype=np.float64).reshape(-1)
     if len(thresholds) not in (1, n_classes):
         raise InputError(
-            f"is one number, or one for each of {n_classes} classes", argument="accept", came=f"got {len(thresholds)}"
+            f"is one number, or one for each of {n_classes} classes, got {len(thresholds)}", argument="accept"
         )
-    return _Rule(thresholds, accept.reads, accept.risk, accept.confidence) if known else _Rule(thresholds, "confidence")
-
-
-def _torch_front(model: Any, preprocess: Any, example: Any, outputs: str) -> list[Part]:
-    from recal.export.torch_onnx import Logits, gives_probabilities
-
-    if outputs == "logits" and gives_probabilities(model, preprocess, example):
-        raise _ends_in_softmax()
-    return _with_two_columns([trace_module(Logits(model, preprocess), example)], outputs)
+    return (
+        _Rule(thresholds, accept.reads, accept.risk, accept.confidence) if is_rule else _Rule(thresholds, "confidence")
+    )
 
 
 def _onnx_front(
@@ -362,9 +323,9 @@ def _onnx_front(
     if isinstance(preprocess, Normalize):
         front = [normalize_part(preprocess, batch)]
     elif preprocess is not None:
-        from recal.export.torch_onnx import Prepared
+        from recal.export.torch_onnx import Function
 
-        front = [trace_module(Prepared(preprocess), batch)]
+        front = [trace_module(Function(preprocess), batch)]
     shape = sizes(front[-1].output) if front else [] if batch is None else list(batch.shape)
     if len(shape) == 3 and len(sizes(own.input)) == 4:
         front.append(channel_part(own))
@@ -398,9 +359,9 @@ def _views(transforms: tuple[Transform, ...], batch: Any, opset: int) -> Part | 
         return None
     if all(isinstance(transform, BuiltIn) for transform in transforms):
         return view_part(transforms, batch, opset)
-    from recal.export.torch_onnx import Views
+    from recal.export.torch_onnx import views_of
 
-    return trace_module(Views(transforms), batch)
+    return trace_module(views_of(transforms), batch)
 
 
 def _classes_of(part: Part) -> int:
@@ -419,25 +380,3 @@ def _check_traceable(transforms: tuple[Transform, ...]) -> None:
                 "brightness, contrast, blur, flip, shift), or export the calibration alone and compute the views "
                 "yourself."
             )
-
-
-def _metadata(source: Any, transforms: tuple[Transform, ...], rule: Any) -> dict[str, Any]:
-    """Return what a service should know besides the graph: names of classes, thresholds, preprocessing."""
-    stored = getattr(source, "preprocessing_", None)
-    values: dict[str, Any] = {"transforms": [str(transform) for transform in transforms]}
-    if (classes := getattr(source, "classes_", None)) is not None:
-        values["classes"] = np.asarray(classes).tolist()
-    if rule is not None:
-        values["thresholds"] = [None if np.isinf(limit) else float(limit) for limit in rule.thresholds]
-        values |= {"reads": rule.reads, "risk": rule.risk, "confidence": rule.confidence}
-    if stored is not None:
-        values["preprocessing"] = stored.as_json()
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _write(model: onnx.ModelProto, path: str | os.PathLike[str], metadata: dict[str, Any]) -> Path:
-    for name, value in metadata.items():
-        model.metadata_props.add(key=f"recal_{name}", value=json.dumps(value))
-    with replacing(path) as file:
-        file.write(model.SerializeToString())
-    return Path(path)

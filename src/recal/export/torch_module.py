@@ -77,29 +77,13 @@ class CalibrationLayer(torch.nn.Module):
         """Return for each sample whether its views must be computed, (n,)."""
         if is_plain(logits) and logits.dtype in _PLAIN_DTYPES:
             return torch.from_numpy(self.calibration.map.needs_views(logits.detach().numpy()))
-        needed: Tensor = self.calibration.map.needs_views(logits)
-        return needed
+        is_below: Tensor = self.calibration.map.needs_views(logits)
+        return is_below
 
 
 def _dtype(logits: Tensor) -> torch.dtype:
     """Calibrated logits are float64 if the model's are, and float32 otherwise."""
     return torch.float64 if logits.dtype == torch.float64 else torch.float32
-
-
-class _Tally:
-    """How many passes the last batch took, each row or all alike, and all batches together.
-
-    It stands apart since setting an attribute of a torch module costs more than counting does.
-    """
-
-    def __init__(self) -> None:
-        self.rows = self.passes = self.answers = 0
-        self.last: Tensor | int = 0
-
-    def count(self, rows: int, passes: Tensor | int) -> None:
-        self.rows, self.last = rows, passes
-        self.passes += passes * rows if isinstance(passes, int) else int(passes.sum())
-        self.answers += rows
 
 
 class CalibratedModule(torch.nn.Module):
@@ -158,7 +142,7 @@ class CalibratedModule(torch.nn.Module):
         if not isinstance(model, torch.nn.Module):
             raise InputError(f"CalibratedModule wraps a torch.nn.Module, got {type(model).__name__}.")
         if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
-            raise InputError("must be a whole number from 1 on", argument="max_batch", came=f"got {max_batch!r}")
+            raise InputError(f"must be a whole number from 1 on, got {max_batch!r}", argument="max_batch")
         self.model = model
         self.preprocess = match_preprocess(getattr(plan, "preprocessing_", None), preprocess)
         self.max_batch = max_batch
@@ -170,7 +154,8 @@ class CalibratedModule(torch.nn.Module):
                     f"Give its code when loading: load(path, transforms={{{transform.name!r}: your_function}})."
                 )
         self._outputs_checked = False
-        self._tally = _Tally()
+        # In a dictionary because setting an attribute of a torch module costs more than counting does.
+        self._counts: dict[str, Any] = {"last": 0, "rows": 0, "passes": 0, "answers": 0}
         self.train(False)
 
     @property
@@ -194,7 +179,7 @@ class CalibratedModule(torch.nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return calibrated logits, (n, n_classes)."""
-        return self.layer(*self._seen(inputs))
+        return self.layer(*self._all_logits(inputs))
 
     def predict_confidence(self, inputs: Tensor) -> Tensor:
         """Return the chance that each answer is right, (n,), as a calibrator's `predict_confidence` does."""
@@ -202,9 +187,9 @@ class CalibratedModule(torch.nn.Module):
 
     def predict_both(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return calibrated logits, (n, n_classes), and the confidence in each answer, (n,), from the same passes."""
-        return self.layer.both(*self._seen(inputs))
+        return self.layer.both(*self._all_logits(inputs))
 
-    def _seen(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def _all_logits(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the model's logits, (n, n_classes), and those of the views, (m, n, n_classes)."""
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             raise InputError(
@@ -218,7 +203,7 @@ class CalibratedModule(torch.nn.Module):
         logits = self._logits(inputs, views, tracing)
         if not tracing:
             self._check_once(logits[0])
-            self._tally.count(inputs.shape[0], len(views))
+            self._count(inputs.shape[0], len(views))
         return logits[0], logits[1:]
 
     def _gated(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -226,12 +211,12 @@ class CalibratedModule(torch.nn.Module):
         transforms = self.transforms
         logits = self._logits(inputs, (None,), False)[0]
         self._check_once(logits)
-        needed = self.layer.needs_views(logits)
-        rows = needed.nonzero()[:, 0]
+        is_below = self.layer.needs_views(logits)
+        rows = is_below.nonzero()[:, 0]
         transformed = logits.new_zeros((len(transforms), *logits.shape))
         if len(rows):
             transformed = transformed.index_copy(1, rows, self._logits(inputs[rows], transforms, False))
-        self._tally.count(needed.shape[0], 1 + len(transforms) * needed.to(torch.int64).cpu())
+        self._count(is_below.shape[0], 1 + len(transforms) * is_below.to(torch.int64).cpu())
         return logits, transformed
 
     def _logits(self, inputs: Tensor, views: tuple[Transform | None, ...], tracing: bool) -> Tensor:
@@ -250,14 +235,20 @@ class CalibratedModule(torch.nn.Module):
         logits = torch.cat(parts) if len(parts) > 1 else parts[0]
         return logits.reshape((len(views), inputs.shape[0], logits.shape[-1]))
 
+    def _count(self, rows: int, passes: Tensor | int) -> None:
+        """Count the passes of a batch: of each row, or the same for all."""
+        self._counts.update(last=passes, rows=rows)
+        self._counts["passes"] += passes * rows if isinstance(passes, int) else int(passes.sum())
+        self._counts["answers"] += rows
+
     @property
     def passes(self) -> Tensor:
-        last = self._tally.last
-        return last if isinstance(last, Tensor) else torch.full((self._tally.rows,), last)
+        last = self._counts["last"]
+        return last if isinstance(last, Tensor) else torch.full((self._counts["rows"],), last)
 
     @property
     def passes_per_answer(self) -> float:
-        return self._tally.passes / max(1, self._tally.answers)
+        return float(self._counts["passes"] / max(1, self._counts["answers"]))
 
     def _joined(self, inputs: Tensor) -> int:
         """Return how many views go through the model at once."""

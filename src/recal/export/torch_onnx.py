@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
@@ -19,40 +19,27 @@ from recal.transforms import Transform
 _OPSET = 18
 
 
-class Views(torch.nn.Module):
-    """From inputs to the rows of all views, one transformation after the other."""
+class Function(torch.nn.Module):
+    """A function as a module, which is what torch exports; `model` holds the weights that it reads."""
 
-    def __init__(self, transforms: tuple[Transform, ...]) -> None:
+    def __init__(self, function: Callable[[Tensor], Tensor], model: torch.nn.Module | None = None) -> None:
         super().__init__()
-        self.transforms = transforms
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        views = [transform(inputs) for transform in self.transforms]
-        return torch.cat(views) if len(views) > 1 else views[0]
-
-
-class Prepared(torch.nn.Module):
-    """A user's preprocess as a module."""
-
-    def __init__(self, preprocess: Any) -> None:
-        super().__init__()
-        self.preprocess = preprocess
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        prepared: Tensor = self.preprocess(inputs)
-        return prepared
-
-
-class Logits(torch.nn.Module):
-    """From inputs to the model's own logits: preprocess, the cast to its weights' dtype, the model."""
-
-    def __init__(self, model: torch.nn.Module, preprocess: Any) -> None:
-        super().__init__()
-        self.calibrated = CalibratedModule(model, Plan(), preprocess)
+        self.function, self.model = function, model
         self.training = False
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.calibrated.logits_of(inputs)
+        return self.function(inputs)
+
+
+def views_of(transforms: tuple[Transform, ...]) -> Function:
+    """From inputs to the rows of all views, one transformation after the other."""
+    return Function(lambda inputs: torch.cat([transform(inputs) for transform in transforms]))
+
+
+def logits_of(model: torch.nn.Module, preprocess: Any) -> Function:
+    """From inputs to the model's own logits: preprocess, the cast to its weights' dtype, the model."""
+    calibrated = CalibratedModule(model, Plan(), preprocess)
+    return Function(calibrated.logits_of, calibrated)
 
 
 def parts_of(model: Any, plan: Any, preprocess: Any) -> tuple[torch.nn.Module, Any, Any]:
@@ -78,7 +65,7 @@ def gives_probabilities(model: torch.nn.Module, preprocess: Any, example: Any) -
     weight = next(model.parameters(), None)
     try:
         with torch.no_grad():
-            answers = Logits(model, preprocess)(inputs if weight is None else inputs.to(weight.device))
+            answers = logits_of(model, preprocess)(inputs if weight is None else inputs.to(weight.device))
     except InputError:
         raise
     except Exception:  # the export itself will say what is wrong with the example
@@ -111,13 +98,13 @@ def as_onnx(module: torch.nn.Module, example: Any, output: str) -> Any:
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"torch could not write this model as ONNX: {first}") from error
-    written = program.model_proto if program is not None else None
-    if written is not None and written.graph.input[0].type.tensor_type.shape.dim[0].HasField("dim_value"):
+    model = program.model_proto if program is not None else None
+    if model is not None and model.graph.input[0].type.tensor_type.shape.dim[0].HasField("dim_value"):
         raise InputError(
             "torch wrote this model for a fixed number of rows: its forward takes that number as a constant, with "
             "len(x) for instance. Write x.shape[0] or x.flatten(1) in its place."
         )
-    return written
+    return model
 
 
 @contextmanager

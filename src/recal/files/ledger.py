@@ -9,7 +9,7 @@
 match its CRC and is ignored, so its block is computed again. Finishing replaces the file by one with sorted lines and
 the end. In an object store, where files cannot be appended to, lines are objects below ``ledger/`` until then.
 
-Readers compare a block with its checksums when they first read it. CRC-32 detects accidents, not forgery.
+`zarr_rows.py` compares a block with its checksums when it is first read. CRC-32 detects accidents, not forgery.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ import secrets
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import FileError
-from recal.files.atomic import replacing
-from recal.files.urls import is_remote, remove_tree, version_stamp
+from recal.files.paths import is_remote, remove_tree, replacing
 
 NAME = "ledger.txt"
 COLLECTED, WRITTEN = "recal collect", "recal views"
@@ -122,7 +121,12 @@ def read_ledger(folder: Path) -> Ledger:
         raise ValueError("it is too large")
     lines = path.read_bytes().splitlines()
     header = _record(lines[0]) if lines else None
-    if header is None or not _is_header(header):
+    if (
+        header is None
+        or header.get("kind") not in (COLLECTED, WRITTEN)
+        or header.get("version") != VERSION
+        or not _is_count(header.get("batch_size"))
+    ):
         raise ValueError("its first line is damaged")
     if is_remote(folder) and (folder / _OBJECTS).exists():
         lines += [place.read_bytes() for place in (folder / _OBJECTS).iterdir()]
@@ -150,11 +154,6 @@ def _record(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-def _is_header(record: Record) -> bool:
-    size = record.get("batch_size")
-    return record.get("kind") in (COLLECTED, WRITTEN) and record.get("version") == VERSION and _is_count(size)
-
-
 def _is_block(record: Record) -> bool:
     sums = record.get("sums")
     numbers = isinstance(sums, list) and bool(sums) and all(type(value) is int for value in sums)
@@ -172,11 +171,17 @@ def is_store(folder: Path) -> bool:
             return True
     except (OSError, ValueError):
         pass
+    header = attributes(folder)
+    return header.get("kind") == "views" and isinstance(header.get("transforms"), list)
+
+
+def attributes(folder: Path) -> Record:
+    """Return what the folder's zarr.json says about its views; nothing if it cannot be read."""
     try:
         header = json.loads((folder / "zarr.json").read_bytes())["attributes"]["recal"]
-        return bool(header["kind"] == "views" and isinstance(header["transforms"], list))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
+        return {}
+    return header if isinstance(header, dict) else {}
 
 
 def is_beginning(folder: Path) -> bool:
@@ -184,71 +189,6 @@ def is_beginning(folder: Path) -> bool:
     return folder.is_dir() and all(
         path.name.startswith(".") and path.name.endswith(".part") for path in folder.iterdir()
     )
-
-
-class Snapshot:
-    """A store as it was when it was opened: notices when it is written again, and checks each block once."""
-
-    def __init__(self, folder: Path, generation: str, ledger: Ledger | None) -> None:
-        self.folder, self.generation = folder, generation
-        self.rows = 0 if ledger is None else ledger.header["batch_size"]
-        self.sums = None if ledger is None else ledger.sums
-        self.labels = None if ledger is None or ledger.end is None else ledger.end.get("labels")
-        self._sign = self._current_sign()
-        self._checked: set[tuple[int, int]] = set()
-
-    def _current_sign(self) -> tuple[Any, ...] | None:
-        return version_stamp(self.folder / "zarr.json")
-
-    def check_unchanged(self) -> None:
-        """Refuse to continue if the folder is not the one that was opened."""
-        sign = self._current_sign()
-        if sign == self._sign and sign is not None:
-            return
-        if sign is None or self._current_generation() != self.generation:
-            raise FileError(
-                f"{self.folder} was written again, or removed, since it was opened, so these views no longer belong to "
-                "it. Open it again with read_views."
-            )
-        self._sign = sign
-
-    def _current_generation(self) -> Any:
-        try:
-            return json.loads((self.folder / "zarr.json").read_bytes())["attributes"]["recal"]["generation"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return None
-
-    def unchecked(self, layer: int, first: int, last: int) -> list[int]:
-        """Return the blocks from first to last that were not compared yet; layer 0 is the logits, 1 the first view."""
-        if self.sums is None:
-            return []
-        return [block for block in range(first, last + 1) if (layer, block) not in self._checked]
-
-    def compare(self, layer: int, block: int, values: NDArray[Any]) -> None:
-        """Compare the rows of one block with its checksum."""
-        assert self.sums is not None
-        sums = self.sums[layer] if layer < len(self.sums) else []
-        if block >= len(sums) or checksum(values) != sums[block]:
-            part = f"view {layer - 1}" if layer else "the logits"
-            raise FileError(
-                f"{self.folder} is damaged: rows {block * self.rows} and on of {part} are not what was written. "
-                "Collect again to repair it, or open it with verify=False."
-            )
-        self._checked.add((layer, block))
-
-
-class Lock(Protocol):
-    """Keeps a folder for one writer until it is closed."""
-
-    def check(self) -> None:
-        """Refuse to continue if another writer has taken the folder."""
-
-    def close(self) -> None: ...
-
-
-def lock_folder(folder: Path) -> Lock:
-    """Lock a folder and return its lock."""
-    return WriterToken(folder) if is_remote(folder) else FolderLock(folder)
 
 
 class WriterToken:

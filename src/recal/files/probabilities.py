@@ -20,7 +20,6 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -28,18 +27,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_confidences, check_labels, check_probs
 from recal.errors import FileError, InputError, Remedy
-from recal.files.atomic import replacing
-from recal.files.npz import names_in, read_npz, write_npz
+from recal.files.paths import replacing
 from recal.files.tables import is_number, pyarrow_for, read_columns
-from recal.files.views import read_views
+from recal.files.views import names_in, read_npz, read_views, write_npz
 from recal.maps.plan import Plan
 
 _NAMES = ("probs", "labels", "classes", "confidence", "fitted_rows")
 # Keys of the metadata of a Parquet table.
 _FITTED, _JOB = b"recal.fitted_rows", b"recal.job"
 _LABEL = "label"
-# The columns of recal's own tables, except those of the classes.
-_ANSWER, _MORE, _PREFIX = ("answer", "confidence"), ("accepted", "passes", "input"), "p_"
+# The columns of recal's own tables; those with the prefix are the probabilities of the classes.
+_OWN, _PREFIX = ("input", "answer", "confidence", "accepted", "passes"), "p_"
 
 
 @dataclass(frozen=True)
@@ -107,13 +105,13 @@ def read_probs(path: str | os.PathLike[str]) -> Probabilities:
         probs = check_probs(arrays["probs"], binary=True)
         classes = check_classes(arrays["classes"], probs.shape[1]) if "classes" in arrays else None
         labels = check_labels(arrays["labels"], len(probs), probs.shape[1], classes) if "labels" in arrays else None
-        sure = check_confidences(arrays["confidence"], len(probs)) if "confidence" in arrays else None
+        confidence = check_confidences(arrays["confidence"], len(probs)) if "confidence" in arrays else None
     except InputError as error:
         raise error.at(source) from None
     fitted = arrays.get("fitted_rows", np.array(0))
     if fitted.shape != () or fitted.dtype.kind not in "iu":
         raise InputError(f"{source}: fitted_rows must be one whole number, got the shape {fitted.shape}.")
-    return Probabilities(probs, labels, classes, sure, int(fitted))
+    return Probabilities(probs, labels, classes, confidence, int(fitted))
 
 
 def probs_of_file(path: str | os.PathLike[str]) -> Probabilities:
@@ -160,39 +158,34 @@ def write_prob_file(
         more = {"answer": answer} | ({} if accepted is None else {"accepted": accepted})
         return write_probs(path, probs, labels, classes, confidence, fitted_rows, **more)
     confidence = probs.max(axis=1) if confidence is None else confidence
-    columns: dict[str, Any] = {} if inputs is None else {"input": list(inputs)}
-    columns |= {_ANSWER[0]: answer, _ANSWER[1]: confidence}
-    columns |= {name: values for name, values in zip(_MORE, (accepted, passes)) if values is not None}
+    if inputs is None and path.suffix == ".csv":  # people look for the row
+        inputs = [str(row) for row in range(len(probs))]
+    table = zip(_OWN, (None if inputs is None else list(inputs), answer, confidence, accepted, passes))
+    columns: dict[str, Any] = {name: values for name, values in table if values is not None}
     if labels is not None:
-        columns["label"] = names[labels]
+        columns[_LABEL] = names[labels]
     if path.suffix == ".csv":
-        return _write_csv(path, columns)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*(_csv_cells(np.asarray(values)) for values in columns.values())))
+        with replacing(path) as file:
+            file.write(text.getvalue().encode("utf-8"))
+        return path
     arrow, parquet = pyarrow_for("Writing a .parquet table")
     for place, name in enumerate(names.tolist()):
         columns[f"{_PREFIX}{name}"] = np.ascontiguousarray(probs[:, place])
-    table = arrow.table(columns)
     metadata = {_FITTED: str(fitted_rows).encode()} if fitted_rows else {}
     metadata |= {} if job is None else {_JOB: json.dumps(job).encode()}
-    table = table.replace_schema_metadata(metadata)
     # Probabilities hardly repeat: a dictionary would take a sixth more bytes and twice the time.
-    repeating = [name for name in columns if name != _ANSWER[1] and not name.startswith(_PREFIX)]
+    repeating = [name for name in columns if name != "confidence" and not name.startswith(_PREFIX)]
     with replacing(path) as file:
-        parquet.write_table(table, file, use_dictionary=repeating)
-    return path
-
-
-def _write_csv(path: Path, columns: dict[str, Any]) -> Path:
-    """Write a table as text: numbers to six digits, and no cell that a spreadsheet would run as a formula."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*(_csv_cells(np.asarray(values)) for values in columns.values())))
-    with replacing(path) as file:
-        file.write(text.getvalue().encode("utf-8"))
+        parquet.write_table(arrow.table(columns).replace_schema_metadata(metadata), file, use_dictionary=repeating)
     return path
 
 
 def _csv_cells(values: NDArray[Any]) -> list[str]:
+    """Return a column as text: numbers to six digits, and no cell that a spreadsheet would run as a formula."""
     if values.dtype.kind == "f":
         return [f"{value:.6g}" for value in values.tolist()]
     if values.dtype.kind == "b":
@@ -221,16 +214,25 @@ def read_prob_table(
     """
     source = Path(path)
     columns = {name: values for name, values in read_columns(source).items() if name not in leave_out}
+    number_names = [name for name in columns if is_number(name) and not name.isdecimal()]
+    if number_names and source.suffix == ".csv":
+        raise FileError(
+            f"{source} has no header: its first row holds {number_names[0]}. Begin with a row of the classes' names, "
+            "and 'label' above the labels."
+        )
     if label_column != _LABEL and label_column not in columns:
         raise FileError(f"{source} has no column {label_column!r}; it has {', '.join(columns)}.")
     labels = columns.pop(label_column, None)
-    confidence = columns.get(_ANSWER[1])
-    own = _take_own(columns)
-    if not own and set(_ANSWER) <= set(columns):
+    confidence = columns.get("confidence")
+    answered = "answer" in columns and confidence is not None
+    classes_only = [name for name in columns if name not in _OWN]
+    own = answered and bool(classes_only) and all(name.startswith(_PREFIX) for name in classes_only)
+    if answered and not own:
         raise FileError(
             f"{source} holds answers without the probabilities of every class. Apply with a name ending in .npz or "
             ".parquet, which hold them."
         )
+    columns = {name: columns[name] for name in classes_only} if own else columns
     if not columns:
         raise FileError(f"{source} has no columns beside {label_column!r}; every other column must be a class.")
     names = np.array([name.removeprefix(_PREFIX) if own else name for name in columns])
@@ -241,10 +243,11 @@ def read_prob_table(
         probs = check_probs(values, binary=len(names) == 2)
         # recal writes numbers for classes without names.
         classes = None if own and names.tolist() == [str(number) for number in range(len(names))] else names
-        sure = None if not own or confidence is None else _numbers(_ANSWER[1], confidence)
-        truth = None if labels is None else check_labels(*_labels(labels, names), classes=names)
-        sure = None if sure is None else check_confidences(sure, len(probs))
-        return Probabilities(probs, truth, classes, sure, _fitted_rows(source) if own else 0)
+        truth = None if labels is None else _label_columns(labels, names)
+        if not own or confidence is None:
+            return Probabilities(probs, truth, classes)
+        confidences = check_confidences(_numbers("confidence", confidence), len(probs))
+        return Probabilities(probs, truth, classes, confidences, _fitted_rows(source))
     except InputError as error:
         raise error.at(source) from None
 
@@ -267,31 +270,22 @@ def _binary_classes(column: str, labels: NDArray[Any] | None) -> NDArray[Any]:
     )
 
 
-def _take_own(columns: dict[str, NDArray[Any]]) -> bool:
-    """Whether recal wrote the table; if so, remove the columns that are not probabilities."""
-    rest = [name for name in columns if name not in (*_ANSWER, *_MORE)]
-    own = set(_ANSWER) <= set(columns) and bool(rest) and all(name.startswith(_PREFIX) for name in rest)
-    if own:
-        for name in (*_ANSWER, *_MORE):
-            columns.pop(name, None)
-    return own
-
-
-def _labels(labels: NDArray[Any], names: NDArray[Any]) -> tuple[NDArray[Any], int, int]:
-    """Return labels as names of columns."""
-    words = np.array([str(label) for label in labels.tolist()])
-    if not set(words.tolist()) <= set(names.tolist()):
-        try:
-            numbers = np.array([int(word) for word in words.tolist()])
-        except ValueError:
-            row, word = next((row, word) for row, word in enumerate(words.tolist()) if word not in names)
-            raise InputError(
-                f"The label {word!r} of row {row} names no column; the columns of classes are "
-                f"{', '.join(names.tolist()[:8])}."
-            ) from None
-        else:
-            words = names[check_labels(numbers, len(numbers), len(names))]
-    return words, len(words), len(names)
+def _label_columns(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
+    """Return the column of each label, which is the name or the number of one."""
+    words = [str(label) for label in labels.tolist()]
+    columns = set(names.tolist())
+    strange = next((row for row, word in enumerate(words) if word not in columns), None)
+    if strange is None:
+        return check_labels(np.array(words), len(words), len(names), names)
+    try:
+        return check_labels(np.array([int(word) for word in words]), len(words), len(names))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"The label {words[strange]!r} of row {strange} names no column; the columns of classes are "
+            f"{', '.join(names.tolist()[:8])}."
+        ) from None
 
 
 def _numbers(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
@@ -305,9 +299,8 @@ def _numbers(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
             raise InputError(f"{some}is {value!r}. Correct or remove that row.") from None
         raise InputError(
             f"{some}holds {value!r}",
-            remedy=Remedy(
-                f"If it holds the labels, pass label_column={name!r}; else remove the column",
-                typed=f"If it holds the labels, add --label-column {quote(name)}; else remove the column",
+            remedy=Remedy.naming(
+                "If it holds the labels, use {label_column}; else remove the column", label_column=name
             ),
         ) from None
 

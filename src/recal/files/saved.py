@@ -1,20 +1,29 @@
 """`save` and `load`: fitted calibrators, classifiers, plans and decision rules in one file of data, never code.
 
-`files.encoding` says what a file may hold, and `files.tensors` how it is laid out.
+It is a safetensors file. The metadata hold one JSON text under ``recal``: the version of the format, the version of
+recal that wrote it, and the content (`encoding.py`). The arrays are the tensors of the file. A reader compares every
+declared size with the size of the file before it uses any of them. A digest of the content detects damage, but not
+forgery.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import stat
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from recal.errors import FileError, InputError, NotFittedError
-from recal.files.encoding import Decoder, Encoder, calibrator_named, check_params, record_named
-from recal.files.tensors import read_tensors, write_tensors
-from recal.files.urls import as_path
+from recal.files.encoding import DTYPES, Decoder, Encoder, calibrator_named, check_params, record_named
+from recal.files.paths import as_path, replacing
 from recal.maps.base import Map
 from recal.transforms.pool import Own, by_name
 
@@ -23,6 +32,20 @@ if TYPE_CHECKING:
     # PredictionSets or a Profile. The packages that define the others import this one.
     Savable: TypeAlias = Map | Any
 
+VERSION = 1
+MAX_HEADER_BYTES = 16 * 2**20
+MAX_FILE_BYTES = 4 * 2**30
+_KEY, _DIGEST = "recal", "digest"
+# The first bytes of other files that people open by mistake, and what the error says.
+_BEGINNINGS = {
+    b"PK\x03\x04": "it is a zip or .npz file; views are read with read_views",
+    b"\x89PNG": "it is a PNG image",
+    b"\xff\xd8\xff": "it is a JPEG image",
+    b"\x93NUMPY": "it is a .npy array",
+    b"\x1f\x8b": "it is a gzip file",
+    b"\x80\x04": "it is a pickle, and recal never opens pickles",
+    b"\x80\x05": "it is a pickle, and recal never opens pickles",
+}
 _CLASSIFIER = "recal.collecting.classifier"
 # The code of a classifier, and what depends on the machine. `load` takes them as arguments.
 _NOT_STORED = ("model", "preprocess", "device", "calibrator", "engine")
@@ -62,7 +85,7 @@ def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
         raise InputError(f"Only recal's own calibrators can be saved, and {name} is not one of them.")
     else:
         raise InputError(f"Fitted calibrators, classifiers, plans and decision rules can be saved, got a {name}.")
-    write_tensors(path, {"kind": content.pop("$"), **content}, encoder.arrays)
+    _write(path, {"kind": content.pop("$"), **content}, encoder.arrays)
     return as_path(path)
 
 
@@ -91,9 +114,14 @@ def load(
     source, code = as_path(path), {"model": model, "preprocess": preprocess}
     own = by_name(() if transforms is None else transforms)
     try:
-        header, arrays, as_written = read_tensors(source)
+        header, arrays, as_written = _read(source)
         decoder = Decoder(arrays, own)
-        loaded = _restore(header, decoder)
+        kind = header.get("kind")
+        content = {key: value for key, value in header.items() if key not in ("kind", "version", "written_by")}
+        if kind not in ("classifier", "calibrator", "record"):
+            raise FileError(f"it holds a {kind!r}; calibrators, classifiers and records are known")
+        is_classifier = kind == "classifier"
+        loaded = _restore_classifier(content, decoder) if is_classifier else decoder.decode({"$": kind, **content})
         if unused := set(arrays) - decoder.used_arrays:
             raise FileError(f"it holds arrays that nothing refers to: {', '.join(sorted(unused)[:3])}")
         if not as_written:  # checked last, because an error about a value says more
@@ -108,21 +136,11 @@ def load(
     if unknown := set(own) - set(decoder.transforms):
         used = ", ".join(decoder.transforms) or "none"
         raise InputError(f"{source} uses no transformation {min(unknown)!r}; it uses: {used}.")
-    if header["kind"] == "classifier":
+    if is_classifier:
         return _add_code(loaded, code, source)
     if useless := [name for name, value in code.items() if value is not None]:
-        raise InputError(f"{source} holds a {header['kind']}, which has no use for `{useless[0]}`.")
+        raise InputError(f"{source} holds a {kind}, which has no use for `{useless[0]}`.")
     return loaded
-
-
-def _restore(header: dict[str, Any], decoder: Decoder) -> Any:
-    kind = header.get("kind")
-    content = {key: value for key, value in header.items() if key not in ("kind", "version", "written_by")}
-    if kind == "classifier":
-        return _restore_classifier(content, decoder)
-    if kind not in ("calibrator", "record"):
-        raise FileError(f"it holds a {kind!r}; calibrators, classifiers and records are known")
-    return decoder.decode({"$": kind, **content})
 
 
 def _encode_classifier(classifier: Any, encoder: Encoder) -> dict[str, Any]:
@@ -179,3 +197,121 @@ def _add_code(classifier: Any, code: dict[str, Any], source: Path) -> Any:
             "load(path, preprocess=your_function)."
         )
     return classifier
+
+
+# --- the file
+
+
+def _write(path: str | os.PathLike[str], content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write a header and the arrays that it refers to. The file is complete or not there at all."""
+    from safetensors.numpy import save as to_bytes
+
+    from recal import __version__
+
+    header = json.dumps({"version": VERSION, "written_by": f"recal {__version__}", **content}, allow_nan=False)
+    if len(header) > MAX_HEADER_BYTES // 2:
+        raise InputError(f"Without its arrays it takes {len(header):,} bytes; at most {MAX_HEADER_BYTES // 2:,} fit.")
+    # The digest is the last entry of the header, because separate metadata entries have no fixed order.
+    sealed = header.removesuffix("}") + _seal(_digest(header, arrays))
+    with replacing(path) as file:
+        file.write(to_bytes(dict(arrays), metadata={_KEY: sealed}))
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
+    """Return the header, the arrays, and whether both are as `save` wrote them."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as from_bytes
+
+    info = path.stat()
+    if stat.S_ISDIR(info.st_mode):
+        raise FileError("it is a folder; views in a .zarr folder are read with read_views")
+    if not stat.S_ISREG(info.st_mode):
+        raise FileError("it is not a regular file")
+    if info.st_size > MAX_FILE_BYTES:
+        raise FileError(f"it has {info.st_size:,} bytes; at most {MAX_FILE_BYTES:,} are read")
+    with path.open("rb") as file:
+        content = file.read(info.st_size)
+    header = _outer_header(content)
+    inner = _parse(header["__metadata__"][_KEY])
+    version = inner.get("version")
+    if type(version) is not int or version < 1:
+        raise FileError(f"its version must be a whole number from 1 on, got {version!r}")
+    if version > VERSION:
+        raise FileError(
+            f"it has the format {version} and this recal reads up to {VERSION}; "
+            "update with: pip install --upgrade recal-calibration"
+        )
+    try:
+        arrays = dict(from_bytes(content))
+    except SafetensorError as error:
+        raise FileError(f"its arrays are damaged ({error})") from error
+    for name, array in arrays.items():
+        # A truth value is a byte of 0 or 1. Any other byte would act as true here and as false there.
+        if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
+            raise FileError(f"the array {name!r} holds truth values that are neither true nor false")
+    digest = inner.pop(_DIGEST, None)  # a file that `save` did not write may have none
+    plain = header["__metadata__"][_KEY].removesuffix(_seal(digest)) + "}"
+    return inner, arrays, digest is None or digest == _digest(plain, arrays)
+
+
+def _seal(digest: Any) -> str:
+    return f', "{_DIGEST}": "{digest}"}}'
+
+
+def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return a digest of the header and the arrays; one changed bit of a weight would otherwise go unnoticed."""
+    state = hashlib.blake2b(header.encode(), digest_size=16)
+    for name, array in sorted(arrays.items()):
+        state.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        state.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return state.hexdigest()
+
+
+def _outer_header(content: bytes) -> dict[str, Any]:
+    length = int.from_bytes(content[:8], "little")
+    if len(content) < 8 or content[8:9] != b"{":
+        # Checked only here: the length of a valid header may begin with the bytes of a pickle or a gzip file.
+        for beginning, reason in _BEGINNINGS.items():
+            if content.startswith(beginning):
+                raise FileError(reason)
+        raise FileError("it does not begin as one" if content else "it is empty")
+    if length > MAX_HEADER_BYTES:
+        raise FileError(f"its header declares {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read")
+    if len(content) < 8 + length:
+        raise FileError(f"it is cut short: the header needs {8 + length:,} bytes and the file has {len(content):,}")
+    header = _parse(content[8 : 8 + length])
+    metadata = header.get("__metadata__")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get(_KEY), str):
+        raise FileError("it is a safetensors file of something else")
+    end = 0
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if not isinstance(entry, dict) or entry.get("dtype") not in DTYPES.values():
+            raise FileError(f"the array {name!r} has no dtype that recal reads")
+        offsets = entry.get("data_offsets")
+        if not isinstance(offsets, list) or not all(type(offset) is int for offset in offsets):
+            raise FileError(f"the array {name!r} has no place in the file")
+        end = max([end, *offsets])
+    if len(content) != 8 + length + end:
+        fault = "cut short" if len(content) < 8 + length + end else "longer than it says"
+        raise FileError(f"it is {fault}: its header declares {8 + length + end:,} bytes and it has {len(content):,}")
+    return header
+
+
+def _parse(text: bytes | str) -> dict[str, Any]:
+    value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
+    if not isinstance(value, dict):
+        raise FileError("its header is not an object")
+    return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise FileError("its header has the same key twice")
+    return entries
+
+
+def _refuse_constant(name: str) -> Any:
+    raise FileError(f"its header holds {name}, which is not JSON")

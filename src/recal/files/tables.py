@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from numpy.typing import NDArray
 from recal.errors import FileError, MissingExtraError
 from recal.files.limits import admit
 
-# Bytes of one decoded value. A column of texts has one number per row, and each text once.
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
-_TEXT_WIDTH = 8
+# The most bytes of one decoded value. A column of texts has one number per row, and each text once.
+_WIDTH = 8
 SUFFIXES = (".csv", ".parquet")
+_TEXTS = ("string", "binary")
 
 
 def read_columns(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
@@ -47,11 +48,11 @@ def read_parquet(path: Path, extra: str = "report") -> Any:
 
     A few hundred bytes can declare any number of equal rows, each with the same long text.
     """
-    arrow, parquet = pyarrow_for("Reading Parquet files", extra)
+    _, parquet = pyarrow_for("Reading Parquet files", extra)
     try:
         with parquet.ParquetFile(path) as file:
             admit(path, _decoded_bytes(path, file.metadata))
-            texts = [field.name for field in file.schema_arrow if _is_text(arrow, field.type)]
+            texts = [field.name for field in file.schema_arrow if str(field.type).removeprefix("large_") in _TEXTS]
         table = parquet.read_table(path, read_dictionary=texts, partitioning=None)
         table.validate(full=True)  # a damaged page may refer to texts that do not exist
     except FileError:
@@ -84,30 +85,23 @@ def _decoded_bytes(path: Path, metadata: Any) -> int:
         column = metadata.schema.column(place)
         if column.max_repetition_level or "." in column.path:
             raise FileError(f"{path}: the column {column.path.split('.')[0]!r} is nested; one value per row is needed.")
-        total += metadata.num_rows * _WIDTHS.get(column.physical_type, max(_TEXT_WIDTH, column.length or 0))
+        total += metadata.num_rows * max(_WIDTH, column.length or 0)
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group)
         total += sum(max(0, rows.column(place).total_uncompressed_size) for place in range(rows.num_columns))
     return total
 
 
-def _is_text(arrow: Any, kind: Any) -> bool:
-    types = arrow.types
-    return any(
-        is_kind(kind) for is_kind in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    )
-
-
-def read_csv(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the columns of a CSV file as texts; it must have a header, and commas between columns."""
+def read_csv(path: Path, separators: str = ",") -> dict[str, NDArray[Any]]:
+    """Return the columns of a CSV file with a header as texts; of `separators` the one that the header has most of."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            rows = [row for row in reader if row]
+        text = path.read_text(encoding="utf-8-sig")
+        separator = max(separators, key=text.partition("\n")[0].count)
+        header, *rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row] or [[]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FileError(
-            f"{path} is not a readable CSV file: {error}. Save it as text in UTF-8, with commas between columns."
+            f"{path} is not a readable CSV file: {getattr(error, 'strerror', None) or error}. Save it as text in "
+            "UTF-8, with commas between columns."
         ) from error
     if not rows:
         raise FileError(f"{path} holds no rows below its header.")
@@ -116,18 +110,13 @@ def read_csv(path: Path) -> dict[str, NDArray[Any]]:
             raise FileError(
                 f"{path} is separated by {mark!r}; save it with commas between columns, and points in numbers."
             )
-    if numbers := [name for name in header if is_number(name) and not name.isdecimal()]:
-        raise FileError(
-            f"{path} has no header: its first row holds {numbers[0]}. Begin with a row of the classes' names, and "
-            "'label' above the labels."
-        )
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
             raise FileError(f"{path}: the header has {len(header)} columns and row {number} has {len(row)}.")
     if len(set(header)) != len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise FileError(f"{path}: the header names {twice!r} twice; give each column a name of its own.")
-    return {name: np.array(column) for name, column in zip(header, zip(*rows))}
+    return {name: np.array(column, dtype=object) for name, column in zip(header, zip(*rows))}
 
 
 def is_number(value: Any) -> bool:

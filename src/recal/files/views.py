@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
-from collections.abc import Iterator, Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as numpy_format
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_classes, check_labels
 from recal.errors import FileError, InputError
-from recal.files.npz import Parts, read_npz, write_npz
-from recal.files.urls import as_path, exists, is_remote, refuse_single_file
+from recal.files.limits import refuse_bombs
+from recal.files.paths import as_path, exists, is_remote, refuse_single_file, replacing
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
+npy: Any = numpy_format  # it has no type annotations
 # About 4 MB of float32: large enough to be fast, small enough to keep several in memory.
 _PART_VALUES = 1_000_000
 _NAMES = ("logits", "labels", "classes", "transforms", "transformed", "preprocessing", "clusters", "groups")
@@ -63,51 +67,36 @@ def read_views(
     if source.is_dir():
         from recal.files.zarr_views import open_folder
 
-        return _with(open_folder(source, verify=verify), labels, classes)
+        return open_folder(source, verify=verify, labels=labels, classes=classes)
     refuse_single_file(source)
-    return _read_file(source, labels, classes)
-
-
-def _with(views: Views, labels: ArrayLike | None, classes: Sequence[Any] | NDArray[Any] | None) -> Views:
-    """Return the same logits with other labels or other names of the columns."""
-    if labels is None and classes is None:
-        return views
-    names = views.classes if classes is None else check_classes(classes, views.n_classes)
-    truth = views.labels if labels is None else check_labels(labels, views.n_samples, views.n_classes, names)
-    return views.relabelled(truth, names)
+    arrays = read_npz(source, _NAMES, required="logits")
+    logits, names = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
+    transformed = arrays.get("transformed", np.empty((0, *logits.shape)))
+    check_layout(source, logits.shape, names, transformed.shape)
+    try:
+        return Views(
+            logits,
+            dict(zip(names.tolist(), transformed)),
+            arrays.get("labels") if labels is None else labels,
+            classes=arrays.get("classes") if classes is None else classes,
+            preprocessing=_read_preprocessing(arrays["preprocessing"]) if "preprocessing" in arrays else None,
+            clusters=arrays.get("clusters"),
+            groups=arrays.get("groups"),
+        )
+    except InputError as error:
+        raise error.at(source) from None
 
 
 def write_views(views: Views, target: Path) -> Path:
     """Write to a ``.npz`` file or a ``.zarr`` folder, by the ending of the name. Replaces an old one when complete."""
-    if target.suffix == ".npz":
-        refuse_single_file(target)
-        _write_file(views, target)
-    elif target.suffix == ".zarr":
+    if target.suffix == ".zarr":
         from recal.files.zarr_views import write_folder
 
         write_folder(views, target)
-    else:
+        return target
+    if target.suffix != ".npz":
         raise InputError(f"Views are written to a name ending in .npz or .zarr, got {target.name!r}.")
-    return target
-
-
-def specs(views: Views) -> NDArray[np.str_]:
-    """Return the specs of the transformations."""
-    return np.array([str(transform) for transform in views.transforms], dtype=np.str_)
-
-
-def row_parts(n_samples: int, n_classes: int) -> Iterator[slice]:
-    """Return slices that cover all rows, about a million values each."""
-    step = max(1, min(n_samples, _PART_VALUES // n_classes))
-    return (slice(start, start + step) for start in range(0, n_samples, step))
-
-
-def transformed_dtype(views: Views) -> np.dtype[Any]:
-    """Return a dtype that can represent the logits of every transformation exactly."""
-    return np.result_type(*(views[:1].transformed(transform).dtype for transform in views.transforms))
-
-
-def _write_file(views: Views, path: Path) -> None:
+    refuse_single_file(target)
     shape = (views.n_samples, views.n_classes)
     slices = list(row_parts(*shape))
     arrays: dict[str, NDArray[Any] | Parts] = {
@@ -128,26 +117,27 @@ def _write_file(views: Views, path: Path) -> None:
     arrays |= {name: values for name in ("clusters", "groups") if (values := getattr(views, name)) is not None}
     if views.preprocessing is not None:
         arrays["preprocessing"] = np.array(json.dumps(views.preprocessing.as_json()))
-    write_npz(path, arrays)
+    write_npz(target, arrays)
+    return target
 
 
-def _read_file(path: Path, labels: ArrayLike | None, classes: Sequence[Any] | NDArray[Any] | None) -> Views:
-    arrays = read_npz(path, _NAMES, required="logits")
-    logits, names = arrays["logits"], arrays.get("transforms", np.array([], dtype=np.str_))
-    transformed = arrays.get("transformed", np.empty((0, *logits.shape)))
-    check_layout(path, logits.shape, names, transformed.shape)
-    try:
-        pairs = dict(zip(names.tolist(), transformed))
-        between = read_preprocessing(arrays["preprocessing"]) if "preprocessing" in arrays else None
-        truth = arrays.get("labels") if labels is None else labels
-        named = arrays.get("classes") if classes is None else classes
-        rows = {name: arrays.get(name) for name in ("clusters", "groups")}
-        return Views(logits, pairs, truth, classes=named, preprocessing=between, **rows)
-    except InputError as error:
-        raise error.at(path) from None
+def specs(views: Views) -> NDArray[np.str_]:
+    """Return the specs of the transformations."""
+    return np.array([str(transform) for transform in views.transforms], dtype=np.str_)
 
 
-def read_preprocessing(text: NDArray[Any]) -> Preprocessing:
+def row_parts(n_samples: int, n_classes: int) -> Iterator[slice]:
+    """Return slices that cover all rows, about a million values each."""
+    step = max(1, min(n_samples, _PART_VALUES // n_classes))
+    return (slice(start, start + step) for start in range(0, n_samples, step))
+
+
+def transformed_dtype(views: Views) -> np.dtype[Any]:
+    """Return a dtype that can represent the logits of every transformation exactly."""
+    return np.result_type(*(views[:1].transformed(transform).dtype for transform in views.transforms))
+
+
+def _read_preprocessing(text: NDArray[Any]) -> Preprocessing:
     """Return the preprocessing from an array with its JSON text."""
     if text.shape != () or text.dtype.kind != "U":
         raise InputError(f"`preprocessing` must be one text, got {text.dtype}, shape {text.shape}.")
@@ -166,3 +156,83 @@ def check_layout(path: Path, shape: tuple[int, ...], names: NDArray[Any], transf
         raise FileError(f"{path}: `transforms` names a transformation twice.")
     if transformed != (len(names), *shape):
         raise FileError(f"{path}: `transformed` must have the shape {(len(names), *shape)}, got {transformed}.")
+
+
+# --- arrays in an .npz file
+
+
+@dataclass(frozen=True)
+class Parts:
+    """An array that is written part by part along its first axes, so it need not fit in memory."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    parts: Iterable[NDArray[Any]]
+
+
+def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any] | Parts]) -> None:
+    """Write arrays as `numpy.load` reads them, atomically. Equal arrays give equal bytes."""
+    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in arrays.items():
+            parts = Parts(array.shape, array.dtype, [array]) if isinstance(array, np.ndarray) else array
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                _write_array(member, parts)
+
+
+def _write_array(file: Any, array: Parts) -> None:
+    dtype = array.dtype
+    npy.write_array_header_1_0(file, {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": array.shape})
+    for part in array.parts:
+        file.write(np.ascontiguousarray(part, dtype=dtype).tobytes())
+
+
+def names_in(path: Path) -> tuple[str, ...]:
+    """Return the names of the arrays in a file; none if it is not an .npz file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return tuple(name.removesuffix(".npy") for name in archive.namelist())
+    except Exception:  # `read_npz` says what is wrong
+        return ()
+
+
+def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, NDArray[Any]]:
+    """Return the named arrays that the file has. Other arrays are not read, and pickles are never opened."""
+    if not path.is_file():
+        raise FileError(f"There is no file {path}." if not path.exists() else f"{path} is not a regular file.")
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            stored = [info.filename.removesuffix(".npy") for info in archive.infolist()]
+            if required not in stored:
+                raise FileError(f"it holds no array `{required}`; it holds: {', '.join(stored[:8]) or 'nothing'}")
+            if len(set(stored)) != len(stored):
+                raise FileError("it holds two arrays of one name")
+            members = [info for info, name in zip(archive.infolist(), stored) if name in names]
+            refuse_bombs(path, members)
+            return {info.filename.removesuffix(".npy"): _read_array(archive, info) for info in members}
+    except zipfile.BadZipFile as error:
+        raise FileError(f"{path} is not a complete .npz file: {error}.") from error
+    except FileError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise FileError(f"{path} cannot be used: {error}.") from None
+    # zlib, struct, lzma and numpy each raise their own errors for a damaged file.
+    except Exception as error:
+        raise FileError(f"{path} is damaged and cannot be read: {error}.") from error
+
+
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    name = info.filename.removesuffix(".npy")
+    with archive.open(info) as member:
+        version = npy.read_magic(member)
+        if version not in ((1, 0), (2, 0)):
+            raise FileError(f"an array has the format {version}, which is unknown")
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read(member)
+        if dtype.hasobject or dtype.fields is not None:
+            raise FileError(f"`{name}` holds Python objects, which are never opened")
+        size, expected = info.file_size - member.tell(), math.prod(shape) * dtype.itemsize
+        if size != expected:
+            raise FileError(f"`{name}` declares {expected:,} bytes and has {size:,}")
+        member.seek(0)
+        array: NDArray[Any] = npy.read_array(member, allow_pickle=False)
+        return array

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import InputError
-from recal.maps.arrays import at, safe_log, softmax, top_column
+from recal.maps.arrays import at, clip, safe_log, softmax, top_column
 from recal.maps.base import Array, Map, TransformList, Views, indices, like, namespace
 from recal.maps.plan import Plan
 from recal.maps.scaling import Scale, Share
@@ -106,7 +106,7 @@ class Votes(_OfViews):
     def check_classes(self, n_classes: int) -> None:
         if self.draws > _MOST_DRAWN // n_classes:
             most = _MOST_DRAWN // n_classes
-            raise InputError(f"must be at most {most}", argument="draws", came=f"got {self.draws}")
+            raise InputError(f"must be at most {most}, got {self.draws}", argument="draws")
 
     def probs(self, z: Array, views: Views = ()) -> Array:
         return count_votes([z, *views], self.noise, self.draws, self.seed)
@@ -122,7 +122,7 @@ def mean_probs(z: Array, views: Views) -> Array:
 
 def tame(logits: Array) -> Array:
     """Return logits whose weighted sums stay finite."""
-    return namespace(logits).clip(logits, -LARGEST_SCORE, LARGEST_SCORE)
+    return clip(logits, -LARGEST_SCORE, LARGEST_SCORE)
 
 
 def allowed_share(own: Array, other: Array, columns: Array, share: float) -> Array:
@@ -135,9 +135,9 @@ def allowed_share(own: Array, other: Array, columns: Array, share: float) -> Arr
     lag = other - at(other, columns)
     # Class j passes the prediction where the share exceeds lead / (lead + lag).
     behind = lag > 0.0
-    limit = xp.where(behind, lead / xp.maximum(lead + lag, like(own, TINY)), like(own, np.inf))
-    excess = xp.maximum(share - xp.min(limit, axis=1, keepdims=True), like(own, 0.0))
-    return xp.clip(share - STEP * xp.ceil(excess / STEP - 1e-9), 0.0, 1.0)
+    limit = xp.where(behind, lead / xp.maximum(lead + lag, TINY), np.inf)
+    excess = xp.maximum(share - xp.min(limit, axis=1, keepdims=True), 0.0)
+    return clip(share - STEP * xp.ceil(excess / STEP - 1e-9), 0.0, 1.0)
 
 
 def count_votes(layers: list[Any], noise: float, draws: int, seed: int) -> Array:
@@ -186,7 +186,7 @@ class Mixture(Map):
         if not len(self.members) == len(self.names) == len(set(self.names)) == len(self.weights):
             raise InputError("must each name one member", argument=("names", "members", "weights"))
         if abs(self.weights.sum() - 1.0) > 1e-6:
-            raise InputError("must sum to 1", argument="weights", came=f"got {self.weights.sum():.6g}")
+            raise InputError(f"must sum to 1, got {self.weights.sum():.6g}", argument="weights")
         if any(member.transforms for member in self.members):
             raise InputError("must need no views", argument="members")
         if (self.reads >= np.arange(len(self.reads))).any():

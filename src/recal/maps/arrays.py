@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from recal.engine import binning, rows
+from recal.engine import rows
 from recal.engine.compiled import SMALL, one_thread, over_rows
-from recal.engine.scaled import as_rows
+from recal.engine.scaled import ABOVE_ZERO, as_rows
 from recal.maps.base import Array, indices, like, namespace, wide
 
-# A probability of exactly 0 becomes the smallest normal float, and one of exactly 1 becomes BELOW_ONE.
-SMALLEST = float(np.finfo(np.float64).tiny)
 # A sum below this may have lost some of what was added.
 _UNDERFLOWING = 1e-290
 # Scores that differ by less than this, relatively, count as equal. Libraries round the last bit of a logarithm in
@@ -32,23 +30,44 @@ def is_large(z: Array) -> bool:
     return isinstance(z, np.ndarray) and z.size >= SMALL
 
 
-def softmax(z: Array, beta: float = 1.0) -> Array:
-    """Return softmax(beta * z). Classes far below the largest may underflow to 0."""
-    if is_large(z):
+def row_max(z: Array) -> Array:
+    """Return the largest value of each row, (n_samples, 1)."""
+    # For a single row, numpy's own `max` and `sum` take twice as long as the ufuncs they call.
+    if isinstance(z, np.ndarray):
+        return np.maximum.reduce(z, axis=1, keepdims=True)
+    return namespace(z).max(z, axis=1, keepdims=True)
+
+
+def row_sum(z: Array) -> Array:
+    """Return the sum of each row, (n_samples, 1)."""
+    if isinstance(z, np.ndarray):
+        return np.add.reduce(z, axis=1, keepdims=True)
+    return namespace(z).sum(z, axis=1, keepdims=True)
+
+
+def softmax(z: Array, beta: float | Array = 1.0) -> Array:
+    """Return softmax(beta * z), with one beta for all rows or one for each, (n_samples, 1).
+
+    Classes far below the largest may underflow to 0.
+    """
+    if is_large(z) and isinstance(beta, float):
         logits = as_rows(z)
         probs = np.empty(logits.shape)
-        over_rows(rows.plain_softmax, logits, float(beta), probs)
+        over_rows(rows.plain_softmax, logits, beta, probs)
         return probs
     xp, z = namespace(z), wide(z)
-    weights = xp.exp((z - xp.max(z, axis=1, keepdims=True)) * beta)
-    return weights / xp.sum(weights, axis=1, keepdims=True)
+    drops = (z - row_max(z)) * beta
+    if xp is not np and hasattr(xp, "softmax"):  # one operation of torch, and one node of a graph
+        return xp.softmax(drops, 1)
+    weights = xp.exp(drops)
+    return weights / row_sum(weights)
 
 
 def log_softmax(z: Array, beta: float = 1.0) -> Array:
     """Return the logarithm of softmax(beta * z); large and negative, not -inf."""
     xp, z = namespace(z), wide(z)
-    drops = (z - xp.max(z, axis=1, keepdims=True)) * beta
-    return drops - xp.log(xp.sum(xp.exp(drops), axis=1, keepdims=True))
+    drops = (z - row_max(z)) * beta
+    return drops - xp.log(row_sum(xp.exp(drops)))
 
 
 def softplus(x: Array) -> Array:
@@ -56,20 +75,27 @@ def softplus(x: Array) -> Array:
     if isinstance(x, np.ndarray):
         return np.logaddexp(0.0, x)
     xp = namespace(x)
-    return xp.maximum(x, xp.zeros_like(x)) + xp.log1p(xp.exp(-xp.abs(x)))
+    return xp.maximum(x, 0.0) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
 def sigmoid(x: Array) -> Array:
     """Return 1 / (1 + e**-x) without overflow."""
     xp = namespace(x)
     small = xp.exp(-xp.abs(x))
-    return xp.where(x >= 0.0, xp.ones_like(x), small) / (1.0 + small)
+    return xp.where(x >= 0.0, 1.0, small) / (1.0 + small)
+
+
+def clip(x: Array, low: float, high: float) -> Array:
+    """Return values cut off at both ends."""
+    if isinstance(x, np.ndarray):  # numpy's clip takes three times as long
+        return np.minimum(np.maximum(x, low), high)
+    return namespace(x).clip(x, low, high)
 
 
 def safe_log(probs: Array) -> Array:
     """Return logarithms of probabilities; those of 0 are taken at the smallest float."""
     xp = namespace(probs)
-    return xp.log(xp.maximum(probs, like(probs, SMALLEST)))
+    return xp.log(xp.maximum(probs, ABOVE_ZERO))
 
 
 def soft_log_probs(z: Array, beta: float, epsilon: float) -> Array:
@@ -80,13 +106,15 @@ def soft_log_probs(z: Array, beta: float, epsilon: float) -> Array:
 
 def top_column(z: Array) -> Array:
     """Return where each row's largest value stands, (n_samples, 1)."""
+    if isinstance(z, np.ndarray):
+        return z.argmax(axis=1)[:, None]
     xp = namespace(z)
     return xp.expand_dims(xp.argmax(z, axis=1), axis=1)
 
 
 def at(z: Array, columns: Array) -> Array:
-    """Return the value at each row's column, (n_samples, 1)."""
-    return take_along(z, columns, axis=1)
+    """Return the values at some columns of each row, both (n_samples, count)."""
+    return z[np.arange(len(z))[:, None], columns] if isinstance(z, np.ndarray) else take_along(z, columns, axis=1)
 
 
 def take_along(x: Array, places: Array, axis: int) -> Array:
@@ -97,7 +125,7 @@ def take_along(x: Array, places: Array, axis: int) -> Array:
 def repeated(z: Array, count: int, step: Callable[[Array, Array], Array], state: Array) -> Array:
     """Apply state = step(number, state) for each number, an array of shape (1,); a tracer writes it as one loop."""
     xp = namespace(z)
-    if hasattr(xp, "repeated"):
+    if xp is not np and hasattr(xp, "repeated"):
         return xp.repeated(count, step, state)
     for number in range(count):
         state = step(indices(z, [number]), state)
@@ -131,23 +159,23 @@ def log_odds(log_probs: Array) -> Array:
     xp = namespace(log_probs)
     probs = xp.exp(log_probs)
     top = top_column(log_probs)
-    others = put(probs, top, xp.zeros_like(probs[:, :1]))
-    rest = xp.sum(others, axis=1, keepdims=True)
-    log_rest = xp.log(xp.maximum(rest, like(rest, _UNDERFLOWING)))
+    others = put(probs, top, 0.0)
+    rest = row_sum(others)
+    log_rest = xp.log(xp.maximum(rest, _UNDERFLOWING))
     far = rest < _UNDERFLOWING
     if not isinstance(far, np.ndarray) or far.any():
-        below = put(log_probs, top, xp.zeros_like(rest) - np.inf)
-        second = xp.max(below, axis=1, keepdims=True)
-        log_rest = xp.where(far, second + xp.log(xp.sum(xp.exp(below - second), axis=1, keepdims=True)), log_rest)
+        below = put(log_probs, top, -np.inf)
+        second = row_max(below)
+        log_rest = xp.where(far, second + xp.log(row_sum(xp.exp(below - second))), log_rest)
     return log_probs - put(xp.log1p(-others), top, log_rest)
 
 
 def normalise(scores: Array) -> Array:
     """Divide rows of scores >= 0 by their sums; a row of zeros becomes uniform."""
     xp = namespace(scores)
-    sums = xp.sum(scores, axis=1, keepdims=True)
+    sums = row_sum(scores)
     some = sums > 0.0
-    return xp.where(some, scores / xp.where(some, sums, xp.ones_like(sums)), like(scores, 1.0 / scores.shape[1]))
+    return xp.where(some, scores / xp.where(some, sums, 1.0), 1.0 / scores.shape[1])
 
 
 def linear(x: Array, weights: np.ndarray, shift: np.ndarray | float = 0.0) -> Array:
@@ -185,12 +213,12 @@ def interpolate(scores: Array, knots: np.ndarray, values: np.ndarray, offsets: n
     first = xp.maximum(last, indices(scores, starts))
     second = xp.minimum(first + 1, indices(scores, (offsets[1:] - 1)[None, :]))
     table, heights = like(scores, knots), like(scores, values)
-    x0, x1 = _take(table, first), _take(table, second)
-    y0, y1 = _take(heights, first), _take(heights, second)
+    x0, x1 = values_at(table, first), values_at(table, second)
+    y0, y1 = values_at(heights, first), values_at(heights, second)
     width = x1 - x0
     flat = width <= 0.0
-    part = xp.where(flat, xp.zeros_like(width), (scores - x0) / xp.where(flat, xp.ones_like(width), width))
-    return y0 + (y1 - y0) * xp.clip(part, 0.0, 1.0)
+    part = xp.where(flat, 0.0, (scores - x0) / xp.where(flat, 1.0, width))
+    return y0 + (y1 - y0) * clip(part, 0.0, 1.0)
 
 
 def past_ties(edges: np.ndarray) -> np.ndarray:
@@ -200,18 +228,18 @@ def past_ties(edges: np.ndarray) -> np.ndarray:
 
 
 def look_up(scores: Array, edges: np.ndarray, values: np.ndarray, offsets: np.ndarray) -> Array:
-    """Send each column to the values of its own bins; a bin holds its upper edge, and what equals it but for rounding.
+    """Send each column to the values of its own bins; a bin holds its upper edge.
 
-    Bins of all columns lie end to end, as in `interpolate`; each column's last edge is endless.
+    Bins of all columns lie end to end, as in `interpolate`; each column's last edge is endless. `past_ties` moves the
+    edges beyond what equals them but for rounding.
     """
-    edges = past_ties(edges)
     if isinstance(scores, np.ndarray):
         out = np.empty_like(scores)
         for columns, part in _parts(scores, offsets):
-            out[:, columns] = values[part][np.searchsorted(edges[part], scores[:, columns], side="left")]
+            out[:, columns] = values[part][edges[part].searchsorted(scores[:, columns])]
         return out
     last, _ = _search(scores, edges, offsets, inclusive=False)
-    return _take(like(scores, values), last + 1)
+    return values_at(like(scores, values), last + 1)
 
 
 def pieces_at(scores: Array, edges: np.ndarray, tables: Sequence[np.ndarray]) -> list[Array]:
@@ -220,12 +248,12 @@ def pieces_at(scores: Array, edges: np.ndarray, tables: Sequence[np.ndarray]) ->
     All columns share the pieces, which are separated by rising edges; there is one more of them than edges.
     """
     if isinstance(scores, np.ndarray):
-        places = np.searchsorted(edges, scores, side="right")
+        places = edges.searchsorted(scores, side="right")
         return [table[places] for table in tables]
     if not len(edges):
         return [like(scores, np.zeros((1, scores.shape[1])) + table[0]) for table in tables]
     last, _ = _search(scores, edges, np.array([0, len(edges)]), inclusive=True)
-    return [_take(like(scores, table), last + 1) for table in tables]
+    return [values_at(like(scores, table), last + 1) for table in tables]
 
 
 def largest_columns(z: Array, count: int) -> Array:
@@ -243,27 +271,27 @@ def largest_columns(z: Array, count: int) -> Array:
     return np.take_along_axis(some, order, axis=1)
 
 
-def put(z: Array, columns: Array, values: Array) -> Array:
-    """Return z with each row's values at the given columns, both (n_samples, count)."""
+def put(z: Array, columns: Array, values: Array | float) -> Array:
+    """Return z with each row's values at the given columns, both (n_samples, count), or one number at all of them."""
     if isinstance(z, np.ndarray):
         out = np.array(z)
-        np.put_along_axis(out, columns, values, axis=1)
+        out[np.arange(len(z))[:, None], columns] = values
         return out
     xp = namespace(z)
     for place in range(columns.shape[1]):
-        z = xp.where(is_at(z, columns[:, place : place + 1]), values[:, place : place + 1], z)
+        value = values if isinstance(values, float) else values[:, place : place + 1]
+        z = xp.where(is_at(z, columns[:, place : place + 1]), value, z)
     return z
 
 
 def look_up_table(scores: Array, edges: np.ndarray, values: np.ndarray) -> Array:
-    """Do the same with as many bins in each column: edges (n_columns, n_bins - 1), values (n_columns, n_bins)."""
+    """Do the same with as many bins in each column, or one table for all columns: (n_tables, n_bins) each."""
     if is_large(scores) and len(edges) == scores.shape[1]:
         out = np.empty_like(scores)
-        over_rows(binning.look_up, np.ascontiguousarray(scores), past_ties(edges), values, out)
+        over_rows(rows.look_up, np.ascontiguousarray(scores), edges, values, out)
         return out
     count, n_bins = values.shape
-    endless = np.concatenate([edges, np.full((count, 1), np.inf)], axis=1)
-    return look_up(scores, endless.ravel(), values.ravel(), np.arange(count + 1) * n_bins)
+    return look_up(scores, edges.ravel(), values.ravel(), np.arange(count + 1) * n_bins)
 
 
 def _parts(scores: np.ndarray, offsets: np.ndarray) -> Any:
@@ -288,16 +316,18 @@ def _search(scores: Array, edges: np.ndarray, offsets: np.ndarray, *, inclusive:
     step = 1 << max(0, int((ends - starts).max()).bit_length() - 1)
     while step:
         further = place + step
-        edge = _take(table, xp.minimum(further, indices(scores, int(offsets[-1]) - 1)))
+        edge = values_at(table, xp.minimum(further, int(offsets[-1]) - 1))
         passed = edge <= scores if inclusive else edge < scores
         place = xp.where((further < end) & passed, further, place)
         step //= 2
     return place, starts
 
 
-def _take(table: Array, places: Array) -> Array:
+def values_at(table: Array, places: Array) -> Array:
     """Return the table's values at places, (n_samples, n_columns)."""
     if isinstance(places, np.ndarray):
         return table[places]
     xp = namespace(places)
+    if hasattr(xp, "repeated"):  # a graph takes places of any shape
+        return xp.take(table, places, axis=0)
     return xp.reshape(xp.take(table, xp.reshape(places, (-1,)), axis=0), (-1, places.shape[1]))

@@ -7,13 +7,12 @@ fields are declared by annotations (`recal.schema`); the declaration checks what
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from recal.errors import InputError
-from recal.schema import Kind, Sizes, check, field_kinds
+from recal.schema import Kind, Record, Sizes
 from recal.transforms import Transform, as_transform
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 # An array of any library: numpy, torch, or whatever follows the array API.
 Array = Any
 Views = Sequence[Array]
-SelfMap = TypeVar("SelfMap", bound="Map")
 
 
 class TransformList(Kind):
@@ -39,8 +37,7 @@ class TransformList(Kind):
         return transforms
 
 
-@dataclass_transform(frozen_default=True, eq_default=False)
-class Map:
+class Map(Record):
     """The base of all maps. A subclass declares its fields and defines `probs`; it becomes a frozen dataclass."""
 
     keeps_order: ClassVar[bool] = False
@@ -48,22 +45,6 @@ class Map:
     in_parts: ClassVar[bool] = True
     """Whether a large numpy array is evaluated a few rows at a time, in float64. False if `compiled` reads it as it is.
     """
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        dataclass(frozen=True, eq=False, repr=False)(cls)
-
-    def __post_init__(self) -> None:
-        sizes: Sizes = {}
-        family: Any = type(self)
-        kinds = field_kinds(family)
-        for name in field_names(type(self)):
-            object.__setattr__(self, name, check(getattr(self, name), kinds[name], name, sizes))
-        object.__setattr__(self, "_sizes", sizes)
-        self.check()
-
-    def check(self) -> None:
-        """Refuse fields that do not belong together; most maps need no more than their declarations."""
 
     def probs(self, z: Array, views: Views = ()) -> Array:
         """Return the method's own probabilities, (n_samples, n_classes), before predictions are kept.
@@ -118,23 +99,6 @@ class Map:
         if self.n_classes not in (None, n_classes):
             raise InputError(f"The map was fitted on {self.n_classes} classes, got logits of {n_classes}.")
 
-    def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other):
-            return NotImplemented
-        return all(_equal(getattr(self, name), getattr(other, name)) for name in field_names(type(self)))
-
-    def __hash__(self) -> int:
-        return hash((type(self), *(_key(getattr(self, name)) for name in field_names(type(self)))))
-
-    def __repr__(self) -> str:
-        parts = (f"{name}={_short(getattr(self, name))}" for name in field_names(type(self)))
-        return f"{type(self).__name__}({', '.join(parts)})"
-
-
-def field_names(family: type[Map]) -> list[str]:
-    """Return the names of a map's fields, in their order."""
-    return [field.name for field in fields(family)]  # type: ignore[arg-type]
-
 
 def namespace(z: Array) -> Any:
     """Return the array namespace of an array: numpy itself, torch through array-api-compat, or what the array says."""
@@ -186,19 +150,3 @@ def indices(z: Array, values: Any) -> Array:
 def _device(z: Array) -> dict[str, Any]:
     device = getattr(z, "device", None)
     return {} if device is None or isinstance(z, np.ndarray) else {"device": device}
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return bool(np.array_equal(one, other))
-    return bool(one == other)
-
-
-def _key(value: Any) -> Any:
-    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
-
-
-def _short(value: Any) -> str:
-    if not isinstance(value, np.ndarray):
-        return f"{value:.6g}" if isinstance(value, float) else repr(value)
-    return f"<{' x '.join(map(str, value.shape))}>" if value.size > 4 else np.array2string(value, precision=4)

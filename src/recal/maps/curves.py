@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ from recal.errors import InputError
 from recal.maps.arrays import (
     at,
     class_scores,
+    clip,
     interpolate,
     is_at,
     log_odds,
@@ -18,8 +20,11 @@ from recal.maps.arrays import (
     look_up,
     look_up_table,
     normalise,
+    past_ties,
     put,
     repeated,
+    row_max,
+    row_sum,
     sigmoid,
     softmax,
     softplus,
@@ -43,6 +48,20 @@ ENDLESS = float(np.finfo(np.float64).max)
 _LOWEST = -1e6
 # Halvings of a factor between 0 and 1: as exact as float32.
 _HALVINGS = 30
+
+
+def _past_ties(name: str, *, endless: bool = False) -> cached_property[Vector]:
+    """Return an attribute with the edges of a field, moved past scores that equal an edge but for rounding.
+
+    The edges are moved once, because moving them takes longer than predicting one row. With `endless`, an infinite
+    edge is added behind those of each class.
+    """
+
+    def moved(bins: Map) -> Vector:
+        edges = past_ties(getattr(bins, name))
+        return np.pad(edges, ((0, 0), (0, 1)), constant_values=np.inf) if endless else edges
+
+    return cached_property(moved)
 
 
 class Lines(Map):
@@ -88,8 +107,10 @@ class Steps(Map):
     def check(self) -> None:
         check_curves(self.edges, self.offsets, "edges", last=np.inf)
 
+    _edges = _past_ties("edges")
+
     def probs(self, z: Array, views: Views = ()) -> Array:
-        return normalise(look_up(class_scores(z), self.edges, self.values, self.offsets))
+        return normalise(look_up(class_scores(z), self._edges, self.values, self.offsets))
 
 
 class Bins(Map):
@@ -98,8 +119,10 @@ class Bins(Map):
     edges: Annotated[Vector, Floats("K", "B-1", low=-np.inf, high=np.inf, rising=True)]
     values: Annotated[Vector, Floats("K", "B", low=0.0, high=1.0)]
 
+    _edges = _past_ties("edges", endless=True)
+
     def probs(self, z: Array, views: Views = ()) -> Array:
-        return normalise(look_up_table(class_scores(z), self.edges, self.values))
+        return normalise(look_up_table(class_scores(z), self._edges, self.values))
 
 
 class InformativeBins(Map):
@@ -108,13 +131,15 @@ class InformativeBins(Map):
     edges: Annotated[Vector, Floats("G", "B-1", low=-np.inf, high=np.inf, rising=True)]
     values: Annotated[Vector, Floats("G", "B", low=0.0, high=1.0)]
 
+    _edges = _past_ties("edges", endless=True)
+
     @property
     def n_classes(self) -> int | None:
         return None if len(self.edges) == 1 else len(self.edges)
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        odds = namespace(z).clip(log_odds(log_softmax(z)), -CERTAIN, CERTAIN)
-        return normalise(look_up_table(odds, self.edges, self.values) * (1.0 + 1e-9 * sigmoid(odds)))
+        odds = clip(log_odds(log_softmax(z)), -CERTAIN, CERTAIN)
+        return normalise(look_up_table(odds, self._edges, self.values) * (1.0 + 1e-9 * sigmoid(odds)))
 
 
 class Brackets(Map):
@@ -127,6 +152,8 @@ class Brackets(Map):
     high_values: Annotated[Vector, Floats("H", low=0.0, high=1.0)]
     high_offsets: Offsets
 
+    _low_edges, _high_edges = _past_ties("low_edges"), _past_ties("high_edges")
+
     def check(self) -> None:
         check_curves(self.low_edges, self.low_offsets, "low_edges", last=ENDLESS)
         check_curves(self.high_edges, self.high_offsets, "high_edges", last=ENDLESS)
@@ -134,8 +161,8 @@ class Brackets(Map):
     def interval(self, z: Array) -> tuple[Array, Array]:
         """Return both ends for each class, before rows are divided by their sums."""
         scores = class_scores(z)
-        low = look_up(scores, self.low_edges, self.low_values, self.low_offsets)
-        return low, look_up(scores, self.high_edges, self.high_values, self.high_offsets)
+        low = look_up(scores, self._low_edges, self.low_values, self.low_offsets)
+        return low, look_up(scores, self._high_edges, self.high_values, self.high_offsets)
 
     def probs(self, z: Array, views: Views = ()) -> Array:
         low, high = self.interval(z)
@@ -197,14 +224,14 @@ class BetaCurves(Map):
 def beta_features(scores: Array, limit: float) -> tuple[Array, Array]:
     """Return log p and -log(1 - p) of log-odds, cut off at `limit`."""
     xp = namespace(scores)
-    log_p = xp.minimum(scores, xp.zeros_like(scores)) - xp.log1p(xp.exp(-xp.abs(scores)))
-    return xp.maximum(log_p, like(scores, -limit)), xp.minimum(scores - log_p, like(scores, limit))
+    log_p = xp.minimum(scores, 0.0) - xp.log1p(xp.exp(-xp.abs(scores)))
+    return xp.maximum(log_p, -limit), xp.minimum(scores - log_p, limit)
 
 
 def check_curves(inputs: Vector, offsets: NDArray[np.int64], name: str, last: float | None = None) -> None:
     """Refuse curves that do not lie end to end, that fall, or whose last edge is not `last`."""
     if offsets[0] != 0 or offsets[-1] != len(inputs) or not (offsets[1:] > offsets[:-1]).all():
-        raise InputError(f"must rise from 0 to {len(inputs)}", argument="offsets", came=f"got {offsets.tolist()[:4]}")
+        raise InputError(f"must rise from 0 to {len(inputs)}, got {offsets.tolist()[:4]}", argument="offsets")
     falls = np.flatnonzero(inputs[1:] < inputs[:-1]) + 1
     if not np.isin(falls, offsets).all():
         raise InputError("must not fall within a curve", argument=name)
@@ -219,22 +246,21 @@ def spread_rest(z: Array, beta: float, column: Array, confidence: Array) -> Arra
     drawn together, all by the same factor, until it just does not.
     """
     xp = namespace(z)
-    confidence = xp.maximum(confidence, like(z, 1.0 / z.shape[1]))
-    nothing = xp.zeros_like(confidence) - np.inf
-    others = put(z, column, nothing)
-    logs = beta * (others - xp.max(others, axis=1, keepdims=True))
-    logs = put(xp.maximum(logs, like(z, _LOWEST)), column, nothing)
+    confidence = xp.maximum(confidence, 1.0 / z.shape[1])
+    others = put(z, column, -np.inf)
+    logs = beta * (others - row_max(others))
+    logs = put(xp.maximum(logs, _LOWEST), column, -np.inf)
     rest = 1.0 - confidence
     certain = rest <= 0.0
-    most = xp.where(certain, like(z, np.inf), confidence / xp.where(certain, xp.ones_like(rest), rest))
+    most = xp.where(certain, np.inf, confidence / xp.where(certain, 1.0, rest))
     shares = softmax(logs)
-    crowded = xp.max(shares, axis=1, keepdims=True) > most
+    crowded = row_max(shares) > most
     if not isinstance(z, np.ndarray):
-        drops, here = put(logs, column, xp.zeros_like(rest)), is_at(z, column)
+        drops, here = put(logs, column, 0.0), is_at(z, column)
         shares = xp.where(crowded, _drawn_together(drops, here, most), shares)
     elif crowded.any():
         rows = np.flatnonzero(crowded)
-        drops, here = put(logs[rows], column[rows], np.zeros((len(rows), 1))), is_at(z[rows], column[rows])
+        drops, here = put(logs[rows], column[rows], 0.0), is_at(z[rows], column[rows])
         shares[rows] = _drawn_together(drops, here, most[rows])
     return put(shares * rest, column, confidence)
 
@@ -245,16 +271,15 @@ def _drawn_together(drops: Array, here: Array, most: Array) -> Array:
     The largest drop of a row is 0; the prediction, which is `here`, has no part in it.
     """
     xp = namespace(drops)
-    none = xp.zeros_like(drops)
 
     def halve(number: Array, ends: Array) -> Array:
         low, high = ends[:, :1], ends[:, 1:]
         middle = (low + high) / 2.0
-        weights = xp.where(here, none, xp.exp(drops * middle))
-        crowded = 1.0 / xp.sum(weights, axis=1, keepdims=True) > most
+        weights = xp.where(here, 0.0, xp.exp(drops * middle))
+        crowded = 1.0 / row_sum(weights) > most
         return xp.concat([xp.where(crowded, low, middle), xp.where(crowded, middle, high)], axis=1)
 
     ends = xp.concat([xp.zeros_like(most), xp.ones_like(most)], axis=1)
     low = repeated(drops, _HALVINGS, halve, ends)[:, :1]
-    weights = xp.where(here, none, xp.exp(drops * low))
-    return weights / xp.sum(weights, axis=1, keepdims=True)
+    weights = xp.where(here, 0.0, xp.exp(drops * low))
+    return weights / row_sum(weights)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.engine.clusters import check_names
 from recal.errors import InputError
+from recal.schema import Floats, ListOf, Record, Text
 
 Vector = NDArray[np.float64]
 
@@ -16,8 +17,7 @@ Vector = NDArray[np.float64]
 _EDGE = 1e-12
 
 
-@dataclass(frozen=True, eq=False)
-class GroupOffsets:
+class GroupOffsets(Record):
     """Shift the log-odds of each confidence by the offset of its group; unknown groups are not shifted.
 
     Parameters
@@ -34,16 +34,12 @@ class GroupOffsets:
     [0.595, 0.8]
     """
 
-    names: tuple[str, ...]
-    offsets: Vector
+    names: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
+    offsets: Annotated[Vector, Floats("G")]
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.names, tuple) or not all(isinstance(name, str) for name in self.names):
-            raise InputError("must be a tuple of group names", argument="names")
-        if not isinstance(self.offsets, np.ndarray) or self.offsets.shape != (len(self.names),):
-            raise InputError("must be one number per group", argument="offsets")
-        if len(set(self.names)) < len(self.names) or not np.isfinite(self.offsets).all():
-            raise InputError("Group offsets must be finite, and each group may be named once.")
+    def check(self) -> None:
+        if len(set(self.names)) != len(self.offsets):
+            raise InputError("must name each group once, with one number each in `offsets`", argument="names")
 
     def shifts(self, groups: ArrayLike, n_samples: int) -> Vector:
         """Return the offset of each row's group, (n_samples,); 0 for groups that the fit has not seen."""
@@ -55,14 +51,6 @@ class GroupOffsets:
         """Return confidences with the offsets of their groups; without an offset they stay exactly as they are."""
         shifts = self.shifts(groups, len(confidence))
         return np.where(shifts == 0.0, confidence, sigmoid(log_odds(confidence) + shifts))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, GroupOffsets):
-            return NotImplemented
-        return self.names == other.names and bool(np.array_equal(self.offsets, other.offsets))
-
-    def __hash__(self) -> int:
-        return hash((self.names, self.offsets.tobytes()))
 
 
 def log_odds(confidence: Vector) -> Vector:

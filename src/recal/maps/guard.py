@@ -12,10 +12,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Floats
-from recal.engine.scaled import BELOW_ONE
+from recal.checks import Floats, is_single_column
+from recal.engine.scaled import ABOVE_ZERO, BELOW_ONE
 from recal.errors import InputError
-from recal.maps.arrays import SMALLEST, at, is_at, top_column
+from recal.maps.arrays import at, clip, is_at, put, row_max, row_sum, top_column
 from recal.maps.base import Array, Map, Views, like, namespace, wide
 from recal.views import Views as ViewSet
 
@@ -74,7 +74,6 @@ def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Arr
 
     If predictions are kept, the confidence is what the map gives the prediction before the guard lifts it.
     """
-    xp = namespace(z)
     if fitted.keeps_order and isinstance(z, np.ndarray):
         shortcut = fitted.compiled(z, views)
         if shortcut is not None:
@@ -82,12 +81,30 @@ def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Arr
     own = fitted.probs(wide(z), [wide(view) for view in views])
     if not kept:
         probs = bounded(own)
-        return probs, xp.max(probs, axis=1)
+        return probs, row_max(probs)[:, 0]
     column = top_column(z)
     if fitted.keeps_order:
         probs = lift_answers(bounded(own), column)
-        return probs, at(probs, column)[:, 0]
+        return probs, row_max(probs)[:, 0]
     return lift_answers(bounded(keep_answers(own, column)), column), bounded(at(own, column))[:, 0]
+
+
+def answer_array(fitted: Map, logits: Array, *, kept: bool, method: str) -> tuple[Array, Array]:
+    """Check an array of another library than numpy, and return what `answer` does."""
+    xp = namespace(logits)
+    if is_single_column(tuple(logits.shape)):  # log-odds of the second of two classes
+        second = xp.reshape(logits, (-1,))
+        logits = xp.stack([xp.zeros_like(second), second], axis=1)
+    if logits.ndim != 2 or not logits.shape[0]:
+        raise InputError(f"must have the shape (n_samples, n_classes), got {tuple(logits.shape)}", argument="X")
+    if not bool(xp.all(xp.isfinite(logits))):
+        raise InputError("must be finite", argument="X", remedy="Remove rows with NaN or inf")
+    if fitted.transforms and bool(xp.any(fitted.needs_views(logits))):
+        raise InputError(
+            f"{method} needs logits of transformed inputs, got an array",
+            remedy="Pass Views, or call map_.probs(logits, views)",
+        )
+    return answer(fitted, logits, kept=kept)
 
 
 def bounded(probs: Array) -> Array:
@@ -96,11 +113,10 @@ def bounded(probs: Array) -> Array:
     One that underflowed to 0 becomes the smallest normal float (a loss of 708, not infinity); one that rounded to 1
     becomes the float before 1.
     """
-    if isinstance(probs, np.ndarray):  # numpy's clip takes three times as long
-        return np.minimum(np.maximum(probs, SMALLEST), BELOW_ONE)
-    xp = namespace(probs)
-    limits = xp.finfo(probs.dtype)
-    return xp.clip(probs, float(limits.smallest_normal), 1.0 - 0.5 * float(limits.eps))
+    if isinstance(probs, np.ndarray):
+        return clip(probs, ABOVE_ZERO, BELOW_ONE)
+    limits = namespace(probs).finfo(probs.dtype)
+    return clip(probs, float(limits.smallest_normal), 1.0 - 0.5 * float(limits.eps))
 
 
 def keep_answers(probs: Array, columns: Array) -> Array:
@@ -127,27 +143,23 @@ def keep_answers(probs: Array, columns: Array) -> Array:
     if not isinstance(probs, np.ndarray):
         return _levelled(probs, columns)
     # In numpy only the rows in doubt are sorted; the others stay as they are, bit for bit.
-    own = np.take_along_axis(probs, columns, axis=1)
-    rivals = np.array(probs)
-    np.put_along_axis(rivals, columns, -1.0, axis=1)
-    doubtful = np.flatnonzero(rivals.max(axis=1) > own[:, 0] * (1.0 - MARGIN))
-    if not len(doubtful):
-        return probs
-    np.put_along_axis(rivals, columns, own, axis=1)
-    rivals[doubtful] = _levelled(probs[doubtful], columns[doubtful])
-    return rivals
+    doubtful = (row_max(put(probs, columns, -1.0)) > at(probs, columns) * (1.0 - MARGIN))[:, 0].nonzero()[0]
+    if len(doubtful):
+        probs = np.array(probs)
+        probs[doubtful] = _levelled(probs[doubtful], columns[doubtful])
+    return probs
 
 
 def _levelled(probs: Array, columns: Array) -> Array:
     xp = namespace(probs)
     own, here = at(probs, columns), is_at(probs, columns)
-    rivals = xp.where(here, xp.zeros_like(probs), probs)
+    rivals = xp.where(here, 0.0, probs)
     falling = -xp.sort(-rivals, axis=1)
     counts = like(probs, np.arange(2.0, probs.shape[1] + 2.0)[None, :])
     means = (own + xp.cumulative_sum(falling, axis=1)) / counts
-    level = xp.maximum(own, xp.max(means, axis=1, keepdims=True))
+    level = xp.maximum(own, row_max(means))
     lowered = xp.minimum(rivals, level * (1.0 - MARGIN))
-    return xp.where(here, own + xp.sum(rivals - lowered, axis=1, keepdims=True), lowered)
+    return xp.where(here, own + row_sum(rivals - lowered), lowered)
 
 
 def lift_answers(probs: Array, columns: Array) -> Array:
@@ -158,7 +170,7 @@ def lift_answers(probs: Array, columns: Array) -> Array:
     """
     if not isinstance(probs, np.ndarray):
         return _lifted(probs, columns)
-    rows = np.flatnonzero(probs.argmax(axis=1) != columns[:, 0])
+    rows = (probs.argmax(axis=1) != columns[:, 0]).nonzero()[0]
     if len(rows):
         probs[rows] = _lifted(probs[rows], columns[rows])
     return probs

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from numbers import Real
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from recal.engine.grouping import ConfidenceAt, Program, Rule, Ties
 from recal.errors import InputError, NotFittedError
-from recal.maps.arrays import linear, soft_log_probs, softmax
+from recal.maps.arrays import linear, row_max, row_sum, soft_log_probs, softmax
 from recal.maps.base import Array, Map, Views, like, namespace, wide
 from recal.maps.guard import answer_views
 from recal.maps.scaling import scaled_answers
 from recal.maps.steps import compiled_scales, is_small, step_probs
-from recal.schema import LARGEST
+from recal.schema import LARGEST, Instance, Kind, ListOf, NotNegative, Number, Record, Sizes, check
 from recal.transforms import Transform, as_transform
-from recal.transforms.base import shown
+from recal.transforms.base import short_spec
 from recal.views import Views as ViewSet
 
 __all__ = ["NEUTRAL", "Answers", "Blend", "ConfidenceAt", "Plan", "Rule", "Step", "Ties", "plan_of"]
@@ -31,19 +29,54 @@ NEUTRAL = (1.0, 1.0, 1.0, 1.0)
 _BLOCK = 1_000_000
 
 
-@dataclass(frozen=True)
-class Step:
+_BETA = Number(0.0, ends="()")
+_BETA.rule = "a positive finite beta"
+_WEIGHT, _NUMBERS = Number(0.0), ListOf(Number(), keep=tuple)
+_MATRICES = ListOf(ListOf(_NUMBERS, keep=tuple), keep=tuple)
+_MATRICES.rule = "a list of matrices of finite numbers"
+Beta = Annotated[float, _BETA]
+PerClass = Annotated[tuple[float, ...], _NUMBERS]
+
+
+class Betas(Kind):
+    """One beta for each group."""
+
+    rule = "four positive finite betas, one per group"
+
+    def read(self, value: Any, sizes: Sizes) -> tuple[float, ...]:
+        betas: tuple[float, ...] = ListOf(_BETA, keep=tuple).read(value, sizes)
+        if len(betas) != 4:
+            raise ValueError
+        return betas
+
+
+class OneTransform(Kind):
+    """A transformation, or its spec."""
+
+    rule = "a transformation"
+
+    def read(self, value: Any, sizes: Sizes) -> Transform:
+        return as_transform(value)
+
+
+class ViewWeights(Kind):
+    """Transformations and their weights."""
+
+    rule = "pairs of a transformation and a number"
+
+    def read(self, value: Any, sizes: Sizes) -> tuple[tuple[Transform, float], ...]:
+        if not isinstance(value, list | tuple) or not all(isinstance(pair, list | tuple) for pair in value):
+            raise ValueError
+        if any(len(pair) != 2 for pair in value):
+            raise ValueError
+        return tuple((as_transform(key), check(weight, _WEIGHT, f"the weight of {key}")) for key, weight in value)
+
+
+class Step(Record):
     """One transformation and one beta for each group, by `Group`: CHANGED_ROSE, CHANGED_FELL, KEPT_ROSE, KEPT_FELL."""
 
-    transform: Transform
-    betas: tuple[float, float, float, float]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "transform", as_transform(self.transform))
-        betas = tuple(self.betas) if isinstance(self.betas, Iterable) else ()
-        if len(betas) != 4 or not all(_is_beta(beta) for beta in betas):
-            raise InputError(f"A step needs four positive finite betas, one per group, got {self.betas!r}.")
-        object.__setattr__(self, "betas", tuple(float(beta) for beta in betas))
+    transform: Annotated[Transform, OneTransform()]
+    betas: Annotated[tuple[float, float, float, float], Betas()]
 
     @property
     def is_neutral(self) -> bool:
@@ -51,8 +84,7 @@ class Step:
         return self.betas == NEUTRAL
 
 
-@dataclass(frozen=True)
-class Blend:
+class Blend(Record):
     """A sum of log-probabilities: the original's, those of some views, and one offset per class.
 
     With x(z) = log((1 - epsilon) softmax(start z) + epsilon / K) a sample's probabilities are
@@ -91,69 +123,33 @@ class Blend:
     [False, True]
     """
 
-    own: float
-    weights: tuple[tuple[Transform, float], ...]
-    offsets: tuple[float, ...]
-    epsilon: float
-    gate: float | None = None
-    gated_own: float = 1.0
-    gated_offsets: tuple[float, ...] = ()
+    own: NotNegative
+    weights: Annotated[tuple[tuple[Transform, float], ...], ViewWeights()]
+    offsets: PerClass
+    epsilon: Annotated[float, Number(0.0, 1.0, ends="()")]
+    gate: Annotated[float, Number(0.0, 1.0, ends="(]")] | None = None
+    gated_own: NotNegative = 1.0
+    gated_offsets: PerClass = ()
     answers: Answers = "kept"
-    mixture: float = 0.0
-    gated_mixture: float = 0.0
-    matrices: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    mixture: NotNegative = 0.0
+    gated_mixture: NotNegative = 0.0
+    matrices: Annotated[tuple[Any, ...], _MATRICES] = ()
 
-    def __post_init__(self) -> None:
-        for name in ("own", "gated_own", "mixture", "gated_mixture"):
-            object.__setattr__(self, name, _number(getattr(self, name), f"`{name}`", least=0.0))
-        for name in ("offsets", "gated_offsets"):
-            given = getattr(self, name)
-            values = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-            object.__setattr__(self, name, tuple(_number(value, f"each of `{name}`") for value in values))
-        if self.offsets and self.gated_offsets and len(self.offsets) != len(self.gated_offsets):
+    def check(self) -> None:
+        size, above = len(self.offsets), len(self.gated_offsets)
+        if size and above and size != above:
             raise InputError(
-                "A blend's `offsets` and `gated_offsets` must have one number per class each, got "
-                f"{len(self.offsets)} and {len(self.gated_offsets)}."
+                f"A blend's `offsets` and `gated_offsets` must have one number per class each, got {size} and {above}."
             )
-        if not (_is_number(self.epsilon) and 0.0 < self.epsilon < 1.0):
-            raise InputError(f"A blend's `epsilon` must lie in (0, 1), got {self.epsilon!r}.")
-        if self.gate is not None and not (_is_number(self.gate) and 0.0 < self.gate <= 1.0):
-            raise InputError(f"A blend's `gate` must lie in (0, 1] or be None, got {self.gate!r}.")
-        if self.answers not in ("kept", "free"):
-            raise InputError("must be 'kept' or 'free'", argument="answers", came=f"got {self.answers!r}")
-        object.__setattr__(self, "epsilon", float(self.epsilon))
-        object.__setattr__(self, "gate", None if self.gate is None else float(self.gate))
-        object.__setattr__(self, "matrices", self._read_matrices())
-        object.__setattr__(self, "weights", self._read_weights())
-
-    def _read_matrices(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        try:
-            made = tuple(
-                tuple(tuple(_number(value, "each entry of `matrices`") for value in row) for row in matrix)
-                for matrix in self.matrices
-            )
-        except TypeError:
-            raise InputError("must be a list of matrices", argument="matrices") from None
-        size = len(self.offsets)
-        if made and len(made) != 1 + len(self.weights):
+        if self.matrices and len(self.matrices) != 1 + len(self.weights):
             raise InputError("must be one matrix for the original and each view", argument="matrices")
-        if any(len(matrix) != size or any(len(row) != size for row in matrix) for matrix in made):
+        if any(len(matrix) != size or any(len(row) != size for row in matrix) for matrix in self.matrices):
             raise InputError("must have a row and a column for each of the `offsets`", argument="matrices")
-        return made
-
-    def _read_weights(self) -> tuple[tuple[Transform, float], ...]:
-        pairs = [pair if isinstance(pair, tuple | list) else () for pair in self.weights or ()]
-        if not all(len(pair) == 2 for pair in pairs):
-            raise InputError(
-                f"A blend's `weights` must be pairs of a transformation and a number, got {self.weights!r}."
-            )
-        made = tuple((as_transform(key), _number(weight, f"the weight of {key}", least=0.0)) for key, weight in pairs)
-        useless = [str(transform) for transform, weight in made if weight == 0.0]
+        useless = [str(transform) for transform, weight in self.weights if weight == 0.0]
         if useless and not self.matrices:
             raise InputError(f"A view of weight 0 would cost a forward pass for nothing; leave out {useless[0]}.")
-        if len({transform for transform, _ in made}) != len(made):
-            raise InputError(f"A blend names a transformation twice: {', '.join(str(key) for key, _ in made)}.")
-        return made
+        if len({transform for transform, _ in self.weights}) != len(self.weights):
+            raise InputError(f"A blend names a transformation twice: {', '.join(str(key) for key, _ in self.weights)}.")
 
     @property
     def needs_mixture(self) -> bool:
@@ -195,29 +191,14 @@ class Plan(Map):
     ['zoom:0.5']
     """
 
-    steps: tuple[Step, ...] = ()
-    start: float = 1.0
-    finish: float = 1.0
+    steps: Annotated[tuple[Step, ...], ListOf(Instance(Step), keep=tuple)] = ()
+    start: Beta = 1.0
+    finish: Beta = 1.0
     rule: Rule = Rule()
     blend: Blend | None = None
 
-    def __post_init__(self) -> None:
-        steps = tuple(self.steps) if isinstance(self.steps, Iterable) else (self.steps,)
-        if not all(isinstance(step, Step) for step in steps):
-            raise InputError(f"A plan's `steps` must be Step(transform, betas), got {self.steps!r}.")
-        object.__setattr__(self, "steps", steps)
-        for name in ("start", "finish"):
-            value = getattr(self, name)
-            if not _is_beta(value):
-                raise InputError(f"A plan's `{name}` must be a positive finite beta, got {value!r}.")
-            object.__setattr__(self, name, float(value))
-        if not isinstance(self.rule, Rule):
-            raise InputError(f"A plan's `rule` must be a Rule, got {self.rule!r}.")
-        if self.blend is None:
-            return
-        if not isinstance(self.blend, Blend):
-            raise InputError(f"A plan's `blend` must be a Blend or None, got {self.blend!r}.")
-        if self.steps or self.finish != 1.0 or self.rule != Rule():
+    def check(self) -> None:
+        if self.blend is not None and (self.steps or self.finish != 1.0 or self.rule != Rule()):
             raise InputError("A plan has steps or a blend, not both; a blend has no use for `finish` and `rule`.")
 
     @cached_property
@@ -279,9 +260,8 @@ class Plan(Map):
         return needed
 
     def _is_below(self, z: Array, gate: float) -> Array:
-        xp = namespace(z)
-        weights = xp.exp((z - xp.max(z, axis=1, keepdims=True)) * self.start)
-        return 1.0 / xp.sum(weights, axis=1) < gate
+        weights = namespace(z).exp((z - row_max(z)) * self.start)
+        return (1.0 / row_sum(weights) < gate)[:, 0]
 
     def probs(self, z: Array, views: Views = ()) -> Array:
         if self.blend is None:
@@ -289,6 +269,10 @@ class Plan(Map):
         if self.blend.needs_mixture:
             raise InputError("This plan is part of an ensemble of calibrators", remedy="Use the ensemble itself")
         return self.blended(z, views)
+
+    @property
+    def in_parts(self) -> bool:  # type: ignore[override]
+        return self.blend is not None or self.rule.floor is not None
 
     def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
         if self.rule.floor is not None or is_small(self.program, z):
@@ -340,7 +324,7 @@ class Plan(Map):
     def _views(self) -> str:
         """How many views there are to compute, and the first of them by name."""
         count = len(self.transforms)
-        named = ", ".join(map(shown, self.transforms[:3])) + (", ..." if count > 3 else "")
+        named = ", ".join(map(short_spec, self.transforms[:3])) + (", ..." if count > 3 else "")
         return f"{count} view{'' if count == 1 else 's'} ({named})" if count else "no views"
 
 
@@ -354,33 +338,10 @@ def _range(values: tuple[float, ...]) -> str:
     return f"from {min(values):+.4f} to {max(values):+.4f}"
 
 
-def _number(value: Any, name: str, least: float = -np.inf) -> float:
-    """Return a finite number, no less than `least`."""
-    try:
-        number = float(value) if _is_number(value) else np.nan
-    except OverflowError:  # an integer beyond all floats
-        number = np.inf
-    if not (np.isfinite(number) and number >= least):
-        rule = "a finite number" if least < 0.0 else "a finite number of at least 0"
-        raise InputError(f"In a blend {name} must be {rule}, got {value!r}.")
-    return number
-
-
-def _is_beta(value: Any) -> bool:
-    try:
-        return _is_number(value) and 0.0 < float(value) < float("inf")
-    except OverflowError:  # an integer beyond all floats
-        return False
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def check_plan(plan: Any, n_classes: int) -> None:
     """Refuse a plan for other classes, and one whose numbers together are beyond any float."""
     if not isinstance(plan, Plan):
-        raise InputError("must be a plan", argument="plan_", came=f"got {type(plan).__name__}")
+        raise InputError(f"must be a plan, got {type(plan).__name__}", argument="plan_")
     widest = math.log(plan.start) + math.log(plan.finish) + sum(math.log(max(step.betas)) for step in plan.steps)
     blend, numbers = plan.blend, [plan.start]
     if blend is not None:

@@ -1,7 +1,8 @@
-"""Maps that scale logits: one temperature, a scale and a shift for each class, or a matrix."""
+"""Maps that scale logits: one temperature, a scale and a shift for each class, a matrix, or a rising curve."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
@@ -10,9 +11,21 @@ from numpy.typing import NDArray
 from recal.checks import Floats as FloatArray
 from recal.engine import rows
 from recal.engine.compiled import SMALL, over_rows
-from recal.engine.scaled import ABOVE_ZERO, BELOW_ONE, as_rows
+from recal.engine.scaled import as_rows
 from recal.errors import InputError
-from recal.maps.arrays import is_large, linear, log_softmax, soft_log_probs, softmax
+from recal.maps.arrays import (
+    at,
+    clip,
+    largest_columns,
+    linear,
+    log_softmax,
+    pieces_at,
+    put,
+    row_max,
+    soft_log_probs,
+    softmax,
+    softplus,
+)
 from recal.maps.base import Array, Map, Views, like, namespace
 from recal.maps.guard import lift_answers
 from recal.schema import LARGEST, SMALLEST, Floats, Number
@@ -27,6 +40,8 @@ Share = Annotated[float, Number(0.0, 1.0)]
 
 # Up to this many classes, numpy takes longer to begin a row than to read it.
 _SHORT = 32
+# e to the power of this can still be multiplied by itself.
+_LARGEST_EXPONENT = 230.0
 # Features no larger than this can be squared and multiplied; a class that is ruled out may have a logit of -3e38.
 _LARGEST_FEATURE = 1e9
 
@@ -40,7 +55,7 @@ class Temperature(Map):
     in_parts: ClassVar[bool] = False
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        return softmax(z, self.beta) if is_large(z) else scaled_softmax(z, self.beta)
+        return softmax(z, self.beta)
 
     def compiled(self, z: Array, views: Views) -> tuple[Array, Array] | None:
         return None if z.size < SMALL else scaled_answers(z, np.full(len(z), self.beta))
@@ -62,7 +77,7 @@ class TemperatureMixture(Map):
 
     def check(self) -> None:
         if abs(self.weights.sum() - 1.0) > 1e-6:
-            raise InputError("must sum to 1", argument="weights", came=f"got {self.weights.sum():.6g}")
+            raise InputError(f"must sum to 1, got {self.weights.sum():.6g}", argument="weights")
 
     def probs(self, z: Array, views: Views = ()) -> Array:
         scaled, own, uniform = (float(weight) for weight in self.weights)
@@ -137,7 +152,7 @@ class LatentFunction(Map):
         xp = namespace(z)
         logs = log_softmax(z * self.beta)
         # Far from all points the bells are nil; clipping keeps the squares of saturated log-probabilities finite.
-        clipped = xp.reshape(xp.maximum(logs, like(z, -1e6)), (-1, 1))
+        clipped = xp.reshape(xp.maximum(logs, -1e6), (-1, 1))
         distance = (clipped - like(z, self.points[None, :])) / self.length
         bends = linear(xp.exp(-0.5 * (distance * distance)), self.draws)
         total = xp.zeros_like(logs)
@@ -146,32 +161,103 @@ class LatentFunction(Map):
         return total / len(self.draws)
 
 
+class RisingCurve(Map):
+    """One increasing, piecewise linear curve for the log-probabilities of all classes.
+
+    From 0 downwards: piece j lies between knots[j] and knots[j + 1] and has the slope exp(log_slopes[j]); the last
+    piece has no end.
+    """
+
+    knots: Annotated[Vector, Floats("N", high=0.0)]
+    log_slopes: Annotated[Vector, Floats("N", low=-_LARGEST_EXPONENT, high=_LARGEST_EXPONENT)]
+
+    keeps_order: ClassVar[bool] = True
+
+    def check(self) -> None:
+        if (self.knots[1:] > self.knots[:-1]).any():
+            raise InputError("must not rise", argument="knots")
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        return softmax(self.scores(z))
+
+    def scores(self, z: Array) -> Array:
+        """Return new logits in the same order."""
+        logs = log_softmax(z)
+        slopes = np.exp(self.log_slopes)
+        ends = np.concatenate([[0.0], -np.cumsum(slopes[:-1] * -np.diff(self.knots))])
+        end, slope, knot = pieces_at(-logs, -self.knots[1:], (ends, slopes, self.knots))
+        return end - slope * (knot - logs)
+
+
+class GapNetwork(Map):
+    """A small network that reads the gaps between the largest logits and returns a positive factor for each gap.
+
+    tanh units on the logarithms of the distances from the top, then one softplus output for each gap. If fewer ranks
+    are read than there are classes, the last output is the factor of all distances below the last rank.
+    """
+
+    inputs: Annotated[Vector, Floats(2, "R")]
+    parameters: Annotated[Vector, Floats(None)]
+    classes: Annotated[int, Number(2, whole=True)]
+
+    keeps_order: ClassVar[bool] = True
+
+    @property
+    def n_classes(self) -> int:
+        return self.classes
+
+    def check(self) -> None:
+        if self.inputs[1].min() < SMALLEST or self.inputs.shape[1] >= self.classes:
+            raise InputError("must hold a mean and a positive scale for each rank but one", argument="inputs")
+        sizes = [math.prod(shape) for shape in self.shapes]
+        if self.n_hidden < 0 or sum(sizes) != len(self.parameters):
+            raise InputError("has no number of parameters that a network has", argument="parameters")
+
+    @property
+    def n_hidden(self) -> int:
+        n_inputs = self.inputs.shape[1]
+        n_outputs = n_inputs + (self.classes > n_inputs + 1)
+        return (len(self.parameters) - n_outputs) // (n_inputs + 1 + n_outputs)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return network_shapes(self.inputs.shape[1], self.classes, self.n_hidden)
+
+    def probs(self, z: Array, views: Views = ()) -> Array:
+        return softmax(self.scores(z))
+
+    def scores(self, z: Array) -> Array:
+        """Return new logits in the same order."""
+        xp = namespace(z)
+        n_ranks = self.inputs.shape[1] + 1
+        weights, offsets, out_weights, out_offsets = unpack(self.parameters, self.shapes)
+        columns = largest_columns(z, n_ranks)
+        values = at(z, columns)
+        features = (xp.log1p(values[:, :1] - values[:, 1:]) - like(z, self.inputs[0])) / like(z, self.inputs[1])
+        hidden = xp.tanh(_dense(features, weights, offsets))
+        factors = softplus(_dense(hidden, out_weights, out_offsets))
+        gaps = values[:, :-1] - values[:, 1:]
+        falls = xp.cumulative_sum(gaps * factors[:, : n_ranks - 1], axis=1)
+        levels = xp.concat([xp.zeros_like(values[:, :1]), -falls], axis=1)
+        if self.classes > n_ranks:
+            below = xp.maximum(values[:, -1:] - z, 0.0)
+            return put(levels[:, -1:] - factors[:, n_ranks - 1 :] * below, columns, levels)
+        places = xp.argsort(columns, axis=1, stable=True)
+        return at(levels, places)
+
+
 def within(z: Array, limit: float) -> Array:
     """Return logits with the rows that reach beyond `limit` moved to a maximum of 0 and cut off below."""
     xp = namespace(z)
     if isinstance(z, np.ndarray) and max(z.max(), -z.min()) <= limit:
         return z
-    beyond = xp.max(xp.abs(z), axis=1, keepdims=True) > limit
-    return xp.where(beyond, xp.maximum(z - xp.max(z, axis=1, keepdims=True), like(z, -limit)), z)
+    return xp.where(row_max(xp.abs(z)) > limit, xp.maximum(z - row_max(z), -limit), z)
 
 
 def linear_features(z: Array, kind: str) -> Array:
     """Return what a linear map is linear in, cut off where squares would be too large."""
     features = log_softmax(z) if kind == "log-probabilities" else z
-    return namespace(z).clip(features, -_LARGEST_FEATURE, _LARGEST_FEATURE)
-
-
-def scaled_softmax(z: Array, scales: Array | float) -> Array:
-    """Return softmax(s z), with one scale s for all rows or one for each, (n_samples, 1).
-
-    The largest logit keeps the largest probability even if a tiny scale would make it tie.
-    """
-    xp = namespace(z)
-    drops = z - xp.max(z, axis=1, keepdims=True)
-    weights = xp.exp(drops * scales)
-    weights = xp.where(drops < 0.0, xp.minimum(weights, like(z, BELOW_ONE)), weights)
-    probs = weights / xp.sum(weights, axis=1, keepdims=True)
-    return xp.minimum(xp.maximum(probs, like(z, ABOVE_ZERO)), like(z, BELOW_ONE))
+    return clip(features, -_LARGEST_FEATURE, _LARGEST_FEATURE)
 
 
 def scaled_answers(logits: FloatArray, scales: Vector) -> tuple[Vector, Vector]:
@@ -185,3 +271,23 @@ def scaled_answers(logits: FloatArray, scales: Vector) -> tuple[Vector, Vector]:
         probs[close] = lifted = lift_answers(probs[close], columns[close][:, None])
         confidences[close] = lifted.max(axis=1)
     return probs, confidences
+
+
+def network_shapes(n_inputs: int, n_classes: int, n_hidden: int) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of both layers' weights and offsets."""
+    n_outputs = n_inputs + (n_classes > n_inputs + 1)
+    return (n_inputs, n_hidden), (n_hidden,), (n_hidden, n_outputs), (n_outputs,)
+
+
+def unpack(parameters: Vector, shapes: tuple[tuple[int, ...], ...]) -> list[Vector]:
+    """Return the layers' arrays from one vector."""
+    sizes = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
+    return [part.reshape(shape) for part, shape in zip(np.split(parameters, sizes), shapes)]
+
+
+def _dense(inputs: Array, weights: Vector, offsets: Vector) -> Array:
+    """Return inputs @ weights + offsets, added up in the same order for every row, as a matrix product is not."""
+    total = like(inputs, offsets[None, :])
+    for column, row in enumerate(weights):
+        total = total + inputs[:, column : column + 1] * like(inputs, row[None, :])
+    return total

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.errors import InputError
-from recal.maps.arrays import sigmoid
+from recal.maps.arrays import clip, sigmoid
 from recal.maps.base import Array, Map, Views, indices, like, namespace
 from recal.schema import LARGEST, SMALLEST, Floats, Integers, Number
 
@@ -51,8 +51,8 @@ class SignalScale(Map):
         zeros = xp.zeros_like(signals)
         missing = signals != signals
         filled = xp.where(missing, zeros, signals)
-        share = xp.clip(filled, CLIP, 1.0 - CLIP)
-        positive = xp.maximum(filled + like(signals, self.shift), like(signals, SMALLEST))
+        share = clip(filled, CLIP, 1.0 - CLIP)
+        positive = xp.maximum(filled + like(signals, self.shift), SMALLEST)
         scaled = xp.where(self._is(signals, LOG_ODDS), xp.log(share) - xp.log(1.0 - share), filled)
         scaled = xp.where(self._is(signals, LOGARITHM), xp.log(positive), scaled)
         scaled = xp.minimum(xp.maximum(scaled, like(signals, self.lower)), like(signals, self.upper))
@@ -91,7 +91,7 @@ class SplineSignals(Map):
         inside = xp.minimum(xp.maximum(scaled, like(scaled, knots[:, 0])), like(scaled, knots[:, -1]))
         total = inside * like(scaled, weights[:, 0]) + inside * inside * like(scaled, weights[:, 1])
         for place in range(1, knots.shape[1] - 1):
-            beyond = xp.maximum(inside - like(scaled, knots[:, place]), like(scaled, 0.0))
+            beyond = xp.maximum(inside - like(scaled, knots[:, place]), 0.0)
             total = total + beyond * beyond * like(scaled, weights[:, place + 1])
         total = total * (1.0 - missing) + missing * like(scaled, self.missing_weights)
         return xp.sum(total, axis=1) + self.intercept
@@ -115,7 +115,7 @@ class TreeSignals(Map):
 
     def check(self) -> None:
         if self.signal.max() >= self.n_signals:
-            raise InputError("names a signal that does not exist", argument="signal", came=f"got {self.signal.max()}")
+            raise InputError(f"names a signal that does not exist, got {self.signal.max()}", argument="signal")
 
     def log_odds(self, scaled: Array, missing: Array) -> Array:
         xp = namespace(scaled)
@@ -127,7 +127,7 @@ class TreeSignals(Map):
         agreement = xp.matmul(sign, like(scaled, self._paths()))
         length = np.abs(self.path).sum(axis=1).reshape(-1)
         reached = agreement > like(scaled, length - 0.5)
-        leaves = xp.where(reached, like(scaled, self.value.reshape(-1)), like(scaled, 0.0))
+        leaves = xp.where(reached, like(scaled, self.value.reshape(-1)), 0.0)
         return xp.sum(leaves, axis=1) + self.intercept
 
     def _paths(self) -> NDArray[np.float64]:
@@ -170,12 +170,12 @@ class SignalMap(Map):
         mixed = like(signals, 0.0)
         for weight, model in zip(self.weights.tolist(), self.models):
             mixed = mixed + weight * sigmoid(model.log_odds(scaled, missing))
-        mixed = xp.minimum(xp.maximum(mixed, like(signals, _LEAST)), like(signals, 1.0 - _LEAST))
+        mixed = clip(mixed, _LEAST, 1.0 - _LEAST)
         log_odds = self.slope * (xp.log(mixed) - xp.log(1.0 - mixed))
         levels = np.arange(self.offsets.shape[1], dtype=np.float64)[None, :]
         for place in np.flatnonzero(self.offsets.any(axis=1)).tolist():
             same = signals[:, place : place + 1] == like(signals, levels)
-            own = xp.where(same, like(signals, self.offsets[place][None, :]), like(signals, 0.0))
+            own = xp.where(same, like(signals, self.offsets[place][None, :]), 0.0)
             log_odds = log_odds + xp.sum(own, axis=1)
         return sigmoid(log_odds)
 

@@ -15,19 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
-from recal.engine import recal_steps
+from recal.engine import rows as kernels
 from recal.engine.compiled import SMALL, over_rows
-from recal.engine.grouping import Program, Rows, Rule, groups, replay
-from recal.engine.scaled import LOWEST, NUMBERS, REACH, SCALE, SCALE_RANGE, TOP, Vector, as_rows
-from recal.maps.arrays import repeated, take_along
+from recal.engine.grouping import Program, Rows, Rule, group_indices, groups, replay
+from recal.engine.scaled import SCALE_RANGE, ScaledLogits, Vector, as_rows
+from recal.maps.arrays import repeated, softmax, take_along
 from recal.maps.base import Array, Views, indices, like, namespace
-from recal.maps.scaling import scaled_softmax
 
 # How many rows compiled loops work on at a time: a dozen numbers of each row and of its views stay in the cache. Not a
 # power of 2, because its multiples would share places in a cache.
@@ -36,8 +35,8 @@ _ROWS = 8_000
 _SMALL_STEPS = 4_000_000
 # Up to this many classes, a row's exponentials cost less than its series.
 _SHORT_STEPS = 64
-# The work of one step of a row, in values, for deciding whether a second thread is worth it.
-_STEP_WORK = 32
+# How accurate the series of longer rows are; a row is read again where its group depends on more.
+_TOLERANCE = 1e-4
 BLOCK, LANES = 128, 8
 # Eight lanes are added in pairs, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). In this order each level adds two halves.
 _PAIRED = [0, 4, 2, 6, 1, 5, 3, 7]
@@ -53,10 +52,10 @@ def step_probs(program: Program, start: float, finish: float, rule: Rule, z: Arr
     """
     if isinstance(z, np.ndarray):
         rows = replay(program, start, finish, rule, z, views)
-        return scaled_softmax(rows.drops, rows.scales[:, None])
+        return softmax(rows.drops, rows.scales[:, None])
     if rule.floor is not None:
-        return scaled_softmax(_floored_rows(program, start, finish, rule, z, views), 1.0)
-    return scaled_softmax(z, _scales(program, start, finish, rule, z, views))
+        return softmax(_floored_rows(program, start, finish, rule, z, views))
+    return softmax(z, _scales(program, start, finish, rule, z, views))
 
 
 def _scales(program: Program, start: float, finish: float, rule: Rule, z: Array, views: Views) -> Array:
@@ -85,7 +84,7 @@ def _floored_rows(program: Program, start: float, finish: float, rule: Rule, z: 
     def rescaled(state: Array, factors: Array | float) -> Array:
         scaled = state * factors
         logs = scaled - xp.log(xp.sum(xp.exp(scaled), axis=2, keepdims=True))
-        logs = xp.maximum(logs, like(z, least))
+        logs = xp.maximum(logs, least)
         return logs - xp.max(logs, axis=2, keepdims=True)
 
     def step(number: Array, state: Array) -> Array:
@@ -130,7 +129,7 @@ class _Stack:
         value = take_along(rows, read, axis=2)
         if self.rule.ties == "exact":
             here = indices(rows, np.arange(self.n_classes).reshape(1, 1, -1)) == read
-            rows = xp.where(here, like(rows, -math.inf), rows)
+            rows = xp.where(here, -math.inf, rows)
         else:
             layout = _layout(self.n_classes)
             if self.n_classes in layout:  # gaps, which add nothing
@@ -239,44 +238,56 @@ def _layout(n_classes: int) -> tuple[int, ...]:
 
 def compiled_scales(program: Program, start: float, finish: float, rule: Rule, z: Floats, views: Views) -> Vector:
     """Return each sample's scale after all steps of a rule without a floor, (n_samples,), by compiled loops."""
-    scales = np.full(len(z), min(max(start, SCALE_RANGE[0]), SCALE_RANGE[1]))
-    for begin in range(0, len(z) if len(program[0]) else 0, _ROWS):
+    scales = np.empty(len(z))
+    replayed = _short_scales if z.shape[1] <= _SHORT_STEPS else _long_scales
+    for begin in range(0, len(z), _ROWS):
         part = slice(begin, begin + _ROWS)
-        _replay(program, rule, z[part], [view[part] for view in views], scales[part])
+        scales[part] = replayed(program, start, rule, z[part], [view[part] for view in views])
     return np.clip(scales * finish, *SCALE_RANGE)
 
 
-def _replay(program: Program, rule: Rule, z: Floats, views: Views, scales: Vector) -> None:
-    """Replace the scales before all steps by those after them."""
-    kind = _ShortRows if z.shape[1] <= _SHORT_STEPS else _LongRows
-    original, others = kind(z, scales), [kind(view, scales) for view in views]
-    own_answer = rule.confidence_at == "own"
-    gaps = [view.drop_at(view.columns if own_answer else original.columns) for view in others]
+def _long_scales(program: Program, start: float, rule: Rule, z: Floats, views: Sequence[Floats]) -> Vector:
+    """Return the scales after all steps as a fit computes them: rows are read only where a series cannot decide."""
+    rows = [ScaledLogits(each, tolerance=_TOLERANCE) for each in (z, *views)]
+    for each in rows:
+        each.rescale(start)
+    original, others = rows[0], rows[1:]
+    drops = [view.drop_at(original.columns) for view in others]
+    for number, betas in zip(*program):
+        factors = betas[group_indices(original, others[number], drops[number], rule)]
+        original.rescale(factors)
+        others[number].rescale(factors)
+    return original.scales
+
+
+def _short_scales(program: Program, start: float, rule: Rule, z: Floats, views: Sequence[Floats]) -> Vector:
+    """Return the same from rows that are read at every step; ties are left to the reference."""
+    original, others = _ShortRows(z, start), [_ShortRows(view, start) for view in views]
+    gaps = [view.drop_at(view.columns if rule.confidence_at == "own" else original.columns) for view in others]
     tied = np.empty(len(z), dtype=np.bool_)
     for number, betas in zip(*program):
         view = others[number]
-        original.step(view, gaps[number], betas, rule.ties == "exact", tied)
+        over_rows(
+            kernels.short_step, tied, original.drops, view.drops, original.columns == view.columns, original.scales,
+            view.scales, gaps[number], betas, rule.ties == "exact", size=2 * z.size,
+        )  # fmt: skip
         rows = np.flatnonzero(tied)
         if len(rows):
             factors = betas[groups(original.as_rows(rows), view.as_rows(rows), rule)]
-            original.rescale(rows, factors)
-            view.rescale(rows, factors)
-    scales[:] = original.scales
+            for each in (original, view):
+                each.scales[rows] = np.clip(each.scales[rows] * factors, *SCALE_RANGE)
+    return original.scales
 
 
-def is_small(program: Program, z: Floats) -> bool:
-    """Whether numpy alone replays the steps sooner than a compiler is loaded."""
-    return z.size < SMALL and z.size * len(program[0]) < _SMALL_STEPS
+class _ShortRows:
+    """Rows with a scale each, as the kernel reads them: classes are the first axis of `drops`."""
 
-
-class _Replayed:
-    """Rows that `engine.recal_steps` rescales: unchanged logits, the column of each row's largest, and its scale."""
-
-    scales: Vector
-    columns: NDArray[np.intp]
-
-    def __init__(self, logits: Floats) -> None:
+    def __init__(self, logits: Floats, start: float) -> None:
         self.logits = as_rows(logits)
+        self.columns = np.empty(len(logits), np.intp)
+        self.drops = np.empty(logits.shape[::-1], self.logits.dtype)
+        self.scales = np.clip(np.full(len(logits), start), *SCALE_RANGE)
+        over_rows(kernels.transpose, self.logits, self.columns, self.drops)
 
     def drop_at(self, columns: NDArray[np.intp]) -> Vector:
         """Return how far the logit at each row's column lies below the row's largest."""
@@ -289,42 +300,7 @@ class _Replayed:
         state.scales = self.scales[rows]
         return state
 
-    def rescale(self, rows: NDArray[np.intp], factors: Vector) -> None:
-        self.scales[rows] = np.clip(self.scales[rows] * factors, *SCALE_RANGE)
 
-
-class _LongRows(_Replayed):
-    """Rows that are seldom read: of each the kernel knows a"""
-
-    def __init__(self, logits: Floats, scales: Vector) -> None:
-        super().__init__(logits)
-        self.columns = self.logits.argmax(axis=1)
-        self.numbers = np.zeros((NUMBERS, len(logits)))
-        self.numbers[REACH] = np.inf  # nothing is known
-        self.numbers[SCALE] = scales
-        self.numbers[TOP] = self.logits[np.arange(len(logits)), self.columns]
-        self.numbers[LOWEST] = self.logits.min(axis=1) - self.numbers[TOP]
-        self.scales = self.numbers[SCALE]
-
-    def step(self, view: Self, gaps: Vector, betas: Vector, exact: bool, tied: NDArray[np.bool_]) -> None:
-        over_rows(
-            recal_steps.step, self.logits, view.logits, self.columns, view.columns, self.numbers, view.numbers, gaps,
-            betas, exact, tied, size=_STEP_WORK * len(tied),
-        )  # fmt: skip
-
-
-class _ShortRows(_Replayed):
-    """Rows that are read at every step, their classes one after the other."""
-
-    def __init__(self, logits: Floats, scales: Vector) -> None:
-        super().__init__(logits)
-        self.columns = np.empty(len(logits), np.intp)
-        self.drops = np.empty(logits.shape[::-1], self.logits.dtype)
-        self.scales = scales.copy()
-        over_rows(recal_steps.transpose, self.logits, self.columns, self.drops)
-
-    def step(self, view: Self, gaps: Vector, betas: Vector, exact: bool, tied: NDArray[np.bool_]) -> None:
-        over_rows(
-            recal_steps.short_step, tied, self.drops, view.drops, self.columns == view.columns, self.scales,
-            view.scales, gaps, betas, exact, size=2 * self.drops.size,
-        )  # fmt: skip
+def is_small(program: Program, z: Floats) -> bool:
+    """Whether numpy alone replays the steps sooner than a compiler is loaded."""
+    return z.size < SMALL and z.size * len(program[0]) < _SMALL_STEPS

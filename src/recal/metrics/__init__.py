@@ -20,20 +20,7 @@ from recal.metrics.consistency import CalibrationTest, calibration_test
 from recal.metrics.evaluation import LABELS, Evaluation, StreamingMetrics, evaluate
 from recal.metrics.scores import Decomposition, aurc, auroc, brier, decompose, error_rate, ks_error, nll
 
-METRICS = (
-    ece,
-    mce,
-    adaptive_ece,
-    classwise_ece,
-    debiased_ece,
-    smooth_ece,
-    ks_error,
-    brier,
-    nll,
-    error_rate,
-    aurc,
-    auroc,
-)
+METRICS = tuple(globals()[name] for name in LABELS)
 
 __all__ = [
     "LABELS",

@@ -5,29 +5,28 @@ A bin is (lo, hi]; a confidence of exactly 0 belongs to the first bin and of exa
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_weights, is_graded
+from recal.checks import Floats, Labels, check_weights, is_graded
 from recal.errors import InputError
 from recal.metrics.rows import (
+    COUNT,
     Classes,
+    RowScores,
     Vector,
     assign_bins,
-    bin_classwise,
-    bin_top_label,
-    check_n_bins,
     check_pair,
+    classwise_gaps,
     equal_width_edges,
-    ranked,
-    run,
+    weighted_rows,
 )
+from recal.schema import check
 
-# Confidences are split between neighbouring points of a grid of this size; the error changes by less than 1e-6.
+# Each confidence is split between the two nearest points of a grid of this size; the error changes by less than 1e-6.
 _GRID = 4096
 # Bisection of the bandwidth stops at this width.
 _BANDWIDTH_TOLERANCE = 1e-9
@@ -69,14 +68,15 @@ class BinTable:
     @property
     def accuracy(self) -> Vector:
         """Share of right answers in each bin; NaN in an empty one."""
-        return np.divide(self.correct, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0)
+        return self._mean(self.correct)
 
     @property
     def confidence(self) -> Vector:
         """Mean confidence in each bin; NaN in an empty one."""
-        return np.divide(
-            self.confidence_sums, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0
-        )
+        return self._mean(self.confidence_sums)
+
+    def _mean(self, sums: Vector) -> Vector:
+        return np.divide(sums, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0)
 
     def ece(self) -> float:
         return float(np.abs(self.confidence_sums - self.correct).sum() / self.total)
@@ -85,7 +85,22 @@ class BinTable:
         return float(np.abs(self.gaps).max())
 
     def debiased(self, norm: Literal[1, 2] = 2) -> float:
-        return _debiased(self, norm)
+        """Return the debiased error; see `debiased_ece`."""
+        filled = self.counts > 0
+        rows, gaps, shares = self.effective[filled], self.gaps[filled], self.shares[filled]
+        variance = self.accuracy[filled] * (1 - self.accuracy[filled])
+        if norm == 2:
+            single = rows <= 1 + 1e-9
+            noise = variance / np.where(single, 1.0, rows - 1)
+            squares = np.where(single, 0.0, gaps**2 - noise)
+            return float(np.sqrt(max(float(shares @ squares), 0.0)))
+        from scipy.special import erf
+
+        # The mean of the absolute value of a normal variable.
+        deviation = np.sqrt(np.maximum(variance / rows, 1e-300))
+        ratio = np.abs(gaps) / deviation
+        expected = deviation * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + np.abs(gaps) * erf(ratio / np.sqrt(2))
+        return float(2 * self.ece() - shares @ expected)
 
 
 def bin_table(
@@ -93,13 +108,8 @@ def bin_table(
 ) -> BinTable:
     """Bin rows by the confidence of their prediction, in bins of equal width."""
     edges = equal_width_edges(n_bins)
-    if sample_weight is not None or is_graded(probs):
-        confidence, correct, weights = ranked(probs, y, classes, sample_weight)
-        return table_of(confidence, correct, edges, weights)
-    array, labels = check_pair(probs, y, classes)
-    table = BinTable(edges, np.zeros(n_bins), np.zeros(n_bins), np.zeros(n_bins))
-    run(bin_top_label, array, labels, edges, table.counts, table.confidence_sums, table.correct)
-    return table
+    rows, weights = weighted_rows(probs, y, classes, sample_weight)
+    return table_of(rows.confidence, rows.correct, edges, weights)
 
 
 def ece(
@@ -171,31 +181,8 @@ def debiased_ece(
     0.1946
     """
     if norm not in (1, 2):
-        raise InputError("must be 1 or 2", argument="norm", came=f"got {norm!r}")
-    return _debiased(bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight), norm)
-
-
-def _debiased(table: BinTable, norm: int) -> float:
-    filled = table.counts > 0
-    rows, gaps, shares = table.effective[filled], table.gaps[filled], table.shares[filled]
-    variance = table.accuracy[filled] * (1 - table.accuracy[filled])
-    if norm == 2:
-        single = rows <= 1 + 1e-9
-        noise = variance / np.where(single, 1.0, rows - 1)
-        squares = np.where(single, 0.0, gaps**2 - noise)
-        return float(np.sqrt(max(float(shares @ squares), 0.0)))
-    return float(2 * table.ece() - shares @ _folded_normal_mean(gaps, np.sqrt(variance / rows)))
-
-
-def _folded_normal_mean(mean: Vector, deviation: Vector) -> Vector:
-    """E|X| of normal variables."""
-    safe = np.where(deviation > 0, deviation, 1.0)
-    ratio = np.abs(mean) / safe
-    folded = safe * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + np.abs(mean) * _erf(ratio / np.sqrt(2))
-    return np.where(deviation > 0, folded, np.abs(mean))
-
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+        raise InputError(f"must be 1 or 2, got {norm!r}", argument="norm")
+    return bin_table(probs, y, n_bins, classes=classes, sample_weight=sample_weight).debiased(norm)
 
 
 def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = None) -> Vector:
@@ -203,11 +190,11 @@ def equal_mass_edges(confidence: Vector, n_bins: int, weights: Vector | None = N
     if weights is not None and np.ptp(weights) > 0:
         order = np.argsort(confidence)
         shares = np.cumsum(weights[order]) / weights.sum()
-        ends = np.searchsorted(shares, np.arange(1, check_n_bins(n_bins)) / n_bins * (1 - 1e-12))
+        ends = np.searchsorted(shares, np.arange(1, check(n_bins, COUNT, "n_bins")) / n_bins * (1 - 1e-12))
         inner = np.unique(np.r_[confidence[order][ends], confidence[order][-1]])
         return np.concatenate([[0.0], inner[:-1], [1.0]])
     n, ordered = len(confidence), np.sort(confidence)
-    share, extra = divmod(n, check_n_bins(n_bins))
+    share, extra = divmod(n, check(n_bins, COUNT, "n_bins"))
     b = np.arange(1, n_bins + 1)
     last = b * share + np.minimum(b, extra) - 1  # the first `extra` bins hold one row more
     inner = np.unique(ordered[last[last >= 0]])
@@ -240,8 +227,9 @@ def adaptive_ece(
     >>> round(adaptive_ece([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]], [0, 0, 0, 1], n_bins=2), 3)
     0.15
     """
-    confidence, correct, weights = ranked(probs, y, classes, sample_weight)
-    return table_of(confidence, correct, equal_mass_edges(confidence, n_bins, weights), weights).ece()
+    rows, weights = weighted_rows(probs, y, classes, sample_weight)
+    edges = equal_mass_edges(rows.confidence, n_bins, weights)
+    return table_of(rows.confidence, rows.correct, edges, weights).ece()
 
 
 def classwise_ece(
@@ -260,21 +248,17 @@ def classwise_ece(
     edges = equal_width_edges(n_bins)
     if is_graded(probs):
         raise InputError(
-            "needs the probabilities of all classes, shape (n_samples, n_classes)",
-            subject="Class-wise ECE",
-            came="got the confidence of each answer only",
+            "Class-wise ECE needs the probabilities of all classes, shape (n_samples, n_classes), got the confidence "
+            "of each answer only."
         )
     array, labels = check_pair(probs, y, classes)
-    if sample_weight is not None:
-        ranked(array, labels)  # checks the values
-        weights = check_weights(sample_weight, len(array))
-        columns = (table_of(array[:, k].astype(np.float64), labels == k, edges, weights) for k in range(array.shape[1]))
-        return float(
-            np.mean([np.abs(table.confidence_sums - table.correct).sum() for table in columns]) / weights.sum()
-        )
-    gaps = np.zeros((1, array.shape[1], n_bins))
-    run(bin_classwise, array, labels, edges, np.zeros(len(array), np.intp), gaps)
-    return float(np.abs(gaps).sum() / (len(array) * array.shape[1]))
+    weights = None if sample_weight is None else check_weights(sample_weight, len(array))
+    return classwise_ece_of(array, labels, edges, weights)
+
+
+def classwise_ece_of(probs: Floats, labels: Labels, edges: Vector, weights: Vector | None = None) -> float:
+    total = len(probs) if weights is None else float(weights.sum())
+    return float(np.abs(classwise_gaps(probs, labels, edges, weights=weights)).sum() / (total * probs.shape[1]))
 
 
 def smooth_ece(
@@ -292,23 +276,28 @@ def smooth_ece(
     >>> round(smooth_ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
     0.35
     """
-    confidence, correct, weights = ranked(probs, y, classes, sample_weight)
-    shares = 1.0 / len(confidence) if weights is None else weights / weights.sum()
-    return fixed_point(cosine_coefficients(confidence, (confidence - correct) * shares))
+    return smooth_ece_of(*weighted_rows(probs, y, classes, sample_weight))
+
+
+def smooth_ece_of(rows: RowScores, weights: Vector | None = None) -> float:
+    shares = 1.0 / len(rows) if weights is None else weights / weights.sum()
+    return fixed_point(cosine_coefficients(rows.confidence, rows.gap * shares))
 
 
 def cosine_coefficients(confidence: Vector, weights: Vector) -> Vector:
     """Cosine transform of weighted points on a grid; a reflected Gaussian kernel multiplies it elementwise."""
+    place = confidence * _GRID
+    left = np.minimum(place.astype(np.intp), _GRID - 1)
+    right_share = place - left
     grid = np.zeros(_GRID + 1)
-    spread_on_grid(confidence, weights, grid)
+    grid += np.bincount(left, weights * (1.0 - right_share), minlength=_GRID + 1)
+    grid += np.bincount(left + 1, weights * right_share, minlength=_GRID + 1)
     return transform_grid(grid)
 
 
 def transform_grid(grid: Vector) -> Vector:
     mirrored = grid.copy()
-    # A point on the border coincides with its own mirror image.
-    mirrored[..., 0] *= 2
-    mirrored[..., -1] *= 2
+    mirrored[..., [0, -1]] *= 2  # a point on the border coincides with its own mirror image
     return _cosines(mirrored)
 
 
@@ -340,13 +329,3 @@ def fixed_point(coefficients: Vector) -> float:
         else:
             high = middle
     return high if low > 0.0 else 0.0
-
-
-def spread_on_grid(positions: Vector, weights: Vector, grid: Vector) -> None:
-    """Split each weight between the two grid points around its position in [0, 1]; the nearer one gets more."""
-    last = len(grid) - 1
-    place = positions * last
-    left = np.minimum(place.astype(np.intp), last - 1)
-    right_share = place - left
-    grid += np.bincount(left, weights=weights * (1.0 - right_share), minlength=len(grid))
-    grid += np.bincount(left + 1, weights=weights * right_share, minlength=len(grid))

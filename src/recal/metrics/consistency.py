@@ -9,14 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.errors import InputError
 from recal.metrics.calibration_error import equal_mass_edges
 from recal.metrics.exact import LEVEL, Interval
-from recal.metrics.resampling import gather
-from recal.metrics.rows import Classes, RowScores, assign_bins, score
+from recal.metrics.rows import (
+    COUNT,
+    DRAWN_AT_ONCE,
+    Classes,
+    RowScores,
+    Vector,
+    assign_bins,
+    first_of_each,
+    gather,
+    score,
+)
+from recal.schema import check
 
-Vector = NDArray[np.float64]
-_BLOCK = 1_000_000
 # Added to the variance of each bin's number of right answers. Where confidence is near 1 a single error, such as a
 # calibrated model makes now and then, would otherwise outweigh all other bins, and the test would find little else.
 _LEAST_VARIANCE = 0.1
@@ -114,8 +121,7 @@ def calibration_test(
     >>> calibration_test([[0.9, 0.1]] * 100, [0] * 70 + [1] * 30).p_value < 0.01
     True
     """
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
-        raise InputError("must be a whole number of at least 1", argument="draws", came=f"got {draws!r}")
+    check(draws, COUNT, "draws")
     return calibration_test_of(score(probs, y, classes, confidences), n_bins, draws, random_state)
 
 
@@ -125,13 +131,8 @@ def calibration_test_of(
     """The test for rows that are already scored."""
     edges = equal_mass_edges(rows.confidence, n_bins)
     buckets = gather(rows, edges)
-    # Right and wrong rows of a run are in different buckets; under calibration only the run's confidence matters.
-    starts = np.flatnonzero(np.r_[True, buckets.run[1:] != buckets.run[:-1]])
-    sizes = np.add.reduceat(buckets.counts, starts)
-    expected = np.add.reduceat(buckets.counts * buckets.confidence, starts)
-    confidence = np.clip(expected / sizes, 0.0, 1.0)
-    bin_of = assign_bins(confidence, edges)
-    bin_starts = np.flatnonzero(np.r_[True, bin_of[1:] != bin_of[:-1]])
+    starts, sizes, confidence = buckets.runs()
+    bin_starts = first_of_each(assign_bins(confidence, edges))
     variance = np.add.reduceat(sizes * confidence * (1 - confidence), bin_starts)
 
     def statistic(right: NDArray[Any]) -> Vector:
@@ -144,7 +145,7 @@ def calibration_test_of(
     observed = float(statistic(np.add.reduceat(buckets.counts * buckets.correct, starts)))
     rng = np.random.default_rng(random_state)
     as_large = 0
-    block = max(1, _BLOCK // len(sizes))
+    block = max(1, DRAWN_AT_ONCE // len(sizes))
     for first in range(0, draws, block):
         simulated = rng.binomial(sizes, confidence, size=(min(block, draws - first), len(sizes)))
         as_large += int((statistic(simulated) >= observed * (1 - 1e-12)).sum())

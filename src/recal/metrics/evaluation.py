@@ -15,29 +15,17 @@ from recal.engine.clusters import check_clusters
 from recal.errors import InputError
 from recal.metrics.calibration_error import (
     BinTable,
-    classwise_ece,
-    cosine_coefficients,
+    classwise_ece_of,
     equal_mass_edges,
-    fixed_point,
+    smooth_ece_of,
     table_of,
 )
-from recal.metrics.exact import NO_INTERVAL, Interval
-from recal.metrics.intervals import FEWEST_CLUSTERS, classwise_interval, extend_for_few_mistakes, loss_if_wrong
+from recal.metrics.exact import NO_INTERVAL, Interval, extend_for_few_mistakes, loss_if_wrong
+from recal.metrics.intervals import FEWEST_CLUSTERS, classwise_interval
 from recal.metrics.intervals import bootstrap as bootstrap_buckets
-from recal.metrics.resampling import gather
-from recal.metrics.rows import (
-    Classes,
-    RowScores,
-    Vector,
-    bin_classwise,
-    bin_top_label,
-    check_pair,
-    equal_width_edges,
-    run,
-    score,
-    score_rows,
-)
+from recal.metrics.rows import Classes, RowScores, Vector, check_pair, classwise_gaps, equal_width_edges, gather, score
 from recal.metrics.scores import aurc_of, auroc_of, ks_of, runs
+from recal.schema import Number, check
 
 # Names for people, in the order of every table.
 LABELS = {
@@ -181,23 +169,24 @@ def evaluate(
     >>> round(evaluate([0.9, 0.8, 0.7], [True, False, True])["ece"], 4)  # graded answers
     0.4
     """
-    draws = _check_draws(bootstrap)
+    draws = check(bootstrap, Number(0, whole=True), "bootstrap")
     if draws and sample_weight is not None:
         raise InputError(
-            "must be 0 with sample_weight, because intervals need equally weighted rows",
+            f"must be 0 with sample_weight, because intervals need equally weighted rows, got {draws}",
             argument="bootstrap",
-            came=f"got {draws}",
         )
-    edges = equal_width_edges(n_bins)
-    rows = score(probs, y, classes, confidences)
+    rows, edges = score(probs, y, classes, confidences), equal_width_edges(n_bins)
     n, k = len(rows), None if rows.graded else rows.n_classes
     pair = None if rows.graded else check_pair(probs, y, classes)
-    if sample_weight is not None:
-        return Evaluation(_weighted(pair, rows, n_bins, check_weights(sample_weight, n)), n, k, n_bins)
-    classwise = None if pair is None else classwise_ece(*pair, n_bins)
-    width = table_of(rows.confidence, rows.correct, edges)
-    mass = table_of(rows.confidence, rows.correct, equal_mass_edges(rows.confidence, n_bins))
-    values = _values(rows, width, mass, classwise)
+    weights = None if sample_weight is None else check_weights(sample_weight, n)
+    classwise = None if pair is None else classwise_ece_of(*pair, edges, weights)
+    if weights is not None:
+        positive = weights > 0.0  # 0 times an infinite loss would be NaN
+        rows, weights = rows[positive], weights[positive]
+    width = table_of(rows.confidence, rows.correct, edges, weights)
+    mass_edges = equal_mass_edges(rows.confidence, n_bins, weights)
+    mass = table_of(rows.confidence, rows.correct, mass_edges, weights)
+    values = _values(rows, width, mass, classwise, weights)
     if not draws:
         return Evaluation(values, n, k, n_bins)
     groups = None if clusters is None else check_clusters(clusters, n)
@@ -228,33 +217,23 @@ def _intervals(
         intervals["classwise_ece"], used["classwise_ece"] = classwise
         loss = loss_if_wrong(pair[0], rows.confidence)
     intervals, notes = extend_for_few_mistakes(rows, values, intervals, clusters, loss)
-    return {name: _including(values[name], intervals[name]) for name in values}, used, notes
-
-
-def _weighted(pair: tuple[Floats, Labels] | None, rows: RowScores, n_bins: int, weights: Vector) -> dict[str, float]:
-    # Rows of weight 0 are left out: 0 times an infinite loss would be NaN.
-    positive = weights > 0.0
-    rows, weights = rows[positive], weights[positive]
-    edges = equal_width_edges(n_bins), equal_mass_edges(rows.confidence, n_bins, weights)
-    width, mass = (table_of(rows.confidence, rows.correct, between, weights) for between in edges)
-    classwise = None
-    if pair is not None:
-        classwise = classwise_ece(pair[0][positive], pair[1][positive], n_bins, sample_weight=weights)
-    return _values(rows, width, mass, classwise, weights)
+    # A small calibration error is mostly noise and may lie above its interval, which is then extended to it.
+    for name, (low, high) in intervals.items():
+        intervals[name] = (low, high) if math.isnan(low) else (min(low, values[name]), max(high, values[name]))
+    return {name: intervals[name] for name in values}, used, notes
 
 
 def _values(
     rows: RowScores, width: BinTable, mass: BinTable, classwise: float | None, weights: Vector | None = None
 ) -> dict[str, float]:
-    gathered = runs(rows.confidence, rows.correct, weights)
-    gaps = rows.gap / len(rows) if weights is None else rows.gap * (weights / weights.sum())
+    gathered = runs(rows, weights)
     values = {
         "ece": width.ece(),
         "mce": width.mce(),
         "adaptive_ece": mass.ece(),
         "classwise_ece": classwise,
         "debiased_ece": width.debiased(),
-        "smooth_ece": fixed_point(cosine_coefficients(rows.confidence, gaps)),
+        "smooth_ece": smooth_ece_of(rows, weights),
         "ks_error": ks_of(gathered),
         "brier": float(np.average(rows.brier, weights=weights)) / rows.n_classes,
         "nll": float(np.average(rows.nll, weights=weights)),
@@ -263,21 +242,6 @@ def _values(
         "auroc": auroc_of(gathered),
     }
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _including(value: float, interval: Interval) -> Interval:
-    """Extend an interval to its value: a small calibration error is mostly noise and may lie above its interval."""
-    if math.isnan(interval[0]):
-        return interval
-    return min(interval[0], value), max(interval[1], value)
-
-
-def _check_draws(draws: int) -> int:
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 0:
-        raise InputError(
-            "is the number of draws, a whole number of at least 0", argument="bootstrap", came=f"got {draws!r}"
-        )
-    return int(draws)
 
 
 class StreamingMetrics:
@@ -305,48 +269,42 @@ class StreamingMetrics:
         self._edges = equal_width_edges(n_bins)
         self._classes = classes
         self.n_bins = n_bins
-        self.n_samples = 0
         self.n_classes: int | None = None
         self._table = BinTable(self._edges, np.zeros(n_bins), np.zeros(n_bins), np.zeros(n_bins))
-        self._classwise = np.zeros((1, 0, n_bins))
-        self._brier = self._nll = 0.0
+        self._classwise = np.zeros((1, 1, n_bins))
+        self._sums = np.zeros(3)  # of rows, Brier scores and losses
+
+    @property
+    def n_samples(self) -> int:
+        return int(self._sums[0])
 
     def update(self, probs: ArrayLike, y: ArrayLike) -> Self:
         """Add a batch; an invalid batch changes nothing."""
-        array, labels = check_pair(probs, y, self._classes)
-        n, k = array.shape
-        self._expect(k)
-        scores = [np.empty(n), np.empty(n, np.bool_), np.empty(n), np.empty(n)]
-        run(score_rows, array, labels, *scores)
-        # All rows are valid from here on.
-        if self.n_classes is None:
-            self.n_classes = k
-            self._classwise = np.zeros((1, k, self.n_bins))
-        bin_classwise(array, labels, self._edges, np.zeros(n, np.intp), self._classwise)
-        table = self._table
-        bin_top_label(array, labels, self._edges, table.counts, table.confidence_sums, table.correct)
-        self._brier += float(scores[2].sum())
-        self._nll += float(scores[3].sum())
-        self.n_samples += n
+        rows = score(*(pair := check_pair(probs, y, self._classes)))
+        self._add(
+            rows.n_classes,
+            table_of(rows.confidence, rows.correct, self._edges),
+            classwise_gaps(*pair, self._edges),
+            np.array([len(rows), rows.brier.sum(), rows.nll.sum()]),
+        )
         return self
 
     def merge(self, other: StreamingMetrics) -> Self:
         """Add the rows of another stream, such as one from another process."""
         if other.n_bins != self.n_bins:
             raise InputError(f"Streams of {self.n_bins} and {other.n_bins} bins cannot be merged.")
-        if other.n_classes is None:
-            return self
-        self._expect(other.n_classes)
-        if self.n_classes is None:
-            self.n_classes = other.n_classes
-            self._classwise = np.zeros_like(other._classwise)
-        for name in ("counts", "confidence_sums", "correct"):
-            getattr(self._table, name)[:] += getattr(other._table, name)
-        self._classwise += other._classwise
-        self._brier += other._brier
-        self._nll += other._nll
-        self.n_samples += other.n_samples
+        if other.n_classes is not None:
+            self._add(other.n_classes, other._table, other._classwise, other._sums)
         return self
+
+    def _add(self, n_classes: int, table: BinTable, classwise: Vector, sums: Vector) -> None:
+        if self.n_classes not in (None, n_classes):
+            raise InputError(f"This stream has {self.n_classes} classes; a batch has {n_classes}.")
+        self.n_classes = n_classes
+        for name in ("counts", "confidence_sums", "correct"):
+            getattr(self._table, name)[:] += getattr(table, name)
+        self._classwise = self._classwise + classwise
+        self._sums = self._sums + sums
 
     def result(self) -> Evaluation:
         """Metrics of all rows so far."""
@@ -358,12 +316,8 @@ class StreamingMetrics:
             "mce": table.mce(),
             "classwise_ece": float(np.abs(self._classwise).sum() / (n * k)),
             "debiased_ece": table.debiased(),
-            "brier": self._brier / (n * k),
-            "nll": self._nll / n,
+            "brier": float(self._sums[1]) / (n * k),
+            "nll": float(self._sums[2]) / n,
             "error_rate": 1.0 - float(table.correct.sum()) / n,
         }
         return Evaluation(values, n, k, self.n_bins)
-
-    def _expect(self, n_classes: int) -> None:
-        if self.n_classes not in (None, n_classes):
-            raise InputError(f"This stream has {self.n_classes} classes; a batch has {n_classes}.")

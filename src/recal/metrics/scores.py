@@ -8,11 +8,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import check_labels, check_probs, check_weights, is_graded
-from recal.engine import binning
 from recal.errors import InputError
-from recal.metrics import rows as row_kernels
-from recal.metrics.rows import Array, Classes, Vector, check_pair, negative_log_likelihoods, ranked, run, score
+from recal.metrics.rows import Classes, RowScores, Vector, check_pair, weighted_rows
+from recal.schema import Number, check
 from recal.transforms.preprocessing import PROBABILITY_FLOOR
 
 
@@ -47,8 +45,8 @@ def brier(
     >>> round(brier([[0.9, 0.1]], [0]), 4), round(brier([[0.9, 0.1]], [0], normalised=False), 4)
     (0.01, 0.02)
     """
-    rows = score(probs, y, classes)
-    mean = _mean(rows.brier, sample_weight)
+    rows, weights = weighted_rows(probs, y, classes, sample_weight)
+    mean = float(np.average(rows.brier, weights=weights))
     return mean / rows.n_classes if normalised else mean
 
 
@@ -61,12 +59,8 @@ def nll(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weigh
     >>> round(nll([[0.5, 0.5]], [0]), 4)
     0.6931
     """
-    if is_graded(probs):
-        return _mean(score(probs, y, classes).nll, sample_weight)
-    array, labels = check_pair(probs, y, classes)
-    losses = np.empty(len(array))
-    run(negative_log_likelihoods, array, labels, losses)
-    return _mean(losses, sample_weight)
+    rows, weights = weighted_rows(probs, y, classes, sample_weight)
+    return float(np.average(rows.nll, weights=weights))
 
 
 def error_rate(
@@ -80,15 +74,8 @@ def error_rate(
     >>> error_rate([[0.9, 0.1], [0.8, 0.2]], [0, 1])
     0.5
     """
-    return 1.0 - _mean(ranked(probs, y, classes)[1], sample_weight)
-
-
-def _mean(values: NDArray[Any], sample_weight: ArrayLike | None) -> float:
-    if sample_weight is None:
-        return float(values.mean())
-    weights = check_weights(sample_weight, len(values))
-    positive = weights > 0.0  # 0 times an infinite loss would be NaN
-    return float(np.average(values[positive], weights=weights[positive]))
+    rows, weights = weighted_rows(probs, y, classes, sample_weight)
+    return 1.0 - float(np.average(rows.correct, weights=weights))
 
 
 class Runs(NamedTuple):
@@ -103,28 +90,17 @@ class Runs(NamedTuple):
     rows: NDArray[np.intp] | None = None
 
 
-def runs(confidence: Vector, correct: NDArray[np.bool_], weights: Vector | None = None) -> Runs:
+def runs(rows: RowScores, weights: Vector | None = None) -> Runs:
     """Gather rows of equal confidence, so that metrics do not depend on the order of rows."""
+    order = np.argsort(rows.confidence)
+    confidence, correct = rows.confidence[order], rows.correct[order].astype(np.float64)
+    starts = np.flatnonzero(np.r_[True, confidence[1:] != confidence[:-1]])
+    counts = np.diff(np.r_[starts, len(order)])
     if weights is None:
-        return _unweighted_runs(confidence, correct)
-    order = np.argsort(confidence)
-    ordered = confidence[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    right = np.add.reduceat((weights * correct)[order], starts)
-    return Runs(np.add.reduceat(weights[order], starts), right, ordered[starts], np.diff(np.r_[starts, len(ordered)]))
-
-
-def _unweighted_runs(confidence: Vector, correct: NDArray[np.bool_]) -> Runs:
-    """Sort confidence and correctness packed into one integer: the bits of a float in [0, 1] sort like the float."""
-    keys = (confidence + 0.0).view(np.uint64)  # turns -0 into 0
-    keys <<= np.uint64(1)
-    keys |= correct.view(np.uint8)
-    keys.sort()
-    right = np.cumsum(keys & np.uint64(1), dtype=np.int64)
-    keys >>= np.uint64(1)
-    last = np.flatnonzero(np.r_[keys[1:] != keys[:-1], True])
-    sizes, hits = np.diff(last, prepend=-1), np.diff(right[last], prepend=0)
-    return Runs(sizes.astype(np.float64), hits.astype(np.float64), keys.view(np.float64)[last])
+        return Runs(counts.astype(np.float64), np.add.reduceat(correct, starts), confidence[starts])
+    ordered = weights[order]
+    right = np.add.reduceat(ordered * correct, starts)
+    return Runs(np.add.reduceat(ordered, starts), right, confidence[starts], counts)
 
 
 def ks_error(
@@ -141,7 +117,7 @@ def ks_error(
     >>> round(ks_error([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 3)
     0.4
     """
-    return ks_of(runs(*ranked(probs, y, classes, sample_weight)))
+    return ks_of(runs(*weighted_rows(probs, y, classes, sample_weight)))
 
 
 def ks_of(gathered: Runs) -> float:
@@ -161,21 +137,15 @@ def aurc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_weig
     >>> aurc([[0.9, 0.1], [0.8, 0.2]], [0, 1])  # risks 0 and 1/2
     0.25
     """
-    return aurc_of(runs(*ranked(probs, y, classes, sample_weight)))
+    return aurc_of(runs(*weighted_rows(probs, y, classes, sample_weight)))
 
 
 def aurc_of(gathered: Runs, harmonic: Vector | None = None) -> float:
-    if gathered.rows is not None:
-        return _weighted_area(gathered.sizes, gathered.correct, gathered.rows)
-    if harmonic is None and len(gathered.sizes) > row_kernels.SMALL:
-        return float(binning.risk_coverage_area(gathered.sizes, gathered.correct))
-    if harmonic is None:
-        harmonic = harmonic_numbers(int(gathered.sizes.sum()))
-    return risk_coverage_area(gathered.sizes, gathered.correct, harmonic)
-
-
-def _weighted_area(sizes: Vector, correct: Vector, rows: NDArray[np.intp]) -> float:
-    """Weighted mean of the risk at each row's coverage; the rows of a run share its weight and its errors equally."""
+    if gathered.rows is None:
+        numbers = harmonic_numbers(int(gathered.sizes.sum())) if harmonic is None else harmonic
+        return risk_coverage_area(gathered.sizes, gathered.correct, numbers)
+    # The weighted mean of the risk at each row's coverage; the rows of a run share its weight and its errors equally.
+    sizes, correct, rows = gathered.sizes, gathered.correct, gathered.rows
     weights = np.repeat(sizes / rows, rows)[::-1]
     wrong = np.repeat((sizes - correct) / rows, rows)[::-1]
     return float(weights @ (np.cumsum(wrong) / np.cumsum(weights)) / weights.sum())
@@ -197,7 +167,7 @@ def auroc(probs: ArrayLike, y: ArrayLike, *, classes: Classes = None, sample_wei
     >>> auroc([[0.9, 0.1], [0.8, 0.2]], [0, 1])
     1.0
     """
-    return auroc_of(runs(*ranked(probs, y, classes, sample_weight)))
+    return auroc_of(runs(*weighted_rows(probs, y, classes, sample_weight)))
 
 
 def auroc_of(gathered: Runs) -> float:
@@ -209,7 +179,7 @@ def auroc_of(gathered: Runs) -> float:
     return float(gathered.correct @ wrong_below / pairs)
 
 
-def risk_coverage_area(sizes: Array, correct: Array, harmonic: Array) -> float:
+def risk_coverage_area(sizes: Vector, correct: Vector, harmonic: Vector) -> float:
     """Mean risk over all coverages, from runs of equal confidence, least confident first.
 
     Errors are spread evenly within a run, which is the expectation over the order of its rows. After s rows with e
@@ -288,17 +258,14 @@ def decompose(
     from sklearn.base import clone
 
     from recal.calibrators import StructuredMatrixScaling, StructuredVectorScaling
-    from recal.calibrators.solvers.folds import stratified_folds
+    from recal.engine.clusters import stratified_folds
 
     scores = {"nll": nll, "brier": brier}
     if loss not in scores:
-        raise InputError("must be 'nll' or 'brier'", argument="loss", came=f"got {loss!r}")
-    array = check_probs(probs).astype(np.float64)
-    labels = check_labels(y, len(array), array.shape[1], classes)
-    if not 2 <= n_folds <= len(labels):
-        raise InputError(
-            f"must lie from 2 to the number of samples, {len(labels)}", argument="n_folds", came=f"got {n_folds}"
-        )
+        raise InputError(f"must be 'nll' or 'brier', got {loss!r}", argument="loss")
+    array, labels = check_pair(probs, y, classes)
+    array = array.astype(np.float64)
+    check(n_folds, Number(2, len(labels), whole=True), "n_folds")
     if calibrator is None:
         calibrator = StructuredMatrixScaling() if array.shape[1] <= 100 else StructuredVectorScaling()
     logs = np.log(np.maximum(array, PROBABILITY_FLOOR))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recal.reporting.groups import GroupStudy, group_study
 from recal.reporting.page import report
+from recal.reporting.studies import GroupStudy, group_study
 
 __all__ = ["GroupStudy", "group_study", "report"]

@@ -6,16 +6,19 @@ it as SVG; `plots` draws the same value into matplotlib axes. Colours are named 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from html import escape
 from importlib.resources import files
+from itertools import repeat
 from math import ceil, floor, log10
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup, escape
 from numpy.typing import NDArray
+
+from recal.comparison.tables import number, signed
 
 Values = NDArray[Any] | Sequence[float]
 Ticks = tuple[tuple[float, str], ...]
@@ -50,13 +53,6 @@ PALETTE = {
 WIDTH = 460
 _TOP, _RIGHT, _BOTTOM, _LEFT = 14, 26, 44, 74
 _LINE_HEIGHT = 16
-# Groups differ by shape as well as by lightness: disc, triangle, square, cross.
-_SHAPES = {
-    "g1": "M-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0 -5.2 0z",
-    "g2": "M0 -3.2L3 2.4H-3z",
-    "g3": "M-2.4 -2.4H2.4V2.4H-2.4z",
-    "g4": "M-3 -1H-1V-3H1V-1H3V1H1V3H-1V1H-3z",
-}
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Dots:
-    """Points; `words` explain each of them. The style `speck g1` to `speck g4` gives each group its own shape."""
+    """Points; `words` explain each of them."""
 
     x: Values
     y: Values
@@ -154,6 +150,10 @@ def tick(value: float) -> str:
     return f"{value:g}"
 
 
+def percent(value: float, digits: int = 1) -> str:
+    return "–" if np.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
 def percent_tick(value: float) -> str:
     return f"{100 * value:.3g} %"
 
@@ -167,7 +167,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round((first + i) * step, 12) for i in range(int((high - first * step) / step + 1e-9) + 1)]
 
 
-def svg(chart: Chart, *, id: str = "", alone: bool = False) -> str:
+def svg(chart: Chart, *, id: str = "", alone: bool = False) -> Markup:
     """Render a chart as one SVG element.
 
     Parameters
@@ -175,7 +175,7 @@ def svg(chart: Chart, *, id: str = "", alone: bool = False) -> str:
     id : of the element; with it, the script of the page can find the frame of the data in its attributes
     alone : draw title, keys and colours (light and dark) as well, for a file of its own
     """
-    return _Drawing(chart, alone).render(id)
+    return render("chart.svg", chart=chart, id=id, alone=alone, frame=_Frame(chart, alone))
 
 
 @cache
@@ -187,132 +187,83 @@ def style_sheet(scope: str = "") -> str:
     light, dark = (" ".join(f"--{name}: {pair[index]};" for name, pair in PALETTE.items()) for index in (0, 1))
     root = scope or ":root"
     rules = [f"{root} {{ {light} }}", f"@media screen and (prefers-color-scheme: dark) {{ {root} {{ {dark} }} }}"]
-    for rule in files("recal.reporting").joinpath("templates", "chart.css").read_text(encoding="utf-8").splitlines():
+    for rule in read_template("chart.css").splitlines():
         selectors, brace, body = rule.partition(" {")
         rules.append(", ".join(f"{scope} {one}".strip() for one in selectors.split(", ")) + brace + body)
     return "\n".join(rules)
 
 
-class _Drawing:
+def read_template(name: str) -> str:
+    return files("recal.reporting").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def render(name: str, **values: Any) -> Markup:
+    """Fill in one of the templates of the page, its figures and the cards of notebooks."""
+    return Markup(_environment().get_template(name).render(**values))
+
+
+def sentences(macro: str, *values: Any) -> tuple[str, ...]:
+    """Return what a macro of sentences.txt says, line by line."""
+    text = getattr(_environment().get_template("sentences.txt").module, macro)(*values)
+    return tuple(line for line in str(text).splitlines() if line.strip())
+
+
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("recal.reporting", "templates"),
+        autoescape=lambda name: not str(name).endswith(".txt"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"svg": svg, "count": "{:,}".format, "percent": percent, "number": number, "signed": signed}
+    # Keeps a number and its percent sign on one line.
+    environment.filters["words"] = lambda text: escape(text).replace(" %", "\u00a0%")
+    environment.globals |= {"style_sheet": style_sheet, "read_template": read_template}
+    return environment
+
+
+class _Frame:
+    """The rectangle of the data inside the SVG, and places of the data as text."""
+
     def __init__(self, chart: Chart, alone: bool) -> None:
-        self.chart, self.alone = chart, alone
+        self.chart, self.width = chart, WIDTH
         lines = max((text.count("\n") for _, text in chart.x.ticks), default=0)
-        labelled = _LINE_HEIGHT if chart.x.label or lines else 0
-        extra = max(lines - 1, 0) * _LINE_HEIGHT
+        label = _LINE_HEIGHT if chart.x.label or lines else 0
         self.top = _TOP + (26 + (22 if chart.keys else 0) if alone else 0)
         self.left, self.right = chart.left, WIDTH - _RIGHT
         self.height = chart.height + self.top - _TOP
-        self.bottom = self.height - (_BOTTOM - _LINE_HEIGHT + labelled) - extra
-        self.parts: list[str] = []
-        if alone:
-            self._text(10, 20, chart.title, "strong", "start")
-            self._legend()
-        self._axes()
-        for mark in chart.marks:
-            self._mark(mark)
+        self.bottom = self.height - (_BOTTOM - _LINE_HEIGHT + label) - max(lines - 1, 0) * _LINE_HEIGHT
 
-    def px(self, value: float) -> float:
+    def x(self, value: float) -> float:
         axis = self.chart.x
         return float(self.left + (value - axis.low) / ((axis.high - axis.low) or 1.0) * (self.right - self.left))
 
-    def py(self, value: float) -> float:
+    def y(self, value: float) -> float:
         axis = self.chart.y
         return float(self.bottom - (value - axis.low) / ((axis.high - axis.low) or 1.0) * (self.bottom - self.top))
 
-    def render(self, id: str) -> str:
-        attributes: dict[str, Any] = {"viewBox": f"0 0 {WIDTH} {self.height}", "role": "img"}
-        attributes["aria_label"] = self.chart.title
-        style = ""
-        if self.alone:
-            attributes |= {"xmlns": "http://www.w3.org/2000/svg", "css": "recal", "width": WIDTH, "height": self.height}
-            style = tag("style", style_sheet(".recal")) + tag("rect", css="paper", width=WIDTH, height=self.height)
-        if id:
-            low, high = self.chart.y.low, self.chart.y.high
-            frame = {"left": self.left, "right": self.right, "top": self.top, "bottom": self.bottom}
-            attributes |= {"id": id, **{f"data_{name}": value for name, value in frame.items()}}
-            attributes |= {"data_low": repr(float(low)), "data_high": repr(float(high))}
-        return tag("svg", tip(self.chart.title) + style + "".join(self.parts), **attributes)
+    def text(self, value: float) -> str:
+        return f"{value:.1f}".removesuffix(".0")
 
-    def _legend(self) -> None:
-        x, y = 10.0, 32
-        for style, words in self.chart.keys.items():
-            if style[0] in "gr" and style[1:].isdigit():
-                self._add("rect", css=f"{'flow' if style[0] == 'g' else 'rank'} {style}", x=x, y=y, width=12, height=12)
-            else:
-                self._add("polyline", css=f"curve {style}", points=f"{x:.1f},{y + 6} {x + 14:.1f},{y + 6}")
-            self._text(x + 19, y + 10, words, "tick", "start")
-            x += 30 + 6.4 * len(words)
+    def points(self, x: Values, y: Values) -> str:
+        return " ".join(f"{self.x(a):.1f},{self.y(b):.1f}" for a, b in zip(x, y))
 
-    def _axes(self) -> None:
-        x, y = self.chart.x, self.chart.y
-        for value, words in y.ticks:
-            height = self.py(value)
-            if y.grid:
-                self._add("line", css="grid", x1=self.left, x2=self.right, y1=height, y2=height)
-            self._text(self.left - 7, height + 4, words, "tick", "end")
-        for value, words in x.ticks:
-            for number, line in enumerate(words.split("\n")):
-                self._text(self.px(value), self.bottom + 17 + _LINE_HEIGHT * number, line, "tick", "middle")
-        self._add("line", css="axis", x1=self.left, x2=self.right, y1=self.bottom, y2=self.bottom)
-        if x.label:
-            self._text((self.left + self.right) / 2, self.height - 8, x.label, "label", "middle")
-        if y.label:
-            turn = f"translate(14 {(self.top + self.bottom) / 2:.1f}) rotate(-90)"
-            self._add("text", escape(y.label), css="label", transform=turn, text_anchor="middle")
+    def outline(self, area: Area) -> str:
+        return f"{self.points(area.x, area.high)} {self.points(list(area.x)[::-1], list(area.low)[::-1])}"
 
-    def _mark(self, mark: Mark) -> None:
-        if isinstance(mark, Line):
-            named = {"id": mark.id} if mark.id else {}
-            self._add("polyline", tip(mark.words), css=mark.style, points=self._points(mark.x, mark.y), **named)
-        elif isinstance(mark, Area):
-            back = self._points(list(mark.x)[::-1], list(mark.low)[::-1])
-            self._add("polygon", css=mark.style, points=f"{self._points(mark.x, mark.high)} {back}")
-        elif isinstance(mark, Boxes):
-            for (x0, x1, y0, y1), words in _each((mark.left, mark.right, mark.bottom, mark.top), mark.words):
-                left, right = sorted((self.px(x0), self.px(x1)))
-                top, bottom = sorted((self.py(y0), self.py(y1)))
-                width = max(right - left - 2 * mark.inset, 0.5)
-                box = {"x": left + mark.inset, "y": top, "width": width, "height": bottom - top}
-                self._add("rect", tip(words), css=mark.style, **box)
-        elif isinstance(mark, Dots):
-            self._dots(mark)
-        else:
-            self._text(self.px(mark.x), self.py(mark.y) + 4, mark.words, mark.style, mark.anchor)
+    def boxes(self, mark: Boxes) -> Iterator[tuple[str, ...]]:
+        """Yield left, top, width, height and words of each box."""
+        for x0, x1, y0, y1, words in zip(mark.left, mark.right, mark.bottom, mark.top, mark.words or repeat("")):
+            left, right = sorted((self.x(x0), self.x(x1)))
+            top, bottom = sorted((self.y(y0), self.y(y1)))
+            width = max(right - left - 2 * mark.inset, 0.5)
+            yield *map(self.text, (left + mark.inset, top, width, bottom - top)), words
 
-    def _dots(self, mark: Dots) -> None:
-        named = {"id": mark.id} if mark.id else {}
-        shape = _SHAPES.get(mark.style.split()[-1]) if mark.style.startswith("speck") else None
-        for (x, y), words in _each((mark.x, mark.y), mark.words):
-            if shape is None:
-                self._add("circle", tip(words), css=mark.style, cx=self.px(x), cy=self.py(y), r=mark.size, **named)
-            else:
-                place = f"translate({self.px(x):.1f} {self.py(y):.1f})"
-                self._add("path", tip(words), css=mark.style, d=shape, transform=place)
-
-    def _points(self, x: Values, y: Values) -> str:
-        return " ".join(f"{self.px(a):.1f},{self.py(b):.1f}" for a, b in zip(x, y))
-
-    def _text(self, left: float, top: float, words: str, css: str, anchor: str) -> None:
-        self._add("text", escape(words), css=css, x=float(left), y=float(top), text_anchor=anchor)
-
-    def _add(self, name: str, inside: str = "", **attributes: Any) -> None:
-        self.parts.append(tag(name, inside, **attributes))
-
-
-def _each(columns: tuple[Values, ...], words: Sequence[str]) -> Iterable[tuple[tuple[float, ...], str]]:
-    rows = list(zip(*(np.asarray(column, np.float64).tolist() for column in columns)))
-    return zip(rows, words or [""] * len(rows))
-
-
-def tag(name: str, inside: str = "", **attributes: Any) -> str:
-    """Return an element; `css` stands for class, `text_anchor` for text-anchor. `inside` is already escaped."""
-    words = []
-    for key, value in attributes.items():
-        text = f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else escape(str(value))
-        words.append(f'{"class" if key == "css" else key.replace("_", "-")}="{text}"')
-    return f"<{' '.join([name, *words])}>{inside}</{name}>"
-
-
-def tip(words: str) -> str:
-    """Return the text that a browser shows while the pointer rests on a mark."""
-    return tag("title", escape(words)) if words else ""
+    def dots(self, mark: Dots) -> Iterator[tuple[str, str, str]]:
+        """Yield the place and the words of each dot."""
+        for x, y, words in zip(mark.x, mark.y, mark.words or repeat("")):
+            yield self.text(self.x(x)), self.text(self.y(y)), words

@@ -8,17 +8,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recal.comparison.tables import number, signed
-from recal.reporting.chart import Area, Axis, Boxes, Chart, Dots, Line, Mark, Text, Ticks, percent_tick, tick, ticks
-from recal.reporting.curves import Curve, MethodValues, RankBins, Reliability
-from recal.reporting.damage import DamageStudy
-from recal.reporting.expected_errors import Slices, Thresholds
-from recal.reporting.groups import GROUP_LABELS, GroupStudy, PlanPath, Progress, group_flow
+from recal.reporting.chart import (
+    Area,
+    Axis,
+    Boxes,
+    Chart,
+    Dots,
+    Line,
+    Mark,
+    Text,
+    Ticks,
+    percent,
+    percent_tick,
+    tick,
+    ticks,
+)
+from recal.reporting.outcomes import Curve, MethodValues, RankBins, Reliability, Slices, Thresholds
+from recal.reporting.studies import DamageStudy, GroupStudy, PlanPath
 
 if TYPE_CHECKING:
+    from recal.calibrators.recal import Iteration
     from recal.decisions import RiskCurve
     from recal.decisions.decision import GroupRisk
 
-GROUPS = ("g1", "g2", "g3", "g4")
 RANKS = ("r1", "r2", "r3", "r4")
 # Error rates are drawn on a square-root scale, which shows one in a thousand beside one in two.
 _RATES = (0, 0.001, 0.005, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.8, 1)
@@ -26,10 +38,6 @@ _RATES = (0, 0.001, 0.005, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.8, 1)
 _STRIP = 0.18
 # More dots than this hide the line.
 _MOST_DOTS = 120
-
-
-def percent(value: float, digits: int = 1) -> str:
-    return "–" if np.isnan(value) else f"{100 * value:.{digits}f} %"
 
 
 def shorten(words: str, most: int) -> str:
@@ -155,7 +163,7 @@ def methods_chart(data: MethodValues) -> Chart:
         if row.method in data.beyond:
             marks.append(Text(data.high, y, f"{row.value:.3g} →", anchor="end"))
             continue
-        if np.isfinite(row.interval).all():
+        if row.has_interval:
             words += f" [{number(row.interval[0], data.digits)}, {number(row.interval[1], data.digits)}]"
             marks.append(Line(row.interval, (y, y), "whisker", words))
         if row.method != data.baseline and np.isfinite(row.difference):
@@ -186,8 +194,8 @@ def automation_chart(curves: Mapping[str, tuple[str, RiskCurve]]) -> Chart:
             Line(places, share, f"curve {key}", method),
             Dots(places, share, f"dot {key}", words, 3.4),
         ]
-    shown = [risk for risk in (0.001, 0.003, 0.01, 0.03, 0.1, 0.2) if risk <= risks[-1]]
-    x_ticks = tuple((float(np.log10(risk)), percent_tick(risk)) for risk in shown)
+    labels = [risk for risk in (0.001, 0.003, 0.01, 0.03, 0.1, 0.2) if risk <= risks[-1]]
+    x_ticks = tuple((float(np.log10(risk)), percent_tick(risk)) for risk in labels)
     x = Axis(float(places[0]), float(places[-1]), "errors allowed among accepted answers", x_ticks)
     y = Axis(0, 1, "share accepted", FIFTHS_PERCENT)
     keys = {key: method for key, (method, _) in curves.items()}
@@ -237,70 +245,29 @@ def damage_chart(data: DamageStudy) -> Chart:
     keys = {"before": "a view of the labelled samples"}
     if data.place is not None:
         accuracy, heat = data.place
-        told = f"new inputs: estimated accuracy {accuracy:.1%}, temperature {heat:.2f} times that of the fit"
-        marks.append(Dots((accuracy,), (float(np.log2(heat)),), "dot after", (told,), 6.0))
+        text = f"new inputs: estimated accuracy {accuracy:.1%}, temperature {heat:.2f} times that of the fit"
+        marks.append(Dots((accuracy,), (float(np.log2(heat)),), "dot after", (text,), 6.0))
         keys["after"] = "new inputs"
     y_ticks = tuple((float(p), f"{2.0**p:g}") for p in range(int(np.ceil(low)), int(np.floor(high)) + 1))
     x, y = Axis(0, 1, "accuracy", FIFTHS_PERCENT), Axis(low, high, "temperature × fit’s", y_ticks)
     return Chart("Temperature by accuracy of views", x, y, marks, keys)
 
 
-def iterations_chart(data: Progress, path: PlanPath | None = None) -> Chart:
+def iterations_chart(history: Sequence[Iteration], path: PlanPath | None = None) -> Chart:
     """The ECE after each iteration of a fit, rejected iterations hollow; `path` adds the test rows."""
-    high = max(float(data.ece.max()), float(path.ece.max()) if path is not None else 0.0) * 1.05
-    n = len(data.number)
-    marks: list[Mark] = []
-    if path is not None:
-        marks.append(Line(path.steps, path.ece, "curve before", "on the test rows"))
-    marks.append(Line(data.number, data.ece, "curve after", "on the fitting rows"))
+    n, ece = len(history), [one.ece_after for one in history]
+    high = max(*ece, *([] if path is None else path.ece.tolist()), 0.0) * 1.05
+    marks: list[Mark] = [] if path is None else [Line(path.steps, path.ece, "curve before", "on the test rows")]
+    marks.append(Line(range(1, n + 1), ece, "curve after", "on the fitting rows"))
     for accepted, style in ((True, "dot after"), (False, "dot hollow")):
-        rows = np.flatnonzero(data.accepted == accepted)
-        if len(rows) and (n <= _MOST_DOTS or not accepted):
+        rows = [row for row, one in enumerate(history) if one.accepted == accepted]
+        if rows and (n <= _MOST_DOTS or not accepted):
             word = "accepted" if accepted else "rejected"
-            words = [f"{data.number[row]}: {data.transform[row]}, {word}" for row in rows]
-            marks.append(Dots(data.number[rows], data.ece[rows], style, words, 2.5))
+            words = [f"{row + 1}: {history[row].transform}, {word}" for row in rows]
+            marks.append(Dots([row + 1 for row in rows], [ece[row] for row in rows], style, words, 2.5))
     keys = {"after": "fitting rows", **({} if path is None else {"before": "test rows"})}
     x, y = Axis(0, n, "iteration", _at(ticks(0, n))), Axis(0, high, "ECE", _at(ticks(0, high)))
     return Chart("ECE over the iterations of the fit", x, y, marks, keys)
-
-
-def _group_keys() -> dict[str, str]:
-    return dict(zip(GROUPS, GROUP_LABELS.values()))
-
-
-def factors_chart(data: Progress) -> Chart:
-    """What each iteration did to the confidence of each group."""
-    low, high = float(min(data.betas.min(), 1)), float(max(data.betas.max(), 1))
-    pad = 0.05 * ((high - low) or 0.1)
-    n = len(data.number)
-    marks: list[Mark] = [Line((0, n), (1, 1), "reference", "1: unchanged")]
-    for index, (label, style) in enumerate(zip(GROUP_LABELS.values(), GROUPS)):
-        rows = np.flatnonzero(data.betas[:, index] != 1.0)
-        factors = data.betas[rows, index]
-        words = [f"{data.number[r]}: {data.transform[r]}, {label}, factor {f:.3f}" for r, f in zip(rows, factors)]
-        marks.append(Dots(data.number[rows], factors, f"speck {style}", words, 3))
-    x, y = Axis(0, n, "iteration", _at(ticks(0, n))), Axis(low - pad, high + pad, "factor on the logits")
-    y = Axis(y.low, y.high, y.label, _at(ticks(low, high)))
-    return Chart("Factor on the logits of each group, by iteration", x, y, marks, _group_keys())
-
-
-def flow_chart(data: Progress) -> Chart:
-    """The share of samples in each group, by transformation: the mean over the iterations that drew it."""
-    specs, shares = group_flow(data)
-    columns = np.arange(len(specs))
-    tops = np.cumsum(shares, axis=1)
-    marks: list[Mark] = []
-    for index, (label, style) in enumerate(zip(GROUP_LABELS.values(), GROUPS)):
-        words = [f"{spec}: {100 * share:.1f} % {label}" for spec, share in zip(specs, shares[:, index])]
-        marks.append(
-            Boxes(columns, columns + 1, tops[:, index] - shares[:, index], tops[:, index], f"flow {style}", words)
-        )
-    few = len(specs) <= 6
-    x_ticks = tuple((c + 0.5, spec) for c, spec in enumerate(specs)) if few else ()
-    x = Axis(0, len(specs), "transformations, by kind and strength", x_ticks)
-    y = Axis(0, 1, "share of samples", FIFTHS_PERCENT)
-    title = "Share of samples in each group, by transformation"
-    return Chart(title, x, y, marks, _group_keys(), height=320)
 
 
 def group_ranks_chart(study: GroupStudy) -> Chart:
@@ -320,8 +287,8 @@ def ranks_chart(
     for place, (style, words) in enumerate(zip(RANKS, places)):
         left = np.arange(len(counts)) + 0.1 + 0.2 * place
         column = [row[place] for row in counts]
-        told = [f"{label}: {words} {count} times" for label, count in zip(labels, column)]
-        marks.append(Boxes(left, left + 0.2, np.zeros(len(column)), column, f"rank {style}", told, 1))
+        texts = [f"{label}: {words} {count} times" for label, count in zip(labels, column)]
+        marks.append(Boxes(left, left + 0.2, np.zeros(len(column)), column, f"rank {style}", texts, 1))
     x_ticks = tuple((index + 0.5, label.replace(", ", "\n")) for index, label in enumerate(labels))
     y = Axis(0, most, "transformations", _at(ticks(0, most)))
     return Chart(title, Axis(0, len(counts), "", x_ticks), y, marks, dict(zip(RANKS, places)), height=270)
@@ -330,17 +297,17 @@ def ranks_chart(
 def group_risk_chart(groups: Sequence[GroupRisk], risk: float, by: str) -> Chart:
     """The error rate among the accepted answers of each group, with intervals, beside the risk that the rule allows."""
     size = len(groups)
-    shown = [(size - index - 0.5, one) for index, one in enumerate(groups)]
+    places = [(size - index - 0.5, one) for index, one in enumerate(groups)]
     rates = [one.error_rate for one in groups if one.n_accepted]
     edge = min(max([*(1.6 * rate for rate in rates), *(1.2 * one.interval[0] for one in groups), 3 * risk]), 1.0)
     marks: list[Mark] = [Line((risk, risk), (0, size), "ideal", f"{100 * risk:g} % errors allowed")]
-    for y, one in shown:
+    for y, one in places:
         words = f"{one.name}: {one.n_errors:,} errors among {one.n_accepted:,} accepted answers"
         if one.n_accepted:
             low, high = one.interval
             marks.append(Line((low, min(high, edge)), (y, y), "whisker", words))
             marks.append(Dots((one.error_rate,), (y,), f"dot {'before' if one.broken else 'after'}", (words,), 4.5))
-    names = tuple((y, shorten(one.name, 12) + (" *" if one.broken else "")) for y, one in shown)
+    names = tuple((y, shorten(one.name, 12) + (" *" if one.broken else "")) for y, one in places)
     x = Axis(0, edge, "error rate among accepted answers", _at(ticks(0, edge, 4), percent_tick))
     title = f"Errors among accepted answers by {by}"
     return Chart(title, x, Axis(0, size, "", names, grid=False), marks, height=72 + 22 * size, left=106)

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
+from recal.calibrators.recal import Iteration
 from recal.checks import check_logits
-from recal.comparison import Comparison, compare_probs, recommend
+from recal.comparison import Comparison, Recommendation, compare_probs, recommend
+from recal.comparison.results import MAIN_METRICS
+from recal.comparison.tables import passes, seconds
 from recal.decisions import Decision, Profile, RiskCurve
 from recal.errors import InputError
-from recal.files.atomic import replacing, write_together
+from recal.files.paths import replacing, write_together
+from recal.metrics import LABELS
+from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.metrics.rows import Classes
-from recal.progress import track
-from recal.reporting import sections
-from recal.reporting.chart import style_sheet, svg
-from recal.reporting.charts import percent, threshold_chart
-from recal.reporting.damage import DamageStudy, damage_study
-from recal.reporting.expected_errors import THRESHOLDS, Thresholds, threshold_table
+from recal.reporting import charts, outcomes, studies
+from recal.reporting.chart import percent, render
+from recal.reporting.examples import MOST_NUMBERS, Examples, examples, shown_input
+from recal.reporting.outcomes import THRESHOLDS, Curve, Slices, Thresholds, risk_coverage, slices_of, threshold_table
+from recal.reporting.studies import DamageStudy, GroupStudy, PlanPath, damage_study, group_study, path_of
 from recal.reporting.verdict import (
     AnswerChange,
     Automation,
+    Verdict,
     advice,
     automates_less,
     automation,
@@ -36,6 +42,8 @@ from recal.reporting.verdict import (
     verdict,
 )
 
+# The page shows this many parts, the worst ones, and counts the others.
+_MOST_PARTS = 20
 # Rows of the table that stands in for the slider where no script runs.
 _STEPS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 0.9999)
 
@@ -117,215 +125,12 @@ def report(
     if new is not None and profile is None:
         raise InputError("New inputs are judged by a profile: pass it as `profile`.")
     damage = None if profile is None else damage_study(profile, None if new is None else check_logits(new))
-    options: dict[str, Any] = {"inputs": inputs, "columns": columns, "groups": groups, "risk": risk, "damage": damage}
-    options |= {"about": about, "rows": rows, "decisions": decisions, "curves": curves, "change": change}
-    text = page(comparison, title=title, command=command, **options)
+    page = Page(
+        comparison, title, about, rows, command, inputs, columns, groups, risk, decisions, curves, change, damage
+    )
     with replacing(path) as file:
-        file.write(text.encode("utf-8"))
+        file.write(page.html().encode())
     return Path(path)
-
-
-def page(
-    comparison: Comparison,
-    *,
-    title: str = "Calibration report",
-    about: Mapping[str, str] | None = None,
-    rows: str = "",
-    command: str = "",
-    inputs: Any = None,
-    columns: Mapping[str, ArrayLike] | None = None,
-    groups: ArrayLike | Mapping[str, ArrayLike] | None = None,
-    risk: float = 0.01,
-    decisions: Mapping[str, Decision] | None = None,
-    curves: Mapping[str, RiskCurve] | None = None,
-    change: AnswerChange | None = None,
-    damage: DamageStudy | None = None,
-) -> str:
-    """Return the report as one string of HTML; see `report`."""
-    before = comparison.methods[0] if len(comparison.methods) > 1 else None
-    choice = recommend(comparison)
-    shown = shown_first(comparison, choice)
-    rules = dict(decisions or {})
-    named_groups = groups if isinstance(groups, Mapping) else {} if groups is None else {"group": groups}
-    by_group = {name: _test_values(comparison, name, values) for name, values in named_groups.items()}
-    own = next(iter(by_group.values()), None)
-    known = curves or {}
-    automated = {
-        name: automation(comparison, name, risk, decision=rules.get(name), curve=known.get(name), groups=own)
-        for name in comparison.methods
-    }
-    stop = _opening(automated[shown])
-    stops = sorted({*THRESHOLDS, stop})
-    view = sections.Page(
-        comparison=comparison,
-        shown=shown,
-        before=before,
-        tables={name: threshold_table(scores, stops) for name, scores in comparison.samples.items()},
-        verdicts={name: verdict(comparison, name, change) for name in comparison.methods if name != before},
-        automated=automated,
-        rows=f"{comparison.setup.n_test:,} {rows or ('test rows' if comparison.test is not None else 'samples')}",
-        inputs=inputs,
-        columns={name: _test_values(comparison, name, values) for name, values in (columns or {}).items()},
-        groups=by_group,
-        damage=damage,
-    )
-    told = advice(comparison, choice) if before is not None else ""
-    lines = headline(comparison, choice, automated)
-    less = choice.method != comparison.methods[0] and automates_less(
-        automated[comparison.methods[0]], automated[choice.method]
-    )
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            title=title,
-            about=_about(view, about or {}),
-            style=style_sheet() + "\n" + _template("page.css"),
-            script=_template("page.js"),
-            data=_data(view, stops),
-            view=view,
-            headline=lines,
-            advice="" if told in lines or less else told,
-            slider=_slider(view, stops.index(stop)),
-            sections=list(track(tuple(sections.sections(view)), "section")),
-            metrics=sections.metrics_table(comparison),
-            facts=sections.facts(view, command),
-        )
-    )
-
-
-def _opening(one: Automation) -> float:
-    """Return the threshold at which the slider opens: that of the rule, or 0.9 where there is no single one."""
-    rule = one.decision.rule
-    single = len(rule.thresholds) == 1 and rule.thresholds[0] <= 1
-    return float(rule.thresholds[0]) if single else 0.9
-
-
-def _test_values(comparison: Comparison, name: str, values: ArrayLike) -> NDArray[Any]:
-    """Return the values of a column for the test rows; the column may cover the whole file that they come from."""
-    column, rows = np.asarray(values), comparison.test_rows
-    if column.shape == (comparison.setup.n_test,):
-        return column
-    if rows is not None and column.ndim == 1 and len(column) > int(rows.max()):
-        return column[rows]
-    raise InputError(f"The column {name!r} must have one value for each row of the tested file; got {column.shape}.")
-
-
-def _about(view: sections.Page, facts: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the facts below the title: those of the caller, then rows and accuracy."""
-    scores = view.comparison.samples
-    accuracy = percent(float(scores[view.shown].correct.mean()))
-    if view.before is not None and not np.array_equal(scores[view.before].correct, scores[view.shown].correct):
-        accuracy = f"{percent(float(scores[view.before].correct.mean()))} → {accuracy}"
-    return [*facts.items(), ("Accuracy", f"{accuracy} on {view.rows}")]
-
-
-def _slider(view: sections.Page, index: int) -> dict[str, Any]:
-    """Return what the slider and its table show before a script runs."""
-    pair = view.pair(view.shown)
-    tables = {key: view.tables[name] for key, name in pair.items()}
-    rows = [("Answers accepted", "coverage", "accepted"), ("Accuracy of accepted answers", "accuracy", "")]
-    rows += [("Errors made", "errors", ""), ("Errors expected from its confidence", "expected", "range")]
-    return {
-        "value": index,
-        "last": len(tables["after"].thresholds) - 1,
-        "threshold": _stop_label(float(tables["after"].thresholds[index])),
-        "spoken": _spoken(tables, pair, index),
-        "names": pair,
-        "rows": rows,
-        "cells": {key: _cells(table, index) for key, table in tables.items()},
-        "chart": threshold_chart(tables, index),
-        "table": _threshold_table({name: view.tables[name] for name in pair.values()}),
-    }
-
-
-def _stop_label(threshold: float) -> str:
-    return f"{threshold:.6g}"
-
-
-def _cells(table: Thresholds, index: int) -> dict[str, str]:
-    at = table.row(index)
-    return {
-        "coverage": percent(at.share),
-        "accepted": f"{at.accepted:,} of {at.n_samples:,}",
-        "accuracy": percent(at.accuracy),
-        "errors": f"{at.errors:,}",
-        "expected": f"{at.expected:,.0f}",
-        "range": f"{at.low:,} to {at.high:,} if calibrated",
-    }
-
-
-def _spoken(tables: Mapping[str, Thresholds], names: Mapping[str, str], index: int) -> str:
-    """Return what a screen reader says about the slider, in the words that the script uses."""
-    parts = [f"at least {_stop_label(float(tables['after'].thresholds[index]))} confidence"]
-    for key, table in tables.items():
-        at = table.row(index)
-        parts.append(
-            f"{names[key]}: {percent(at.share)} accepted, {percent(at.accuracy)} right, {at.errors:,} errors, "
-            f"{at.expected:,.0f} expected"
-        )
-    return "; ".join(parts)
-
-
-def _threshold_table(tables: Mapping[str, Thresholds]) -> sections.Table:
-    head = ["confidence at least"]
-    for name in tables:
-        head += [f"{name}: accepted", "right", "errors", "expected", "if calibrated"]
-    rows = []
-    for step in _STEPS:
-        cells = [f"{step:g}"]
-        for table in tables.values():
-            at = table.at(step)
-            cells += [percent(at.share), percent(at.accuracy), f"{at.errors:,}", f"{at.expected:,.1f}"]
-            cells.append(f"{at.low:,}–{at.high:,}")
-        rows.append(cells)
-    return sections.Table(head, rows, "Answers that reach a confidence")
-
-
-def _data(view: sections.Page, stops: list[float]) -> str:
-    """Return what the script reads, as JSON that cannot end the element it stands in."""
-    tables = {
-        name: {
-            "accepted": table.accepted.tolist(),
-            "right": table.correct.tolist(),
-            "expected": [round(value, 3) for value in table.expected.tolist()],
-            "low": table.low.tolist(),
-            "high": table.high.tolist(),
-        }
-        for name, table in view.tables.items()
-    }
-    value = {
-        "thresholds": stops,
-        "labels": [_stop_label(stop) for stop in stops],
-        "samples": view.comparison.setup.n_test,
-        "shown": view.shown,
-        "before": view.before,
-        "tables": tables,
-    }
-    # A name such as "</script>" must not end the element.
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
-
-
-@cache
-def _environment() -> Any:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("recal.reporting", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["svg"] = lambda chart, id="": Markup(svg(chart, id=id))
-    # Keeps a number and its percent sign on one line.
-    environment.filters["words"] = lambda text: text if isinstance(text, Markup) else text.replace(" %", "\u00a0%")
-    return environment
-
-
-def _template(name: str) -> str:
-    return files("recal.reporting").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def write_results(comparison: Comparison, folder: str | PathLike[str], command: str = "") -> tuple[Path, ...]:
@@ -335,6 +140,226 @@ def write_results(comparison: Comparison, folder: str | PathLike[str], command: 
         "comparison.tex": comparison.to_latex().encode(),
         "comparison.csv": comparison.to_csv().encode(),
         "comparison.json": (json.dumps(comparison.to_dict(), indent=2, allow_nan=False) + "\n").encode(),
-        "report.html": page(comparison, command=command).encode("utf-8"),
+        "report.html": Page(comparison, command=command).html().encode(),
     }
     return write_together(Path(folder), contents)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What `report` was given, and everything that the templates read."""
+
+    comparison: Comparison
+    title: str = "Calibration report"
+    about: Mapping[str, str] | None = None
+    rows: str = ""
+    command: str = ""
+    inputs: Any = None
+    columns: Mapping[str, ArrayLike] | None = None
+    groups: ArrayLike | Mapping[str, ArrayLike] | None = None
+    risk: float = 0.01
+    decisions: Mapping[str, Decision] | None = None
+    curves: Mapping[str, RiskCurve] | None = None
+    change: AnswerChange | None = None
+    damage: DamageStudy | None = None
+
+    def html(self) -> str:
+        modules = {"charts": charts, "outcomes": outcomes, "studies": studies}
+        names = {"LABELS": LABELS, "HIGHER_IS_BETTER": HIGHER_IS_BETTER, "MOST_PARTS": _MOST_PARTS, "steps": _STEPS}
+        return str(render("page.html", page=self, passes=passes, seconds=seconds, **modules, **names))
+
+    @property
+    def before(self) -> str | None:
+        """The model before calibration; None if there is only one set of probabilities."""
+        return self.comparison.methods[0] if len(self.comparison.methods) > 1 else None
+
+    @property
+    def choices(self) -> list[str]:
+        """The methods that can be compared with the model before."""
+        return [name for name in self.comparison.methods if name != self.before]
+
+    def pair(self, name: str) -> dict[str, str]:
+        """Methods by "before" and "after"."""
+        return {**({} if self.before is None else {"before": self.before}), "after": name}
+
+    @cached_property
+    def choice(self) -> Recommendation:
+        return recommend(self.comparison)
+
+    @cached_property
+    def shown(self) -> str:
+        """The method that the page opens with."""
+        return shown_first(self.comparison, self.choice)
+
+    @property
+    def rows_name(self) -> str:
+        """What the rows of the page are called, with their number."""
+        name = self.rows or ("test rows" if self.comparison.test is not None else "samples")
+        return f"{self.comparison.setup.n_test:,} {name}"
+
+    @property
+    def accuracy(self) -> str:
+        """Before and after, if they differ."""
+        scores = self.comparison.samples
+        before, after = (scores[name].correct for name in (self.before or self.shown, self.shown))
+        old = "" if np.array_equal(before, after) else f"{percent(float(before.mean()))} → "
+        return f"{old}{percent(float(after.mean()))} on {self.rows_name}"
+
+    @cached_property
+    def automated(self) -> dict[str, Automation]:
+        rules, curves = self.decisions or {}, self.curves or {}
+        groups = next(iter(self.group_values.values()), None)
+        return {
+            name: automation(
+                self.comparison, name, self.risk, decision=rules.get(name), curve=curves.get(name), groups=groups
+            )
+            for name in self.comparison.methods
+        }
+
+    @cached_property
+    def headline(self) -> tuple[str, ...]:
+        return headline(self.comparison, self.choice, self.automated)
+
+    @property
+    def advice(self) -> str:
+        """Why this method, unless the headline says so or advises against it."""
+        first, method = self.comparison.methods[0], self.choice.method
+        if self.before is None or (method != first and automates_less(self.automated[first], self.automated[method])):
+            return ""
+        words = advice(self.comparison, self.choice)
+        return "" if words in self.headline else words
+
+    @cached_property
+    def verdicts(self) -> dict[str, Verdict]:
+        return {name: verdict(self.comparison, name, self.change) for name in self.choices}
+
+    @cached_property
+    def stop(self) -> float:
+        """The threshold at which the slider opens: that of the rule, or 0.9 where there is no single one."""
+        thresholds = self.automated[self.shown].decision.rule.thresholds
+        return float(thresholds[0]) if len(thresholds) == 1 and thresholds[0] <= 1 else 0.9
+
+    @cached_property
+    def stops(self) -> list[float]:
+        return sorted({*THRESHOLDS, self.stop})
+
+    @cached_property
+    def tables(self) -> dict[str, Thresholds]:
+        return {name: threshold_table(scores, self.stops) for name, scores in self.comparison.samples.items()}
+
+    @property
+    def slider_tables(self) -> dict[str, Thresholds]:
+        return {key: self.tables[name] for key, name in self.pair(self.shown).items()}
+
+    @property
+    def data(self) -> Markup:
+        """What the script reads, as JSON that cannot end the element it stands in."""
+        tables = {
+            name: {
+                "accepted": table.accepted.tolist(),
+                "right": table.correct.tolist(),
+                "expected": table.expected.round(3).tolist(),
+                "low": table.low.tolist(),
+                "high": table.high.tolist(),
+            }
+            for name, table in self.tables.items()
+        }
+        value = {
+            "thresholds": self.stops,
+            "labels": [f"{stop:.6g}" for stop in self.stops],
+            "samples": self.comparison.setup.n_test,
+            "shown": self.shown,
+            "before": self.before,
+            "tables": tables,
+        }
+        # A name such as "</script>" must not end the element.
+        return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c"))
+
+    def risk_curves(self, name: str) -> dict[str, tuple[str, RiskCurve]]:
+        """Return methods and curves by "before" and "after"; empty if one of them is unknown."""
+        pair = {key: self.automated[method] for key, method in self.pair(name).items()}
+        curves = {key: (one.method, one.curve) for key, one in pair.items() if one.curve is not None}
+        return curves if len(curves) == len(pair) else {}
+
+    @cached_property
+    def group_values(self) -> dict[str, NDArray[Any]]:
+        single = None if self.groups is None else {"group": self.groups}
+        return self._test_values(self.groups if isinstance(self.groups, Mapping) else single)
+
+    @cached_property
+    def column_values(self) -> dict[str, NDArray[Any]]:
+        return self._test_values(self.columns)
+
+    def _test_values(self, columns: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
+        """Return the values of columns for the test rows; a column may cover the whole file that they come from."""
+        rows, shape, values = self.comparison.test_rows, (self.comparison.setup.n_test,), {}
+        for name, whole in (columns or {}).items():
+            column = np.asarray(whole)
+            if column.shape != shape and rows is not None and column.ndim == 1 and len(column) > int(rows.max()):
+                column = column[rows]
+            if column.shape != shape:
+                raise InputError(
+                    f"The column {name!r} must have one value for each row of the tested file; got {column.shape}."
+                )
+            values[name] = column
+        return values
+
+    @property
+    def accepts_any(self) -> bool:
+        return any(self.automated[name].accepted.any() for name in self.choices)
+
+    def parts(self, name: str, by: str, values: NDArray[Any] | None) -> tuple[str, dict[str, Slices]]:
+        """Return a finding, and the worst parts by "before" and "after".
+
+        A part has the same value of a column; without `values`, the same predicted class.
+        """
+        comparison = self.comparison
+        slices = {
+            key: slices_of(comparison.samples[method], comparison.answers[method], by, comparison.classes)
+            if values is None
+            else slices_of(comparison.samples[method], values, by)
+            for key, method in self.pair(name).items()
+        }
+        names = slices["after"].names
+        # A method that changes answers may never predict a class that was predicted before, and the other way round.
+        both = [part for part in names[:_MOST_PARTS] if all(part in one.names for one in slices.values())]
+        rest = f" The {len(both)} worst of {len(names):,} are shown." if len(both) < len(names) else ""
+        return slices["after"].words + rest, {key: one.of(both) for key, one in slices.items()} if both else {}
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        return {metric: LABELS[metric] for metric in MAIN_METRICS if metric in self.comparison.values}
+
+    def coverage_curves(self, name: str) -> dict[str, Curve]:
+        return {method: risk_coverage(self.comparison.samples[method]) for method in self.pair(name).values()}
+
+    @cached_property
+    def examples(self) -> dict[str, Examples]:
+        return {name: examples(self.comparison, name) for name in self.choices}
+
+    @property
+    def has_examples(self) -> bool:
+        return any(one.mistakes or one.doubted for one in self.examples.values())
+
+    def picture(self, row: int) -> Markup:
+        return Markup() if self.inputs is None else shown_input(self.inputs, row)
+
+    @cached_property
+    def iterations(self) -> dict[str, tuple[Sequence[Iteration], PlanPath | None, int]]:
+        """Iterations, metrics on the test rows (None if they are too many) and number of transformations of fits."""
+        test, fits = self.comparison.test, {}
+        for name, calibrator in self.comparison.calibrators.items():
+            history, plan = getattr(calibrator, "history_", ()), calibrator.map_.plan
+            if history and plan is not None and test is not None and name in self.choices:
+                few = test.n_samples * test.n_classes * len(plan.steps) <= MOST_NUMBERS
+                path = path_of(plan, test, self.comparison.test_labels) if few else None
+                fits[name] = history, path, len(plan.transforms)
+        return fits
+
+    @property
+    def group_study(self) -> GroupStudy | None:
+        """The four groups of the test rows, before calibration."""
+        test = self.comparison.test
+        if test is None or not test.transforms:
+            return None
+        return group_study(test) if test.n_samples * test.n_classes * len(test.transforms) <= MOST_NUMBERS else None

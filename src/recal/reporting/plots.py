@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.comparison import Comparison, recommend
 from recal.errors import InputError, MissingExtraError
-from recal.files.atomic import replacing
-from recal.maps.plan import plan_of
+from recal.files.paths import replacing
 from recal.metrics.rows import score
 from recal.reporting import charts
 from recal.reporting.chart import PALETTE, WIDTH, Area, Boxes, Chart, Dots, Line, Mark
-from recal.reporting.curves import method_values, rank_bins, reliability, risk_coverage
-from recal.reporting.expected_errors import slices_of
-from recal.reporting.groups import group_study, path_of, progress
-from recal.reporting.verdict import shown_first
+from recal.reporting.outcomes import reliability
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +33,6 @@ _LINES: dict[str, tuple[str | None, dict[str, Any]]] = {
     "curve": (None, {"lw": 2}),
 }
 _FILLS = {"band": 0.3, "gap": 0.45}  # opacity; all others are opaque
-_SHAPES = {"g1": "o", "g2": "^", "g3": "s", "g4": "P"}
 _DPI = 150
 
 
@@ -85,13 +79,9 @@ def draw(chart: Chart, ax: Axes) -> Axes:
     if chart.keys:
         from matplotlib.patches import Patch
 
-        handles = [Patch(color=_colour(style), label=words) for style, words in chart.keys.items()]
+        handles = [Patch(color=PALETTE[style][0], label=words) for style, words in chart.keys.items()]
         ax.legend(handles=handles, frameon=False, fontsize=8)
     return ax
-
-
-def _colour(style: str) -> str:
-    return PALETTE[style.removeprefix("see-through").split()[-1]][0]
 
 
 def _draw_mark(ax: Axes, mark: Mark) -> None:
@@ -105,7 +95,7 @@ def _draw_mark(ax: Axes, mark: Mark) -> None:
         ax.fill_between(mark.x, mark.low, mark.high, color=PALETTE[rest[-1]][0], alpha=0.15, lw=0)
     elif isinstance(mark, Boxes):
         left, right, bottom, top = (np.asarray(v, np.float64) for v in (mark.left, mark.right, mark.bottom, mark.top))
-        edge = {"edgecolor": PALETTE["group-edge"][0], "lw": 0.5} if kind in ("flow", "rank") else {"lw": 0}
+        edge = {"edgecolor": PALETTE["group-edge"][0], "lw": 0.5} if kind == "rank" else {"lw": 0}
         inset = 2 * mark.inset / WIDTH * (ax.get_xlim()[1] if kind == "rank" else 1.0)
         ax.bar(
             (left + right) / 2, top - bottom, np.maximum(right - left - inset, 0), bottom,
@@ -114,7 +104,7 @@ def _draw_mark(ax: Axes, mark: Mark) -> None:
     elif isinstance(mark, Dots):
         colour = PALETTE[{"plain": "ink", "hollow": "after"}.get(rest[-1], rest[-1])][0]
         hollow: dict[str, Any] = {"mfc": "white", "mew": 1.5} if rest[-1] in ("before", "plain", "hollow") else {}
-        ax.plot(mark.x, mark.y, _SHAPES.get(rest[-1], "o"), color=colour, ms=1.2 * mark.size, ls="", **hollow)
+        ax.plot(mark.x, mark.y, "o", color=colour, ms=1.2 * mark.size, ls="", **hollow)
     else:
         sides = {"start": "left", "middle": "center", "end": "right"}
         ax.text(mark.x, mark.y, mark.words, ha=sides[mark.anchor], va="center", fontsize=8)
@@ -129,46 +119,11 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", dpi=_DPI)
 
 
-def figure_of(panels: Sequence[tuple[str, Chart]]) -> Figure:
-    """Draw charts side by side, each below its title."""
-    figure = new_figure(4.6 * len(panels), max(chart.height for _, chart in panels) / 100 + 0.4)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for ax, (title, chart) in zip(axes, panels):
-        draw(chart, ax).set_title(title, fontsize=10)
+def figure_of(chart: Chart) -> Figure:
+    """Draw a chart into a figure of its own."""
+    figure = new_figure(4.6, chart.height / 100 + 0.4)
+    draw(chart, figure.subplots())
     return figure
-
-
-def write_figures(comparison: Comparison, folder: str | PathLike[str], kind: str = "png") -> tuple[Path, ...]:
-    """Write every figure that the comparison has numbers for; `kind` is png, svg or pdf."""
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    method = shown_first(comparison, recommend(comparison))
-    names = tuple(dict.fromkeys((comparison.methods[0], method)))
-    pair = {name: comparison.samples[name] for name in names}
-    styles = {name: "after" if name == method else "before" for name in names}
-    bins = {name: reliability(rows, comparison.setup.n_bins) for name, rows in pair.items()}
-    by_class = slices_of(comparison.samples[method], comparison.answers[method], "class", comparison.classes)
-    by_class = by_class.of(by_class.names[:20])
-    figures = {
-        "reliability": [(name, charts.reliability_chart(bins[name], styles[name], name)) for name in names],
-        "by-rank": [(name, charts.rank_bins_chart(rank_bins(pair[name]), styles[name], name)) for name in names],
-        "risk-coverage": [("", charts.risk_coverage_chart({name: risk_coverage(rows) for name, rows in pair.items()}))],
-        "classes": [("", charts.slice_chart({"after": by_class}))],
-    }
-    if len(comparison.methods) > 1:
-        metrics = ("nll", "brier", "ece", "aurc")
-        figures["methods"] = [("", charts.methods_chart(method_values(comparison, metric))) for metric in metrics]
-    for name, calibrator in comparison.calibrators.items():
-        history = getattr(calibrator, "history_", ())
-        if history and comparison.test is not None:
-            data = progress(history)
-            path = path_of(plan_of(calibrator), comparison.test, comparison.test_labels)
-            figures[f"{name}-iterations"] = [("", charts.iterations_chart(data, path))]
-            figures[f"{name}-factors"] = [("", charts.factors_chart(data))]
-            figures[f"{name}-groups"] = [("", charts.flow_chart(data))]
-    if comparison.test is not None and comparison.test.transforms:
-        figures["group-ranks"] = [("", charts.group_ranks_chart(group_study(comparison.test)))]
-    return tuple(save_figure(figure_of(panels), target / f"{name}.{kind}") for name, panels in figures.items())
 
 
 def save_figure(figure: Figure, path: str | PathLike[str]) -> Path:

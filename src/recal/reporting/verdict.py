@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from recal.comparison import Comparison, Judgement, Recommendation, judge
 from recal.comparison.judgement import cost
-from recal.comparison.tables import number, passes_words, signed
 from recal.decisions import (
     Decision,
     DecisionRule,
@@ -24,12 +23,13 @@ from recal.decisions import (
     risk_by_group,
     risk_curve,
 )
-from recal.decisions.certify import share_interval
 from recal.decisions.decision import GroupRisk
 from recal.errors import FewSamplesWarning, GroupRiskWarning
 from recal.metrics import CalibrationTest
+from recal.metrics.exact import rate_interval
 from recal.metrics.rows import RowScores
-from recal.reporting.expected_errors import Acceptance, threshold_table
+from recal.reporting.chart import sentences
+from recal.reporting.outcomes import Acceptance, threshold_table
 
 # The confidence of every guarantee on the page.
 CONFIDENCE = 0.95
@@ -134,7 +134,7 @@ def _applied(curve: RiskCurve, confidence: NDArray[np.float64]) -> RiskCurve:
     """Return the curve with the shares that its thresholds accept among other rows."""
     n = len(confidence)
     counts = [int((confidence >= threshold).sum()) for threshold in curve.thresholds]
-    intervals = tuple(share_interval(count, n, CONFIDENCE) for count in counts)
+    intervals = tuple(rate_interval(count, n, CONFIDENCE) for count in counts)
     return replace(curve, coverage=tuple(count / n for count in counts), intervals=intervals)
 
 
@@ -165,16 +165,7 @@ class AnswerChange:
     @property
     def words(self) -> str:
         """One sentence with the gain and one with what to type."""
-        who = f"{self.method} changes" if self.method else "Letting the calibration change answers would change"
-        raises = "raises" if self.method else "raise"
-        typed = (
-            f"To use it: --methods {self.method}." if self.method else
-            'To allow it: --answers free, or in Python AutoCalibration(answers="free").'
-        )  # fmt: skip
-        return (
-            f"{who} {self.changed:,} of {self.n_samples:,} answers and {raises} the accuracy from "
-            f"{_percent(self.kept_accuracy)} to {_percent(self.free_accuracy)}. {typed}"
-        )
+        return sentences("change", self)[0]
 
 
 def answer_change(
@@ -246,55 +237,9 @@ class Verdict:
         return "" if self.judgement is None else self.judgement.outcome
 
     @property
-    def headline(self) -> str:
-        """The first sentence: better, worse, or no significant difference."""
-        if self.judgement is None:
-            return _expected(self.after, "")
-        nll = self.judgement.difference("nll")
-        low, high = nll.interval(self.judgement.level)
-        numbers = f"NLL {signed(nll.value)} [{signed(low)}, {signed(high)}]"
-        brier = self.judgement.difference("brier")
-        low, high = brier.interval(self.judgement.level)
-        numbers += f", Brier / K {signed(brier.value, 5)} [{signed(low, 5)}, {signed(high, 5)}]"
-        name, n = _after(self.method), self.after.n_samples
-        # A better method may still be miscalibrated, even in the other direction.
-        better = "Better, but still miscalibrated" if self.tests[-1].rejected else "Better"
-        return {
-            "better": f"{better}: {name}, the probabilities are better than before ({numbers}; lower is better).",
-            "worse": f"Worse: {name}, the probabilities are worse than before ({numbers}; lower is better).",
-            "mixed": f"Undecided: {name}, one proper score is better and the other worse than before ({numbers}).",
-            "no difference": (
-                f"No significant difference on these {n:,} samples: {name}, the probabilities are neither better nor "
-                f"worse than before ({numbers})."
-            ),
-        }[self.judgement.outcome]
-
-    @property
     def sentences(self) -> tuple[str, ...]:
-        """In the order in which people read them."""
-        if self.judgement is None:
-            sentences = [self.headline, _test(self.tests[0], self.ece_high), self.remark]
-            return tuple(sentence for sentence in sentences if sentence)
-        assert self.before is not None
-        sentences = [
-            self.headline,
-            f"{_expected(self.before, 'Before: ')} {_expected(self.after, _after(self.method).capitalize() + ': ')}",
-            f"Calibration test (all predictions): before {self.tests[0].shown}, {_after(self.method)} "
-            f"{_test(self.tests[1], self.ece_high)}",
-            self._answers(),
-            "" if self.change is None else self.change.words,
-            self.remark,
-        ]
-        return tuple(sentence for sentence in sentences if sentence)
-
-    def _answers(self) -> str:
-        if self.changed == 0:
-            return "Every answer is the same as before."
-        old, new = self.error_rates
-        return (
-            f"It changed {self.changed:,} of {self.after.n_samples:,} answers: the error rate went from "
-            f"{_percent(old)} to {_percent(new)}."
-        )
+        """In the order in which people read them; the first says better, worse, or no significant difference."""
+        return sentences("verdict", self)
 
 
 def verdict(comparison: Comparison, method: str, change: AnswerChange | None = None) -> Verdict:
@@ -328,32 +273,7 @@ def verdict(comparison: Comparison, method: str, change: AnswerChange | None = N
 def advice(comparison: Comparison, choice: Recommendation) -> str:
     """Say which method to use, and why, in one sentence."""
     others = [name for name in choice.contenders if name != choice.method]
-    many = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
-    first = comparison.methods[0]
-    if not comparison.setup.n_fit:  # probabilities of any origin, whose cost is unknown
-        if len(comparison.methods) == 2 and others:
-            return "These samples do not show which of the two to use."
-        return use(choice.method)
-    if choice.method == first:
-        why = f"no method is significantly better, {many} among them" if others else "every method is worse"
-        return f"Leave the model as it is: {why}, and its own confidence passes the calibration test."
-    start = f"Use {choice.method}, {passes_words(choice.passes)} per answer: "
-    if comparison.calibration_tests[choice.method].rejected:
-        many += ". It is still miscalibrated: see the expected errors below"
-    if not others:
-        return start + f"every other method is significantly worse{many}."
-    return start + f"the best of the cheapest that no other method beats significantly; the others are {many}."
-
-
-def use(method: str) -> str:
-    return f"Use {_subject(method)}."
-
-
-def _subject(method: str) -> str:
-    """Probabilities of any origin are named "before" and "after"."""
-    names = {"before": "the probabilities as they were", "after": "the calibrated probabilities"}
-    names |= {"default": "the default of recal"}
-    return names.get(method, method)
+    return sentences("advice", comparison, choice, others)[0]
 
 
 def shown_first(comparison: Comparison, choice: Recommendation) -> str:
@@ -367,82 +287,13 @@ def shown_first(comparison: Comparison, choice: Recommendation) -> str:
 
 def headline(comparison: Comparison, choice: Recommendation, automated: Mapping[str, Automation]) -> tuple[str, ...]:
     """Return the lines that a reader in a hurry needs: which method, what it costs, how much it automates."""
-    first, method = comparison.methods[0], choice.method
-    after, before = automated[method], automated[first] if method != first else None
-    lines = []
-    if len(comparison.methods) > 1:
-        lines.append("Leave the model as it is." if before is None else _use_or_not(method, before, after))
-    if comparison.passes_known:
-        lines.append(f"It costs {passes_words(choice.passes)} per answer.")
-    return (*lines, _automated(after, before))
+    first = comparison.methods[0]
+    after, before = automated[choice.method], automated[first] if choice.method != first else None
+    return sentences(
+        "headline", comparison, choice, before, after, before is not None and automates_less(before, after)
+    )
 
 
 def automates_less(before: Automation, after: Automation) -> bool:
     """Whether the share that can be automated falls visibly, in the digits that the page shows."""
     return round(after.share, 3) < round(before.share, 3)
-
-
-def _use_or_not(method: str, before: Automation, after: Automation) -> str:
-    """Recommend a method, unless it would automate visibly less than the model's own confidence."""
-    if not automates_less(before, after):
-        return use(method)
-    name = _subject(method)
-    verb = "have" if name.endswith("probabilities") else "gives"
-    return (
-        f"{name[0].upper()}{name[1:]} {verb} the better confidence, but fewer answers can be automated: for that, the "
-        "model's own confidence does more."
-    )
-
-
-def _automated(after: Automation, before: Automation | None) -> str:
-    decision = after.decision
-    risk = _short(decision.risk)
-    if decision.possible:
-        was = ""
-        if before is not None:
-            was = f" ({_percent(before.share)} before)" if before.decision.possible else " (none before)"
-        return f"{_percent(after.share)} of the answers can be automated with at most {risk} errors{was}."
-    labels = f"{decision.n_samples:,} labelled samples"
-    own = ""
-    if before is not None and before.decision.possible:
-        own = f" With the model's own confidence, {_percent(before.share)} can be automated."
-    if decision.supported_risk is not None:
-        return (
-            f"These {labels} cannot guarantee at most {risk} errors; {_short(decision.supported_risk)} is the lowest "
-            f"rate at which answers can be automated.{own}"
-        )
-    return f"No answer can be automated: these {labels} guarantee no error rate below 50 %.{own}"
-
-
-def _expected(count: Acceptance, when: str) -> str:
-    reached = f"{count.accepted:,} answers with at least {count.threshold:g} confidence"
-    reached = reached if count.threshold else f"all {count.accepted:,} answers"
-    text = (
-        f"{reached}, {_count(count.expected)} errors expected, {count.errors:,} made: {count.reading} "
-        f"(a calibrated model would make {count.low:,} to {count.high:,})."
-    )
-    return when + (text if when else text[0].upper() + text[1:])
-
-
-def _test(test: CalibrationTest, ece_high: float) -> str:
-    text = f"{test.shown}: {test.finding}"
-    if not test.rejected and np.isfinite(ece_high):
-        # A test that finds nothing proves nothing, so say how large an error could go unnoticed.
-        return f"{text}; an ECE of up to {number(ece_high, 3)} would agree with these samples too."
-    return f"{text}."
-
-
-def _after(method: str) -> str:
-    return {"after": "after", "default": "with the default"}.get(method, f"with {method}")
-
-
-def _count(value: float) -> str:
-    return f"{value:.1f}" if value < 20 else f"{value:,.0f}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def _short(share: float) -> str:
-    return f"{100 * share:.2g} %"

@@ -1,11 +1,22 @@
-"""Transformations that keep the label: most lose information, some only show the input another way."""
+"""Transformations that keep the label: most lose information, some show the input in another way."""
 
 from __future__ import annotations
 
 from recal.transforms.audio import Bits, Clip, Echo, Faster, HighPass, LowPass, Noise, Quieter, TimeMask
 from recal.transforms.base import BuiltIn, Named, Transform, format_strength
-from recal.transforms.image import Blur, Brightness, Contrast, Jpeg, Pixelate, RandomPixels, ZoomOut
-from recal.transforms.image_moves import Crop, Flip, Shift, ZoomIn
+from recal.transforms.image import (
+    Blur,
+    Brightness,
+    Contrast,
+    Crop,
+    Flip,
+    Jpeg,
+    Pixelate,
+    RandomPixels,
+    Shift,
+    ZoomIn,
+    ZoomOut,
+)
 from recal.transforms.pool import TRANSFORMS, as_transform, pool
 from recal.transforms.series import Coarse, DropFrames, DropSamples, Quantise, TimeShift
 from recal.transforms.tabular import MedianFill, Missing, Permute, Rescale

@@ -1,8 +1,8 @@
-"""One way into numpy and torch: a transformation is written once, against what the two have in common.
+"""Arrays of numpy and tensors of torch: a transformation is written once, against what the two have in common.
 
-Torch is never imported here: a caller with a tensor has imported it. Tensors on the CPU are computed by numpy on the
-same memory, so the two give the same bits; a tensor elsewhere stays on its device, and one that is being traced, or
-whose gradient is wanted, goes through torch's own operations.
+Torch is never imported here: a caller with a tensor has imported it. Numpy computes tensors on the CPU in their own
+memory, so both libraries give the same bits. Tensors on other devices stay there; they, traced tensors and tensors that
+need a gradient go through torch's own operations.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from recal.errors import InputError
 Array = Any  # numpy.ndarray or torch.Tensor
 _INTEGERS = ("uint8", "uint16", "int8", "int16", "int32")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-# What lies closer than half of 1 / STEPS to a half is a half: float64 cannot tell them apart when sums are ordered
-# otherwise, and a power of two multiplies without rounding.
+# Sums are rounded to multiples of 1 / STEPS before they are rounded to whole numbers: the order of a sum changes its
+# last bits, which would decide how a half is rounded. A power of two multiplies without rounding.
 STEPS = 2.0**20
 
 
 class Traced:
-    """The base of arrays that are written down as a graph, not computed; they have torch's methods, and a namespace."""
+    """The base of arrays that record a graph instead of computing; they have torch's methods and a namespace."""
 
-    __array_ufunc__ = None  # numpy leaves arithmetic with its numbers to them
+    __array_ufunc__ = None  # numpy leaves arithmetic with its own numbers to the traced array
     namespace: Any
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether `value` is a torch tensor or its like, without importing torch."""
+    """Whether `value` is a torch tensor or a traced array, without importing torch."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # another thread may be loading torch just now
     return isinstance(value, Traced) or (tensor is not None and isinstance(value, tensor))
 
@@ -44,10 +44,10 @@ def namespace(array: Array) -> Any:
 
 
 def apply(function: Callable[[Array], Array], inputs: Any, *, traceable: bool) -> Array:
-    """Call `function` on `inputs`: directly for numpy, and for torch on its device or through numpy.
+    """Call `function` on `inputs`: arrays directly, tensors on their device or through numpy.
 
-    `traceable` says that `function` consists of operations that torch has too; others run on the CPU and their
-    results are sent back to the inputs' device.
+    `traceable` says that torch has all operations of `function`; other functions run on the CPU, and the result is
+    sent back to the inputs' device.
     """
     if not is_tensor(inputs):
         return function(np.asarray(inputs))
@@ -61,7 +61,7 @@ def apply(function: Callable[[Array], Array], inputs: Any, *, traceable: bool) -
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether numpy may compute on the tensor's own memory with nothing lost."""
+    """Whether numpy can compute in the tensor's own memory: on the CPU, not traced, without a gradient."""
     if isinstance(tensor, Traced):
         return False
     torch = sys.modules["torch"]
@@ -77,7 +77,7 @@ def dtype_name(array: Array) -> str:
 
 
 def check_numeric(array: Array, what: str, integers: tuple[str, ...] = _INTEGERS) -> None:
-    """Refuse the dtypes for which 'the same dtype back' would have no clear meaning."""
+    """Refuse dtypes to which a result cannot return, such as complex numbers or truth values."""
     name = dtype_name(array)
     if name not in integers + _FLOATS:
         raise InputError(
@@ -87,7 +87,7 @@ def check_numeric(array: Array, what: str, integers: tuple[str, ...] = _INTEGERS
 
 
 def check_full_scale(x: Array, full: float, spec: str, remedy: str) -> None:
-    """Refuse floats beyond full scale: the scale is stated, never guessed from a batch. A trace holds no values."""
+    """Refuse floats beyond full scale, which is never guessed from a batch. Traced arrays have no values to check."""
     if (is_tensor(x) and not is_plain(x)) or 0 in x.shape:
         return
     largest = max(float(x.max()), -float(x.min()))
@@ -96,17 +96,13 @@ def check_full_scale(x: Array, full: float, spec: str, remedy: str) -> None:
 
 
 def to_working(array: Array) -> Array:
-    """Return floats wide enough that rounding back to the dtype gives the exact result's nearest value."""
+    """Return floats wide enough that rounding back to the dtype gives the value nearest to the exact result."""
     name = dtype_name(array)
     if name in ("float32", "float64"):
         return array
-    # Half floats lose nothing in float32; whole numbers are rounded afterwards, so they want the wider type.
-    wide = "float32" if name in ("float16", "bfloat16") or _lacks_float64(array) else "float64"
-    return cast(array, wide)
-
-
-def _lacks_float64(array: Array) -> bool:
-    return is_tensor(array) and array.device.type == "mps"
+    # Half floats lose nothing in float32. Whole numbers are rounded afterwards and need the wider type.
+    lacks_float64 = is_tensor(array) and array.device.type == "mps"
+    return cast(array, "float32" if name in ("float16", "bfloat16") or lacks_float64 else "float64")
 
 
 def cast(array: Array, dtype: str) -> Array:
@@ -117,19 +113,14 @@ def cast(array: Array, dtype: str) -> Array:
 def from_working(result: Array, dtype: str) -> Array:
     """Return to `dtype`; whole numbers are rounded to nearest, halves to even, and clipped.
 
-    A weighted sum of pixels is often a half exactly, and the last bit of a float sum depends on its order, which every
-    runtime chooses for itself. So sums are brought to a grid of 2**-20 first: all runtimes round them the same way.
+    A weighted sum of pixels is often exactly a half, and every runtime chooses the order of its sums. Rounding to a
+    grid of 2**-20 first makes all runtimes round it the same way.
     """
     if dtype in _INTEGERS:
         limits = np.iinfo(dtype)
         on_grid = (result * STEPS).round() / STEPS
         result = on_grid.round().clip(limits.min, limits.max)
     return cast(result, dtype)
-
-
-def white_of(dtype: str, white: float) -> float:
-    """Return the value of full brightness: the dtype's largest for whole numbers, `white` for floats."""
-    return float(np.iinfo(dtype).max) if dtype in _INTEGERS else white
 
 
 def constant(values: Any, like: Array) -> Array:
@@ -140,11 +131,13 @@ def constant(values: Any, like: Array) -> Array:
 
 
 def number(value: float, like: Array) -> Any:
-    """Return a number to calculate with beside `like`.
-
-    In a trace a bare float may be written as a float32, which moves a half; a tensor is kept as it is.
-    """
+    """Return a number for arithmetic with `like`: a trace may store a plain float as float32, which moves a half."""
     return constant(value, like) if is_tensor(like) else value
+
+
+def pick(table: Array, places: Array) -> Array:
+    """Return the values of a fixed table, as `constant` gives it, at places of any shape."""
+    return namespace(places).take(table, places) if isinstance(places, Traced) else table[places]
 
 
 def contiguous(array: Array) -> Array:
@@ -153,3 +146,26 @@ def contiguous(array: Array) -> Array:
 
 def copy(array: Array) -> Array:
     return array.clone() if is_tensor(array) else array.copy()
+
+
+def shift(array: Array, axis: int, by: int, fill: str, *, forward: bool) -> Array:
+    """Move an array by `by` places along an axis that is counted from the end.
+
+    The places that become free get what left at the other end ("wrap"), zeros ("zero", "black") or the value at the
+    edge.
+    """
+    xp, size = namespace(array), int(array.shape[axis])  # the size is a constant when traced
+    by = by % size if fill == "wrap" else min(by, size)
+    if by == 0:
+        return copy(array)
+
+    def part(start: int, stop: int) -> Array:
+        return array[(..., slice(start, stop), *(slice(None),) * (-axis - 1))]
+
+    if fill == "wrap":
+        new = part(size - by, size) if forward else part(0, by)
+    elif fill in ("zero", "black"):
+        new = xp.zeros_like(part(0, by))
+    else:
+        new = xp.concatenate([part(0, 1) if forward else part(size - 1, size)] * by, axis)
+    return xp.concatenate([new, part(0, size - by)] if forward else [part(by, size), new], axis)

@@ -11,16 +11,47 @@ from numpy.typing import NDArray
 
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
-from recal.transforms.randomness import content_keys, uniforms
-from recal.transforms.series import SeriesTransform
+from recal.transforms.base import Strengths, content_keys, uniforms
+from recal.transforms.series import SeriesTransform, along_time
 
 _STEEPNESS = 12
 # Up to this length a traced filter is a matrix, of at most a megabyte in float32.
 _LONGEST_MATRIX = 512
+# Where the repeats of an echo begin, as shares of the sound: at growing distances, so that they do not sound like a
+# tone.
+_REPEATS = (0.03, 0.07, 0.12, 0.18, 0.25)
+
+
+class SoundTransform(SeriesTransform):
+    """Hands the deviation from silence to `_sound`."""
+
+    __slots__ = ()
+
+    modality: ClassVar[str] = "audio"
+
+    def _series(self, x: Array, dtype: str) -> Array:
+        silence = silence_of(dtype)
+        return self._sound(x - silence) + silence
+
+    def _sound(self, sound: Array) -> Array:
+        """Transform floats of the shape (n, time, ...) that are 0 in silence."""
+        raise NotImplementedError
+
+
+def silence_of(dtype: str) -> float:
+    """Unsigned samples rest at the middle of their range, all others at zero."""
+    return 2.0 ** (np.iinfo(dtype).bits - 1) if dtype.startswith("uint") else 0.0
+
+
+def _filter(x: Array, gain: Array) -> Array:
+    """Multiply the spectrum by gains. The signal is mirrored, so that its end does not leak into its beginning."""
+    xp, length = arrays.namespace(x), int(x.shape[1])
+    spectrum = xp.fft.rfft(xp.concatenate([x, xp.flip(x, (1,))], 1), 2 * length, 1)
+    return xp.fft.irfft(spectrum * gain, 2 * length, 1)[:, :length]
 
 
 @dataclass(frozen=True, slots=True)
-class LowPass(SeriesTransform):
+class LowPass(SoundTransform):
     """Damp frequencies above `cutoff`, a share of the highest one (half the sampling rate).
 
     The damping is smooth (half the amplitude at the cut-off, 72 dB per octave), keeps phases, and mirrors the signal
@@ -29,26 +60,19 @@ class LowPass(SeriesTransform):
 
     kind: ClassVar[str] = "lowpass"
     assumes: ClassVar[str] = "the label does not rest on the highest frequencies alone"
-    modality: ClassVar[str] = "audio"
-    identity: ClassVar[float] = 1.0
-    strengths: ClassVar[tuple[float, float]] = (0.9, 0.05)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    positive: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = Strengths(0.9, 0.05, identity=1, ends="(]")
 
     cutoff: float
     axis: int = -1
 
     def _series(self, x: Array, dtype: str) -> Array:
-        xp, length = arrays.namespace(x), int(x.shape[1])
+        length = int(x.shape[1])
         if arrays.is_tensor(x) and length <= _LONGEST_MATRIX:
-            # What is traced becomes a graph, and graph runtimes differ in what their Fourier transforms are worth.
+            # In a graph a product is as exact everywhere; Fourier transforms differ between runtimes.
             filtered = x.swapaxes(1, -1) @ arrays.constant(_filter_matrix(self, length).T, x)
             return filtered.swapaxes(1, -1)
-        mirrored = xp.concatenate([x, xp.flip(x, (1,))], 1)
-        spectrum = xp.fft.rfft(mirrored, 2 * length, 1)
         gain = 1 / (1 + (np.linspace(0, 1, length + 1) / self.cutoff) ** _STEEPNESS)
-        shaped = spectrum * arrays.constant(gain.reshape((1, -1) + (1,) * (x.ndim - 2)), x)
-        return xp.fft.irfft(shaped, 2 * length, 1)[:, :length]
+        return _filter(x, arrays.constant(along_time(gain[None], x), x))
 
 
 @lru_cache(maxsize=32)
@@ -59,7 +83,7 @@ def _filter_matrix(lowpass: LowPass, length: int) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Bits(SeriesTransform):
+class Bits(SoundTransform):
     """Keep `bits` bits of each value: floats are rounded to multiples of ``2 * full / 2**bits`` and clipped there.
 
     Floats run from -`full` to `full`, whole numbers over their dtype. 32 bits change nothing.
@@ -67,11 +91,7 @@ class Bits(SeriesTransform):
 
     kind: ClassVar[str] = "bits"
     assumes: ClassVar[str] = "the label does not rest on the quietest parts of the sound"
-    modality: ClassVar[str] = "audio"
-    identity: ClassVar[float] = 32
-    strengths: ClassVar[tuple[float, float]] = (12, 2)
-    domain: ClassVar[tuple[float, float]] = (1, 32)
-    step: ClassVar[float] = 1
+    strengths: ClassVar[Strengths] = Strengths(12, 2, identity=32, domain=(1, 32), whole=True)
 
     bits: float
     full: float = 1.0
@@ -88,14 +108,14 @@ class Bits(SeriesTransform):
                 return x
         else:
             low, high, full = -self.full, self.full, self.full
-            remedy = "Say what full scale is, for instance 'bits:8:full=32768', or divide by it first."
+            remedy = "Give the full scale, for instance 'bits:8:full=32768', or divide by it first."
             arrays.check_full_scale(x, full, self.kind, remedy)
         step = full * 2.0 ** (1 - self.bits)
         return (x / step).round().clip(np.ceil(low / step), np.floor(high / step)) * step
 
 
 @dataclass(frozen=True, slots=True)
-class TimeMask(SeriesTransform):
+class TimeMask(SoundTransform):
     """Silence one stretch of ``round(share * time)`` samples, at least one and never all, in all channels.
 
     Where it lies follows from `seed` and the sound itself.
@@ -110,10 +130,7 @@ class TimeMask(SeriesTransform):
 
     kind: ClassVar[str] = "timemask"
     assumes: ClassVar[str] = "the label does not rest on a single stretch of the sound"
-    modality: ClassVar[str] = "audio"
-    identity: ClassVar[float] = 0.0
-    strengths: ClassVar[tuple[float, float]] = (0.05, 0.6)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    strengths: ClassVar[Strengths] = Strengths(0.05, 0.6, identity=0)
     traceable: ClassVar[bool] = False
 
     share: float
@@ -123,16 +140,14 @@ class TimeMask(SeriesTransform):
     def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
         length = x.shape[1]
         width = min(max(round(self.share * length), 1), length - 1)
-        starts = uniforms(content_keys(x, self.kind, self.seed), 1)[:, 0] * (length - width + 1)
-        places = np.arange(length) - np.floor(starts).astype(np.intp)[:, None]
-        lost = (places >= 0) & (places < width)
-        silence = silence_of(dtype)
-        return np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), x.dtype.type(silence), x)
+        starts = uniforms(content_keys(x, self.kind, self.seed), 1) * (length - width + 1)
+        places = np.arange(length) - np.floor(starts).astype(np.intp)
+        return np.where(along_time((places >= 0) & (places < width), x), x.dtype.type(silence_of(dtype)), x)
 
 
 @dataclass(frozen=True, slots=True)
-class Quieter(SeriesTransform):
-    """Multiply the amplitude by `gain`: 0.5 is 6 dB quieter. What whole numbers cannot hold is rounded away.
+class Quieter(SoundTransform):
+    """Multiply the amplitude by `gain`: 0.5 is 6 dB quieter. Whole numbers are rounded.
 
     Examples
     --------
@@ -144,22 +159,17 @@ class Quieter(SeriesTransform):
 
     kind: ClassVar[str] = "quieter"
     assumes: ClassVar[str] = "how loud a recording is says nothing about its label"
-    modality: ClassVar[str] = "audio"
-    identity: ClassVar[float] = 1.0
-    strengths: ClassVar[tuple[float, float]] = (0.9, 0.05)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    positive: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = Strengths(0.9, 0.05, identity=1, ends="(]")
 
     gain: float
     axis: int = -1
 
-    def _series(self, x: Array, dtype: str) -> Array:
-        silence = silence_of(dtype)
-        return (x - silence) * self.gain + silence
+    def _sound(self, sound: Array) -> Array:
+        return sound * self.gain
 
 
 @dataclass(frozen=True, slots=True)
-class Noise(SeriesTransform):
+class Noise(SoundTransform):
     """Add white noise at a signal-to-noise ratio of `snr` decibels, measured over each sound; 100 changes nothing.
 
     The noise follows from `seed` and the sound itself. Silence stays silent, and whole numbers are clipped.
@@ -176,11 +186,7 @@ class Noise(SeriesTransform):
 
     kind: ClassVar[str] = "noise"
     assumes: ClassVar[str] = "the label does not rest on the quietest parts of the sound"
-    modality: ClassVar[str] = "audio"
-    identity: ClassVar[float] = 100
-    strengths: ClassVar[tuple[float, float]] = (40, 0)
-    domain: ClassVar[tuple[float, float]] = (0, 100)
-    step: ClassVar[float] = 1
+    strengths: ClassVar[Strengths] = Strengths(40, 0, identity=100, domain=(0, 100), whole=True)
     traceable: ClassVar[bool] = False
 
     snr: float
@@ -191,7 +197,7 @@ class Noise(SeriesTransform):
         silence = silence_of(dtype)
         sound = (x - silence).reshape(len(x), -1).astype(np.float64)
         keys = content_keys(x, self.kind, self.seed)
-        # Box and Muller's way from two even draws to one normal: the same on every machine and for any batch.
+        # The Box-Muller transform: normal numbers that are the same on every machine and for any batch.
         even, angle = (uniforms(keys, sound.shape[1], stream=stream) for stream in (0, 1))
         noise = np.sqrt(-2 * np.log1p(-even)) * np.cos(2 * np.pi * angle)
         power, raw = (sound**2).mean(1, keepdims=True), (noise**2).mean(1, keepdims=True)
@@ -199,17 +205,8 @@ class Noise(SeriesTransform):
         return (sound + scale * noise + silence).reshape(x.shape).astype(x.dtype)
 
 
-def silence_of(dtype: str) -> float:
-    """Unsigned samples rest at the middle of their range, all others at zero."""
-    return 2.0 ** (np.iinfo(dtype).bits - 1) if dtype.startswith("uint") else 0.0
-
-
-# Where a room's repeats begin, in shares of the sound: at growing distances, so that they do not sound like a tone.
-_REPEATS = (0.03, 0.07, 0.12, 0.18, 0.25)
-
-
 @dataclass(frozen=True, slots=True)
-class HighPass(SeriesTransform):
+class HighPass(SoundTransform):
     """Damp frequencies below `cutoff`, a share of the highest one (half the sampling rate), as a small speaker does.
 
     The damping is smooth (half the amplitude at the cut-off, 72 dB per octave), keeps phases, and mirrors the signal
@@ -225,25 +222,20 @@ class HighPass(SeriesTransform):
 
     kind: ClassVar[str] = "highpass"
     assumes: ClassVar[str] = "the label does not rest on the lowest frequencies alone"
-    modality: ClassVar[str] = "audio"
-    identity: ClassVar[float] = 0.0
-    strengths: ClassVar[tuple[float, float]] = (0.05, 0.6)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    strengths: ClassVar[Strengths] = Strengths(0.05, 0.6, identity=0)
     traceable: ClassVar[bool] = False
 
     cutoff: float
     axis: int = -1
 
-    def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
-        length, silence = x.shape[1], silence_of(dtype)
-        mirrored = np.concatenate([x, x[:, ::-1]], axis=1) - silence
-        powers = (np.linspace(0, 1, length + 1) / self.cutoff) ** _STEEPNESS
-        gain = (powers / (1 + powers)).reshape((1, -1) + (1,) * (x.ndim - 2))
-        return np.fft.irfft(np.fft.rfft(mirrored, axis=1) * gain, 2 * length, axis=1)[:, :length] + silence
+    def _sound(self, sound: NDArray[Any]) -> NDArray[Any]:
+        powers = (np.linspace(0, 1, sound.shape[1] + 1) / self.cutoff) ** _STEEPNESS
+        filtered: NDArray[Any] = _filter(sound, along_time((powers / (1 + powers))[None], sound))
+        return filtered
 
 
 @dataclass(frozen=True, slots=True)
-class Clip(SeriesTransform):
+class Clip(SoundTransform):
     """Cut off what is louder than `level` times the loudest sample of the sound, as an overdriven microphone does.
 
     Examples
@@ -256,25 +248,19 @@ class Clip(SeriesTransform):
 
     kind: ClassVar[str] = "clip"
     assumes: ClassVar[str] = "the label does not rest on the loudest moments of the sound"
-    modality: ClassVar[str] = "audio"
-    identity: ClassVar[float] = 1.0
-    strengths: ClassVar[tuple[float, float]] = (0.8, 0.05)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    positive: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = Strengths(0.8, 0.05, identity=1, ends="(]")
     traceable: ClassVar[bool] = False
 
     level: float
     axis: int = -1
 
-    def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
-        silence = silence_of(dtype)
-        sound = x - silence
-        limit = self.level * np.abs(sound).max(axis=tuple(range(1, x.ndim)), keepdims=True)
-        return np.clip(sound, -limit, limit) + silence
+    def _sound(self, sound: NDArray[Any]) -> NDArray[Any]:
+        limit = self.level * np.abs(sound).max(axis=tuple(range(1, sound.ndim)), keepdims=True)
+        return np.clip(sound, -limit, limit)
 
 
 @dataclass(frozen=True, slots=True)
-class Faster(SeriesTransform):
+class Faster(SoundTransform):
     """Play the sound `speed` times as fast, and so higher; silence fills the end.
 
     Examples
@@ -287,27 +273,23 @@ class Faster(SeriesTransform):
 
     kind: ClassVar[str] = "faster"
     assumes: ClassVar[str] = "the label does not rest on the speed or the pitch of the sound"
-    modality: ClassVar[str] = "audio"
-    identity: ClassVar[float] = 1.0
-    strengths: ClassVar[tuple[float, float]] = (1.01, 1.5)
-    domain: ClassVar[tuple[float, float]] = (1.0, 4.0)
+    strengths: ClassVar[Strengths] = Strengths(1.01, 1.5, identity=1, domain=(1, 4))
     traceable: ClassVar[bool] = False
 
     speed: float
     axis: int = -1
 
-    def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
-        length, silence = x.shape[1], silence_of(dtype)
+    def _sound(self, sound: NDArray[Any]) -> NDArray[Any]:
+        length = sound.shape[1]
         places = np.arange(length) * self.speed
         left = np.minimum(places.astype(np.intp), length - 1)
-        across = (1, -1) + (1,) * (x.ndim - 2)
-        part = (places - left).reshape(across)
-        played = x[:, left] * (1 - part) + x[:, np.minimum(left + 1, length - 1)] * part
-        return np.where((places < length).reshape(across), played, silence)
+        part = along_time((places - left)[None], sound)
+        played = sound[:, left] * (1 - part) + sound[:, np.minimum(left + 1, length - 1)] * part
+        return np.where(along_time((places < length)[None], sound), played, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Echo(SeriesTransform):
+class Echo(SoundTransform):
     """Add five repeats of the sound, each `loudness` times as loud as the one before, as a room does.
 
     Examples
@@ -320,20 +302,15 @@ class Echo(SeriesTransform):
 
     kind: ClassVar[str] = "echo"
     assumes: ClassVar[str] = "the label does not rest on where sounds end"
-    modality: ClassVar[str] = "audio"
-    identity: ClassVar[float] = 0.0
-    strengths: ClassVar[tuple[float, float]] = (0.2, 0.9)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    strengths: ClassVar[Strengths] = Strengths(0.2, 0.9, identity=0)
     traceable: ClassVar[bool] = False
 
     loudness: float
     axis: int = -1
 
-    def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
-        length, silence = x.shape[1], silence_of(dtype)
-        sound = x - silence
-        result = np.array(sound)
+    def _sound(self, sound: NDArray[Any]) -> NDArray[Any]:
+        length, result = sound.shape[1], sound.copy()
         for number, share in enumerate(_REPEATS, start=1):
             delay = max(round(share * length), 1)
             result[:, delay:] += self.loudness**number * sound[:, : length - delay]
-        return result + silence
+        return result

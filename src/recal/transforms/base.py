@@ -1,15 +1,24 @@
-"""Transformations: small immutable values that are called on a batch of inputs and have a text form, the spec."""
+"""Transformations: small immutable values that are called on a batch of inputs and have a text form, the spec.
+
+What transformations draw at random belongs to the sample: it follows from a seed and the sample's own content. A sample
+is therefore changed in the same way alone, in any batch and at any position. A digest of the sample's bytes is the key,
+and number j of its stream is a mix of the key and j; nothing is shared between samples.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from dataclasses import MISSING, dataclass, field, fields
+from hashlib import blake2b
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from recal.errors import InputError
-from recal.schema import Kind, ListOf, Number, Sizes, field_kinds
+from recal.schema import ListOf, Number, Sizes, Text, field_kinds
 
 
 @runtime_checkable
@@ -31,13 +40,13 @@ def format_strength(value: float) -> str:
     return (short if float(short) == number else repr(number)).replace("e+", "e")
 
 
-def shown(transform: object) -> str:
+def short_spec(transform: object) -> str:
     """Return a spec for people, without the numbers for each column of a table that `median` and others have.
 
     Examples
     --------
-    >>> from recal.transforms.base import shown
-    >>> shown("median:0.35:medians=0.71;3;2;61.8;2458;5.72"), shown("zoom:0.8:layout=NHWC")
+    >>> from recal.transforms.base import short_spec
+    >>> short_spec("median:0.35:medians=0.71;3;2;61.8;2458;5.72"), short_spec("zoom:0.8:layout=NHWC")
     ('median:0.35', 'zoom:0.8:layout=NHWC')
     """
     return ":".join(part for part in str(transform).split(":") if ";" not in part)
@@ -50,13 +59,68 @@ def tidy(value: float) -> float:
     return short if abs(short - number) <= 4 * math.ulp(number) else number
 
 
+class Strengths(Number):
+    """The strengths of a kind of transformation.
+
+    Parameters
+    ----------
+    weak, strong : the useful range, from which pools draw
+    identity : the strength that changes nothing
+    domain : the accepted range
+    ends : which ends of the domain are accepted, as in "(]"
+    whole : whether only whole numbers are accepted; pools then draw from a grid of step 1 instead of 0.01
+    """
+
+    def __init__(
+        self,
+        weak: float,
+        strong: float,
+        *,
+        identity: float,
+        domain: tuple[float, float] = (0.0, 1.0),
+        ends: str = "[]",
+        whole: bool = False,
+    ) -> None:
+        super().__init__(*domain, ends=ends, whole=whole, hint=f"; {identity:g} changes nothing")
+        self.weak, self.strong, self.identity = weak, strong, identity
+        self.step = 1 if whole else 0.01
+
+    def read(self, value: Any, sizes: Sizes) -> float:
+        is_whole = self.whole and isinstance(value, float) and value.is_integer()  # specs are read as floats
+        return float(super().read(int(value) if is_whole else value, sizes))
+
+
+class SpecText(Text):
+    """Text that can stand in a spec."""
+
+    rule = "a word without any of + , : = ;"
+
+    def read(self, value: Any, sizes: Sizes) -> str:
+        if not super().read(value, sizes) or set(value) & set("+,:=;\n"):
+            raise ValueError
+        return str(value)
+
+
+class _Numbers(ListOf):
+    """Numbers with nine digits, joined with semicolons in a spec."""
+
+    def read(self, value: Any, sizes: Sizes) -> tuple[float, ...]:
+        return tuple(float(format(number, ".9g")) + 0.0 for number in super().read(value, sizes))
+
+    def parse(self, text: str) -> list[Any]:
+        return [float(part) for part in text.split(";")] if text else []
+
+
+Numbers = Annotated[tuple[float, ...], _Numbers(Number(), keep=tuple)]
+
+
 class BuiltIn(ABC):
     """The base of the transformations that come with recal.
 
-    A new one is a frozen dataclass and one line in `TRANSFORMS`. Its first field is the strength; the other fields are
-    options with defaults, and their annotations say what is allowed (`recal.schema`). It sets the class variables below
-    and defines `__call__`. The spec is ``kind:strength[:option=value]...``, without options at their defaults and
-    without the `usual` strength.
+    A new one is a frozen dataclass in the module of its kind of input. Its first field is the strength; the other
+    fields are options with defaults, and their annotations say what is allowed (`recal.schema`). It sets the class
+    variables below and defines `__call__`. The spec is ``kind:strength[:option=value]...``, without fields at their
+    defaults.
     """
 
     __slots__ = ()
@@ -72,17 +136,7 @@ class BuiltIn(ABC):
     ReCal measures how a sample reacts to lost detail and never draws such kinds by itself; stacking prefers them."""
     has_strength: ClassVar[bool] = True
     """Whether the first field is a strength; a kind without a strength has only one form."""
-    usual: ClassVar[float | None] = None
-    """The strength of a spec that gives none, such as `shift`; None if a spec must give one."""
-    identity: ClassVar[float]
-    """The strength that changes nothing."""
-    strengths: ClassVar[tuple[float, float]]
-    """The useful range, from the weakest to the strongest."""
-    domain: ClassVar[tuple[float, float]]
-    """The accepted range, both ends included; the lower end is excluded if `positive` is set."""
-    positive: ClassVar[bool] = False
-    step: ClassVar[float] = 0.01
-    """The grid from which pools draw. A step of 1 means whole numbers only."""
+    strengths: ClassVar[Strengths] = Strengths(1, 1, identity=0, domain=(1, 1))
     traceable: ClassVar[bool] = True
     """Whether it uses tensor operations only, so it runs on any device and can be exported."""
 
@@ -96,6 +150,11 @@ class BuiltIn(ABC):
         """Return the options' names and defaults."""
         return {own.name: own.default for own in fields(cls)[cls.has_strength :]}  # type: ignore[arg-type]
 
+    @classmethod
+    def needs_strength(cls) -> bool:
+        """Whether a spec must give a strength; `flip` and `shift` can be written without one."""
+        return fields(cls)[0].default is MISSING  # type: ignore[arg-type]
+
     def full_scale(self, dtype: str) -> float | None:
         """Return the largest value that inputs of this dtype may have; None if there is no limit."""
         return None
@@ -107,64 +166,36 @@ class BuiltIn(ABC):
 
     @property
     def is_identity(self) -> bool:
-        return self.strength == self.identity
+        return self.strength == self.strengths.identity
 
     @abstractmethod
     def __call__(self, inputs: Any, /) -> Any:
         """Return a transformed copy of a batch with the same shape and dtype; the inputs do not change."""
 
     def __str__(self) -> str:
-        strength = [] if self.strength == self.usual else [format_strength(self.strength)]
-        values = [(name, getattr(self, name), default) for name, default in self.options().items()]
-        options = [f"{name}={_format_option(value)}" for name, value, default in values if value != default]
-        return ":".join([self.kind, *strength, *options])
+        parts = [self.kind]
+        for place, own in enumerate(fields(self)):  # type: ignore[arg-type]
+            value = getattr(self, own.name)
+            if value != own.default:
+                parts.append(("" if place < self.has_strength else f"{own.name}=") + _format_value(value))
+        return ":".join(parts)
 
     def __post_init__(self) -> None:
         family: Any = type(self)
         kinds = field_kinds(family)
         for place, own in enumerate(fields(self)):  # type: ignore[arg-type]
-            is_strength, value = place < self.has_strength, getattr(self, own.name)
-            kind = self._strength_kind() if is_strength else kinds[own.name]
+            kind, value = self.strengths if place < self.has_strength else kinds[own.name], getattr(self, own.name)
             try:
-                number = kind.read(_as_whole(value, kind), {})
+                number = kind.read(value, {})
             except ValueError:
-                hint = f"; {self.identity:g} changes nothing" if is_strength else ""
-                raise InputError(f"{self.kind}'s {own.name} must be {kind.rule}, got {value!r}{hint}.") from None
+                raise InputError(f"{self.kind}'s {own.name} must be {kind.rule}, got {value!r}{kind.hint}.") from None
             # Round as the spec does, so that transformations with equal specs are equal.
-            object.__setattr__(self, own.name, _rounded(float(number) if is_strength else number, kind))
-
-    @classmethod
-    def _strength_kind(cls) -> Kind:
-        low, high = cls.domain
-        return Number(low, high, ends="(]" if cls.positive else "[]", whole=cls.step == 1)
+            object.__setattr__(self, own.name, tidy(number) if isinstance(number, float) else number)
 
 
-def _as_whole(value: Any, kind: Kind) -> Any:
-    """Return 3 for 3.0 if the kind takes whole numbers only: specs are read as floats."""
-    whole = isinstance(kind, Number) and kind.whole and isinstance(value, float) and value.is_integer()
-    return int(value) if whole else value
-
-
-def _rounded(value: Any, kind: Kind) -> Any:
-    if isinstance(kind, ListOf):
-        return tuple(float(format(number, ".9g")) + 0.0 for number in value)
-    return tidy(value) if isinstance(value, float) else value
-
-
-class Word(Kind):
-    """Text that can stand in a spec."""
-
-    rule = "a word without any of + , : = ;"
-
-    def read(self, value: Any, sizes: Sizes) -> str:
-        if not isinstance(value, str) or not value or set(value) & set("+,:=;\n"):
-            raise ValueError
-        return value
-
-
-def _format_option(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, tuple):
-        return ";".join(format(v, ".9g").replace("e+", "e") for v in value)
+        return ";".join(format(number, ".9g").replace("e+", "e") for number in value)
     return format_strength(value) if isinstance(value, float) else str(value)
 
 
@@ -200,3 +231,44 @@ class Named:
                 f"Give it again: transforms={{{self.name!r}: your_function}}."
             )
         return self.function(inputs)
+
+
+Keys = NDArray[np.uint64]
+
+
+def content_keys(samples: NDArray[Any], kind: str, seed: int) -> Keys:
+    """Return one 64-bit key per sample, from its bytes, the kind of transformation and the seed."""
+    rows = np.ascontiguousarray(samples)
+    salt = f"{kind}:{seed}:{rows.dtype.str}:{rows.shape[1:]}".encode()
+    return np.array([key_of(row.tobytes(), salt) for row in rows], dtype=np.uint64)
+
+
+def key_of(content: bytes, salt: bytes) -> int:
+    digest = blake2b(content, digest_size=8, key=blake2b(salt, digest_size=32).digest()).digest()
+    return int.from_bytes(digest, "little")
+
+
+def uniforms(keys: Keys, count: int, stream: int = 0) -> NDArray[np.float64]:
+    """Return (n_keys, count) numbers in [0, 1); each row depends on its key alone."""
+    return uniforms_at(keys, np.arange(count, dtype=np.uint64), stream)
+
+
+def uniforms_at(keys: Keys, places: NDArray[np.uint64], stream: int = 0) -> NDArray[np.float64]:
+    """Return the numbers at these places of each key's stream, (n_keys, n_places); keys may each have their own."""
+    with np.errstate(over="ignore"):  # SplitMix64 is arithmetic modulo 2**64
+        start = np.uint64(stream) * np.uint64(1 << 40) + np.uint64(1)
+        mixed = keys[:, None] + (places + start) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def choose(keys: Keys, size: int, share: float) -> NDArray[np.bool_]:
+    """Mark ``round(share * size)`` of `size` places in each row, at least one and never all: (n_keys, size)."""
+    chosen = np.zeros((len(keys), size), dtype=bool)
+    count = min(max(round(share * size), 1), size - 1)
+    if count > 0 and len(keys):
+        places = np.argsort(uniforms(keys, size), axis=1, kind="stable")[:, :count]
+        np.put_along_axis(chosen, places, True, axis=1)
+    return chosen

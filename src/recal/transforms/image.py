@@ -1,8 +1,11 @@
-"""Images: detail lost, the object kept. All work before the model's normalisation.
+"""Transformations of images, before the model's normalisation: detail is lost, or the image is moved.
 
-Shapes are read by `layout.image_layout`; every transformation takes ``layout=`` where that rule is not wanted. Whole
+`resampling.image_layout` reads shapes; every transformation takes ``layout=`` where that rule does not fit. Whole
 numbers are rounded to nearest and clipped to their dtype. Floats run from 0 (black) to 1 (white) unless ``white=``
-says otherwise, for instance 255; it matters only where a result is clipped or drawn.
+gives another value, such as 255; it matters only where a result is clipped or drawn.
+
+A mirrored, shifted or cropped image is as good as the original, so stacking gains most from such views
+(docs/methods.md). Whether the label survives depends on the task: see what each kind `assumes`.
 """
 
 from __future__ import annotations
@@ -11,31 +14,21 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from io import BytesIO
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.engine.compiled import over_rows
 from recal.errors import InputError
-from recal.transforms import arrays
+from recal.transforms import arrays, resampling
 from recal.transforms.arrays import Array
-from recal.transforms.base import BuiltIn
-from recal.transforms.randomness import content_keys, uniforms, uniforms_at
-from recal.transforms.resampling import (
-    Bands,
-    Layout,
-    as_planes,
-    blurred,
-    from_planes,
-    image_layout,
-    in_blocks,
-    resample,
-    to_planes,
-    zoomed,
-)
+from recal.transforms.base import BuiltIn, Strengths, content_keys, uniforms, uniforms_at
+from recal.transforms.resampling import Bands, Layout, as_planes, from_planes, image_layout, image_size
 
 _LEVELS = np.arange(256, dtype=np.float64)[None]
+# How many values RandomPixels draws for at once: enough for numpy, few enough for a processor's cache.
+_VALUES_AT_ONCE = 1 << 16
 
 
 class ImageTransform(BuiltIn):
@@ -67,11 +60,10 @@ class Resampled(ImageTransform):
     __slots__ = ()
 
     def _transformed(self, images: Array, layout: str) -> Array:
-        height, width = (int(images.shape[layout.index(axis) - len(layout)]) for axis in "HW")
-        rows, columns = self._bands(height, width)
+        rows, columns = self._bands(*image_size(images.shape, layout))
         if not arrays.is_tensor(images):
-            return resample(images, layout, rows, columns)
-        x = arrays.to_working(to_planes(images, layout))
+            return resampling.resample(images, layout, rows, columns)
+        x = arrays.to_working(arrays.contiguous(as_planes(images, layout)))
         x = arrays.constant(rows.matrix, x) @ x @ arrays.constant(columns.matrix.T, x)
         return from_planes(arrays.from_working(x, arrays.dtype_name(images)), layout, images.shape)
 
@@ -81,7 +73,7 @@ class Resampled(ImageTransform):
 
 
 class Pointwise(ImageTransform):
-    """Changes each value by itself, in the array as it came; the mean of its image may play a part."""
+    """Changes each value by itself; the mean of its image may play a part."""
 
     __slots__ = ()
 
@@ -89,18 +81,20 @@ class Pointwise(ImageTransform):
         dtype, axes = arrays.dtype_name(images), len(layout.removeprefix("N"))
         flat = images.reshape((-1, prod(images.shape[-axes:])))
         if dtype == "uint8" and not arrays.is_tensor(images):
-            changed = look_up(flat, arrays.from_working(self._levels(flat), dtype))
-        else:
-            changed = arrays.from_working(self._values(arrays.to_working(flat), dtype), dtype)
-        return changed.reshape(images.shape)
+            tables = arrays.from_working(self._values(_LEVELS, flat, dtype), dtype)
+            pairs = [(flat, tables[0])] if len(tables) == 1 else zip(flat, tables)
+            # Bytes are translated six times as fast as numpy, which widens indices to 64 bits, looks them up.
+            changed = b"".join(values.tobytes().translate(table.tobytes()) for values, table in pairs)
+            return np.frombuffer(bytearray(changed), np.uint8).reshape(images.shape)
+        x = arrays.to_working(flat)
+        return arrays.from_working(self._values(x, x, dtype), dtype).reshape(images.shape)
 
     @abstractmethod
-    def _values(self, x: Array, dtype: str) -> Array:
-        """Return what the floats `x`, (n, values), become; `dtype` is that of the user's images."""
+    def _values(self, x: Array, images: Array, dtype: str) -> Array:
+        """Return what the floats `x` become in each of the images, (n, values); `dtype` is that of the user's images.
 
-    @abstractmethod
-    def _levels(self, flat: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """Return what each of the 256 levels becomes: one row, or one for each image."""
+        For bytes, `x` holds the 256 levels, and the result has one row, or one for each image.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +118,13 @@ class ZoomOut(Resampled):
 
     kind: ClassVar[str] = "zoom"
     assumes: ClassVar[str] = "the object is recognisable from fewer pixels, and its size does not determine its label"
-    identity: ClassVar[float] = 1.0
-    strengths: ClassVar[tuple[float, float]] = (0.9, 0.1)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    positive: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = Strengths(0.9, 0.1, identity=1, ends="(]")
 
     scale: float
     layout: Layout = "auto"
 
     def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        return zoomed(height, self.scale), zoomed(width, self.scale)
+        return resampling.zoomed(height, self.scale), resampling.zoomed(width, self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +137,7 @@ class Brightness(Pointwise):
 
     kind: ClassVar[str] = "brightness"
     assumes: ClassVar[str] = "the label does not depend on how bright the picture is"
-    identity: ClassVar[float] = 1.0
-    strengths: ClassVar[tuple[float, float]] = (0.9, 0.1)
-    domain: ClassVar[tuple[float, float]] = (0.0, 10.0)
-    positive: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = Strengths(0.9, 0.1, identity=1, domain=(0, 10), ends="(]")
 
     factor: float
     white: float = 1.0
@@ -162,20 +150,12 @@ class Brightness(Pointwise):
         if not arrays.is_tensor(images) or arrays.dtype_name(images) != "uint8":
             return Pointwise._transformed(self, images, layout)
         # A table of 256 entries is quick on any device, and exact in runtimes that have no float64.
-        table = arrays.from_working(self._values(_LEVELS, "uint8"), "uint8")
-        return arrays.constant(table[0], images)[images.long()]
+        table = arrays.from_working(self._values(_LEVELS, images, "uint8"), "uint8")
+        return arrays.pick(arrays.constant(table[0], images), images.long())
 
-    def _values(self, x: Array, dtype: str) -> Array:
-        factor = arrays.number(self.factor, x)
-        if self.factor <= 1:
-            return x * factor
-        white = check_white(x, dtype, self.white, self.kind)
-        bright = x * factor
-        return bright.clip(None, white) if arrays.is_tensor(x) else bright.clip(None, white, out=bright)
-
-    def _levels(self, flat: NDArray[np.uint8]) -> NDArray[np.float64]:
-        levels: NDArray[np.float64] = self._values(_LEVELS, "uint8")
-        return levels
+    def _values(self, x: Array, images: Array, dtype: str) -> Array:
+        bright = x * arrays.number(self.factor, x)
+        return bright if self.factor <= 1 else bright.clip(None, check_white(x, dtype, self.white, self.kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,43 +164,29 @@ class Contrast(Pointwise):
 
     kind: ClassVar[str] = "contrast"
     assumes: ClassVar[str] = "the label does not depend on how strong the picture's contrasts are"
-    identity: ClassVar[float] = 1.0
-    strengths: ClassVar[tuple[float, float]] = (0.9, 0.1)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    positive: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = Strengths(0.9, 0.1, identity=1, ends="(]")
 
     factor: float
     layout: Layout = "auto"
 
-    def _values(self, x: Array, dtype: str) -> Array:
-        return self._drawn(x, x.mean(-1)[:, None])
-
-    def _levels(self, flat: NDArray[np.uint8]) -> NDArray[np.float64]:
-        levels: NDArray[np.float64] = self._drawn(_LEVELS, byte_sums(flat)[:, None] / flat.shape[1])
-        return levels
-
-    def _drawn(self, x: Array, mean: Array) -> Array:
-        away = x - mean
-        away *= arrays.number(self.factor, x)  # in place: more large arrays would cost more than the arithmetic
-        away += mean
-        return away
+    def _values(self, x: Array, images: Array, dtype: str) -> Array:
+        mean = images.mean(-1)[:, None]
+        return (x - mean) * arrays.number(self.factor, x) + mean
 
 
 @dataclass(frozen=True, slots=True)
 class Blur(Resampled):
-    """Smooth with a Gaussian of `sigma` pixels; pixels at the edge are taken to go on beyond it."""
+    """Smooth with a Gaussian of `sigma` pixels; beyond the edge, the pixel at the edge is repeated."""
 
     kind: ClassVar[str] = "blur"
     assumes: ClassVar[str] = "the label does not rest on fine detail alone"
-    identity: ClassVar[float] = 0.0
-    strengths: ClassVar[tuple[float, float]] = (0.3, 3.0)
-    domain: ClassVar[tuple[float, float]] = (0.0, 100.0)
+    strengths: ClassVar[Strengths] = Strengths(0.3, 3, identity=0, domain=(0, 100))
 
     sigma: float
     layout: Layout = "auto"
 
     def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        return blurred(height, self.sigma), blurred(width, self.sigma)
+        return resampling.blurred(height, self.sigma), resampling.blurred(width, self.sigma)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,51 +195,21 @@ class Pixelate(Resampled):
 
     kind: ClassVar[str] = "pixelate"
     assumes: ClassVar[str] = "the label does not rest on fine detail alone"
-    identity: ClassVar[float] = 1.0
-    strengths: ClassVar[tuple[float, float]] = (0.9, 0.1)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    positive: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = Strengths(0.9, 0.1, identity=1, ends="(]")
 
     scale: float
     layout: Layout = "auto"
 
     def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        return in_blocks(height, self.scale), in_blocks(width, self.scale)
+        return resampling.in_blocks(height, self.scale), resampling.in_blocks(width, self.scale)
 
 
 def check_white(x: Array, dtype: str, white: float, kind: str) -> float:
-    """Return the value of white; refuse float images that exceed it."""
-    limit = arrays.white_of(dtype, white)
+    """Return full brightness: the dtype's largest whole number, or `white`. Refuse float images that exceed it."""
+    limit = float(np.iinfo(dtype).max) if "int" in dtype else white
     remedy = f"For values from 0 to 255 write '{kind}:...:white=255', and transform before normalising."
     arrays.check_full_scale(x, limit, kind, remedy)
     return limit
-
-
-def look_up(flat: NDArray[np.uint8], tables: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return each image's bytes, (n, values), through a table of 256: its own, or the one that there is."""
-    if len(tables) == 1:
-        return _translated(flat, tables[0])
-    changed = np.empty_like(flat)
-    for image, table, target in zip(flat, tables, changed):
-        target[:] = _translated(image, table)
-    return changed
-
-
-def _translated(values: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    # Six times as fast as values as indices, which numpy widens to 64 bits first.
-    translated = bytearray(np.ascontiguousarray(values)).translate(table.tobytes())
-    return np.frombuffer(translated, np.uint8).reshape(values.shape)
-
-
-def byte_sums(flat: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the sum of each row of bytes; in 32 bits, which is quick, as long as they cannot overflow."""
-    quick = flat.shape[1] * 255 < 2**32
-    sums: NDArray[np.int64] = flat.sum(axis=1, dtype=np.uint32 if quick else np.int64).astype(np.int64)
-    return sums
-
-
-# Values of images that are drawn for at once: enough for numpy, few enough for a processor's cache.
-_TOGETHER = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +221,7 @@ class Jpeg(ImageTransform):
 
     kind: ClassVar[str] = "jpeg"
     assumes: ClassVar[str] = "the label does not rest on fine detail or exact colour alone"
-    identity: ClassVar[float] = 100
-    strengths: ClassVar[tuple[float, float]] = (90, 5)
-    domain: ClassVar[tuple[float, float]] = (1, 100)
-    step: ClassVar[float] = 1
+    strengths: ClassVar[Strengths] = Strengths(90, 5, identity=100, domain=(1, 100), whole=True)
     traceable: ClassVar[bool] = False
 
     quality: float
@@ -298,48 +231,28 @@ class Jpeg(ImageTransform):
     def _transformed(self, images: NDArray[Any], layout: str) -> NDArray[Any]:
         dtype = arrays.dtype_name(images)
         white = check_white(images, dtype, self.white, self.kind)
-        if dtype == "uint8":
-            return _coded(images, layout, int(self.quality))
-        x = arrays.to_working(images)
-        if np.isnan(x).any():
-            raise InputError("jpeg has no code for NaN, and these images hold one; fill in missing pixels first.")
-        levels = x * (255.0 / white)
-        np.rint(np.clip(levels, 0, 255, out=levels), out=levels)
-        coded = _coded(levels.astype(np.uint8), layout, int(self.quality))
-        return np.asarray(arrays.from_working(coded * x.dtype.type(white / 255.0), dtype))
-
-
-def _coded(images: NDArray[np.uint8], layout: str, quality: int) -> NDArray[np.uint8]:
-    """Return the images after a way through JPEG, in their layout."""
-    changed = np.empty(images.shape, np.uint8)
-    over_rows(_code, as_planes(images, layout), quality, as_planes(changed, layout))
-    return changed
+        levels, scale = images, 1.0
+        if dtype != "uint8":
+            x = arrays.to_working(images)
+            if np.isnan(x).any():
+                raise InputError("jpeg has no code for NaN, and these images hold one; fill in missing pixels first.")
+            levels, scale = np.rint(np.clip(x * (255.0 / white), 0, 255)).astype(np.uint8), x.dtype.type(white / 255.0)
+        coded = np.empty(images.shape, np.uint8)
+        over_rows(_code, as_planes(levels, layout), int(self.quality), as_planes(coded, layout))
+        return coded if dtype == "uint8" else np.asarray(arrays.from_working(coded * scale, dtype))
 
 
 def _code(planes: NDArray[np.uint8], start: int, stop: int, quality: int, out: NDArray[np.uint8]) -> None:
-    from PIL import Image  # Pillow costs more to load than the rest of this package
+    from PIL import Image  # Pillow takes longer to load than the rest of this package
 
-    for place in range(start, stop):
-        image, target = np.moveaxis(planes[place], 0, -1), np.moveaxis(out[place], 0, -1)
-        if planes.shape[1] == 3 and image.flags.c_contiguous:
-            target[...] = np.asarray(_through_jpeg(Image.fromarray(image), quality))
-            continue
-        grey = [Image.fromarray(np.ascontiguousarray(plane)) for plane in planes[place]]
-        if len(grey) == 3:  # Pillow joins and parts channels faster than numpy
-            coded = _through_jpeg(Image.merge("RGB", grey), quality).split()
-        else:
-            coded = tuple(_through_jpeg(plane, quality) for plane in grey)
-        for channel, plane in enumerate(coded):
-            out[place, channel] = np.asarray(plane)
-
-
-def _through_jpeg(image: Any, quality: int) -> Any:
-    from PIL import Image
-
-    buffer = BytesIO()
-    image.save(buffer, "JPEG", quality=quality)
-    # Straight to the decoder: opening it as a file would read its header in Python, which takes 75 us.
-    return Image.frombytes(image.mode, image.size, buffer.getvalue(), "jpeg", image.mode, "")
+    for image, target in zip(planes[start:stop], out[start:stop]):
+        if len(image) == 3:
+            image, target = np.moveaxis(image, 0, -1)[None], np.moveaxis(target, 0, -1)[None]
+        for pixels, result in zip(image, target):
+            source, buffer = Image.fromarray(np.ascontiguousarray(pixels)), BytesIO()
+            source.save(buffer, "JPEG", quality=quality)
+            # Straight to the decoder: opening it as a file would read its header in Python, which takes 75 us.
+            result[...] = Image.frombytes(source.mode, source.size, buffer.getvalue(), "jpeg", source.mode, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,9 +265,7 @@ class RandomPixels(ImageTransform):
 
     kind: ClassVar[str] = "pixels"
     assumes: ClassVar[str] = "the label does not rest on single pixels"
-    identity: ClassVar[float] = 0.0
-    strengths: ClassVar[tuple[float, float]] = (0.01, 0.5)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    strengths: ClassVar[Strengths] = Strengths(0.01, 0.5, identity=0)
     traceable: ClassVar[bool] = False
 
     share: float
@@ -365,17 +276,121 @@ class RandomPixels(ImageTransform):
     def _transformed(self, images: NDArray[Any], layout: str) -> NDArray[Any]:
         white = check_white(images, arrays.dtype_name(images), self.white, self.kind)
         changed = images.copy()
-        over_rows(self._overwrite, to_planes(images, layout), white, as_planes(changed, layout))
+        planes = np.ascontiguousarray(as_planes(images, layout))
+        over_rows(self._overwrite, planes, white, as_planes(changed, layout))
         return changed
 
     def _overwrite(self, planes: NDArray[Any], start: int, stop: int, white: float, out: NDArray[Any]) -> None:
         channels, height, width = planes.shape[1:]
-        together = max(1, _TOGETHER // planes[0].size)
-        for begin in range(start, stop, together):
-            exact = arrays.to_working(planes[begin : min(begin + together, stop)])
+        count = max(1, _VALUES_AT_ONCE // planes[0].size)
+        for begin in range(start, stop, count):
+            exact = arrays.to_working(planes[begin : min(begin + count, stop)])
             keys = content_keys(exact, self.kind, self.seed)
             image, hit = np.nonzero(uniforms(keys, height * width) < self.share)
             places = hit[:, None] + np.arange(channels) * (height * width)
             colour = uniforms_at(keys[image], places.astype(np.uint64), stream=1).astype(exact.dtype)
             colour = arrays.from_working(colour * exact.dtype.type(white), arrays.dtype_name(planes))
             out[begin + image, :, hit // width, hit % width] = colour
+
+
+@dataclass(frozen=True, slots=True)
+class Flip(ImageTransform):
+    """Mirror left to right. It has no strength: its spec is `flip`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.transforms import Flip
+    >>> Flip()(np.array([[[1, 2, 3], [4, 5, 6]]], dtype=np.uint8))[0]
+    array([[3, 2, 1],
+           [6, 5, 4]], dtype=uint8)
+    """
+
+    kind: ClassVar[str] = "flip"
+    assumes: ClassVar[str] = "a mirrored object keeps its label: true of a cat, not of a digit, letter or traffic sign"
+    keeps_information: ClassVar[bool] = True
+    has_strength: ClassVar[bool] = False
+
+    layout: Layout = "auto"
+
+    def _transformed(self, images: Array, layout: str) -> Array:
+        return arrays.copy(arrays.namespace(images).flip(images, (layout.index("W") - len(layout),)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shift(ImageTransform):
+    """Move the image by whole `pixels`; what leaves on one side comes back on the other.
+
+    The bare spec `shift` means 2 pixels down, wrapped. `fill` puts something else where the image moved away from:
+    ``edge`` repeats its last pixels, ``black`` is zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.transforms import as_transform
+    >>> as_transform("shift:1")(np.array([[[1, 1], [2, 2], [3, 3]]], dtype=np.uint8))[0]
+    array([[3, 3],
+           [1, 1],
+           [2, 2]], dtype=uint8)
+    >>> as_transform("shift:1:direction=left:fill=black")(np.array([[[1, 2, 3]]], dtype=np.uint8))[0]
+    array([[2, 3, 0]], dtype=uint8)
+    """
+
+    kind: ClassVar[str] = "shift"
+    assumes: ClassVar[str] = "the object's position does not determine its label"
+    keeps_information: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = Strengths(1, 4, identity=0, domain=(0, 10_000), whole=True)
+
+    pixels: float = 2
+    direction: Literal["down", "up", "left", "right"] = "down"
+    fill: Literal["wrap", "edge", "black"] = "wrap"
+    layout: Layout = "auto"
+
+    def _transformed(self, images: Array, layout: str) -> Array:
+        axis = layout.index("H" if self.direction in ("down", "up") else "W") - len(layout)
+        return arrays.shift(images, axis, int(self.pixels), self.fill, forward=self.direction in ("down", "right"))
+
+
+@dataclass(frozen=True, slots=True)
+class Crop(Resampled):
+    """Keep `share` of the side, at a corner, and enlarge it to the whole size: about ``1 - share`` is cut off.
+
+    The corner is chosen with `at`; for the centre see `ZoomIn`.
+    """
+
+    kind: ClassVar[str] = "crop"
+    assumes: ClassVar[str] = "the object's telling parts do not lie at the border that is cut off"
+    keeps_information: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = Strengths(0.95, 0.7, identity=1, ends="(]")
+
+    share: float
+    at: Literal["top-left", "top-right", "bottom-left", "bottom-right"] = "top-left"
+    layout: Layout = "auto"
+
+    def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
+        rows = resampling.window(height, self.share, float(self.at.startswith("bottom")))
+        return rows, resampling.window(width, self.share, float(self.at.endswith("right")))
+
+
+@dataclass(frozen=True, slots=True)
+class ZoomIn(Resampled):
+    """Enlarge by `factor` about the centre: the border is lost, everything else grows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.transforms import ZoomIn
+    >>> ZoomIn(2.0)(np.array([[[0, 1, 2, 3]]], dtype=np.float32))[0]
+    array([[0.75, 1.25, 1.75, 2.25]], dtype=float32)
+    """
+
+    kind: ClassVar[str] = "zoomin"
+    assumes: ClassVar[str] = "the object's telling parts do not lie at the border, nor does its size tell its label"
+    keeps_information: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = Strengths(1.05, 1.3, identity=1, domain=(1, 10))
+
+    factor: float
+    layout: Layout = "auto"
+
+    def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
+        return resampling.window(height, 1.0 / self.factor, 0.5), resampling.window(width, 1.0 / self.factor, 0.5)

@@ -11,13 +11,9 @@ from zlib import crc32
 import numpy as np
 
 from recal.errors import InputError, Remedy
-from recal.transforms.audio import Bits, Clip, Echo, Faster, HighPass, LowPass, Noise, Quieter, TimeMask
-from recal.transforms.base import BuiltIn, Named, Transform, format_strength
-from recal.transforms.image import Blur, Brightness, Contrast, Jpeg, Pixelate, RandomPixels, ZoomOut
-from recal.transforms.image_moves import Crop, Flip, Shift, ZoomIn
-from recal.transforms.series import Coarse, DropFrames, DropSamples, Quantise, TimeShift
-from recal.transforms.tabular import MedianFill, Missing, Permute, Rescale
-from recal.transforms.text import Cut, DropCharacters, DropSentences, DropTokens, MaskTokens
+from recal.schema import Number, check, field_kinds
+from recal.transforms import audio, image, series, tabular, text
+from recal.transforms.base import BuiltIn, Named, Transform
 
 DAMAGE: dict[str, str] = {
     "image": "zoom:0.8+zoom:0.6+zoom:0.4+brightness:0.6+brightness:0.35+brightness:0.18+contrast:0.6+contrast:0.35"
@@ -38,45 +34,19 @@ DAMAGE: dict[str, str] = {
 }
 
 
-# The one list of the built-in kinds. The command line, the loader and the contract tests read it.
-TRANSFORMS: tuple[type[BuiltIn], ...] = (
-    ZoomOut,
-    Brightness,
-    Contrast,
-    Blur,
-    Pixelate,
-    Jpeg,
-    RandomPixels,
-    Flip,
-    Shift,
-    Crop,
-    ZoomIn,
-    DropFrames,
-    DropSamples,
-    Coarse,
-    Quantise,
-    TimeShift,
-    LowPass,
-    Bits,
-    TimeMask,
-    Quieter,
-    Noise,
-    HighPass,
-    Clip,
-    Faster,
-    Echo,
-    DropTokens,
-    MaskTokens,
-    DropCharacters,
-    DropSentences,
-    Cut,
-    MedianFill,
-    Permute,
-    Missing,
-    Rescale,
+# The kinds in the order in which their modules define them. The command line, the loader and contract tests read it.
+TRANSFORMS: tuple[type[BuiltIn], ...] = tuple(
+    value
+    for module in (image, series, audio, text, tabular)
+    for value in vars(module).values()
+    if isinstance(value, type) and issubclass(value, BuiltIn) and value.__module__ == module.__name__
+    if "kind" in vars(value)
 )
 KINDS: dict[str, type[BuiltIn]] = {transform.kind: transform for transform in TRANSFORMS}
-
+_NUMBER = r"\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+(?:e-?\d+)?"
+_RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})\s*")
+_USUAL_COUNT = 10
+_MOST_DIGITS = 9  # of a count: nobody computes a thousand million views
 
 # How a user hands over the code of transformations that a file knows by name.
 Own = Mapping[str, Callable[[Any], Any]] | Iterable[Callable[[Any], Any]]
@@ -101,27 +71,27 @@ def as_transform(value: Any) -> Transform:
     if isinstance(value, BuiltIn):
         return value
     if isinstance(value, str):
-        kind, _, rest = value.strip().partition(":")
-        return parse(kind, rest) if _is_ours(value.strip()) else Named(value.strip())
+        spec = value.strip()
+        return _build(spec, *_split(spec)) if _is_built_in(spec) else Named(spec)
     named = value if isinstance(value, Named) else _name_callable(value)
-    kind = named.name.partition(":")[0]
-    if _is_ours(named.name):
+    if _is_built_in(named.name):
+        kind = named.name.partition(":")[0]
         raise InputError(f"The name {named.name!r} means recal's own {kind}; give your transformation another name.")
     return named
 
 
-def _is_ours(spec: str) -> bool:
+def _is_built_in(spec: str) -> bool:
     kind, colon, _ = spec.partition(":")
-    return kind in KINDS and bool(colon or KINDS[kind].usual is not None)
+    return kind in KINDS and bool(colon or not KINDS[kind].needs_strength())
 
 
-def by_name(given: Own) -> dict[str, Transform]:
+def by_name(transforms: Own) -> dict[str, Transform]:
     """Return transformations by their names: callables that have one, or a mapping that gives it."""
-    if isinstance(given, Mapping):
-        given = [Named(name, code) for name, code in given.items()]
-    elif callable(given) or isinstance(given, str) or not isinstance(given, Iterable):
-        raise InputError(f"Your transformations come as {{name: function}} or [function, ...], got {given!r}.")
-    return {str(transform): transform for transform in map(as_transform, given)}
+    if isinstance(transforms, Mapping):
+        transforms = [Named(name, code) for name, code in transforms.items()]
+    elif callable(transforms) or isinstance(transforms, str) or not isinstance(transforms, Iterable):
+        raise InputError(f"Your transformations come as {{name: function}} or [function, ...], got {transforms!r}.")
+    return {str(transform): transform for transform in map(as_transform, transforms)}
 
 
 def _name_callable(value: Any) -> Named:
@@ -136,78 +106,56 @@ def _name_callable(value: Any) -> Named:
     return Named(name, value)
 
 
-def parse(kind: str, rest: str) -> Transform:
-    """Return the built-in transformation of `kind`; `rest` is ``strength[:option=value]...``."""
-    parts, usual = rest.split(":") if rest else [], KINDS[kind].usual
-    if usual is not None and (not parts or "=" in parts[0]):
-        return build(kind, usual, parse_options(kind, parts))
-    strength, *options = parts or [""]
-    return build(kind, read_strength(kind, strength), parse_options(kind, options))
+def _split(spec: str) -> tuple[type[BuiltIn], list[str], dict[str, Any]]:
+    """Return the class that a spec names, its parts that are not options, and its options."""
+    kind, *parts = spec.split(":")
+    plain = [part for part in parts if "=" not in part]
+    if parts[: len(plain)] != plain:
+        raise InputError(f"Options come last, got {spec!r}; write for instance 'zoom:0.1-0.9:20:layout=NHWC'.")
+    names, kinds, options = KINDS[kind].options(), field_kinds(KINDS[kind]), {}
+    for option in parts[len(plain) :]:
+        name, _, value = (part.strip() for part in option.partition("="))
+        if name not in names or name in options:
+            raise InputError(
+                f"{kind}'s options are written option=value, each once: {', '.join(names)}; got {option!r}."
+            )
+        try:
+            options[name] = kinds[name].parse(value)
+        except ValueError:
+            options[name] = value  # the transformation's own check words the error
+    return KINDS[kind], plain, options
 
 
-def build(kind: str, strength: float, options: dict[str, Any]) -> Transform:
-    """Return the transformation of a known kind."""
-    return KINDS[kind](*[strength][: KINDS[kind].has_strength], **options)
-
-
-def read_strength(kind: str, text: str) -> float:
-    """Return the number that a spec gives after its kind."""
-    if not KINDS[kind].has_strength:
-        raise InputError(f"{kind} has no strength; it is written '{kind}' and nothing more, got '{kind}:{text}'.")
+def _build(spec: str, family: Any, plain: list[str], options: dict[str, Any]) -> Transform:
+    if not plain and not family.needs_strength():
+        return family(**options)
+    kind = family.kind
+    if not family.has_strength:
+        raise InputError(f"{kind} has no strength; it is written '{kind}' and nothing more, got {spec!r}.")
     try:
-        return float(text)
+        (strength,) = map(float, plain)
     except ValueError:
-        low, high = KINDS[kind].domain
         raise InputError(
-            f"A {kind} is written '{kind}:strength', a number from {low:g} to {high:g}",
-            came=f"got '{kind}:{text}'",
+            f"A {kind} is written '{kind}:strength', a number from {family.strengths.low:g} to "
+            f"{family.strengths.high:g}, got {spec!r}",
             remedy=Remedy(
                 f"A range belongs in pool('{kind}:0.1-0.9:5')", typed=f"A range needs a count: {kind}:0.1-0.9:5"
             ),
         ) from None
-
-
-def parse_options(kind: str, options: list[str]) -> dict[str, Any]:
-    """Read ``option=value`` parts by the type of the option's default."""
-    own = KINDS[kind].options()
-    values: dict[str, Any] = {}
-    for option in options:
-        name, equals, text = (part.strip() for part in option.partition("="))
-        if not equals or name not in own or name in values:
-            known = ", ".join(own) or "none"
-            raise InputError(f"{kind}'s options are written option=value, each once: {known}; got {option!r}.")
-        values[name] = _read_option(text, own[name])
-    return values
-
-
-def _read_option(text: str, default: Any) -> Any:
-    try:
-        if isinstance(default, tuple):
-            return tuple(float(part) for part in text.split(";")) if text else ()
-        if isinstance(default, int) and text.lstrip("-").isdecimal():
-            return int(text)  # a seed may have more digits than a float holds
-        return text if isinstance(default, str) else float(text)
-    except ValueError:
-        return text  # the transformation's own check words the error
-
-
-_NUMBER = r"\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+(?:e-?\d+)?"
-_RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})\s*")
-_USUAL_COUNT = 10
-_MOST_DIGITS = 9  # of a count: nobody computes a thousand million views
+    return family(strength, **options)
 
 
 class _Range(NamedTuple):
-    """`count` strengths to be drawn from a grid."""
+    """`n` strengths to be drawn from a grid."""
 
-    kind: str
+    family: Any  # a class of TRANSFORMS; mypy does not see its constructor
     low: float
     high: float
     n: int
     options: dict[str, Any]
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.low:g}-{self.high:g}"
+        return f"{self.family.kind}:{self.low:g}-{self.high:g}"
 
 
 def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]:
@@ -233,120 +181,102 @@ def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]
     >>> [str(t) for t in pool("zoom:0.1-0.9:3+brightness:0.5", seed=0)]
     ['zoom:0.28', 'zoom:0.86', 'zoom:0.88', 'brightness:0.5']
     """
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError("must be a whole number from 0 on", argument="seed", came=f"got {seed!r}")
-    parts = [part for item in _items(spec) for part in _parts(item, data)]
+    check(seed, Number(0, whole=True), "seed")
+    items = [spec] if isinstance(spec, str) or callable(spec) else spec
+    if not isinstance(items, Iterable):
+        raise InputError(f"A pool is text such as 'zoom:0.1-0.9:20', or a sequence of transformations, got {spec!r}.")
+    parts = [part for item in items for part in _parts(item, data)]
     if not parts:
         raise InputError("A pool needs at least one transformation, such as pool('zoom:0.5-0.9:10').")
-    # Single ones first, so that a range never draws what is already given.
-    taken: set[Transform] = set()
+    # Single ones first, so that a range never draws one of them.
+    drawn: set[Transform] = set()
     for part in parts:
         if not isinstance(part, _Range):
-            if part in taken:
+            if part in drawn:
                 raise InputError(f"The transformation {str(part)!r} is in the pool twice; each must be distinct.")
-            taken.add(part)
+            drawn.add(part)
     result: list[Transform] = []
     for part in parts:
-        drawn = _draw(part, int(seed), taken) if isinstance(part, _Range) else [part]
-        taken.update(drawn)
-        result += drawn
+        result += _draw(part, int(seed), drawn) if isinstance(part, _Range) else [part]
+        drawn.update(result)
     return tuple(result)
-
-
-def _items(spec: Any) -> Iterable[Any]:
-    if isinstance(spec, str) or callable(spec):
-        return [spec]
-    if isinstance(spec, Iterable):
-        return spec
-    raise InputError(f"A pool is text such as 'zoom:0.1-0.9:20', or a sequence of transformations, got {spec!r}.")
 
 
 def _parts(item: Any, data: Any) -> list[_Range | Transform]:
     if not isinstance(item, str):
         return [as_transform(item)]
-    return [part for text in item.split("+") for part in _named(text.strip(), data)]
+    specs = []
+    for spec in map(str.strip, item.split("+")):
+        name, _, modality = spec.partition(":")
+        if name == "damage" and (modality or "image") not in DAMAGE:
+            raise InputError(f"There are pools of damage for {', '.join(DAMAGE)}, got {spec!r}.")
+        specs += DAMAGE[modality or "image"].split("+") if name == "damage" else [spec]
+    return [_part(spec, data) for spec in specs]
 
 
-def _named(text: str, data: Any) -> list[_Range | Transform]:
-    """One part, or all of a pool of damage: `damage` for images, `damage:audio` and the like for others."""
-    name, _, made_for = text.partition(":")
-    if name != "damage":
-        return [_part(text, data)]
-    if (made_for or "image") not in DAMAGE:
-        raise InputError(f"There are pools of damage for {', '.join(DAMAGE)}, got {text!r}.")
-    return [_part(part, data) for part in DAMAGE[made_for or "image"].split("+")]
-
-
-def _part(text: str, data: Any) -> _Range | Transform:
-    kind, *rest = text.strip().split(":")
+def _part(spec: str, data: Any) -> _Range | Transform:
+    kind, *rest = spec.split(":")
     if kind not in KINDS:
         if kind.partition("=")[0] in KINDS:
-            raise InputError(f"A strength follows a colon, got {text!r}; write {text.replace('=', ':', 1)!r}.")
+            raise InputError(f"A strength follows a colon, got {spec!r}; write {spec.replace('=', ':', 1)!r}.")
         near = get_close_matches(kind, KINDS, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
-            f"There is no transformation {kind!r} in {text!r}; there are: {', '.join(KINDS)}.{hint}",
+            f"There is no transformation {kind!r} in {spec!r}; there are: {', '.join(KINDS)}.{hint}",
             remedy=Remedy("Your own are passed as callables: pool([your_function, 'zoom:0.5'])", typed=""),
         )
     if any(part.partition(",")[2].strip() in KINDS for part in rest):
-        raise InputError(f"Transformations are joined with +, got {text!r}; write {text.replace(',', '+')!r}.")
-    plain = [part for part in rest if "=" not in part]
-    if rest[: len(plain)] != plain:
-        raise InputError(f"Options come last, got {text!r}; write for instance 'zoom:0.1-0.9:20:layout=NHWC'.")
-    learned = KINDS[kind].options_from(data) if data is not None else {}
-    options = {**learned, **parse_options(kind, rest[len(plain) :])}
-    usual = KINDS[kind].usual
-    if not plain and usual is not None:
-        return build(kind, usual, options)
-    if not plain:
-        low, high = sorted(KINDS[kind].strengths)
-        return _Range(kind, low, high, min(_USUAL_COUNT, len(_grid(KINDS[kind], low, high))), options)
-    span = _RANGE.fullmatch(plain[0]) if KINDS[kind].has_strength else None
-    if span is None and (len(plain) == 1 or not KINDS[kind].has_strength):
-        return build(kind, read_strength(kind, plain[0]), options)
-    if span is None or len(plain) != 2 or not _is_count(plain[1].strip()):
+        raise InputError(f"Transformations are joined with +, got {spec!r}; write {spec.replace(',', '+')!r}.")
+    family, plain, options = _split(spec)
+    if data is not None:
+        options = {**family.options_from(data), **options}
+    low, high = sorted((family.strengths.weak, family.strengths.strong))
+    if not plain and family.needs_strength():
+        return _Range(family, low, high, min(_USUAL_COUNT, len(_grid(family, low, high))), options)
+    span = _RANGE.fullmatch(plain[0]) if plain else None
+    if not family.has_strength or (span is None and len(plain) < 2):
+        return _build(spec, family, plain, options)
+    count = plain[1].strip() if len(plain) == 2 else ""
+    if span is None or not count.isdecimal() or len(count) > _MOST_DIGITS or int(count) == 0:
         raise InputError(
-            f"A part of a pool is '{kind}:low-high:count', '{kind}:strength' or '{kind}', got {text!r}; "
-            f"for instance '{kind}:{'-'.join(f'{s:g}' for s in sorted(KINDS[kind].strengths))}:5'."
+            f"A part of a pool is '{kind}:low-high:count', '{kind}:strength' or '{kind}', got {spec!r}; "
+            f"for instance '{kind}:{low:g}-{high:g}:5'."
         )
-    return _checked(_Range(kind, float(span[1]), float(span[2]), int(plain[1]), options))
-
-
-def _is_count(text: str) -> bool:
-    return text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) > 0
+    return _checked(_Range(family, float(span[1]), float(span[2]), int(count), options))
 
 
 def _checked(part: _Range) -> _Range:
     if part.low >= part.high:
         raise InputError(f"A range goes from low to high, got {part!s}.")
-    kind = KINDS[part.kind]
-    low, high = kind.domain
+    family, strengths = part.family, part.family.strengths
     # Before any grid is built: one from 0 to 1e9 would hold a hundred thousand million strengths.
-    too_low = part.low <= low if kind.positive else part.low < low
-    if too_low or part.high - kind.step > high + 1e-9:
-        bounds = f"{'(' if kind.positive else '['}{low:g}, {high:g}]"
-        raise InputError(f"{part.kind}'s strengths lie in {bounds}, and {part!s} goes beyond.")
-    held = len(_grid(KINDS[part.kind], part.low, part.high))
-    if part.n > held:
-        step = format_strength(KINDS[part.kind].step)
+    is_too_low = part.low <= strengths.low if strengths.ends[0] == "(" else part.low < strengths.low
+    if is_too_low or part.high - strengths.step > strengths.high + 1e-9:
+        bounds = f"{strengths.ends[0]}{strengths.low:g}, {strengths.high:g}]"
+        raise InputError(f"{family.kind}'s strengths lie in {bounds}, and {part!s} goes beyond.")
+    count = len(_grid(family, part.low, part.high))
+    if part.n > count:
         raise InputError(
-            f"{part!s} holds {held} strengths (step {step}, upper end excluded), but {part.n} are asked for."
+            f"{part!s} holds {count} strengths (step {strengths.step:g}, upper end excluded), but {part.n} are asked "
+            "for."
         )
     return part
 
 
-def _grid(kind: type[BuiltIn], low: float, high: float) -> list[float]:
+def _grid(family: type[BuiltIn], low: float, high: float) -> list[float]:
     # Whole steps are counted, since 0.1 + 79 * 0.01 is not 0.89.
-    count = int(np.ceil((high - low) / kind.step - 1e-9))
-    return [round(low + index * kind.step, 10) for index in range(count)]
+    step = family.strengths.step
+    return [round(low + index * step, 10) for index in range(int(np.ceil((high - low) / step - 1e-9)))]
 
 
-def _draw(part: _Range, seed: int, taken: set[Transform]) -> list[Transform]:
-    grid = [build(part.kind, strength, part.options) for strength in _grid(KINDS[part.kind], part.low, part.high)]
-    free = [transform for transform in grid if transform not in taken]
+def _draw(part: _Range, seed: int, drawn: set[Transform]) -> list[Transform]:
+    grid: list[Transform] = [
+        part.family(strength, **part.options) for strength in _grid(part.family, part.low, part.high)
+    ]
+    free = [transform for transform in grid if transform not in drawn]
     if part.n > len(free):
         raise InputError(
             f"{part!s} has {len(free)} strengths left that are not in the pool already, but {part.n} are asked for."
         )
-    rng = np.random.default_rng([seed, crc32(part.kind.encode())])
+    rng = np.random.default_rng([seed, crc32(part.family.kind.encode())])
     return [free[index] for index in np.sort(rng.choice(len(free), part.n, replace=False))]

@@ -5,37 +5,37 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from recal.errors import InputError, Remedy
+from recal.schema import ListOf, Number, Size, check, field_kinds
 
-# "logits", "probabilities", "votes", or "probabilities:FLOOR" with a floor of one's own.
+# "logits", "probabilities", "votes", or "probabilities:FLOOR" with the user's own floor.
 Outputs = str
 
-# Probabilities that are computed: a 0 among them has underflowed, and even 1e-10 says something.
+# For computed probabilities: a 0 among them has underflowed, and even 1e-10 is informative.
 PROBABILITY_FLOOR = 1e-12
-# Shares of votes, of trees or neighbours: a class without a vote has had too few voters. The floor, times the number of
-# classes, was chosen on one half of 28 data sets and confirmed on the other (docs/methods.md).
+# For shares of votes (of trees or neighbours), where 0 means too few voters. The floor is this number divided by the
+# number of classes; it was chosen on one half of 28 data sets and confirmed on the other (docs/methods.md).
 VOTES_FLOOR = 0.01
+Sides = Annotated[tuple[int, ...], ListOf(Number(0, whole=True), keep=tuple)]
 
 
 def check_outputs(outputs: Any) -> Outputs:
-    """Return what was said of the model's outputs; refuse what is none of the four forms."""
-    if outputs not in ("logits", "probabilities", "votes"):
-        kind, _, floor = outputs.partition(":") if isinstance(outputs, str) else ("", "", "")
-        try:
-            possible = kind == "probabilities" and 0.0 < float(floor) < 0.5
-        except ValueError:
-            possible = False
-        if not possible:
-            raise InputError(
-                "says what the model returns: 'logits', 'probabilities', 'votes' or, with a floor between 0 and 0.5, "
-                "'probabilities:0.001'",
-                argument="outputs",
-                came=f"got {outputs!r}",
-            )
+    """Return the kind of a model's outputs; refuse anything but the four forms."""
+    kind, _, floor = outputs.partition(":") if isinstance(outputs, str) else ("", "", "")
+    try:
+        has_floor = kind == "probabilities" and 0.0 < float(floor) < 0.5
+    except ValueError:
+        has_floor = False
+    if not has_floor and outputs not in ("logits", "probabilities", "votes"):
+        raise InputError(
+            "says what the model returns: 'logits', 'probabilities', 'votes' or, with a floor between 0 and 0.5, "
+            f"'probabilities:0.001', got {outputs!r}",
+            argument="outputs",
+        )
     return str(outputs)
 
 
@@ -67,7 +67,7 @@ class Normalize:
     divide : float
         255 brings uint8 pixels to [0, 1].
     channels : {"first", "last", "keep"}
-        Where the model wants the channels of (n, h, w, c) or (n, c, h, w) batches; grey (n, h, w) batches get one.
+        Where the model expects the channels of (n, h, w, c) or (n, c, h, w) batches; grey (n, h, w) batches get one.
 
     Examples
     --------
@@ -84,48 +84,40 @@ class Normalize:
 
     def __post_init__(self) -> None:
         if self.channels not in ("first", "last", "keep"):
-            raise InputError("must be 'first', 'last' or 'keep'", argument="channels", came=f"got {self.channels!r}")
+            raise InputError(f"must be 'first', 'last' or 'keep', got {self.channels!r}", argument="channels")
         if self.divide == 0 or np.any(np.asarray(self.std) == 0):
             raise InputError("must not be 0", argument=("divide", "std"))
 
     def plain(self) -> Normalize:
-        """Return an equal one made of tuples and floats alone, as files hold it; equal ones compare as equal."""
+        """Return an equal one that holds tuples and floats only, as files do; equal ones compare as equal."""
         return Normalize(_floats(self.mean), _floats(self.std), float(self.divide), self.channels)
 
     def __call__(self, images: Any) -> Any:
         values = images.float() if hasattr(images, "detach") else np.asarray(images, dtype=np.float32)
         values = values / self.divide
         if self.channels != "keep":
-            values = self._place(values)
+            values = self._place_channels(values)
         axis = 1 if self.channels == "first" else -1
-        return (values - self._shaped(self.mean, values, axis)) / self._shaped(self.std, values, axis)
+        return (values - self._along(axis, self.mean, values)) / self._along(axis, self.std, values)
 
-    def _place(self, values: Any) -> Any:
-        order = self.order(values.shape)
-        if len(values.shape) == 3:
+    def _place_channels(self, values: Any) -> Any:
+        shape = values.shape
+        if len(shape) == 3:
             return values[:, None] if self.channels == "first" else values[..., None]
-        if order is None:
-            return values
-        return values.permute(*order) if hasattr(values, "permute") else values.transpose(order)
-
-    def order(self, shape: Sequence[int]) -> tuple[int, ...] | None:
-        """Return the order of axes that the model wants of a batch of this shape; None where it has it already."""
-        if self.channels == "keep" or len(shape) == 3:
-            return None
         if len(shape) != 4:
             raise InputError(f"Images come as (n, h, w), (n, h, w, c) or (n, c, h, w); got {tuple(shape)}.")
         is_last = shape[-1] in (1, 3, 4) and shape[1] not in (1, 3, 4)
         if is_last == (self.channels == "last"):
-            return None
-        return (0, 3, 1, 2) if is_last else (0, 2, 3, 1)
+            return values
+        order = (0, 3, 1, 2) if is_last else (0, 2, 3, 1)
+        return values.permute(*order) if hasattr(values, "permute") else values.transpose(order)
 
-    def _shaped(self, number: float | Sequence[float], values: Any, axis: int) -> Any:
+    def _along(self, axis: int, number: float | Sequence[float], values: Any) -> Any:
         constants = np.asarray(number, dtype=np.float32).reshape(-1)
         if len(constants) not in (1, values.shape[axis]):
             raise InputError(
-                f"need one value, or one for each of {values.shape[axis]} channels",
+                f"need one value, or one for each of {values.shape[axis]} channels, got {len(constants)}",
                 argument=("mean", "std"),
-                came=f"got {len(constants)}",
             )
         shape = [1] * len(values.shape)
         shape[axis] = len(constants)
@@ -140,22 +132,22 @@ def _floats(number: float | Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What was done to inputs on their way to the model when views were collected.
+    """How inputs reached the model when views were collected.
 
     Parameters
     ----------
     normalize : Normalize, optional
         What ran after the transformations.
     function : str, optional
-        The name of a function of one's own that ran in its place. Files hold no code, so it must be given again.
+        The name of the user's function that ran in its place. Files hold no code, so it must be given again.
     outputs : str
         What the model returned: "logits", "probabilities", "votes" or "probabilities:FLOOR".
     read, pixels, resize, crop, seconds : optional
-        How files were read, where inputs came from a folder.
+        How files were read, if inputs came from a folder.
     text_column, label_column, cluster_column, group_column : str, optional
-        Which columns were read, where inputs came from a table.
+        Which columns were read, if inputs came from a table.
     shape, dtype : optional
-        One input as the transformations saw it, where all have one shape.
+        Shape and dtype of one input before the transformations, if all have the same.
     model : str, optional
         A digest of the model that answered, so that a calibration is not applied to another one unnoticed.
 
@@ -172,38 +164,28 @@ class Preprocessing:
     outputs: Outputs = "logits"
     read: str | None = None
     pixels: str | None = None
-    resize: int | tuple[int, ...] | None = None
-    crop: int | tuple[int, ...] | None = None
+    resize: Size | Sides | None = None
+    crop: Size | Sides | None = None
     seconds: float | None = None
     text_column: str | None = None
     label_column: str | None = None
     cluster_column: str | None = None
     group_column: str | None = None
-    shape: tuple[int, ...] | None = None
+    shape: Sides | None = None
     dtype: str | None = None
     model: str | None = None
 
     def __post_init__(self) -> None:
+        if self.normalize is not None and self.function is not None:
+            raise InputError("Preprocessing is a Normalize, or the name of a function, not both.")
+        for name, kind in field_kinds(Preprocessing).items():
+            object.__setattr__(self, name, check(getattr(self, name), kind, name))
         if self.normalize is not None:
-            if not isinstance(self.normalize, Normalize) or self.function is not None:
-                raise InputError("Preprocessing is a Normalize, or the name of a function, not both.")
             object.__setattr__(self, "normalize", self.normalize.plain())
         check_outputs(self.outputs)
-        for name in ("resize", "crop", "shape"):
-            value = getattr(self, name)
-            if isinstance(value, list | tuple):
-                value = tuple(value)
-                object.__setattr__(self, name, value)
-            sides = value if isinstance(value, tuple) else () if value is None or name == "shape" else (value,)
-            if any(type(side) is not int or side < 0 for side in sides):
-                raise InputError("must be made of whole numbers", argument=name, came=f"got {value!r}")
-        texts = ("function", "read", "pixels", "text_column", "label_column", "cluster_column", "group_column")
-        for name in (*texts, "dtype", "model"):
-            if not isinstance(getattr(self, name), str | None):
-                raise InputError("must be text", argument=name, came=f"got {getattr(self, name)!r}")
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON holds it; what says nothing is left out."""
+        """Return the fields for JSON, without those that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
@@ -212,21 +194,18 @@ class Preprocessing:
         if not isinstance(values, Mapping) or not set(values) <= {field.name for field in fields(cls)}:
             raise InputError(f"a preprocessing has the fields {', '.join(f.name for f in fields(cls))}, got {values!r}")
         try:
-            held = values.get("normalize")
-            return cls(**{**values, "normalize": None if held is None else Normalize(**held)})
+            normalize = values.get("normalize")
+            return cls(**{**values, "normalize": None if normalize is None else Normalize(**normalize)})
         except (TypeError, ValueError) as error:
             raise InputError(f"a preprocessing cannot hold {values!r}: {error}") from None
 
     def options(self) -> dict[str, str]:
-        """Return the options of the command line that say the same, by name; labels change no input."""
-        told: dict[str, Any] = {}
-        if self.normalize is not None:
-            one = self.normalize
-            told = {"divide": one.divide, "mean": one.mean, "std": one.std, "channels": one.channels}
-        told |= {"preprocess": self.function, "outputs": None if self.outputs == "logits" else self.outputs}
-        told |= {"read": self.read, "pixels": self.pixels, "resize": self.resize, "crop": self.crop}
-        told |= {"seconds": self.seconds, "text-column": self.text_column}
-        return {name: _text(value) for name, value in told.items() if value is not None}
+        """Return the same as options of the command line, by name; the columns of labels change no input."""
+        values = {name: getattr(self.normalize, name, None) for name in ("divide", "mean", "std", "channels")}
+        values |= {"preprocess": self.function, "outputs": None if self.outputs == "logits" else self.outputs}
+        values |= {name: getattr(self, name) for name in ("read", "pixels", "resize", "crop", "seconds")}
+        values["text-column"] = self.text_column
+        return {name: _text(value) for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
         return " ".join(f"--{name} {value}" for name, value in self.options().items())
@@ -244,15 +223,14 @@ def record(
     sample: tuple[tuple[int, ...], str] | None,
     model: str,
 ) -> Preprocessing:
-    """Return the record of what a collect does.
+    """Return the record of one collection.
 
-    `sample` is the shape and dtype of one input, where known, and `model` the model's digest.
+    `sample` is the shape and dtype of one input, if all have the same, and `model` the model's digest.
     """
     shape, dtype = (None, None) if sample is None else sample
-    told: dict[str, Any] = {"outputs": outputs, **reading, "shape": shape, "dtype": dtype, "model": model}
-    if preprocess is None or isinstance(preprocess, Normalize):
-        return Preprocessing(preprocess, **told)
-    return Preprocessing(function=_name(preprocess), **told)
+    normalize = preprocess if isinstance(preprocess, Normalize) else None
+    function = None if preprocess is None or normalize is not None else _name(preprocess)
+    return Preprocessing(normalize, function, outputs, shape=shape, dtype=dtype, model=model, **reading)
 
 
 def _name(function: Callable[[Any], Any]) -> str:
@@ -261,33 +239,33 @@ def _name(function: Callable[[Any], Any]) -> str:
     return f"{getattr(function, '__module__', None) or type(function).__module__}:{name}"
 
 
-def match_preprocess(stored: Preprocessing | None, given: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    """Return what must run between transformations and model: what is given, or what views were collected with.
+def match_preprocess(stored: Preprocessing | None, own: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    """Return what must run between transformations and model: the user's own function, or that of the collection.
 
-    A normalisation that contradicts the stored one is refused. Functions cannot be compared: another name is warned of.
+    A normalisation that contradicts the stored one is refused. Functions cannot be compared: another name only warns.
     """
     if stored is None:
-        return given
-    if given is None:
+        return own
+    if own is None:
         if stored.function is not None:
             raise InputError(
                 f"The views were collected with the function {stored.function!r} after the transformations, and files "
                 f"hold no code; give it again: preprocess=... (--preprocess {stored.function})."
             )
         return stored.normalize
-    if isinstance(given, Normalize):
-        if stored.function is None and stored.normalize != given.plain():
+    if isinstance(own, Normalize):
+        if stored.function is None and stored.normalize != own.plain():
             raise InputError(
-                f"{given} contradicts the calibration, whose views were collected with "
+                f"{own} contradicts the calibration, whose views were collected with "
                 f"{stored.normalize or 'no preprocessing'}; leave it out, or collect and fit again."
             )
-    elif stored.function not in (None, name := _name(given)) and "<" not in f"{stored.function}{name}":
+    elif stored.function not in (None, name := _name(own)) and "<" not in f"{stored.function}{name}":
         warnings.warn(
             f"The views were collected with {stored.function!r} after the transformations; here it is {name!r}.",
             UserWarning,
             stacklevel=3,
         )
-    return given
+    return own
 
 
 def check_model(stored: Preprocessing | None, model: str, *, refuse: bool = False) -> None:
@@ -303,13 +281,13 @@ def check_model(stored: Preprocessing | None, model: str, *, refuse: bool = Fals
     warnings.warn(f"{message}.", UserWarning, stacklevel=3)
 
 
-def match_outputs(stored: Preprocessing | None, given: Outputs | None) -> Outputs:
-    """Return what the model returns, given or as when views were collected; refuse a contradiction."""
+def match_outputs(stored: Preprocessing | None, outputs: Outputs | None) -> Outputs:
+    """Return what the model returns, by the user's word or as when views were collected; refuse a contradiction."""
     if stored is None:
-        return given or "logits"
-    if given not in (None, stored.outputs) and (given, stored.outputs) != ("probabilities", "votes"):
+        return outputs or "logits"
+    if outputs not in (None, stored.outputs) and (outputs, stored.outputs) != ("probabilities", "votes"):
         raise InputError(
-            f"{given!r} contradicts the calibration, whose views were collected with {stored.outputs!r}",
+            f"{outputs!r} contradicts the calibration, whose views were collected with {stored.outputs!r}",
             argument="outputs",
             remedy="Leave it out, or collect and fit again",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,10 @@ _CHANNELS = (1, 3, 4)
 def image_layout(shape: tuple[int, ...], layout: str = "auto") -> str:
     """Return the layout of an image array; batches of frames (5 axes) are named by their last three axes.
 
-    An axis of length 1, 3 or 4 is the channels'. Where two could be, or none, the two equal axes are height and width;
-    where that leaves a choice too, channels come first if two could be, and none is an error. Three axes are a batch
-    of grey images, unless the last has length 1, 3 or 4 and the one before is longer than 4: then they are one image.
-    The batch's size plays no part, so a sample is read the same way in any batch.
+    An axis of length 1, 3 or 4 holds the channels. If both ends or neither have such a length, the two equal axes are
+    height and width. If that decides nothing either, channels come first where both ends are possible; otherwise the
+    shape is refused. Three axes are a batch of grey images, or one image if the last has length 1, 3 or 4 and the one
+    before is longer than 4. The size of the batch plays no part, so a sample is read the same way in any batch.
 
     Examples
     --------
@@ -42,12 +42,11 @@ def image_layout(shape: tuple[int, ...], layout: str = "auto") -> str:
         return "HWC" if shape[2] in _CHANNELS and shape[1] > max(_CHANNELS) else "NHW"
     if len(shape) in (4, 5):
         return _with_channels(shape)
-    reshape = "Reshape flat rows first, for instance to (-1, 28, 28), and flatten again in the model or the "
-    reshape += "preprocessing"
+    reshape = "Reshape flat rows first, for instance to (-1, 28, 28), and flatten again in the model or preprocessing"
     one = "; for one grey image pass layout='HW'" if len(shape) == 2 else "; add or remove axes"
     raise InputError(
-        "Images need the shape (n, channels, height, width), (n, height, width, channels) or (n, height, width)",
-        came=f"got {tuple(shape)}",
+        "Images need the shape (n, channels, height, width), (n, height, width, channels) or (n, height, width), "
+        f"got {tuple(shape)}",
         remedy=Remedy(f"{reshape}{one}", typed=reshape),
     )
 
@@ -55,51 +54,33 @@ def image_layout(shape: tuple[int, ...], layout: str = "auto") -> str:
 def _with_channels(shape: tuple[int, ...]) -> str:
     a, b, c = shape[-3:]
     first, last = a in _CHANNELS, c in _CHANNELS
-    if first == last:
-        square_last, square_first = a == b != c, b == c != a
-        if not first and not (square_last or square_first):
-            raise InputError(
-                f"Channels, height and width are ambiguous in the shape {tuple(shape)}: neither end has length "
-                "1, 3 or 4. Pass layout='NCHW' or layout='NHWC' to the transformation."
-            )
-        return "NHWC" if square_last else "NCHW"
-    return "NCHW" if first else "NHWC"
+    if first != last:
+        return "NCHW" if first else "NHWC"
+    if not first and not (a == b != c or b == c != a):
+        raise InputError(
+            f"Channels, height and width are ambiguous in the shape {tuple(shape)}: neither end has length "
+            "1, 3 or 4. Pass layout='NCHW' or layout='NHWC' to the transformation."
+        )
+    return "NHWC" if a == b != c else "NCHW"
 
 
-def to_lines(images: Array, layout: str) -> tuple[Array, int]:
-    """Return the images as (n, height, width * channels), and the channels; those that come first count as images."""
-    channels = images.shape[-1] if layout in ("NHWC", "HWC") else 1
-    height, width = (images.shape[layout.index(axis) - len(layout)] for axis in "HW")
-    return contiguous(images).reshape((-1, height, width * channels)), channels
+def image_size(shape: tuple[int, ...], layout: str) -> tuple[int, int]:
+    """Return height and width of images with this layout."""
+    return int(shape[layout.index("H") - len(layout)]), int(shape[layout.index("W") - len(layout)])
 
 
 def as_planes(images: Array, layout: str) -> Array:
     """Return a view of the shape (n, channels, height, width); frames count as images."""
-    if layout == "HW":
-        images = images[None, None]
-    elif layout == "NHW":
-        images = images[:, None]
-    elif layout in ("CHW", "HWC"):
-        images = images[None]
-    elif images.ndim == 5:
-        images = images.reshape((-1, *images.shape[-3:]))
-    return images.swapaxes(-1, -2).swapaxes(-2, -3) if layout in ("NHWC", "HWC") else images
-
-
-def to_planes(images: Array, layout: str) -> Array:
-    """Return `as_planes`, one plane after the other in memory."""
-    return contiguous(as_planes(images, layout))
+    if images.ndim != 4:
+        images = images.reshape((-1, *images.shape[-3:]) if "C" in layout else (-1, 1, *images.shape[-2:]))
+    return images.swapaxes(-1, -2).swapaxes(-2, -3) if layout.endswith("C") else images
 
 
 def from_planes(planes: Array, layout: str, shape: tuple[int, ...]) -> Array:
-    """Undo `to_planes`."""
-    if layout in ("NHWC", "HWC"):
+    """Undo `as_planes`."""
+    if layout.endswith("C"):
         planes = planes.swapaxes(-3, -2).swapaxes(-2, -1)
-    if len(shape) == planes.ndim:
-        return contiguous(planes)
-    if len(shape) == 5:
-        return contiguous(planes.reshape(shape))
-    return contiguous(planes[:, 0] if layout == "NHW" else planes[0, 0] if layout == "HW" else planes[0])
+    return contiguous(planes if len(shape) == planes.ndim else planes.reshape((-1, *shape[1:])))
 
 
 Matrix = NDArray[np.float64]
@@ -108,29 +89,18 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Bands:
-    """A matrix, (target, source), by what is not zero in it: rows of zeros are left out, equal ones stand once.
+    """A matrix of weights, (target, source), and its nonzero part as `taps`: ``to, at, by``.
 
-    Row j stands for the targets ``to[j]`` up to ``to[j + 1]``; it holds the weights ``by[j]`` from the source ``at[j]``
-    on. Their number is even, with a zero more where needed; that one may lie beyond the last source.
+    Row j of the taps stands for the targets ``to[j]`` up to ``to[j + 1]``, whose rows are equal; rows of zeros are left
+    out. Its weights ``by[j]`` belong to the sources from ``at[j]`` on. Their number is even; where a zero had to be
+    added, it may lie beyond the last source.
     """
 
     matrix: Matrix
 
-    @property
-    def to(self) -> Places:
-        return self._found[0]
-
-    @property
-    def at(self) -> Places:
-        return self._found[1]
-
-    @property
-    def by(self) -> Matrix:
-        return self._found[2]
-
     @cached_property
-    def _found(self) -> tuple[Places, Places, Matrix]:
-        """Found when first asked for: a trace reads the matrix alone, and could not follow this."""
+    def taps(self) -> tuple[Places, Places, Matrix]:
+        """The arrays `to`, `at` and `by`. They are computed on first use: a trace needs only the matrix."""
         matrix = self.matrix
         used = np.flatnonzero(matrix.any(axis=1))
         if not len(used):
@@ -152,70 +122,60 @@ def resample(pixels: NDArray[np.generic], layout: str, rows: Bands, columns: Ban
     Few pixels are computed by numpy, many by a compiled kernel on all cores. Both take every sum in the same order,
     so a sample alone gets the bits that it gets in a batch.
     """
-    dtype = arrays.dtype_name(pixels)
-    lines, channels = to_lines(pixels if dtype != "float16" else arrays.to_working(pixels), layout)
-    out = np.zeros_like(lines)
-    if lines.size < SMALL:
-        _fill_few(lines, channels, rows, columns, out)
-    else:
-        exact = arrays.to_working(np.empty(0, lines.dtype)).dtype
-        by = rows.by.astype(exact), columns.by.astype(exact)
+    dtype, (height, width) = arrays.dtype_name(pixels), image_size(pixels.shape, layout)
+    channels = pixels.shape[-1] if layout.endswith("C") else 1  # channels that come first count as images
+    lines = contiguous(pixels if dtype != "float16" else arrays.to_working(pixels))
+    lines = lines.reshape((-1, height, width * channels))
+    out, exact = np.zeros_like(lines), arrays.to_working(lines[:0]).dtype
+    taps = [(to, at, by.astype(exact)) for to, at, by in (rows.taps, columns.taps)]
+    if lines.size >= SMALL:
         steps = exact.type(arrays.STEPS if lines.dtype.kind == "u" else 0)
-        bands = rows.to, rows.at, by[0], columns.to, columns.at, by[1]
-        over_rows(images.resample, lines, channels, *bands, steps, out)
+        over_rows(images.resample, lines, channels, *taps[0], *taps[1], steps, out)
+    else:
+        few = lines.reshape((*lines.shape[:2], width, channels))
+        sums = arrays.to_working(few)
+        for axis, (_, at, by) in enumerate(taps, 1):
+            sums = _weighted(sums, at, by, axis)
+        sums = arrays.from_working(sums, arrays.dtype_name(lines))
+        for axis, (to, _, _) in enumerate(taps, 1):
+            sums = np.repeat(sums, np.diff(to), axis=axis)
+        down, right = (slice(to[0], to[-1]) for to, _, _ in taps)
+        out.reshape(few.shape)[:, down, right] = sums
     return arrays.cast(out, dtype).reshape(pixels.shape)
 
 
-def _fill_few(lines: NDArray[np.generic], channels: int, rows: Bands, columns: Bands, out: NDArray[np.generic]) -> None:
-    shape = (*lines.shape[:2], -1, channels)
-    exact = arrays.to_working(lines.reshape(shape))
-    sums = arrays.from_working(_weighted(_weighted(exact, rows, 1), columns, 2), arrays.dtype_name(lines))
-    for axis, bands in ((1, rows), (2, columns)):
-        sums = np.repeat(sums, np.diff(bands.to), axis=axis)
-    down, right = (slice(int(bands.to[0]), int(bands.to[-1])) for bands in (rows, columns))
-    out.reshape(shape)[:, down, right] = sums
-
-
-def _weighted(values: Array, bands: Bands, axis: int) -> Array:
-    total = np.zeros((*values.shape[:axis], len(bands.at), *values.shape[axis + 1 :]), values.dtype)
+def _weighted(values: NDArray[Any], at: Places, by: Matrix, axis: int) -> NDArray[Any]:
+    total = np.zeros((*values.shape[:axis], len(at), *values.shape[axis + 1 :]), values.dtype)
     wide = tuple(-1 if place == axis else 1 for place in range(values.ndim))
-    for k in range(bands.by.shape[1]):
-        at = np.minimum(bands.at + k, values.shape[axis] - 1)
-        total += bands.by[:, k].astype(values.dtype).reshape(wide) * values.take(at, axis)
+    for k in range(by.shape[1]):
+        total += by[:, k].reshape(wide) * values.take(np.minimum(at + k, values.shape[axis] - 1), axis)
     return total
 
 
 @lru_cache(maxsize=256)
 def zoomed(size: int, scale: float) -> Bands:
-    """Pad with black, then resize back: (size, size)."""
-    border = int(size * (1 - scale) / scale)
-    return Bands(resize_matrix(size, size, border // 2, border - border // 2))
+    """Pad with black, then resize back with antialiasing: (size, size).
 
-
-def resize_matrix(source: int, target: int, before: int = 0, after: int = 0) -> Matrix:
-    """Pad with zeros, then resize with antialiasing, along one axis: (target, source).
-
-    A triangle as wide as a target pixel, or as a source pixel when enlarging; the weights of a target pixel sum to 1
-    over the padded axis. Only the pixels under the triangle are visited, since the padding may be huge.
+    The filter is a triangle as wide as a target pixel. The weights of a target pixel sum to 1 over the padded axis.
+    Only the pixels under the triangle are visited: the padding may be huge.
     """
-    padded = source + before + after
-    ratio = padded / target
-    reach = max(ratio, 1.0)
-    centres = (np.arange(target) + 0.5) * ratio
-    pixels = np.floor(centres - reach).astype(np.intp)[:, None] + np.arange(int(2 * reach) + 3)
-    weights = np.maximum(0.0, 1.0 - np.abs(pixels + 0.5 - centres[:, None]) / reach)
+    border = int(size * (1 - scale) / scale)
+    padded, before = size + border, border // 2
+    ratio = padded / size
+    centres = (np.arange(size) + 0.5) * ratio
+    pixels = np.floor(centres - ratio).astype(np.intp)[:, None] + np.arange(int(2 * ratio) + 3)
+    weights = np.maximum(0.0, 1.0 - np.abs(pixels + 0.5 - centres[:, None]) / ratio)
     weights *= (pixels >= 0) & (pixels < padded)
     weights /= weights.sum(axis=1, keepdims=True)
-    matrix = np.zeros((target, source))
-    inside = (pixels >= before) & (pixels < before + source)
-    rows = np.broadcast_to(np.arange(target)[:, None], pixels.shape)
-    matrix[rows[inside], pixels[inside] - before] = weights[inside]
-    return matrix
+    matrix = np.zeros((size, size))
+    rows, taps = np.nonzero((pixels >= before) & (pixels < before + size))
+    matrix[rows, pixels[rows, taps] - before] = weights[rows, taps]
+    return Bands(matrix)
 
 
 @lru_cache(maxsize=256)
 def blurred(size: int, sigma: float) -> Bands:
-    """Smooth with a Gaussian; what lies beyond the edge is the edge's pixel."""
+    """Smooth with a Gaussian; beyond the edge, the pixel at the edge is repeated."""
     reach = int(np.ceil(4 * sigma))
     offsets = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (offsets / sigma) ** 2)
@@ -229,7 +189,7 @@ def blurred(size: int, sigma: float) -> Bands:
 
 @lru_cache(maxsize=256)
 def in_blocks(size: int, scale: float) -> Bands:
-    """Cut the axis into ``round(scale * size)`` blocks, each of which becomes its mean."""
+    """Replace each of ``round(scale * size)`` blocks of the axis by its mean."""
     blocks = max(1, round(scale * size))
     block = np.arange(size) * blocks // size
     same = (block[:, None] == block).astype(np.float64)

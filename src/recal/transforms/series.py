@@ -1,4 +1,4 @@
-"""Time series, video and audio: time axis lost in part, values made coarser.
+"""Transformations of time series and videos: parts of the time axis are lost or moved, values become coarser.
 
 The first axis counts samples. Time is the last axis, (n, time) or (n, channels, time), unless ``axis=`` says otherwise
 (1 for arrays of the shape (n, time, channels)); frames of a video lie along axis 1. Series of different lengths come as
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
-from recal.transforms.base import BuiltIn
-from recal.transforms.randomness import choose, content_keys
+from recal.transforms.base import BuiltIn, Strengths, choose, content_keys
 
 
 class SeriesTransform(BuiltIn):
@@ -30,7 +29,10 @@ class SeriesTransform(BuiltIn):
     modality: ClassVar[str] = "series"
 
     def __call__(self, series: Array, /) -> Array:
-        if _is_ragged(series):
+        listed = isinstance(series, list) or (
+            isinstance(series, np.ndarray) and (series.dtype, series.ndim) == (object, 1)
+        )
+        if listed and all(isinstance(item, np.ndarray) and item.ndim for item in series):
             changed = np.empty(len(series), dtype=object)
             changed[:] = [self(item[None])[0] for item in series]
             return changed if isinstance(series, np.ndarray) else list(changed)
@@ -55,19 +57,22 @@ class SeriesTransform(BuiltIn):
         """Transform floats of the shape (n, time, ...); `dtype` is that of the user's series."""
 
 
+def along_time(values: NDArray[Any], x: Array) -> NDArray[Any]:
+    """Return numbers of the shape (time,) or (n, time) with further axes, so that they spread over (n, time, ...)."""
+    return values.reshape((*values.shape[:-1], values.shape[-1], *(1,) * (x.ndim - 2)))
+
+
 @dataclass(frozen=True, slots=True)
 class DropSamples(SeriesTransform):
     """Lose ``round(share * time)`` samples of each series (at least one, never all), in all channels at once.
 
-    What is lost becomes zero, or holds the last value kept, or is interpolated between its neighbours. Which are lost
+    A lost sample becomes zero, holds the last value kept, or is interpolated between its neighbours. Which are lost
     follows from `seed` and the series' own content.
     """
 
     kind: ClassVar[str] = "drop"
     assumes: ClassVar[str] = "the label does not rest on single moments of the series"
-    identity: ClassVar[float] = 0.0
-    strengths: ClassVar[tuple[float, float]] = (0.05, 0.9)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    strengths: ClassVar[Strengths] = Strengths(0.05, 0.9, identity=0)
     traceable: ClassVar[bool] = False
 
     share: float
@@ -77,55 +82,62 @@ class DropSamples(SeriesTransform):
 
     def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
         lost = choose(content_keys(x, self.kind, self.seed), x.shape[1], self.share)
-        return _fill(x, lost, self.fill)
+        if self.fill == "zero":
+            return np.where(along_time(lost, x), x.dtype.type(0), x)
+        filled: NDArray[Any] = _fill(x, lost, self.fill)
+        return filled
 
 
 @dataclass(frozen=True, slots=True)
-class DropFrames(SeriesTransform):
+class DropFrames(DropSamples):
     """Lose ``round(share * frames)`` frames of each video: the last one kept stays on, or the screen goes black."""
 
     kind: ClassVar[str] = "frames"
     assumes: ClassVar[str] = "the label does not rest on single frames"
     modality: ClassVar[str] = "video"
-    identity: ClassVar[float] = 0.0
-    strengths: ClassVar[tuple[float, float]] = (0.1, 0.9)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    traceable: ClassVar[bool] = False
+    strengths: ClassVar[Strengths] = Strengths(0.1, 0.9, identity=0)
 
-    share: float
     fill: Literal["hold", "zero", "interpolate"] = "hold"
-    seed: int = 0
     axis: int = 1
-
-    def _series(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
-        lost = choose(content_keys(x, self.kind, self.seed), x.shape[1], self.share)
-        return _fill(x, lost, self.fill)
 
 
 @dataclass(frozen=True, slots=True)
 class Coarse(SeriesTransform):
-    """Sample at `rate` of the original rate; what lies between is interpolated, or held."""
+    """Sample at `rate` of the original rate; values in between are interpolated or held."""
 
     kind: ClassVar[str] = "coarse"
     assumes: ClassVar[str] = "the label does not rest on the fastest changes alone"
-    identity: ClassVar[float] = 1.0
-    strengths: ClassVar[tuple[float, float]] = (0.9, 0.05)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    positive: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = Strengths(0.9, 0.05, identity=1, ends="(]")
 
     rate: float
     fill: Literal["interpolate", "hold"] = "interpolate"
     axis: int = -1
 
     def _series(self, x: Array, dtype: str) -> Array:
-        length = x.shape[1]
-        lost = np.ones((1, length), dtype=bool)
-        lost[0, np.unique((np.arange(0, length, 1 / self.rate)).astype(np.intp))] = False
-        before, after, weight = (part[0] for part in _neighbours(lost))
-        if self.fill == "hold":
-            return x[:, before]
-        blend = arrays.constant(weight.reshape((1, -1) + (1,) * (x.ndim - 2)), x)
-        return x[:, before] * (1 - blend) + x[:, after] * blend
+        lost = np.ones((1, x.shape[1]), dtype=bool)
+        lost[0, np.arange(0, x.shape[1], 1 / self.rate).astype(np.intp)] = False
+        return _fill(x, lost, self.fill)
+
+
+def _fill(x: Array, lost: NDArray[np.bool_], fill: str) -> Array:
+    """Replace lost places by the kept one before them ("hold"), or interpolate between those before and after.
+
+    `lost` has one row for each series, or one for all. Before the first and after the last kept place there is only one
+    neighbour.
+    """
+    length = lost.shape[1]
+    places = np.arange(length)
+    before = np.maximum.accumulate(np.where(lost, -1, places), axis=1)
+    after = np.minimum.accumulate(np.where(lost, length, places)[:, ::-1], axis=1)[:, ::-1]
+    before, after = np.where(before < 0, after, before), np.where(after == length, before, after)
+    weight = np.where(after > before, (places - before) / np.maximum(after - before, 1), 0.0)
+    rows: Any = np.arange(len(lost))[:, None]
+    if len(lost) == 1:  # the number of series is open in a trace
+        rows, before, after = slice(None), before[0], after[0]
+    if fill == "hold":
+        return x[rows, before]
+    blend = arrays.constant(along_time(weight, x), x)
+    return x[rows, before] * (1 - blend) + x[rows, after] * blend
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +146,7 @@ class Quantise(SeriesTransform):
 
     kind: ClassVar[str] = "quantise"
     assumes: ClassVar[str] = "the label does not rest on small differences in value"
-    identity: ClassVar[float] = 0.0
-    strengths: ClassVar[tuple[float, float]] = (0.02, 0.5)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    strengths: ClassVar[Strengths] = Strengths(0.02, 0.5, identity=0)
 
     share: float
     axis: int = -1
@@ -148,39 +158,6 @@ class Quantise(SeriesTransform):
         step = xp.where(step > 0, step, xp.ones_like(step))
         rounded = least + ((x - least) / step).round() * step
         return xp.minimum(rounded, most + xp.zeros_like(x))
-
-
-def _is_ragged(series: Any) -> bool:
-    """Whether these are series of different lengths: arrays in a list or in an object array."""
-    if isinstance(series, np.ndarray) and (series.dtype != object or series.ndim != 1):
-        return False
-    return isinstance(series, list | np.ndarray) and all(isinstance(item, np.ndarray) and item.ndim for item in series)
-
-
-def _neighbours(lost: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
-    """Return for each place the kept one before it, the kept one after it, and the weight of the latter.
-
-    A kept place is its own neighbour; beyond the first or last kept one there is only that one.
-    """
-    length = lost.shape[1]
-    places = np.arange(length)
-    before = np.maximum.accumulate(np.where(lost, -1, places), axis=1)
-    after = np.minimum.accumulate(np.where(lost, length, places)[:, ::-1], axis=1)[:, ::-1]
-    before, after = np.where(before < 0, after, before), np.where(after == length, before, after)
-    gap = after - before
-    return before, after, np.where(gap > 0, (places - before) / np.maximum(gap, 1), 0.0)
-
-
-def _fill(x: NDArray[Any], lost: NDArray[np.bool_], fill: str) -> NDArray[Any]:
-    inner = (1,) * (x.ndim - 2)
-    if fill == "zero":
-        return np.where(lost.reshape(lost.shape + inner), x.dtype.type(0), x)
-    before, after, weight = _neighbours(lost)
-    rows = np.arange(len(x))[:, None]
-    if fill == "hold":
-        return x[rows, before]
-    blend = weight.reshape(weight.shape + inner).astype(x.dtype)
-    return x[rows, before] * (1 - blend) + x[rows, after] * blend
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +177,7 @@ class TimeShift(SeriesTransform):
     kind: ClassVar[str] = "timeshift"
     assumes: ClassVar[str] = "when in the recording something happens says nothing about its label"
     keeps_information: ClassVar[bool] = True
-    identity: ClassVar[float] = 0.0
-    strengths: ClassVar[tuple[float, float]] = (0.01, 0.2)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    strengths: ClassVar[Strengths] = Strengths(0.01, 0.2, identity=0)
 
     share: float
     direction: Literal["later", "earlier"] = "later"
@@ -210,16 +185,5 @@ class TimeShift(SeriesTransform):
     axis: int = -1
 
     def _series(self, x: Array, dtype: str) -> Array:
-        xp, length = arrays.namespace(x), x.shape[1]
-        by = max(1, round(self.share * length))
-        by = by % length if self.fill == "wrap" else min(by, length)
-        if by == 0:
-            return x
-        later = self.direction == "later"
-        if self.fill == "wrap":
-            new = x[:, length - by :] if later else x[:, :by]
-        elif self.fill == "zero":
-            new = xp.zeros_like(x[:, :by])
-        else:
-            new = xp.concatenate([x[:, :1] if later else x[:, length - 1 :]] * by, 1)
-        return xp.concatenate([new, x[:, : length - by]] if later else [x[:, by:], new], 1)
+        by = max(1, round(self.share * x.shape[1]))
+        return arrays.shift(x, 1 - x.ndim, by, self.fill, forward=self.direction == "later")

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.arrays import Array
-from recal.transforms.base import BuiltIn
-from recal.transforms.randomness import Keys, choose, content_keys, uniforms
+from recal.transforms.base import BuiltIn, Keys, Numbers, Strengths, choose, content_keys, uniforms
 
 
 def is_frame(value: Any) -> bool:
@@ -59,13 +58,10 @@ def with_numbers(frame: Any, table: NDArray[np.float64], changed: NDArray[np.boo
         else:
             whole = column.dtype.kind in "iub"
             mixed = np.where(hit, np.rint(values) if whole else values, column.to_numpy(np.float64, na_value=np.nan))
-            new = mixed if np.isnan(mixed).any() and whole else mixed.astype(_plain(column.dtype))
+            dtype = getattr(column.dtype, "numpy_dtype", column.dtype)
+            new = mixed if np.isnan(mixed).any() and whole else mixed.astype(dtype)
         result.isetitem(int(place), pandas.Series(new, index=frame.index))
     return result
-
-
-def _plain(dtype: Any) -> Any:
-    return getattr(dtype, "numpy_dtype", dtype)
 
 
 _LEVELS = 11  # of each feature's distribution, from its least to its largest value
@@ -79,9 +75,7 @@ class TableTransform(BuiltIn):
     share: float
     seed: int
     modality: ClassVar[str] = "tabular"
-    identity: ClassVar[float] = 0.0
-    strengths: ClassVar[tuple[float, float]] = (0.05, 0.9)
-    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    strengths: ClassVar[Strengths] = Strengths(0.05, 0.6, identity=0)
     traceable: ClassVar[bool] = False
     numbers_only: ClassVar[bool] = False
     """Whether a frame's categories stay as they are."""
@@ -101,19 +95,21 @@ class TableTransform(BuiltIn):
         arrays.check_numeric(rows, "Rows")
         if rows.ndim != 2:
             raise InputError(f"{self.kind} takes rows of features, (n, features); got the shape {rows.shape}.")
-        if self.is_identity or not rows.size:
-            self._check_width(rows.shape[1])
-            return rows.copy()
         lost, keys = self._lost(rows)
+        if self.is_identity or not rows.size:
+            return rows.copy()
         return np.where(lost, arrays.from_working(self._instead(rows, keys), str(rows.dtype)), rows)
 
     def _lost(self, rows: NDArray[Any]) -> tuple[NDArray[np.bool_], Keys]:
-        self._check_width(rows.shape[1])
+        count = self._n_features()
+        if count not in (None, rows.shape[1]):
+            raise InputError(f"This {self.kind} knows {count} features; these rows have {rows.shape[1]}.")
         keys = content_keys(rows, self.kind, self.seed)
         return choose(keys, rows.shape[1], self.share), keys
 
-    def _check_width(self, width: int) -> None:
-        """Refuse rows with another number of features than this one knows."""
+    def _n_features(self) -> int | None:
+        """Return the number of features that this transformation has learned from; None if it takes any."""
+        return None
 
     @abstractmethod
     def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
@@ -138,14 +134,15 @@ class MedianFill(TableTransform):
 
     kind: ClassVar[str] = "median"
     assumes: ClassVar[str] = "the label does not rest on single features"
+    strengths: ClassVar[Strengths] = Strengths(0.05, 0.9, identity=0)
 
     share: float
-    medians: tuple[float, ...] = ()
+    medians: Numbers = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
         BuiltIn.__post_init__(self)
-        if not self.medians or not np.isfinite(self.medians).all():
+        if not self.medians:
             raise InputError(
                 "median carries the features' medians, one finite number each; take them from the training inputs with "
                 f"MedianFill.of(X, share) or pool('median:0.1-0.9:5', data=X). Got {self.medians!r}."
@@ -167,9 +164,8 @@ class MedianFill(TableTransform):
                     medians[place] = np.bincount(codes).argmax() if len(codes) else 0
         return {"medians": tuple(medians.tolist())}
 
-    def _check_width(self, width: int) -> None:
-        if width != len(self.medians):
-            raise InputError(f"This median knows {len(self.medians)} features; these rows have {width}.")
+    def _n_features(self) -> int:
+        return len(self.medians)
 
     def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
         return np.array(self.medians)
@@ -194,15 +190,14 @@ class Permute(TableTransform):
 
     kind: ClassVar[str] = "permute"
     assumes: ClassVar[str] = "the label does not rest on single features"
-    strengths: ClassVar[tuple[float, float]] = (0.05, 0.6)
 
     share: float
-    levels: tuple[float, ...] = ()
+    levels: Numbers = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
         BuiltIn.__post_init__(self)
-        if not self.levels or len(self.levels) % _LEVELS or not np.isfinite(self.levels).all():
+        if not self.levels or len(self.levels) % _LEVELS:
             raise InputError(
                 f"permute carries {_LEVELS} levels of each feature; take them from the training inputs with "
                 f"pool('permute:0.1-0.5:5', data=X). Got {len(self.levels)} numbers."
@@ -214,9 +209,8 @@ class Permute(TableTransform):
         levels = np.nanquantile(table, np.linspace(0, 1, _LEVELS), axis=0, method="nearest")
         return {"levels": tuple(levels.T.ravel().tolist())}
 
-    def _check_width(self, width: int) -> None:
-        if width * _LEVELS != len(self.levels):
-            raise InputError(f"This permute knows {len(self.levels) // _LEVELS} features; these rows have {width}.")
+    def _n_features(self) -> int:
+        return len(self.levels) // _LEVELS
 
     def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
         levels = np.array(self.levels).reshape(-1, _LEVELS)
@@ -241,7 +235,6 @@ class Missing(TableTransform):
 
     kind: ClassVar[str] = "missing"
     assumes: ClassVar[str] = "the label does not rest on single features, and the model knows missing values"
-    strengths: ClassVar[tuple[float, float]] = (0.05, 0.6)
 
     share: float
     seed: int = 0
@@ -273,7 +266,6 @@ class Rescale(TableTransform):
 
     kind: ClassVar[str] = "rescale"
     assumes: ClassVar[str] = "the label does not rest on single features"
-    strengths: ClassVar[tuple[float, float]] = (0.05, 0.6)
     numbers_only: ClassVar[bool] = True
 
     share: float

@@ -1,1 +1,39 @@
-"""The whole job in one call: a model and labelled inputs in, a folder with a calibration, a rule and a page out."""
+"""`recal calibrate`: from labelled inputs or graded answers to automated answers. Here: the folder that it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from recal.errors import FileError
+
+CALIBRATION, PAGE, SUMMARY = "calibration.recal", "report.html", "summary.json"
+# One store of views for each part of the labelled inputs; an interrupted run resumes from them.
+FIT, DECIDE, JUDGE = "fit.zarr", "decide.zarr", "judge.zarr"
+CROSS_FIT = "cross-fit"  # the folder of these stores for a run that fits and decides on the same inputs
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a run of `recal calibrate` was interrupted in this folder; it writes the calibration last."""
+    stores = (path / FIT).exists() or (path / CROSS_FIT).exists()
+    return stores and not (path / CALIBRATION).exists()
+
+
+def file_or_in(path: Path) -> Path:
+    """Return the calibration in a folder of `recal calibrate`; any other path as it is."""
+    inner = path / CALIBRATION
+    return inner if inner.is_file() else path
+
+
+def calibration_in(path: Path) -> Path:
+    """Return the calibration's file: `path` itself, or the one in the folder that `recal calibrate` wrote."""
+    file = file_or_in(path)
+    if file.is_dir():
+        raise FileError(
+            f"{path} holds no {CALIBRATION}. "
+            + (
+                "Its run was interrupted: run the same recal calibrate command again to resume it."
+                if is_unfinished(path)
+                else "Make it with: recal calibrate --model MODEL --data LABELLED --out FOLDER"
+            )
+        )
+    return file

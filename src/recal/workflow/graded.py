@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,58 +11,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.answers.scores import text_of
 from recal.answers.tables import Columns, read_table, write_with_columns
 from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
-from recal.comparison import compare_probs
-from recal.decisions import Decision, decide, risk_curve
-from recal.decisions.rule import check_share
+from recal.decisions import decide
 from recal.errors import InputError
-from recal.files.atomic import replacing
-from recal.files.saved import save
 from recal.maps.signals import LOG_ODDS
-from recal.metrics import Evaluation, evaluate
-from recal.reporting import report
-from recal.reporting.verdict import RISKS
-from recal.workflow.job import split, today
-from recal.workflow.result import CALIBRATION, PAGE, SUMMARY, broken_groups, broken_line, group_lines
+from recal.workflow.job import split
+from recal.workflow.result import Answers, Result, Settings, broken_line, group_lines, today
 
 Vector = NDArray[np.float64]
 
-_DRAWS = 200
 # Columns that are no signals, whatever they hold.
 _NOT_SIGNALS = ("id", "custom_id", "doc_id", "question_id", "index", "confidence", "accepted")
 
 
-@dataclass(frozen=True)
-class GradedResult:
-    """What a calibration of graded answers found.
+@dataclass(frozen=True, kw_only=True)
+class GradedResult(Result):
+    """What a calibration of graded answers computed; `before` reads the signal `before_name`, if one is a probability.
 
-    Attributes
-    ----------
-    calibrator : SignalCalibration, with the rule as its `decision_`
-    decision : Decision, made on answers that the fit has not seen
-    before, after : Evaluation of the checking answers; `before` is None if no signal is a probability
-    before_name : the signal that `before` reads
-    sizes : answers to fit, to decide and to check on
-    n_accepted, n_errors : accepted answers among those to check on, and the mistakes among them
-    broken_groups : groups in which one rule for all makes clearly more mistakes than its risk
-    folder : Path
+    The calibrator is a `SignalCalibration`.
     """
 
-    calibrator: SignalCalibration
-    decision: Decision
-    before: Evaluation | None
-    after: Evaluation
     before_name: str
-    sizes: tuple[int, int, int]
-    n_accepted: int
-    n_errors: int
-    broken_groups: tuple[str, ...]
-    folder: Path
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         names = ("nll", "ece", "brier", "auroc")
         scores = {
             name: {each: evaluation[each] for each in names}
@@ -134,8 +107,8 @@ def calibrate_table(
     cluster : the column of rows that belong together, such as answers about one document
     risk, confidence : as in `recal.decide`
     """
-    check_share(risk, "risk")
-    check_share(confidence, "confidence")
+    about = {"Data": os.fspath(path), "Date": today()}
+    settings = Settings(risk, confidence, one_rule, random_state, title, command, about)
     if one_rule and group is None:
         raise InputError("--one-rule is one threshold for all groups: name their column with --group COLUMN.")
     columns = read_table(path)
@@ -145,66 +118,44 @@ def calibrate_table(
     groups = None if group is None else _texts(columns[group])
     clusters = None if cluster is None else _texts(columns[cluster])
     parts = split(len(right), random_state, clusters)
-    together = [None if clusters is None else clusters[rows] for rows in parts]
-    sizes = (len(parts[0]), len(parts[1]), len(parts[2]))
+    fit, decide_on, check_on = parts
+    sizes = len(fit), len(decide_on), len(check_on)
     say(f"1/3  Read {len(right):,} graded answers; signals: {', '.join(names)}.")
     say(f"2/3  Fit on {sizes[0]:,} answers, choose the threshold on {sizes[1]:,}, check on {sizes[2]:,}.")
-    named = None if groups is None else {str(group): groups}
     calibrator = SignalCalibration(random_state).fit(
-        _rows(values, parts[0]),
-        right[parts[0]],
-        None if named is None else _rows(named, parts[0]),
-        clusters=together[0],
+        {name: column[fit] for name, column in values.items()},
+        right[fit],
+        None if groups is None else {str(group): groups[fit]},
+        clusters=_at(clusters, fit),
     )
-    sure = calibrator.predict_confidence(values, named)
-    own = None if one_rule else groups
-    limits: dict[str, Any] = {"groups": None if own is None else own[parts[1]], "clusters": together[1]}
-    decision = decide(sure[parts[1]], right[parts[1]] > 0.5, risk, confidence, **limits)
-    calibrator.decision_ = decision.rule
-    say("3/3  Write the report.")
-    checked, graded = parts[2], right[parts[2]] > 0.5
-    accepted = decision.accept(sure[checked], groups=None if own is None else own[checked])
-    before_name, before = _stated(calibrator, values, right, parts[0])
-    drawn: dict[str, Any] = {"clusters": together[2], "random_state": random_state}
-    result = GradedResult(
-        calibrator,
-        decision,
-        None if before is None else evaluate(before[checked], graded, _DRAWS, **drawn),
-        evaluate(sure[checked], graded, _DRAWS, **drawn),
-        before_name,
-        sizes,
-        int(accepted.sum()),
-        int((accepted & ~graded).sum()),
-        broken_groups(decision, sure[parts[1]], right[parts[1]] > 0.5, None if groups is None else groups[parts[1]]),
-        Path(out),
+    after = calibrator.predict_confidence(values, None if groups is None else {str(group): groups})
+    before_name, before = _probability(calibrator, values, right, fit)
+    deciding, checking = (
+        Answers(
+            _at(before, rows),
+            after[rows],
+            right[rows] > 0.5,
+            None,
+            _at(groups, rows),
+            _at(clusters, rows),
+            by=str(group),
+        )
+        for rows in (decide_on, check_on)
     )
-    # The page applies the rules of the deciding answers to the checking answers, as the lines above do.
-    chosen_on = {"after": sure} if before is None else {"before": before, "after": sure}
-    truth = right[parts[1]] > 0.5
+    limits: dict[str, Any] = {"groups": None if one_rule else deciding.groups, "clusters": deciding.clusters}
     decisions = {
-        name: decision if name == "after" else decide(values[parts[1]], truth, risk, confidence, **limits)
-        for name, values in chosen_on.items()
+        name: decide(confidences, deciding.truth, risk, confidence, **limits)
+        for name, confidences in deciding.methods.items()
     }
-    curves = {name: risk_curve(values[parts[1]], truth, RISKS, confidence) for name, values in chosen_on.items()}
-    report(
-        compare_probs({name: values[checked] for name, values in chosen_on.items()}, graded, **drawn),
-        _prepared(result.folder) / PAGE,
-        title=title,
-        about={"Data": os.fspath(path), "Date": today()},
-        rows="checking answers",
-        command=command,
-        risk=risk,
-        decisions=decisions,
-        curves=curves,
-        groups=None if groups is None else {str(group): groups[checked]},
-    )
-    _write(result)
+    say("3/3  Write the report.")
+    own: dict[str, Any] = {"sizes": sizes, "folder": Path(out), "before_name": before_name}
+    result = GradedResult.of(calibrator, decisions, deciding, checking, settings, **own)
+    result.write(deciding, checking, settings)
     return result
 
 
-def _prepared(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _at(values: NDArray[Any] | None, rows: NDArray[np.intp]) -> NDArray[Any] | None:
+    return None if values is None else values[rows]
 
 
 def _grades(path: Any, columns: Columns, correct: str) -> Vector:
@@ -237,16 +188,12 @@ def _signal_names(
     return names
 
 
-def _rows(columns: Mapping[str, NDArray[Any]], rows: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
-    return {name: values[rows] for name, values in columns.items()}
-
-
 def _texts(values: NDArray[Any]) -> NDArray[Any]:
     """Return groups as texts; 3.0 is written 3."""
-    return np.array([str(int(one)) if isinstance(one, float) and one.is_integer() else str(one) for one in values])
+    return np.array([text_of(one) for one in values])
 
 
-def _stated(
+def _probability(
     calibrator: SignalCalibration, values: Columns, right: Vector, rows: NDArray[np.intp]
 ) -> tuple[str, Vector | None]:
     """Return the signal that is a probability and fits best as it is, with the mean of the fit where it is missing."""
@@ -260,13 +207,6 @@ def _stated(
         if best is None or score < best[0]:
             best = score, name, share
     return ("", None) if best is None else best[1:]
-
-
-def _write(result: GradedResult) -> None:
-    """Write the summary, and the calibration last: a folder that has it is complete."""
-    with replacing(result.folder / SUMMARY) as file:
-        file.write((json.dumps(result.to_dict(), indent=2) + "\n").encode())
-    save(result.calibrator, result.folder / CALIBRATION)
 
 
 @dataclass(frozen=True)
@@ -286,10 +226,10 @@ def apply_table(
     group = table.names[-1] if table.grouped else None
     signals = {name: columns[name] for name in table.names if name != group}
     groups = None if group is None else _texts(columns[group])
-    sure = calibrator.predict_confidence(signals, groups)
-    added: dict[str, Any] = {"confidence": sure}
+    confidences = calibrator.predict_confidence(signals, groups)
+    added: dict[str, Any] = {"confidence": confidences}
     rule = getattr(calibrator, "decision_", None)
     if rule is not None:
-        added["accepted"] = rule.accept(sure, groups=groups if rule.groups else None)
+        added["accepted"] = rule.accept(confidences, groups=groups if rule.groups else None)
     write_with_columns(path, out, added)
-    return AppliedTable(len(sure), None if rule is None else int(added["accepted"].sum()))
+    return AppliedTable(len(confidences), None if rule is None else int(added["accepted"].sum()))

@@ -1,58 +1,35 @@
-"""What `recal calibrate` writes and says: the files of its folder, and the result in a few lines."""
+"""Choosing the rules, judging them on the checking answers, and writing the folder; and the result in a few lines."""
 
 from __future__ import annotations
 
-import math
+import datetime
+import json
+import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Self
 
-from recal.errors import FileError, GroupRiskWarning
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from recal.calibrators.base import Calibrator
-    from recal.decisions import Decision
-    from recal.decisions.curves import Gain
-    from recal.metrics import Evaluation
-    from recal.reporting.verdict import AnswerChange
+from recal.checks import Floats
+from recal.comparison import compare_probs
+from recal.decisions import Decision, risk_curve
+from recal.decisions.curves import Gain
+from recal.decisions.decision import two_digits
+from recal.decisions.rule import check_share
+from recal.errors import GroupRiskWarning
+from recal.files.paths import replacing
+from recal.files.saved import save
+from recal.metrics import Evaluation, evaluate
+from recal.reporting import report
+from recal.reporting.verdict import RISKS, AnswerChange
+from recal.schema import Seed, check
+from recal.workflow import CALIBRATION, PAGE, SUMMARY
 
-CALIBRATION, PAGE, SUMMARY = "calibration.recal", "report.html", "summary.json"
-# One store of views for each part of the labelled inputs; an interrupted run resumes from them.
-FIT, DECIDE, JUDGE = "fit.zarr", "decide.zarr", "judge.zarr"
-CROSS_FIT = "cross-fit"  # the folder of these stores for a run that fits and decides on the same inputs
-NAMES = (CALIBRATION, PAGE, SUMMARY)
-
-
-def is_unfinished(path: Path) -> bool:
-    """Whether a run of `recal calibrate` was interrupted in this folder; it writes the calibration last."""
-    stores = (path / FIT).exists() or (path / CROSS_FIT).exists()
-    return stores and not (path / CALIBRATION).exists()
-
-
-def file_or_in(path: Path) -> Path:
-    """Return the calibration in a folder of `recal calibrate`; any other path as it is."""
-    inner = path / CALIBRATION
-    return inner if path.is_dir() and inner.is_file() else path
-
-
-def calibration_in(path: Path) -> Path:
-    """Return the calibration's file: `path` itself, or the one in the folder that `recal calibrate` wrote."""
-    if not path.is_dir():
-        return path
-    found = path / CALIBRATION
-    if not found.is_file():
-        raise FileError(
-            f"{path} holds no {CALIBRATION}. "
-            + (
-                "Its run was interrupted: run the same recal calibrate command again to resume it."
-                if is_unfinished(path)
-                else "Make it with: recal calibrate --model MODEL --data LABELLED --out FOLDER"
-            )
-        )
-    return found
-
-
+DRAWS = 200  # bootstrap draws for intervals
 # Groups that are named in the terminal; the page has all of them.
 _MOST_GROUPS = 10
 
@@ -91,7 +68,7 @@ def group_lines(decision: Decision, share: float) -> list[str]:
         more = (
             "even its most confident answers are wrong too often"
             if part.needed is None
-            else f"about {_two_digits(part.needed / share):,} more labels needed"
+            else f"about {two_digits(part.needed / share):,} more labels needed"
         )
         lines.append(f"  {part.name}: {more}")
     if len(refused) > _MOST_GROUPS:
@@ -99,61 +76,205 @@ def group_lines(decision: Decision, share: float) -> list[str]:
     return lines
 
 
-def _two_digits(number: float) -> int:
-    """Round up to two digits: an estimate should look like one."""
-    digits = 10 ** max(0, len(str(int(number))) - 2)
-    return int(math.ceil(number / digits) * digits)
+@dataclass(frozen=True)
+class Settings:
+    """Options that every kind of run has; `about` holds facts for the top of the page."""
+
+    risk: float
+    confidence: float
+    one_rule: bool
+    random_state: int
+    title: str
+    command: str
+    about: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        check_share(self.risk, "risk")
+        check_share(self.confidence, "confidence")
+        check(self.random_state, Seed(), "random_state")
 
 
 @dataclass(frozen=True)
-class CalibrationResult:
-    """What `calibrate` found.
+class Answers:
+    """Labelled answers that no fit has seen.
 
     Attributes
     ----------
-    calibrator : Calibrator
-        Fitted, with the rule as its `decision_`.
-    decision, decision_before : Decision
-        How much can be automated with the calibrated probabilities, and with the model's own.
-    before, after : Evaluation
-        Of the judging part: the model's own probabilities, and the calibrated ones.
-    sizes : (int, int, int)
-        Inputs for fitting, deciding and judging; where `cross_fit`, the first two are the same.
-    gain : Gain
-        How much more is automated after calibration than before, with the interval of that difference.
-    n_accepted, n_errors, n_accepted_before : int
-        Accepted answers of the checking part, the mistakes among them, and answers accepted before calibration.
-    change : AnswerChange
-        What answers that the calibration may change would gain on the checking part.
-    cross_fit : bool
-        Whether fitting and deciding used the same inputs.
-    passes_per_answer : float
-    folder : Path
-    n_passes : int or None
-        Forward passes of this run, all of its parts included; None if they were made on a cluster.
-    broken_groups : tuple of str
-        Groups in which one rule for all makes clearly more mistakes than its risk.
+    before, after : probabilities of shape (n_samples, n_classes), or the confidence of each answer
+        `before` is None if there is none.
+    truth : the labels; for graded answers, which of them are right
+    confidences : what `predict_confidence` gave for `after`; None where `after` is the confidence
+    classes : names of the classes, if they have any
+    by : what the groups are called
     """
 
-    calibrator: Calibrator
+    before: Floats | None
+    after: Floats
+    truth: NDArray[Any]
+    confidences: Floats | None = None
+    groups: NDArray[Any] | None = None
+    clusters: NDArray[Any] | None = None
+    classes: NDArray[Any] | None = None
+    by: str = "group"
+
+    @property
+    def methods(self) -> dict[str, Floats]:
+        return {**({} if self.before is None else {"before": self.before}), "after": self.after}
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        return np.asarray(self.truth if self.after.ndim == 1 else self.after.argmax(axis=1) == self.truth)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run of `recal calibrate` computed.
+
+    Attributes
+    ----------
+    calibrator : fitted, with the rule as its `decision_`
+    decision, decision_before : Decision
+        How much can be automated with the calibrated confidence, and with the model's own; made on answers that the
+        fit has not seen. `decision_before` and `before` are None if there is no confidence before calibration.
+    before, after : Evaluation
+        Of the checking answers: the model's own confidence, and the calibrated one.
+    sizes : (int, int, int)
+        Answers to fit, to decide and to check on.
+    n_accepted, n_errors, n_accepted_before : int
+        Accepted checking answers, the errors among them, and those accepted before calibration.
+    broken_groups : tuple of str
+        Groups in which one rule for all makes clearly more errors than its risk.
+    folder : Path
+    change : AnswerChange or None
+        What answers that the calibration may change would gain on the checking part.
+    passes_per_answer : float or None
+        Forward passes of the model; None where there is no model.
+    """
+
+    rows_name: ClassVar[str] = "checking answers"
+    calibrator: Any
     decision: Decision
-    decision_before: Decision
-    gain: Gain
-    before: Evaluation
+    decision_before: Decision | None
+    before: Evaluation | None
     after: Evaluation
     sizes: tuple[int, int, int]
     n_accepted: int
     n_errors: int
     n_accepted_before: int
-    change: AnswerChange
-    passes_per_answer: float
-    cross_fit: bool
+    broken_groups: tuple[str, ...]
     folder: Path
-    n_passes: int | None = None
-    broken_groups: tuple[str, ...] = ()
+    change: AnswerChange | None = None
+    passes_per_answer: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        calibrator: Any,
+        decisions: Mapping[str, Decision],
+        deciding: Answers,
+        checking: Answers,
+        settings: Settings,
+        **own: Any,
+    ) -> Self:
+        """Measure on the checking answers what the rules, which were chosen on others, accept."""
+        decision, groups = decisions["after"], None if settings.one_rule else checking.groups
+        accepted = {
+            name: decisions[name].accept(probs, checking.confidences if name == "after" else None, groups)
+            for name, probs in checking.methods.items()
+        }
+        options: dict[str, Any] = {"clusters": checking.clusters, "random_state": settings.random_state}
+        before = None if checking.before is None else evaluate(checking.before, checking.truth, DRAWS, **options)
+        calibrator.decision_ = decision.rule
+        return cls(
+            calibrator=calibrator,
+            decision=decision,
+            decision_before=decisions.get("before"),
+            before=before,
+            after=evaluate(checking.after, checking.truth, DRAWS, confidences=checking.confidences, **options),
+            n_accepted=int(accepted["after"].sum()),
+            n_errors=int((accepted["after"] & ~checking.correct).sum()),
+            n_accepted_before=int(accepted["before"].sum()) if "before" in accepted else 0,
+            broken_groups=broken_groups(
+                decision, deciding.after, deciding.truth, deciding.groups, deciding.confidences
+            ),
+            **own,
+        )
+
+    def write(self, deciding: Answers, checking: Answers, settings: Settings) -> None:
+        """Write the page and the summary, and the calibration last: a folder that has it is complete.
+
+        The page applies the rules of the deciding answers to the checking answers, as the lines of the terminal do.
+        """
+        curves = {
+            name: risk_curve(
+                probs,
+                deciding.truth,
+                RISKS,
+                settings.confidence,
+                confidences=deciding.confidences if name == "after" else None,
+                clusters=deciding.clusters,
+            )
+            for name, probs in deciding.methods.items()
+        }
+        classes, passes = checking.classes, self.passes_per_answer
+        compared = compare_probs(
+            checking.methods,
+            checking.truth if classes is None else classes[checking.truth],
+            confidences={"after": checking.confidences},
+            passes=None if passes is None else {"after": passes},
+            classes=classes,
+            clusters=checking.clusters,
+            random_state=settings.random_state,
+        )
+        decisions = {"before": self.decision_before, "after": self.decision}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        report(
+            compared,
+            self.folder / PAGE,
+            title=settings.title,
+            about=settings.about,
+            rows=self.rows_name,
+            command=settings.command,
+            groups=None if checking.groups is None else {checking.by: checking.groups},
+            risk=settings.risk,
+            decisions={name: one for name, one in decisions.items() if one is not None},
+            curves=curves,
+            change=self.change,
+            profile=getattr(self.calibrator, "profile_", None),
+        )
+        with replacing(self.folder / SUMMARY) as file:
+            file.write((json.dumps(self.to_dict(), indent=2) + "\n").encode())
+        save(self.calibrator, self.folder / CALIBRATION)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationResult(Result):
+    """What `calibrate` computed from a model's answers; where `cross_fit`, the first two sizes are the same inputs.
+
+    Attributes
+    ----------
+    gain : Gain
+        How much more is automated after calibration than before, with the interval of that difference.
+    cross_fit : bool
+        Whether fitting and deciding used the same inputs.
+    n_passes : int or None
+        Forward passes of this run, all of its parts included; None if they were made on a cluster.
+    """
+
+    rows_name: ClassVar[str] = "checking inputs"
+    decision_before: Decision
+    before: Evaluation
+    gain: Gain
+    change: AnswerChange
+    passes_per_answer: float
+    cross_fit: bool
+    n_passes: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
         return {
             "reason": getattr(self.calibrator, "reason_", ""),
             "method": getattr(self.calibrator, "choice_", self.calibrator.short_name),
@@ -211,11 +332,11 @@ class CalibrationResult:
         low, high = self.gain.interval
         if not self.decision_before.possible or low > 0:
             return ""
-        said = (
+        words = (
             f" The change is uncertain: {100 * low:+.0f} to {100 * high:+.0f} percentage points in resamples of the "
             f"{self.sizes[1]:,} inputs that choose the threshold."
         )
-        return said if self.cross_fit else f"{said} --cross-fit lets more inputs choose."
+        return words if self.cross_fit else f"{words} --cross-fit lets more inputs choose."
 
     def _why_none(self) -> str:
         needed, instead = self.decision.needed, self.decision.suggested_risk
@@ -225,7 +346,7 @@ class CalibrationResult:
         enough = not self.cross_fit and needed <= self.sizes[0]  # those of the fit would decide, too
         return (
             f"{self.sizes[1]:,} inputs to decide on are too few to show it. Add about "
-            f"{_two_digits(needed / self._share):,} labelled inputs"
+            f"{two_digits(needed / self._share):,} labelled inputs"
             f"{', or let more of them decide with --cross-fit' if enough else ''}.{some}"
         )
 
@@ -234,3 +355,10 @@ class CalibrationResult:
         """The share of labelled inputs that decide."""
         labelled = self.sizes[2] + (self.sizes[1] if self.cross_fit else self.sizes[0] + self.sizes[1])
         return self.sizes[1] / labelled
+
+
+def today() -> str:
+    """Return the date for the page; reproducible builds set SOURCE_DATE_EPOCH."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    now = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC) if epoch.isdigit() else datetime.datetime.now()
+    return now.date().isoformat()

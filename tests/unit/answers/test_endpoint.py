@@ -9,8 +9,7 @@ import pytest
 
 from recal import collect
 from recal.answers import endpoint_model
-from recal.answers.endpoint import Endpoint, EndpointError, Interview, Ledger
-from recal.answers.prompts import Template, ways_to_ask
+from recal.answers.endpoint import Endpoint, EndpointError, Interview, Ledger, Template, ways_to_ask
 from recal.errors import FileError, InputError
 from tests.unit.answers.server import Script, serving
 

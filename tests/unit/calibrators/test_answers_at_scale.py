@@ -12,14 +12,12 @@ from recal.calibrators.solvers.temperature import fit_temperature
 from recal.engine.compiled import WORTH_THREADS, one_thread
 from recal.errors import DoubtfulLabelsWarning
 from recal.maps.scaling import Temperature
+from tests.problems import logits_and_labels
 
 
-@pytest.fixture(scope="module")
-def problem():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(4000, 80)).astype(np.float32) * 2
-    y = (logits + rng.gumbel(size=logits.shape)).argmax(1)
-    return logits * np.float32(1.5), y
+@pytest.fixture(scope="module", name="problem")
+def many_classes():
+    return logits_and_labels(4000, 80, scale=1.5, dtype=np.float32)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -8,25 +8,11 @@ import pytest
 from recal import AutoCalibration, TemperatureScaling, Views, ViewStacking, load, save
 from recal.calibrators import CalibrationEnsemble
 from recal.errors import FileError
-from recal.maps.arrays import softmax
-
-
-def problem(seed=0, n=800, n_classes=4, *, useful=True, tilt=0.0, scale=1.0):
-    """Labels from the model's own honest logits, or from what it and a second look see together."""
-    rng = np.random.default_rng(seed)
-    if useful:
-        y = rng.integers(0, n_classes, n)
-        own, view = (3.0 * np.eye(n_classes)[y] + rng.normal(size=(n, n_classes)) * 2 for _ in range(2))
-    else:
-        own = rng.normal(size=(n, n_classes)) * 2.5
-        y = np.array([rng.choice(n_classes, p=row) for row in softmax(own)])
-        view = 0.7 * own + rng.normal(size=own.shape)
-    own = scale * own + tilt * np.arange(n_classes)
-    return Views(own, {"zoom:0.5": view}), y
+from tests.problems import second_look
 
 
 def test_views_that_pay_are_chosen_and_the_sentence_says_so():
-    auto = AutoCalibration().fit(*problem())
+    auto = AutoCalibration().fit(*second_look())
     assert auto.choice_ == "ensemble"
     assert isinstance(auto.calibrator_, CalibrationEnsemble)
     assert auto.plan_ == auto.calibrator_.plan_
@@ -42,7 +28,7 @@ def test_views_that_pay_are_chosen_and_the_sentence_says_so():
 
 
 def test_recal_is_tried_where_200_mistakes_can_judge_it():
-    views, y = problem(1, n=1500, useful=False)
+    views, y = second_look(1500, seed=1, useful=False)
     wrong = np.flatnonzero(views.logits.argmax(axis=1) != y)
     right = np.setdiff1d(np.arange(1500), wrong)
     for count, tried in ((199, False), (200, True)):
@@ -52,7 +38,7 @@ def test_recal_is_tried_where_200_mistakes_can_judge_it():
 
 
 def test_a_calibrated_model_gets_a_temperature_and_pays_nothing():
-    views, y = problem(1, n=1500, useful=False)
+    views, y = second_look(1500, seed=1, useful=False)
     auto = AutoCalibration().fit(views, y)
     assert auto.choice_ in ("ts", "ets")
     assert auto.needed_transforms() == ()
@@ -62,16 +48,16 @@ def test_a_calibrated_model_gets_a_temperature_and_pays_nothing():
 
 
 def test_a_gain_that_chance_explains_is_called_so():
-    views, y = problem(1, n=200, useful=False)
+    views, y = second_look(200, seed=1, useful=False)
     told = AutoCalibration().fit(views, y).reason_
     assert "its NLL is about that of temperature scaling (" in told
     assert "which chance explains)" in told
-    tilted, y = problem(3, n=1500, useful=False, tilt=0.8)
+    tilted, y = second_look(1500, seed=3, useful=False, tilt=0.8)
     assert "lower than that of temperature scaling." in AutoCalibration().fit(tilted, y).reason_
 
 
 def test_a_tilted_model_gains_without_any_view():
-    views, y = problem(3, n=1500, useful=False, tilt=0.8)
+    views, y = second_look(1500, seed=3, useful=False, tilt=0.8)
     for answers in ("kept", "free"):
         auto = AutoCalibration(answers=answers).fit(views.logits, y)
         gains = {record["method"]: record["gain"] for record in auto.trials_}
@@ -84,22 +70,22 @@ def test_a_tilted_model_gains_without_any_view():
 
 
 def test_too_few_samples_choose_nothing():
-    auto = AutoCalibration().fit(*problem(n=40))
+    auto = AutoCalibration().fit(*second_look(40))
     assert auto.choice_ == "ts"
     assert auto.trials_ == []
     assert "fewer than 50 samples" in auto.reason_
 
 
 def test_a_new_fit_forgets_the_plan_of_the_last():
-    auto = AutoCalibration(answers="free").fit(*problem())
+    auto = AutoCalibration(answers="free").fit(*second_look())
     assert auto.plan_.transforms
-    views, y = problem(3, n=1500, useful=False, tilt=0.8)
+    views, y = second_look(1500, seed=3, useful=False, tilt=0.8)
     assert not hasattr(auto.fit(views.logits, y), "plan_")
 
 
 @pytest.mark.parametrize("case", [{}, {"useful": False}, {"n": 1500, "useful": False, "tilt": 0.8}])
 def test_survives_a_save_with_names_for_classes(tmp_path, case):
-    views, y = problem(3, **case)
+    views, y = second_look(seed=3, **case)
     names = np.array(["ash", "beech", "cedar", "dogwood"])
     auto = AutoCalibration(answers="free").fit(views, names[y], classes=names)
     assert auto.calibrator_.classes_.tolist() == names.tolist()
@@ -111,8 +97,8 @@ def test_survives_a_save_with_names_for_classes(tmp_path, case):
 
 
 def test_a_file_may_not_nest_choices_nor_name_another_method(tmp_path):
-    auto = AutoCalibration().fit(*problem(n=40))
-    inner = AutoCalibration().fit(*problem(n=40))
+    auto = AutoCalibration().fit(*second_look(40))
+    inner = AutoCalibration().fit(*second_look(40))
     auto.choice_ = "ets"
     with pytest.raises(FileError, match="the method that `choice_` names"):
         load(save(auto, tmp_path / "a"))

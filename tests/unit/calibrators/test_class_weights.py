@@ -10,22 +10,22 @@ from scipy.special import log_softmax
 from recal import AutoCalibration, Views, load, save
 from recal.calibrators import CalibrationEnsemble, ensemble_fit
 from recal.calibrators.class_weights import Refinement, can_fit
-from recal.calibrators.view_choice import Material
+from recal.calibrators.view_choice import StackData
 from tests import problems
 
 
-def material(n=240, n_classes=3, seed=0, weights=None):
+def stack_data(n=240, n_classes=3, seed=0, weights=None):
     views, labels = problems.prompts(n, n_classes, seed, n_views=2)
     logits = np.array([views.logits, 0.8 * views.logits, *(views.transformed(t) for t in views.transforms)])
     features = log_softmax(logits, axis=2).astype(np.float32)
     plain = -features[0][np.arange(n), labels].astype(np.float64)
     answers, confidence = views.logits.argmax(axis=1), np.exp(features[0].max(axis=1))
-    return Material(features, labels, answers, confidence, plain, (True, True), False, 2, weights)
+    return StackData(features, labels, answers, confidence, plain, (True, True), False, 2, weights)
 
 
 @pytest.mark.parametrize("strength", [0.3, 10.0])
 def test_the_matrices_minimise_the_penalised_loss(strength):
-    data = material()
+    data = stack_data()
     refinement = Refinement(data, np.ones(data.n_samples, dtype=bool))
     n_classes, views = 3, [0, 2, 3]
 
@@ -47,9 +47,9 @@ def test_the_matrices_minimise_the_penalised_loss(strength):
 
 def test_a_weight_of_two_counts_as_two_samples():
     counts = np.random.default_rng(0).integers(1, 3, 240).astype(np.float64)
-    once = material(weights=counts)
+    once = stack_data(weights=counts)
     repeated = np.repeat(np.arange(240), counts.astype(int))
-    twice = Material(
+    twice = StackData(
         once.features[:, repeated], *(field[repeated] for field in (once.labels, once.answers, once.confidence)),
         once.plain_losses[repeated], once.lossless, False, 2,
     )  # fmt: skip
@@ -92,9 +92,9 @@ def test_views_that_know_all_classes_alike_get_no_matrices(n_classes, seed):
 
 
 def test_few_samples_for_many_classes_get_no_matrices():
-    assert can_fit(material(n=150, n_classes=5), 2)
-    assert not can_fit(material(n=149, n_classes=5), 2)
-    assert not can_fit(material(n=99), 2)
+    assert can_fit(stack_data(n=150, n_classes=5), 2)
+    assert not can_fit(stack_data(n=149, n_classes=5), 2)
+    assert not can_fit(stack_data(n=99), 2)
 
 
 def test_a_file_and_a_changed_row_order_give_the_same_answers(tmp_path):

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from recal import load, save
+from recal import Views, load, save
 from recal.calibrators import AutoCalibration, CalibrationEnsemble, TemperatureScaling
-from recal.calibrators.ensemble_fit import are_whole, each_probs, fit_members, member_names
-from recal.calibrators.solvers.folds import copies_of, stratified_folds
+from recal.calibrators.ensemble_fit import each_probs, fit_members, member_names, without_counts
 from recal.calibrators.solvers.mixture import mixture_weights
+from recal.calibrators.stacking import Samples
+from recal.engine.clusters import copies_of, stratified_folds
 from recal.errors import FileError
 from recal.maps.aggregation import Mixture
 from recal.maps.scaling import Temperature
+from tests.problems import logits_and_labels, nll
 
-
-def problem(seed=0, n=600, n_classes=4, tilt=0.0, scale=2.0):
-    """Logits that are too large by `scale` and tilted towards the last classes, and labels drawn from them as meant."""
-    rng = np.random.default_rng(seed)
-    meant = rng.normal(size=(n, n_classes)) * 1.5
-    labels = (meant + rng.gumbel(size=meant.shape)).argmax(axis=1)
-    return scale * (meant + tilt * np.arange(n_classes)), labels
-
-
-def nll(probs, y):
-    return -np.log(probs[np.arange(len(y)), y]).mean()
+problem = partial(logits_and_labels, scale=2)
 
 
 @pytest.mark.parametrize("prior", [np.zeros(3), np.array([2.0, 0.0, 1.0])])
@@ -42,8 +36,8 @@ def test_weights_maximise_the_penalised_likelihood(prior):
 
 
 def test_a_tilted_model_gains_over_temperature_scaling_and_keeps_its_answers():
-    z, y = problem(n=1500, tilt=0.7)
-    new, truth = problem(1, n=1500, tilt=0.7)
+    z, y = problem(1500, tilt=0.7)
+    new, truth = problem(1500, seed=1, tilt=0.7)
     ensemble = CalibrationEnsemble().fit(z, y)
     assert nll(ensemble.predict_proba(new), truth) < 0.97 * nll(
         TemperatureScaling().fit(z, y).predict_proba(new), truth
@@ -54,7 +48,7 @@ def test_a_tilted_model_gains_over_temperature_scaling_and_keeps_its_answers():
 
 
 def test_the_answer_is_the_weighted_mean_of_the_members():
-    z, y = problem(tilt=0.5)
+    z, y = problem(600, tilt=0.5)
     ensemble = CalibrationEnsemble(answers="free").fit(z, y)
     expected = np.zeros_like(z)
     for name, weight in ensemble.weights_.items():
@@ -66,9 +60,9 @@ def test_the_answer_is_the_weighted_mean_of_the_members():
 
 @pytest.mark.parametrize("case", ["few", "right"])
 def test_where_nothing_can_be_chosen_it_is_temperature_scaling(case):
-    z, y = problem(n=49)
+    z, y = problem(49)
     if case == "right":
-        z, _ = problem(n=200)
+        z, _ = problem(200)
         y = z.argmax(axis=1)
     ensemble = CalibrationEnsemble().fit(z, y)
     assert ensemble.weights_ == {"ts": 1.0}
@@ -81,7 +75,7 @@ def test_many_classes_leave_out_the_members_that_need_samples_of_each():
 
 
 def test_a_file_with_another_method_under_a_member_s_name_is_refused(tmp_path):
-    z, y = problem()
+    z, y = problem(600)
     ensemble = CalibrationEnsemble().fit(z, y)
     ensemble.map_ = Mixture(("svs",), (Temperature(1.0),), np.ones(1), np.array([-1]))
     with pytest.raises(FileError, match="under 'svs' another method"):
@@ -89,27 +83,31 @@ def test_a_file_with_another_method_under_a_member_s_name_is_refused(tmp_path):
 
 
 def test_weights_say_how_much_a_sample_counts():
-    z, y = problem(n=800, tilt=0.7)
+    z, y = problem(800, tilt=0.7)
     wrong = np.where(np.arange(800) < 400, y, (y + 1) % 4)  # the second half is mislabelled, and hardly counts
     weights = np.where(np.arange(800) < 400, 1.0, 1e-9)
     half = CalibrationEnsemble().fit(z[:400], y[:400])
     weighted = CalibrationEnsemble().fit(z, wrong, sample_weight=weights)
-    new, truth = problem(1, n=2000, tilt=0.7)
+    new, truth = problem(2000, seed=1, tilt=0.7)
     assert nll(weighted.predict_proba(new), truth) < nll(half.predict_proba(new), truth) + 0.02
     tiny = CalibrationEnsemble().fit(z, wrong, sample_weight=weights / 7e5)
     np.testing.assert_allclose(tiny.predict_proba(new), weighted.predict_proba(new), atol=1e-6)
 
 
 def test_amounts_are_weights_and_no_counts():
-    assert are_whole(np.full(100, 500.0))
-    assert not are_whole(np.full(100, 501.0)), "50,100 rows of 100"
-    assert are_whole(np.full(10_000, 10.0))
-    assert not are_whole(np.array([1.0, 1.5]))
+    def are_counts(weights):
+        samples = Samples(Views(np.full((len(weights), 2), 3.0)), np.zeros(len(weights), dtype=int), weights)
+        return without_counts(samples).weights is None
+
+    assert are_counts(np.full(100, 500.0))
+    assert not are_counts(np.full(100, 501.0)), "50,100 rows of 100"
+    assert are_counts(np.full(10_000, 10.0))
+    assert not are_counts(np.array([1.0, 1.5]))
 
 
 @pytest.mark.parametrize("method", [CalibrationEnsemble, AutoCalibration])
 def test_whole_weights_are_repeated_samples(method):
-    z, y = problem(n=300, tilt=0.7)
+    z, y = problem(300, tilt=0.7)
     often = np.random.default_rng(0).integers(0, 4, 300)
     repeated = np.repeat(np.arange(300), often)
     weighted = method().fit(z, y, sample_weight=often).predict_proba(z)
@@ -117,7 +115,7 @@ def test_whole_weights_are_repeated_samples(method):
 
 
 def test_copies_of_a_sample_share_a_fold_but_equal_answers_to_many_inputs_do_not():
-    z, y = problem(n=100)
+    z, y = problem(100)
     twice = np.repeat(np.arange(100), 2)
     numbers = copies_of(z[twice], y[twice])
     folds = stratified_folds(y[twice], 5, np.random.default_rng(0), numbers)
@@ -128,18 +126,18 @@ def test_copies_of_a_sample_share_a_fold_but_equal_answers_to_many_inputs_do_not
 
 
 def test_fits_near_those_of_all_samples_are_as_good_as_from_the_start():
-    z, y = problem(n=900, tilt=0.7)
+    z, y = problem(900, tilt=0.7)
     rest = np.arange(900) % 3 > 0
     names = member_names(4)
     near = fit_members(names, z[rest], y[rest], near=fit_members(names, z, y))
     anew = fit_members(names, z[rest], y[rest])
-    for one, other in zip(each_probs(near, names, z), each_probs(anew, names, z)):
+    for one, other in zip(each_probs(near, z).values(), each_probs(anew, z).values()):
         assert abs(nll(one[~rest], y[~rest]) - nll(other[~rest], y[~rest])) < 1e-3
         np.testing.assert_allclose(one, other, atol=0.01)
 
 
 def test_a_member_that_does_as_well_as_the_mixture_is_used_alone():
     """Drawn from the model's own logits at another temperature: nothing beats methods that fit only that."""
-    z, y = problem(4, n=3000)
+    z, y = problem(3000, seed=4)
     (name,) = CalibrationEnsemble().fit(z, y).weights_
     assert name in ("ts", "ets")

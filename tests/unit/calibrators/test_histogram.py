@@ -1,18 +1,16 @@
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from recal.calibrators import HistogramBinning
-from recal.calibrators.solvers.curves import equal_mass_edges
+from recal.calibrators.binning import equal_mass_edges
 from recal.errors import InputError
 from recal.maps.arrays import softmax
+from tests.problems import logits_and_labels
 
-
-def draw(n=300, k=3, seed=0):
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(scale=2.0, size=(n, k))
-    return logits, (0.5 * logits + rng.gumbel(size=(n, k))).argmax(axis=1)
+problem = partial(logits_and_labels, n_classes=3, spread=1.0, scale=2.0)
 
 
 def reference(probs, labels, fresh, edges_of, n_classes, smoothing):
@@ -44,8 +42,8 @@ def quantile_edges(n_bins):
     ids=["width", "mass"],
 )
 def test_values_are_the_bins_smoothed_shares(strategy, edges_of):
-    logits, labels = draw()
-    fresh, _ = draw(seed=1)
+    logits, labels = problem()
+    fresh, _ = problem(seed=1)
     model = HistogramBinning(n_bins=10, strategy=strategy, penalty=2.0).fit(logits, labels)
     expected = reference(softmax(logits), labels, softmax(fresh), edges_of, 3, 2.0)
     np.testing.assert_allclose(model.predict_proba(fresh), expected, rtol=0, atol=1e-12)
@@ -65,7 +63,7 @@ def test_equal_mass_bins_hold_equally_many():
 
 
 def test_the_number_of_bins_follows_the_classes():
-    logits, labels = draw(n=1000, k=8)
+    logits, labels = problem(n=1000, n_classes=8)
     assert HistogramBinning().fit(logits, labels).values_.shape == (8, 24)
     assert HistogramBinning().fit(logits[:100], labels[:100]).values_.shape == (8, 10)
     assert HistogramBinning(strategy="width").fit(logits, labels).values_.shape == (8, 15)
@@ -76,4 +74,4 @@ def test_the_number_of_bins_follows_the_classes():
 )
 def test_bad_parameters_are_refused(parameters, message):
     with pytest.raises(InputError, match=message):
-        HistogramBinning(**parameters).fit(*draw())
+        HistogramBinning(**parameters).fit(*problem())

@@ -1,4 +1,5 @@
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,13 +10,9 @@ from recal.calibrators import IsotonicCalibration, IsotonicMulticlass, IsotonicO
 from recal.calibrators.solvers.curves import fit_increasing
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.arrays import softmax
+from tests.problems import logits_and_labels
 
-
-def draw(n=400, k=4, seed=0, decimals=None):
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(scale=2.0, size=(n, k))
-    labels = (0.5 * logits + rng.gumbel(size=(n, k))).argmax(axis=1)
-    return (logits if decimals is None else logits.round(decimals)), labels
+problem = partial(logits_and_labels, n=400, spread=1.0, scale=2.0)
 
 
 def reference_curve(scores, hits):
@@ -24,7 +21,8 @@ def reference_curve(scores, hits):
 
 @pytest.mark.parametrize("decimals", [None, 1], ids=["distinct", "with ties"])
 def test_a_curve_is_scikit_learns(decimals):
-    logits, labels = draw(decimals=decimals)
+    logits, labels = problem()
+    logits = logits if decimals is None else logits.round(decimals)
     scores = softmax(logits)[:, 1].round(12)
     knots, values = fit_increasing(scores, labels == 1)
     grid = np.linspace(0, 1, 1001)
@@ -47,8 +45,8 @@ def log_odds(logits):
 
 
 def test_one_vs_rest_without_smoothing_is_scikit_learns_normalised():
-    logits, labels = draw()
-    fresh, _ = draw(seed=1)
+    logits, labels = problem()
+    fresh, _ = problem(seed=1)
     raw = np.stack(
         [
             reference_curve(log_odds(logits)[:, k], labels == k).predict(log_odds(fresh)[:, k])
@@ -61,7 +59,7 @@ def test_one_vs_rest_without_smoothing_is_scikit_learns_normalised():
 
 
 def test_smoothing_adds_one_sample_spread_over_the_classes():
-    logits, labels = draw(n=40)
+    logits, labels = problem(n=40)
     plain = IsotonicCalibration(penalty=0).fit(logits, labels)
     model = IsotonicCalibration(penalty=1).fit(logits, labels)
     np.testing.assert_allclose(model.values_, (40 * plain.values_ + 0.25) / 41)
@@ -70,7 +68,7 @@ def test_smoothing_adds_one_sample_spread_over_the_classes():
 
 
 def test_one_vs_all_without_temperature_is_plain_isotonic():
-    logits, labels = draw()
+    logits, labels = problem()
     plain = IsotonicOneVsAll(temperature=False).fit(logits, labels)
     assert plain.beta_ == 1.0
     np.testing.assert_array_equal(
@@ -79,7 +77,7 @@ def test_one_vs_all_without_temperature_is_plain_isotonic():
 
 
 def test_one_vs_all_with_temperature_is_isotonic_on_scaled_logits():
-    logits, labels = draw(n=2000)
+    logits, labels = problem(n=2000)
     model = IsotonicOneVsAll().fit(logits, labels)
     assert model.beta_ == pytest.approx(0.5, abs=0.05)  # the labels were drawn at half the logits
     scaled = IsotonicCalibration().fit(model.beta_ * logits, labels)
@@ -87,7 +85,7 @@ def test_one_vs_all_with_temperature_is_isotonic_on_scaled_logits():
 
 
 def test_multiclass_pools_all_pairs():
-    logits, labels = draw()
+    logits, labels = problem()
     probs, hits = softmax(logits), np.eye(4)[labels]
     curve = reference_curve(probs.ravel(), hits.ravel())
     raw = curve.predict(probs.ravel()).reshape(probs.shape) + 1e-9 * probs
@@ -96,7 +94,7 @@ def test_multiclass_pools_all_pairs():
 
 
 def test_multiclass_is_strictly_increasing():
-    logits, labels = draw(n=60)
+    logits, labels = problem(n=60)
     model = IsotonicMulticlass().fit(logits, labels)
     grid = np.linspace(0, 1, 10_001)
     flat = np.interp(grid, model.knots_, model.values_)
@@ -107,14 +105,14 @@ def test_multiclass_is_strictly_increasing():
 
 
 def test_multiclass_keeps_the_order_of_all_classes():
-    logits, labels = draw()
-    fresh, _ = draw(seed=2)
+    logits, labels = problem()
+    fresh, _ = problem(seed=2)
     probs = IsotonicMulticlass().fit(logits, labels).predict_proba(fresh)
     np.testing.assert_array_equal(np.argsort(probs, axis=1), np.argsort(fresh, axis=1))
 
 
 def test_too_few_samples_per_class_are_told():
-    logits, labels = draw(n=39)
+    logits, labels = problem(n=39)
     with pytest.warns(FewSamplesWarning, match=r"39 samples of 4 classes") as caught:
         IsotonicCalibration().fit(logits, labels)
     assert caught[0].filename == __file__

@@ -61,7 +61,7 @@ def test_the_stand_in_is_symmetric_positive_and_close(data, build):
 
 def test_a_common_shift_of_the_weights_goes_where_the_ridge_is_least(data):
     problem, point = linear(data)
-    fixed = problem.fix_gauge(point)
+    fixed = problem.solve(point, max_iter=0, warn=False).point
     shift = fixed - point
     np.testing.assert_allclose(shift, np.broadcast_to(shift[:1], shift.shape), atol=1e-12)
     best = problem.evaluate(fixed)

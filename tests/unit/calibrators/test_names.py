@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recal import TemperatureScaling, ViewStacking
-from recal.calibrators import CALIBRATORS, StructuredVectorScaling
-from recal.calibrators.names import find_method, name_of
+from recal.calibrators import CALIBRATORS, StructuredVectorScaling, find_method, name_of
 from recal.errors import InputError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recal.calibrators.solvers.newton import minimise
+from recal.calibrators.solvers.linear import minimise
 from recal.errors import ConvergenceWarning
 
 

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.optimize import check_grad
@@ -7,15 +9,12 @@ from recal.calibrators import OrderPreserving
 from recal.calibrators.order_preserving import IncreasingCurve, OrderNetwork
 from recal.errors import InputError
 from recal.maps.arrays import log_softmax, softmax
-from recal.maps.order import unpack
+from recal.maps.scaling import unpack
+from tests.problems import logits_and_labels
+
+problem = partial(logits_and_labels, n=600, n_classes=6)
 
 VARIANTS = ["order-invariant", "diagonal"]
-
-
-def draw(n=600, k=6, seed=0, sharpness=3.0):
-    rng = np.random.default_rng(seed)
-    honest = rng.normal(scale=1.5, size=(n, k))
-    return sharpness * honest, (honest + rng.gumbel(size=(n, k))).argmax(axis=1)
 
 
 def network(logits, labels, n_ranks):
@@ -33,14 +32,14 @@ CASES = pytest.mark.parametrize(
 
 def parameters_of(function, beta=0.4):
     rng = np.random.default_rng(1)
-    start = function.start(beta, rng) if isinstance(function, OrderNetwork) else function.start(beta)
+    start = function.start(beta, rng)
     return start + rng.normal(scale=0.3, size=start.shape)
 
 
 @CASES
 @pytest.mark.parametrize("penalty", [0.0, 0.1])
 def test_the_gradient_is_that_of_finite_differences(build, n_ranks, penalty):
-    logits, labels = draw(n=60)
+    logits, labels = problem(n=60)
     function = build(logits, labels, n_ranks)
     objective = function.objective(logits, labels, penalty)
     at = parameters_of(function)
@@ -50,7 +49,7 @@ def test_the_gradient_is_that_of_finite_differences(build, n_ranks, penalty):
 
 @CASES
 def test_the_objective_is_the_likelihood_of_the_answer(build, n_ranks):
-    logits, labels = draw(n=60)
+    logits, labels = problem(n=60)
     function = build(logits, labels, n_ranks)
     at = parameters_of(function)
     answer = log_softmax(function.map(at).scores(logits))
@@ -61,15 +60,15 @@ def test_the_objective_is_the_likelihood_of_the_answer(build, n_ranks):
 
 @CASES
 def test_the_start_is_temperature_scaling(build, n_ranks):
-    logits, labels = draw(n=60)
+    logits, labels = problem(n=60)
     function = build(logits, labels, n_ranks)
-    start = function.start(0.4, np.random.default_rng(0)) if n_ranks else function.start(0.4)
+    start = function.start(0.4, np.random.default_rng(0))
     np.testing.assert_allclose(softmax(function.map(start).scores(logits)), softmax(0.4 * logits), atol=1e-12)
 
 
 @CASES
 def test_the_order_of_all_classes_is_kept_whatever_the_parameters(build, n_ranks):
-    logits, labels = draw(n=200)
+    logits, labels = problem(n=200)
     function = build(logits, labels, n_ranks)
     at = np.random.default_rng(2).normal(scale=2.0, size=parameters_of(function).shape)
     np.testing.assert_array_equal(np.argsort(function.map(at).scores(logits), axis=1), np.argsort(logits, axis=1))
@@ -77,7 +76,7 @@ def test_the_order_of_all_classes_is_kept_whatever_the_parameters(build, n_ranks
 
 @CASES
 def test_permuting_the_logits_permutes_the_answer(build, n_ranks):
-    logits, labels = draw(n=100)
+    logits, labels = problem(n=100)
     function = build(logits, labels, n_ranks)
     at = parameters_of(function)
     shuffle = np.random.default_rng(3).permutation(6)
@@ -88,7 +87,7 @@ def test_permuting_the_logits_permutes_the_answer(build, n_ranks):
 
 @CASES
 def test_adding_a_constant_to_a_row_changes_nothing(build, n_ranks):
-    logits, labels = draw(n=50)
+    logits, labels = problem(n=50)
     function = build(logits, labels, n_ranks)
     at = parameters_of(function)
     np.testing.assert_allclose(
@@ -98,7 +97,7 @@ def test_adding_a_constant_to_a_row_changes_nothing(build, n_ranks):
 
 @CASES
 def test_equal_logits_stay_equal(build, n_ranks):
-    logits, labels = draw(n=50)
+    logits, labels = problem(n=50)
     function = build(logits, labels, n_ranks)
     mapped = function.map(parameters_of(function)).scores(np.array([[1.0, 3.0, 3.0, 1.0, 1.0, -2.0]]))[0]
     assert mapped[1] == mapped[2]
@@ -108,7 +107,7 @@ def test_equal_logits_stay_equal(build, n_ranks):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_it_fits_at_least_as_well_as_temperature_scaling(variant):
     rng = np.random.default_rng(0)
-    logits, labels = draw(n=3000)
+    logits, labels = problem(n=3000)
     labels = np.where(rng.random(3000) < 0.2, rng.integers(0, 6, 3000), labels)  # a temperature cannot say this
     model = OrderPreserving(variant=variant, penalty=1e-3, random_state=0).fit(logits, labels)
     scaled = TemperatureScaling().fit(logits, labels).predict_proba(logits)
@@ -119,7 +118,7 @@ def test_it_fits_at_least_as_well_as_temperature_scaling(variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_large_penalty_leaves_temperature_scaling(variant):
-    logits, labels = draw()
+    logits, labels = problem()
     model = OrderPreserving(variant=variant, penalty=1e6, n_ranks=2, random_state=0).fit(logits, labels)
     if variant == "diagonal":
         slopes = np.exp(model.parameters_)
@@ -139,4 +138,4 @@ def test_a_large_penalty_leaves_temperature_scaling(variant):
 )
 def test_bad_parameters_are_refused(parameters, message):
     with pytest.raises(InputError, match=message):
-        OrderPreserving(**parameters).fit(*draw(n=20))
+        OrderPreserving(**parameters).fit(*problem(n=20))

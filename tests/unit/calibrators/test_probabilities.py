@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from recal.engine.scaled import BELOW_ONE
-from recal.maps.arrays import SMALLEST, log_odds, log_softmax, normalise, softmax
+from recal.engine.scaled import ABOVE_ZERO, BELOW_ONE
+from recal.maps.arrays import log_odds, log_softmax, normalise, softmax
 from recal.maps.guard import bounded, lift_answers
 
 
 def test_underflow_and_rounding_to_one_are_mended():
     probs = bounded(np.array([[1.0, 0.0, 0.0], [0.2, 0.3, 0.5]]))
-    assert probs[0].tolist() == [BELOW_ONE, SMALLEST, SMALLEST]
+    assert probs[0].tolist() == [BELOW_ONE, ABOVE_ZERO, ABOVE_ZERO]
     assert probs[1].tolist() == [0.2, 0.3, 0.5]
 
 

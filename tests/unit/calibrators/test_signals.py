@@ -22,9 +22,9 @@ from recal.calibrators.signal_models import (
     fit_splines,
     fit_trees,
     ridge_logistic,
-    ridge_offsets,
 )
-from recal.calibrators.solvers.folds import stratified_folds
+from recal.calibrators.signal_table import SignalTable
+from recal.engine.clusters import stratified_folds
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from recal.maps.signals import CATEGORY, LOG_ODDS, LOGARITHM, PLAIN
 from tests.problems import graded_answers
@@ -34,8 +34,8 @@ def nll(confidence, correct):
     return -np.mean(np.log(np.where(correct, confidence, 1 - confidence)))
 
 
-@pytest.fixture(scope="module")
-def problem():
+@pytest.fixture(scope="module", name="problem")
+def many_answers():
     return graded_answers(800, seed=1)
 
 
@@ -60,8 +60,8 @@ def test_confidence_is_calibrated_and_better_than_the_best_signal_alone(fitted):
     assert np.abs(confidence[order].mean(1) - correct[order].mean(1)).mean() < 0.05
 
 
-def test_frames_and_arrays_of_the_same_values_give_the_same_fit(problem):
-    signals, correct, groups, _ = problem
+def test_frames_and_arrays_of_the_same_values_give_the_same_fit():
+    signals, correct, groups, _ = graded_answers(120, seed=1)
     fits = [
         SignalCalibration().fit(form, correct, groups=groups).map_
         for form in (signals, pandas.DataFrame(signals), polars.DataFrame(signals))
@@ -71,6 +71,14 @@ def test_frames_and_arrays_of_the_same_values_give_the_same_fit(problem):
     plain = SignalCalibration().fit(numbers.to_numpy(), correct)
     assert plain.map_ == SignalCalibration().fit(numbers, correct).map_
     assert plain.table_.names == ("signal 0", "signal 1", "signal 2")
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("boolean", True), ("string", "essay"), ("Int64", 3), ("Float64", 0.5)])
+def test_missing_values_of_pandas_own_types_are_missing_values(dtype, value):
+    column = pandas.Series([value, pandas.NA, value], dtype=dtype)
+    for form in (pandas.DataFrame({"signal": column}), {"signal": column}):
+        table = SignalTable.of(form)
+        assert np.isnan(table.values(form)[:, 0]).tolist() == [False, True, False]
 
 
 def test_new_data_are_matched_by_column_name_and_unseen_levels_get_no_offset(fitted, problem):
@@ -141,10 +149,12 @@ def test_ridge_regression_minimises_its_penalised_loss():
 
 
 def test_offsets_shrink_with_their_strength_and_rows_without_level_are_ignored():
-    codes = np.array([0.0] * 50 + [1.0] * 50 + [np.nan] * 20)
+    values = np.array([0.0] * 50 + [1.0] * 50 + [np.nan] * 20)[:, None]
     correct = np.array([1.0] * 45 + [0.0] * 5 + [1.0] * 25 + [0.0] * 25 + [0.0] * 20)
-    weak, strong = (ridge_offsets(np.zeros(120), correct, np.ones(120), codes, each) for each in (1e-6, 100.0))
-    np.testing.assert_allclose(weak, [np.log(9), 0], atol=1e-4)
+    problem, level = signals._GradedAnswers(values, correct, np.ones(120), (0,)), np.repeat([0, 1, 2], [50, 50, 20])
+    every = np.ones(120, dtype=bool)
+    weak, strong = (problem._offsets(np.zeros(120), level, 2, each, every) for each in (1e-6, 100.0))
+    np.testing.assert_allclose(weak, [np.log(9), 0, 0], atol=1e-4)
     assert 0 < strong[0] < 0.5 * weak[0]
 
 
@@ -182,10 +192,10 @@ def test_importance_finds_the_signals_that_matter(fitted):
 
 
 def test_weights_count_answers():
-    signals, correct, _, _ = graded_answers(400, seed=3)
+    signals, correct, _, _ = graded_answers(200, seed=3)
     flipped = np.concatenate([correct, ~correct])
     twice = {name: np.concatenate([values, values]) for name, values in signals.items()}
-    weighted = SignalCalibration().fit(twice, flipped, sample_weight=np.repeat([1.0, 1e-9], 400))
+    weighted = SignalCalibration().fit(twice, flipped, sample_weight=np.repeat([1.0, 1e-9], 200))
     plain = SignalCalibration().fit(signals, correct)
     gap = weighted.predict_confidence(signals) - plain.predict_confidence(signals)
     assert np.abs(gap).mean() < 0.05

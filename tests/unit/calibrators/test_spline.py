@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.interpolate import CubicSpline
@@ -7,17 +9,14 @@ from recal.calibrators import SplineCalibration
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.maps.curves import spread_rest
+from tests.problems import logits_and_labels
 
-
-def draw(n=1500, k=4, seed=0, sharpness=3.0):
-    rng = np.random.default_rng(seed)
-    honest = rng.normal(scale=1.5, size=(n, k))
-    return sharpness * honest, (honest + rng.gumbel(size=(n, k))).argmax(axis=1)
+problem = partial(logits_and_labels, n=1500)
 
 
 def test_the_calibrated_confidence_is_the_slope_of_the_fitted_cumulative():
     """Numerically: the fitted cumulative number of hits, differenced between neighbouring ranks."""
-    logits, labels = draw()
+    logits, labels = problem()
     model = SplineCalibration(penalty=0).fit(logits, labels)
     confidence = np.sort(softmax(logits).max(axis=1))
     excess = CubicSpline(model.knots_, model.coefficients_, bc_type="natural")
@@ -30,7 +29,7 @@ def test_the_calibrated_confidence_is_the_slope_of_the_fitted_cumulative():
 
 
 def test_no_other_natural_spline_fits_the_cumulative_better():
-    logits, labels = draw()
+    logits, labels = problem()
     model = SplineCalibration().fit(logits, labels)
     probs = softmax(logits)
     order = np.argsort(probs.max(axis=1))
@@ -47,8 +46,8 @@ def test_no_other_natural_spline_fits_the_cumulative_better():
 
 
 def test_confidence_becomes_accuracy():
-    model = SplineCalibration().fit(*draw(n=20_000))
-    logits, labels = draw(n=20_000, seed=1)
+    model = SplineCalibration().fit(*problem(n=20_000))
+    logits, labels = problem(n=20_000, seed=1)
     probs = model.predict_proba(logits)
     confidence, right = probs.max(axis=1), probs.argmax(axis=1) == labels
     for low in (0.4, 0.6, 0.8):
@@ -57,7 +56,7 @@ def test_confidence_becomes_accuracy():
 
 
 def test_the_rest_is_spread_as_by_temperature_scaling_where_none_of_it_overtakes():
-    logits, labels = draw()
+    logits, labels = problem()
     own, probs = (m().fit(logits, labels).predict_proba(logits) for m in (TemperatureScaling, SplineCalibration))
     ranked = np.take_along_axis(probs, np.argsort(-logits, axis=1), axis=1)
     free = ranked[:, 1] < ranked[:, 0] - 1e-6
@@ -71,7 +70,7 @@ def test_the_rest_is_spread_as_by_temperature_scaling_where_none_of_it_overtakes
 @pytest.mark.parametrize("n_classes", [2, 5, 20])
 def test_the_confidence_is_what_the_curve_says_whatever_the_second_class_has(n_classes):
     """The second class may get nearly all of the rest; it must not push the first up."""
-    logits, labels = draw(n=3000, k=n_classes, sharpness=5.0)
+    logits, labels = problem(n=3000, n_classes=n_classes, scale=5.0)
     logits[::7] = np.where(np.argsort(np.argsort(logits[::7])) >= n_classes - 2, logits[::7] + 20.0, logits[::7])
     model = SplineCalibration().fit(logits, labels)
     said = np.interp(softmax(logits).max(axis=1), model.scores_, model.values_)
@@ -102,4 +101,4 @@ def test_the_rest_of_a_saturated_row_is_shared_out():
 
 def test_bad_parameters_are_refused():
     with pytest.raises(InputError, match=r"`n_knots`.*at least 2, got 1"):
-        SplineCalibration(n_knots=1).fit(*draw(n=20))
+        SplineCalibration(n_knots=1).fit(*problem(n=20))

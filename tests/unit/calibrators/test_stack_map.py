@@ -7,16 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from recal.calibrators.solvers.stack import Stack, StackMap
-
-
-def problem(seed=0, n=300, n_classes=4, n_views=3):
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, n_classes, n)
-    signal = 2.0 * np.eye(n_classes)[labels]
-    looks = [signal + rng.normal(size=signal.shape) * noise for noise in np.linspace(1.5, 4.0, n_views)]
-    looks[-1] = rng.normal(size=signal.shape) - signal  # a view that points away from the truth deserves no weight
-    logs = np.array([look - np.log(np.exp(look).sum(1, keepdims=True)) for look in looks])
-    return logs.astype(np.float32), labels
+from tests.problems import falling_looks
 
 
 def formula(theta, features, labels, rows, offset_penalty, view_ridge, m):
@@ -39,7 +30,7 @@ def by_scipy(features, labels, rows, offset_penalty, view_ridge=5e-5):
 @pytest.mark.parametrize("n_classes", [2, 4, 9])
 @pytest.mark.parametrize("n_views", [1, 2, 4])
 def test_agrees_with_another_solver(n_classes, n_views):
-    features, labels = problem(n_classes, n_classes=n_classes, n_views=max(n_views, 2))
+    features, labels = falling_looks(n_classes=n_classes, seed=n_classes, n_views=max(n_views, 2))
     features, rows = features[:n_views], np.full(300, 1 / 300)
     found = StackMap(features, labels, rows, offset_penalty=n_classes / 300).solve(tuple(range(n_views)))
     best = by_scipy(features, labels, rows, n_classes / 300)
@@ -48,7 +39,7 @@ def test_agrees_with_another_solver(n_classes, n_views):
 
 
 def test_the_conditions_of_the_optimum_hold():
-    features, labels = problem(n_views=4)
+    features, labels = falling_looks(n_views=4)
     rows = np.full(300, 1 / 300)
     found = StackMap(features, labels, rows, offset_penalty=0.01).solve((0, 1, 2, 3))
     theta = np.r_[found.weights, found.offsets]
@@ -64,7 +55,7 @@ def test_the_conditions_of_the_optimum_hold():
 
 
 def test_rows_of_weight_zero_are_left_out_of_the_fit_but_not_of_the_losses():
-    features, labels = problem()
+    features, labels = falling_looks()
     rows = (np.arange(300) % 3 > 0) / 200
     whole = StackMap(features, labels, rows, offset_penalty=0.02)
     part = StackMap(features[:, rows > 0].copy(), labels[rows > 0], np.full(200, 1 / 200), offset_penalty=0.02)
@@ -76,7 +67,7 @@ def test_rows_of_weight_zero_are_left_out_of_the_fit_but_not_of_the_losses():
 
 
 def test_many_classes_take_the_diagonal_of_the_offsets_and_still_arrive():
-    features, labels = problem(n=400, n_classes=300, n_views=2)
+    features, labels = falling_looks(n=400, n_classes=300, n_views=2)
     rows = np.full(400, 1 / 400)
     found = StackMap(features, labels, rows, offset_penalty=300 / 400).solve((0, 1))
     tight = StackMap(features, labels, rows, offset_penalty=300 / 400).solve((0, 1), tol=1e-14)
@@ -88,27 +79,15 @@ def test_many_classes_take_the_diagonal_of_the_offsets_and_still_arrive():
 
 
 def test_a_guess_does_not_change_the_answer():
-    features, labels = problem()
+    features, labels = falling_looks()
     problem_ = StackMap(features, labels, np.full(300, 1 / 300), offset_penalty=0.02)
     cold = problem_.solve((0, 1, 2))
     warm = problem_.solve((0, 1, 2), Stack((0, 1), np.array([0.1, 3.0]), np.ones(4), 0.0))
     np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-5)
 
 
-def test_without_offsets_there_are_none():
-    features, labels = problem()
-    found = StackMap(features, labels, np.full(300, 1 / 300), offset_penalty=0.02, with_offsets=False).solve((0, 1))
-    assert not found.offsets.any()
-    best = minimize(
-        lambda a: formula(np.r_[a, np.zeros(4)], features[:2], labels, np.full(300, 1 / 300), 0.0, 5e-5, 2),
-        [1.0, 0.0],
-        bounds=[(0, None)] * 2,
-    )
-    np.testing.assert_allclose(found.weights, best.x, atol=1e-3)
-
-
 def test_the_screen_ranks_candidates_as_their_fits_do_and_never_promises_to_a_useless_one():
-    features, labels = problem(n=2000, n_views=6)
+    features, labels = falling_looks(n=2000, n_views=6)
     problem_ = StackMap(features, labels, np.full(2000, 1 / 2000), offset_penalty=4 / 2000)
     base = problem_.solve((0,))
     promised = problem_.promised_gains(base, (1, 2, 3, 4, 5))
@@ -119,7 +98,7 @@ def test_the_screen_ranks_candidates_as_their_fits_do_and_never_promises_to_a_us
 
 
 def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch):
-    features, labels = problem(n=30_000, n_classes=10, n_views=2)
+    features, labels = falling_looks(n=30_000, n_classes=10, n_views=2)
     rows = np.full(30_000, 1 / 30_000)
     found = []
     for threads in ("1", "3"):

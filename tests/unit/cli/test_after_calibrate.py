@@ -88,7 +88,7 @@ def test_help_shows_what_a_newcomer_needs(capsys):
 
 
 def test_the_doctor_knows_import_names_and_a_remedy_that_works(monkeypatch):
-    monkeypatch.setattr(doctor, "_version", lambda name: "1.0")
+    monkeypatch.setattr(doctor, "version", lambda name: "1.0")
     with monkeypatch.context() as patch:
         patch.setattr(doctor.importlib, "import_module", lambda name: {"upath": object()}[name])
         assert doctor.check_package("universal-pathlib")["works"]

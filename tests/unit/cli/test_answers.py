@@ -170,6 +170,19 @@ def test_from_a_log_to_automated_answers(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_calibrate_reads_a_log_without_a_collect(tmp_path, capsys):
+    write_log(tmp_path / "samples.jsonl", 1.0, 1)
+    write_log(tmp_path / "direct.jsonl", 1.2, 2)
+    data, view = ["--data", str(tmp_path / "samples.jsonl")], ["--view", f"direct={tmp_path / 'direct.jsonl'}"]
+    words = ["--risk", "0.1", "--method", "ts", "--json", "--out"]
+    assert run(["collect", *data, *view, "--out", str(tmp_path / "v.npz")]) == 0
+    capsys.readouterr()
+    assert run(["calibrate", str(tmp_path / "v.npz"), *words, str(tmp_path / "out")]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    assert run(["calibrate", *data, *view, *words, str(tmp_path / "direct")]) == 0
+    assert json.loads(capsys.readouterr().out)["after"] == expected["after"]
+
+
 def test_options_of_calibrate_reach_the_fit_of_views(tmp_path, capsys):
     write_log(tmp_path / "samples.jsonl", 1.0, 1)
     assert run(["collect", "--data", str(tmp_path / "samples.jsonl"), "--out", str(tmp_path / "v.npz")]) == 0

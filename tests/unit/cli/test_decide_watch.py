@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
-from recal import DecisionRule, TemperatureScaling, Views, decide, load, read_views, save
+from recal import DecisionRule, TemperatureScaling, decide, load, read_views, save
 from recal.cli.app import run
 from recal.files.probabilities import write_probs
+from tests.problems import looks
 
-
-def views(n: int, seed: int, strength: float = 4.0) -> Views:
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, 3, n)
-
-    def logits(factor: float) -> np.ndarray:
-        return 2 * (strength * factor * np.eye(3)[y] + rng.normal(size=(n, 3)))
-
-    return Views(logits(1.0), {"zoom:0.8": logits(0.8)}, y)
+problem = partial(looks, n_classes=3, strength=4.0, scale=2, transforms={"zoom:0.8": 0.8})
 
 
 @pytest.fixture
 def files(tmp_path):
-    fit, test = views(400, 0), views(2000, 1)
+    fit, test = problem(400, seed=0), problem(2000, seed=1)
     fit.write(tmp_path / "fit.npz")
     test.write(tmp_path / "test.npz")
-    views(500, 2, strength=1.5).write(tmp_path / "worse.npz")
+    problem(500, seed=2, strength=1.5).write(tmp_path / "worse.npz")
     save(TemperatureScaling().fit(fit), tmp_path / "ts.recal")
     return tmp_path
 

@@ -7,26 +7,20 @@ import os
 import numpy as np
 import pytest
 
-from recal import Views
 from recal.cli.app import COMMANDS, command_function, run
 from recal.cli.destinations import OUTPUTS, SUFFIXES
 from recal.files.probabilities import probs_of_file, read_prob_table, write_prob_file
+from tests.problems import views
+
+VIEWS = views(60, transforms=["zoom:0.5"], scale=2, noise=0.9, keep=0.6, blur=0.5)
 
 
 @pytest.fixture
-def views(tmp_path):
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 60)
-    logits = 2 * (np.eye(3)[y] + rng.normal(0, 0.9, (60, 3)))
-    return Views(logits, {"zoom:0.5": logits * 0.6 + rng.normal(0, 0.5, (60, 3))}, y)
-
-
-@pytest.fixture
-def place(tmp_path, views, monkeypatch):
+def place(tmp_path, monkeypatch):
     """A folder with one file of each kind."""
     monkeypatch.chdir(tmp_path)
-    views.write("v.npz")
-    views.write("v.zarr")
+    VIEWS.write("v.npz")
+    VIEWS.write("v.zarr")
     assert run(["fit", "v.npz", "--method", "ts", "--out", "c.recal"]) == 0
     assert run(["apply", "c.recal", "v.npz", "--out", "p.npz"]) == 0
     assert run(["apply", "c.recal", "v.npz", "--out", "p.parquet"]) == 0

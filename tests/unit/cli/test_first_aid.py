@@ -24,8 +24,8 @@ def said(arguments, capsys) -> str:
     return shown.err
 
 
-@pytest.fixture
-def views(tmp_path):
+@pytest.fixture(name="views")
+def file_of_views(tmp_path):
     return Views(LOGITS, labels=Y).write(tmp_path / "views.npz")
 
 
@@ -158,12 +158,12 @@ def test_an_interrupted_collect_says_how_to_go_on(folder, monkeypatch, capsys, o
     ],
 )
 def test_arguments_are_named_as_they_were_typed(argument, typed, named):
-    error = InputError("must be 1", argument=argument, came="got 0", remedy=Remedy("pass x=1", typed="give --x 1"))
+    error = InputError("must be 1, got 0", argument=argument, remedy=Remedy("pass x=1", typed="give --x 1"))
     assert as_typed(error, ["collect", *typed]) == f"{named} must be 1, got 0. give --x 1."
 
 
 def test_words_that_only_scikit_learn_looks_for_are_not_printed():
-    error = InputError("must have two axes", argument="logits", aside="Reshape your data")
+    error = InputError("must have two axes", argument="logits", remedy=Remedy("Reshape your data", typed=""))
     assert str(error).endswith("Reshape your data.")
     assert as_typed(error, []) == "`logits` must have two axes."
 

@@ -103,7 +103,7 @@ def circumstances(around: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if around == "with a full disk":
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            stack.enter_context(mock.patch("recal.files.atomic.os.fsync", side_effect=full))
+            stack.enter_context(mock.patch("recal.files.paths.os.fsync", side_effect=full))
         elif around == "without permission":  # a superuser, as in a container, may write everywhere
             stack.enter_context(mock.patch("recal.cli.destinations.os.access", lambda path, mode: not mode & os.W_OK))
         elif around:
@@ -213,7 +213,7 @@ def _write_calibrations(folder: Path, logits: np.ndarray, y: np.ndarray) -> None
     save(TemperatureScaling().fit(logits, y), folder / "ts.recal")
     save(TemperatureScaling().fit(np.pad(logits, ((0, 0), (0, 1))), y), folder / "four.recal")
     fitted = ReCal(random_state=0, max_iter=1).fit(read_views(folder / "views.npz"))
-    fitted.plan_ = Plan(tuple(Step(spec, (1.0, 0.9, 0.8, 1.0)) for spec in ("zoom:0.7", "zoom:0.5")))
+    fitted.map_ = Plan(tuple(Step(spec, (1.0, 0.9, 0.8, 1.0)) for spec in ("zoom:0.7", "zoom:0.5")))
     save(fitted, folder / "recal.recal")
     whole = (folder / "ts.recal").read_bytes()
     (folder / "cut.recal").write_bytes(whole[: len(whole) // 2])

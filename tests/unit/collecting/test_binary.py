@@ -62,9 +62,12 @@ def test_torch_and_scikit_learn_models_with_one_output():
     s, y = scores()
     x = s[:, None].astype(np.float32)
     net = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(net.weight, 2.0)  # random weights can give outputs that all lie in [0, 1]
+    torch.nn.init.constant_(net.bias, -0.5)
     views = collect(net, x, None, labels=y)
     assert views.logits.shape == (len(y), 2)
     np.testing.assert_array_equal(views.logits[:, 0], 0)
+    np.testing.assert_allclose(views.logits[:, 1], 2 * s - 0.5, rtol=1e-5, atol=1e-5)
     estimator = linear_model.LogisticRegression().fit(x, y)
     np.testing.assert_allclose(collect(estimator, x, None).logits[:, 1], estimator.decision_function(x), rtol=1e-6)
     fitted = TemperatureScaling().fit(s, y)

@@ -10,7 +10,7 @@ import pytest
 from recal import collect, read_views
 from recal.collecting import as_model, as_source
 from recal.collecting.job import Block, Job
-from recal.collecting.sinks.store import StoreSink, WrittenBlock
+from recal.collecting.store import StoreSink, WrittenBlock
 from recal.errors import FileError, InputError
 
 INPUTS = np.random.default_rng(0).normal(size=(12, 3))

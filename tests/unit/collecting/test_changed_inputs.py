@@ -11,8 +11,8 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from recal import collect, read_views
-from recal.collecting.inputs.folder import ImageFolder
-from recal.collecting.sinks import changes
+from recal.collecting import sinks
+from recal.collecting.folders import ImageFolder
 from recal.errors import InputError
 
 
@@ -129,7 +129,7 @@ def test_files_that_nobody_touched_are_not_read_again(tmp_path, monkeypatch):
     collect(model, tmp_path / "data", None, **store)
     assert len(set(read)) == 12, "files as young as these are read: their times may hide a change"
     read.clear()
-    monkeypatch.setattr(changes, "_YOUNG", -(10**12))
+    monkeypatch.setattr(sinks, "_YOUNG", -(10**12))
     collect(model, tmp_path / "data", None, **store)
     assert set(read) == {f"{number:02}.bmp" for number in range(4)}, "the block that is computed again, and no other"
     os.utime(tmp_path / "data" / "09.bmp")
@@ -142,7 +142,7 @@ def test_a_store_without_its_stamps_is_read_again_and_still_good(tmp_path):
     images(tmp_path / "data", 1)
     store = {"out": tmp_path / "v.zarr", "batch_size": 4}
     collect(model, tmp_path / "data", None, **store)
-    (tmp_path / "v.zarr" / changes.NAME).write_text("{")
+    (tmp_path / "v.zarr" / sinks.InputStamps.NAME).write_text("{")
     collect(model, tmp_path / "data", None, **store)
     assert read_views(tmp_path / "v.zarr").n_samples == 12
 
@@ -166,3 +166,20 @@ def test_parts_of_another_job_are_not_mixed(tmp_path):
     Image.new("RGB", (6, 6)).save(tmp_path / "data" / "05.bmp")
     with pytest.raises(InputError, match=r"part-000001\.parquet was made with another"):
         run()
+
+
+def test_a_loaded_calibrator_has_the_digest_of_the_fitted_one(tmp_path):
+    from recal import ReCal, Views, load, save
+    from recal.collecting.fingerprint import digest
+
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 300)
+    logits = rng.normal(size=(300, 3)) + 2 * np.eye(3)[y]
+    fitted = ReCal().fit(Views(logits, {"flip": logits + rng.normal(size=logits.shape)}, y))
+    save(fitted, tmp_path / "c.recal")
+    assert digest(load(tmp_path / "c.recal")) == digest(fitted), (
+        "its steps share one transformation; loaded ones do not"
+    )
+    circle = [1]
+    circle.append(circle)
+    assert digest(circle) != digest([1, [1]])

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from recal import collect
-from recal.collecting.default_pool import USUAL, modality, usual_pool
-from recal.collecting.inputs.sources import as_source
 from recal.collecting.models.base import CallableModel
+from recal.collecting.pools import USUAL, modality, usual_pool
+from recal.collecting.sources import as_source
 from recal.errors import InputError
 from recal.transforms import pool
 

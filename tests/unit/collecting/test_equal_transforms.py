@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from recal import collect
-from recal.collecting.job import find_twins
-from recal.transforms import pool
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 16, 16), dtype=np.uint8)
 
@@ -29,8 +27,21 @@ def test_zooms_to_the_same_number_of_pixels_are_asked_once():
     )
 
 
-def test_twins_must_agree_on_every_sample():
-    texts = ["word", "two words and more of them"]  # a single word is never lost
-    assert find_twins(pool("tokendrop:0.2+tokendrop:0.6"), texts) == {}
-    assert find_twins(pool("tokendrop:0.2+tokendrop:0.6"), ["word"]) == {1: 0}
-    assert find_twins(pool("zoom:0.3+zoom:0.7"), IMAGES) == {}
+@pytest.mark.parametrize(
+    ("inputs", "pool", "n_calls"),
+    [
+        (["word", "two words and more of them"], "tokendrop:0.2+tokendrop:0.6", 3),
+        (["word"], "tokendrop:0.2+tokendrop:0.6", 2),  # a single word is never lost
+        (IMAGES, "zoom:0.3+zoom:0.7", 3),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*have the same effect")
+def test_twins_must_agree_on_every_sample(inputs, pool, n_calls):
+    calls = []
+
+    def model(batch):
+        calls.append(len(batch))
+        return np.array([[1.0, 2.0]] * len(batch))
+
+    collect(model, inputs, pool)
+    assert len(calls) == n_calls

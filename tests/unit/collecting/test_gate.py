@@ -34,7 +34,7 @@ def inputs(n: int) -> np.ndarray:
 
 def stacking(plan: Plan = PLAN) -> ViewStacking:
     """A fitted one, without a fit."""
-    return ViewStacking().set_state({"plan_": plan, "classes_": np.arange(4)})
+    return ViewStacking().set_state({"map_": plan, "classes_": np.arange(4)})
 
 
 def expected(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

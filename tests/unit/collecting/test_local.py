@@ -126,7 +126,7 @@ def test_a_nan_names_the_sample_and_the_view(images, model):
         ({"batch_size": 2.5}, "got 2.5"),
         ({"engine": "spark"}, "`engine` must be 'local' or 'ray', got 'spark'"),
         ({"out": "views.csv"}, r"must end in \.zarr .* or \.npz .*, got 'views.csv'"),
-        ({"batchsize": 5}, "no option `batchsize`.*resize, crop, on_error, pixels"),
+        ({"batchsize": 5}, "no option `batchsize`.*resize, crop, pixels"),
         ({"resize": 5}, "resize: only inputs read from a file or folder"),
         ({"labels": [0, 1]}, "20 samples but 2 labels"),
         ({"classes": ["a", "b"], "labels": ["a"] * 20}, "each of the 3 columns"),

@@ -23,8 +23,8 @@ from recal import CalibratedClassifier, TemperatureScaling, collect
 from recal.answers import language_model, multiple_choice
 from recal.cli.app import run
 from recal.collecting import apply
-from recal.collecting.inputs.sources import as_source
 from recal.collecting.models.base import as_model, import_model
+from recal.collecting.sources import as_source
 from recal.errors import FileError, InputError
 
 RNG = np.random.default_rng(0)
@@ -164,11 +164,11 @@ def crossings(batch):
 def test_folders_of_sounds_as_they_are_and_cut_to_one_length(sounds):
     ragged = as_source(sounds)
     assert (ragged.classes, ragged.rate, ragged.n_samples) == (("high", "low"), 16000, 8)
-    batch = ragged.read(0, 8)
+    batch = ragged.read(range(8))
     assert batch.dtype == object
     np.testing.assert_allclose(batch[0][:50], 0.5 * np.sin(np.arange(1700)[:50] * 0.9), atol=1e-3)
-    assert as_source(sounds, seconds=0.1).read(0, 8).shape == (8, 1600)
-    assert as_source(sounds, seconds=0.2).read(0, 1).shape == (1, 3200)
+    assert as_source(sounds, seconds=0.1).read(range(8)).shape == (8, 1600)
+    assert as_source(sounds, seconds=0.2).read(range(1)).shape == (1, 3200)
     views = collect(crossings, sounds, "noise:10+quieter:0.5+timemask:0.2+lowpass:0.3+timeshift:0.1")
     assert views.logits.argmax(1).tolist() == [1 - label for label in views.labels]
     assert len(views.transforms) == 5
@@ -195,7 +195,7 @@ def test_hugging_face_sounds(sounds, tmp_path):
     extractor.save_pretrained(tmp_path / "net")
     assert as_model(tmp_path / "net").takes == "audio"
     views = collect((net, extractor), as_source(sounds), "noise:20")
-    first = as_source(sounds).read(0, 1)[0]
+    first = as_source(sounds).read(range(1))[0]
     with torch.no_grad():
         expected = net(**extractor(first, sampling_rate=16000, return_tensors="pt")).logits.numpy()
     np.testing.assert_allclose(views.logits[:1], expected, atol=1e-4)
@@ -393,12 +393,12 @@ def folder_of_images(root: Path, mode: str) -> Path:
 )
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "I;16"])
 def test_images_as_the_model_wants_them(tmp_path, pixels, shape, dtype, mode):
-    batch = as_source(folder_of_images(tmp_path, mode), pixels=pixels).read(0, 4)
+    batch = as_source(folder_of_images(tmp_path, mode), pixels=pixels).read(range(4))
     assert (batch.shape, batch.dtype) == (shape, dtype)
     if mode == "I;16" and pixels == "gray16":
         assert batch[0, 7, 7] == 63000
     if mode == "L" and pixels == "gray16":
-        assert (batch // 257 == as_source(tmp_path / mode, pixels="gray").read(0, 4)).all()
+        assert (batch // 257 == as_source(tmp_path / mode, pixels="gray").read(range(4))).all()
 
 
 def test_the_command_line_reads_grey_where_the_model_is_grey(tmp_path, monkeypatch, capsys):
@@ -415,7 +415,7 @@ def test_the_command_line_reads_grey_where_the_model_is_grey(tmp_path, monkeypat
     assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--out", "g.npz"]) == 0
     capsys.readouterr()
     assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--pixels", "cmyk", "--out", "c.npz"]) == 2
-    assert "must be 'rgb', 'gray'" in capsys.readouterr().err
+    assert "must be one of 'rgb', 'gray'" in capsys.readouterr().err
     assert run(["collect", "--model", "net.onnx", "--data", "RGB", "--gray", "--pixels", "rgb", "--out", "c.npz"]) == 2
     assert "contradict" in capsys.readouterr().err
 

@@ -320,7 +320,8 @@ def test_pickles_are_refused_unopened(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("net.onnx", b"rubbish", "cannot be read as an ONNX model"),
+        ("net.onnx", b"rubbish", "cannot be read as an ONNX model: it is cut short, damaged or of another kind. Copy"),
+        ("net.onnx", b"", "cannot be read as an ONNX model: it is empty. Copy"),
         ("net.pt2", b"rubbish", "can run code"),
         ("net.txt", b"", "ends in .onnx, .pt2"),
         ("missing.onnx", None, "There is no model file"),

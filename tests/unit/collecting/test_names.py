@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from recal import Views
-from recal.collecting.inputs.sources import as_source
+from recal.collecting.sources import as_source
 from recal.errors import InputError
 
 

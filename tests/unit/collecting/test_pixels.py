@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recal.collecting.inputs.folder import read_image
-from recal.collecting.inputs.sources import as_source
+from recal.collecting.folders import read_image
+from recal.collecting.sources import as_source
 from recal.errors import FileError
 
 RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16)
@@ -124,4 +124,4 @@ def test_a_file_of_another_format_named_png_is_not_opened(tmp_path, kind, monkey
 def test_a_folder_reads_its_images_so(tmp_path):
     (tmp_path / "images").mkdir()
     grey16().save(tmp_path / "images" / "a.png")
-    np.testing.assert_array_equal(as_source(tmp_path / "images").read(0, 1)[0, ..., 0], RAMP)
+    np.testing.assert_array_equal(as_source(tmp_path / "images").read(range(1))[0, ..., 0], RAMP)

@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from recal.cli.app import run
-from recal.collecting.inputs.tables import guess_columns
+from recal.collecting.files import guess_columns
 from recal.collecting.preflight import preflight
 from recal.errors import InputError
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from recal import Blend, CalibratedClassifier, Plan, ViewStacking, collect, save
 from recal.cli.app import run
 from recal.collecting import RayEngine, apply, apply_distributed
-from recal.collecting.sinks.store import StoreSink
+from recal.collecting.store import StoreSink
 from recal.errors import InputError, RecalError
 from recal.files.ledger import WriterToken, read_ledger
 from tests.unit.collecting.object_store import s3_server
@@ -157,7 +157,7 @@ def rows_shown(folder):
 
 @pytest.mark.slow
 def test_the_gate_spares_views_on_ray_too(tmp_path, images):
-    calibrator = ViewStacking().set_state({"plan_": PLAN, "classes_": np.arange(3)})
+    calibrator = ViewStacking().set_state({"map_": PLAN, "classes_": np.arange(3)})
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     labels = np.arange(60) % 3
@@ -293,7 +293,7 @@ def test_a_loader_is_refused_with_the_remedy(images):
 def test_tables_are_written_by_the_workers(tmp_path, images):
     import pyarrow.parquet
 
-    calibrator = ViewStacking().set_state({"plan_": PLAN, "classes_": np.arange(3)})
+    calibrator = ViewStacking().set_state({"map_": PLAN, "classes_": np.arange(3)})
     how = {"batch_size": 16, "progress": False}
     parts = apply_distributed(calibrator, make_model(), images, tmp_path / "probs", engine=ENGINE, **how)
     assert sorted(os.listdir(parts)) == [f"part-{index:06d}.parquet" for index in range(4)]
@@ -315,7 +315,7 @@ def test_tables_are_written_by_the_workers(tmp_path, images):
 
 def test_apply_on_the_command_line(tmp_path, images, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    save(ViewStacking().set_state({"plan_": PLAN, "classes_": np.arange(3)}), "c.recal")
+    save(ViewStacking().set_state({"map_": PLAN, "classes_": np.arange(3)}), "c.recal")
     np.save("images.npy", images)
     Path("linear.py").write_text(
         "import numpy as np\n\ndef model(batch):\n"

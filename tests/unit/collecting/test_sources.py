@@ -219,7 +219,7 @@ def test_a_folder_without_images_is_refused(tmp_path):
     [
         ({"resize": 0}, "`resize` must be a positive"),
         ({"crop": (1, 2, 3)}, "`crop` must be"),
-        ({"on_error": "hope"}, "'stop' or 'skip', got 'hope'"),
+        ({"on_error": "hope"}, "'stop', 'skip', got 'hope'"),
     ],
 )
 def test_bad_options_of_a_folder_are_refused(folder, options, message):

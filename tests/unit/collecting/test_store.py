@@ -375,7 +375,7 @@ def test_starting_over_can_be_interrupted_and_repeated(tmp_path, job, whole, mon
         raise Stop
 
     with monkeypatch.context() as during:
-        during.setattr("recal.collecting.sinks.store.remove_inside", stopped)
+        during.setattr("recal.collecting.store.remove_inside", stopped)
         with pytest.raises(Stop):
             job(target, resume=False)
     job(target, resume=False)

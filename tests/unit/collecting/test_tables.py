@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recal.collecting.inputs.tables import open_table, table_columns
+from recal.collecting.files import open_table, table_columns
 from recal.errors import InputError
 
 pytest.importorskip("pandas")
@@ -27,7 +27,7 @@ def test_a_table_is_read_whatever_stands_between_its_columns(tmp_path: Path, tex
     path = tmp_path / "data.csv"
     path.write_text(text, encoding="utf-8")
     source = open_table(path)
-    assert source.read(0, 2).to_numpy().tolist() == [[0.5, 1.5], [2.5, -1.0]]
+    assert source.read(range(2)).to_numpy().tolist() == [[0.5, 1.5], [2.5, -1.0]]
     assert source.labels is not None
     assert source.labels.tolist() == [0, 1]
     assert table_columns(path) == ["a", "b", "label"]
@@ -36,7 +36,7 @@ def test_a_table_is_read_whatever_stands_between_its_columns(tmp_path: Path, tex
 def test_commas_within_texts_are_no_decimals_and_separate_nothing(tmp_path: Path) -> None:
     path = tmp_path / "texts.csv"
     path.write_text("text;label\nfirst, second;0\n1,2 or 3;1\n", encoding="utf-8")
-    assert list(open_table(path, text_column="text").read(0, 2)) == ["first, second", "1,2 or 3"]
+    assert list(open_table(path, text_column="text").read(range(2))) == ["first, second", "1,2 or 3"]
 
 
 def test_labels_that_are_missing_in_some_rows_are_named_and_an_empty_column_holds_none(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from recal.cli.app import run
 from recal.collecting import apply_distributed
 from recal.collecting.models.base import CallableModel
 from recal.errors import FileError, InputError, MissingExtraError
-from recal.files import urls
+from recal.files import paths
 from recal.files.ledger import read_ledger
-from recal.files.urls import as_path, is_remote
+from recal.files.paths import as_path, is_remote
 from tests.unit.collecting.object_store import s3_server
 
 
@@ -33,7 +33,7 @@ def folder(request):
         request.getfixturevalue("s3")
     place = as_path(f"{request.param}://bucket/{request.node.name}".replace("[", "-").replace("]", ""))
     yield place
-    urls.remove_tree(place)
+    paths.remove_tree(place)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_what_cannot_be_reached_is_said_with_its_remedy(s3, images, monkeypatch)
         job(images, "s3://bucket/views.npz")
     with pytest.raises(InputError, match="URLs begin with s3"):
         read_views("ftp://host/views.zarr")
-    monkeypatch.setitem(urls._PROTOCOLS, "gs", ("no_such_package", "gs"))
+    monkeypatch.setitem(paths._PROTOCOLS, "gs", ("no_such_package", "gs"))
     with pytest.raises(MissingExtraError, match=r"pip install .*\[gs\]"):
         read_views("gs://bucket/views.zarr")
 

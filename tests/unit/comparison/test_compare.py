@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,31 +11,24 @@ from recal.comparison import compare_probs, judge
 from recal.comparison.results import corrected_interval
 from recal.errors import InputError
 from recal.metrics import METRICS, evaluate
+from tests.problems import views
 
-
-def make_views(n, seed=0, k=4, transforms=("zoom:0.5", "zoom:0.7"), classes=None):
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, k, n)
-    logits = 5 * (np.eye(k)[y] + rng.normal(0, 0.7, (n, k)))
-    copies = {t: 0.7 * logits + rng.normal(0, 1.5, (n, k)) for t in transforms}
-    return Views(logits, copies, y if classes is None else np.array(classes)[y], classes=classes)
+problem = partial(views, n_classes=4, transforms=("zoom:0.5", "zoom:0.7"), scale=5, noise=0.7, keep=0.7, blur=1.5)
 
 
 @pytest.fixture(scope="module")
 def single():
-    return compare(["ts", "vs", "recal"], make_views(800), make_views(700, seed=1), bootstrap=200)
+    return compare(["ts", "vs", "recal"], problem(800), problem(700, seed=1), bootstrap=200)
 
 
 @pytest.fixture(scope="module")
 def halves():
-    return compare(
-        {"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)}, make_views(600), splits=4, baseline="plain"
-    )
+    return compare({"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)}, problem(600), splits=4, baseline="plain")
 
 
 def test_given_sets_are_used_as_they_are(single):
-    test = make_views(700, seed=1)
-    fitted = TemperatureScaling().fit(make_views(800))
+    test = problem(700, seed=1)
+    fitted = TemperatureScaling().fit(problem(800))
     for metric in METRICS:
         expected = metric(fitted.predict_proba(test), test.labels)
         assert single.row(metric.__name__, "ts").value == pytest.approx(expected)
@@ -47,8 +41,8 @@ def test_methods_stand_in_the_order_given_after_the_uncalibrated_model(single):
 
 
 def test_a_single_split_has_the_intervals_of_evaluate(single):
-    test = make_views(700, seed=1)
-    probs = TemperatureScaling().fit(make_views(800)).predict_proba(test)
+    test = problem(700, seed=1)
+    probs = TemperatureScaling().fit(problem(800)).predict_proba(test)
     expected = evaluate(probs, test.labels, bootstrap=200).intervals
     assert single.row("ece", "ts").interval == expected["ece"]
 
@@ -124,7 +118,7 @@ def test_higher_auroc_is_better(single):
 
 def test_halves_are_random_disjoint_and_repeat_with_the_seed(halves):
     again = compare(
-        {"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)}, make_views(600), splits=4, baseline="plain"
+        {"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)}, problem(600), splits=4, baseline="plain"
     )
     assert halves.setup.n_fit == halves.setup.n_test == 300
     for metric in halves.values:
@@ -133,7 +127,7 @@ def test_halves_are_random_disjoint_and_repeat_with_the_seed(halves):
 
 
 def test_splits_of_given_sets_pool_and_keep_their_sizes():
-    found = compare(["ts"], make_views(300), make_views(100, seed=1), splits=3)
+    found = compare(["ts"], problem(300), problem(100, seed=1), splits=3)
     assert (found.setup.n_fit, found.setup.n_test, found.setup.splits) == (300, 100, 3)
 
 
@@ -146,35 +140,35 @@ def test_the_corrected_interval_counts_the_overlap_of_splits():
 
 def test_names_as_labels():
     names = ["d", "c", "b", "a"]
-    plain, named = (compare(["ts"], make_views(400, classes=c), splits=2) for c in (None, names))
+    plain, named = (compare(["ts"], problem(400, classes=c), splits=2) for c in (None, names))
     assert np.array_equal(plain.values["nll"], named.values["nll"])
-    pooled = compare(["ts"], make_views(200, classes=names), make_views(200, seed=1, classes=names), splits=2)
+    pooled = compare(["ts"], problem(200, classes=names), problem(200, seed=1, classes=names), splits=2)
     assert pooled.setup.n_fit == 200
 
 
 def test_a_method_that_cannot_be_fitted_is_left_out_with_the_reason():
-    found = compare(["ts", "recal"], make_views(200, transforms=()), splits=2)
+    found = compare(["ts", "recal"], problem(200, transforms=()), splits=2)
     assert found.methods == ("uncalibrated", "ts")
     assert "transformed inputs" in found.failures["recal"]
     assert "recal was left out" in str(found)
 
 
 def test_the_baseline_is_added_where_it_is_missing():
-    assert compare(["vs"], make_views(200), splits=2).methods == ("uncalibrated", "ts", "vs")
-    assert compare(["vs"], make_views(200), splits=2, baseline="uncalibrated").methods == ("uncalibrated", "vs")
+    assert compare(["vs"], problem(200), splits=2).methods == ("uncalibrated", "ts", "vs")
+    assert compare(["vs"], problem(200), splits=2, baseline="uncalibrated").methods == ("uncalibrated", "vs")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((["nosuch"], make_views(50)), "nosuch"),
-        (("ts", make_views(50)), "list such as"),
-        ((["ts", "ts"], make_views(50)), "'ts' is given twice"),
-        (([3], make_views(50)), "must be calibrators"),
-        ((["ts"], make_views(50), make_views(50, k=5)), "same classes, got 4 and 5"),
+        ((["nosuch"], problem(50)), "nosuch"),
+        (("ts", problem(50)), "list such as"),
+        ((["ts", "ts"], problem(50)), "'ts' is given twice"),
+        (([3], problem(50)), "must be calibrators"),
+        ((["ts"], problem(50), problem(50, n_classes=5)), "same classes, got 4 and 5"),
         ((["ts"], Views([[1.0, 2.0], [3.0, 1.0]])), "Labels are needed"),
         ((["ts"], np.zeros((4, 2))), "must be Views, got ndarray"),
-        ((["ts"], make_views(1)), "At least two samples"),
+        ((["ts"], problem(1)), "At least two samples"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments, words):
@@ -185,7 +179,7 @@ def test_what_makes_no_sense_is_refused(arguments, words):
 @pytest.mark.parametrize("splits", [0, -2, 1.5, True])
 def test_a_senseless_number_of_splits_is_refused(splits):
     with pytest.raises(InputError, match="splits"):
-        compare(["ts"], make_views(50), splits=splits)
+        compare(["ts"], problem(50), splits=splits)
 
 
 def test_tables_hold_the_same_numbers(single):
@@ -235,7 +229,7 @@ def test_graded_answers_are_compared_by_their_confidences():
 
 
 def test_splits_never_divide_a_cluster():
-    views = make_views(400)
+    views = problem(400)
     clusters = np.repeat(np.arange(40), 10)
     result = compare(["ts"], views, splits=3, clusters=clusters)
     assert set(clusters[result.test_rows]).isdisjoint(np.delete(clusters, result.test_rows))
@@ -246,7 +240,7 @@ def test_splits_never_divide_a_cluster():
 
 def test_intervals_of_copies_in_clusters_are_those_of_single_rows():
     """Ten copies of each row tell no more than one row, if they are named as clusters."""
-    fit, test = make_views(300), make_views(150, seed=1)
+    fit, test = problem(300), problem(150, seed=1)
     copies = Views(np.repeat(test.logits, 10, axis=0), labels=np.repeat(test.labels, 10))
     clusters = np.r_[np.arange(300), 300 + np.repeat(np.arange(150), 10)]
     plain = Views(fit.logits, labels=fit.labels)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from recal import decide
-from recal.decisions.certify import _sequence, certified, chance_of_so_few, ranked, share_interval
+from recal.decisions.certify import _sequence, certified, chance_of_so_few, ranked
 from recal.errors import InputError
+from recal.metrics.exact import rate_interval
 
 
 def model(n: int, seed: int, sharpness: float = 1.5, k: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -35,7 +37,7 @@ def test_the_chance_of_so_few_is_the_binomial_sum():
 
 
 def test_the_interval_of_a_share_is_clopper_and_pearsons():
-    low, high = share_interval(7, 50, 0.9)  # the two shares at which 7 of 50 is in either tail with 5 %
+    low, high = rate_interval(7, 50, 0.9)  # the two shares at which 7 of 50 is in either tail with 5 %
     assert 1 - chance_of_so_few(6, 50, low) == pytest.approx(0.05, rel=1e-9)
     assert chance_of_so_few(7, 50, high) == pytest.approx(0.05, rel=1e-9)
 
@@ -58,7 +60,7 @@ def test_the_accepted_set_is_the_one_that_was_counted():
     assert accepted.sum() == found.n_accepted > 100
     assert (probs.argmax(1) != y)[accepted].sum() == found.n_errors
     assert chance_of_so_few(found.n_errors, found.n_accepted, 0.02) <= 0.05
-    assert found.interval == share_interval(found.n_accepted, 4000, 0.95)
+    assert found.interval == rate_interval(found.n_accepted, 4000, 0.95)
 
 
 def test_equal_confidences_stay_together():
@@ -225,3 +227,14 @@ def test_costs_that_allow_no_mistake_at_all_are_answered_and_not_an_error():
     probs = np.tile([0.9, 0.1], (50, 1))
     found = decide(probs, np.zeros(50, int), cost_error=1e300, cost_review=1e-300)
     assert not found.possible
+
+
+@pytest.mark.parametrize("risk", [0.01, 0.0104, 0.0109, 0.01099, 0.00996])
+def test_the_suggested_risk_is_printed_as_another_number_than_the_risk(risk):
+    """Just above a risk of 1 %, the lowest risk must not be printed as 1 %, too."""
+    right = np.full(294, True)  # all right: enough for about 1.01 %
+    decision = replace(decide(np.full(294, 0.9), right, risk=0.005), supported_risk=risk * 1.001)
+    decision = replace(decision, rule=replace(decision.rule, risk=risk))
+    assert decision.suggested_risk >= decision.supported_risk
+    for digits in (2, 3):
+        assert f"{decision.suggested_risk:.{digits}g}" != f"{risk:.{digits}g}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +10,17 @@ import pytest
 from recal import Views, load, profile, save, watch
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.decisions import StreamWatch, class_mix, to_the_power
-from recal.decisions.watching.following import LENGTH, NOISE, Following, Process, TwoReadings, held_back
+from recal.decisions.watching.following import (
+    LENGTH,
+    NOISE,
+    Following,
+    Process,
+    TwoReadings,
+    held_back,
+    row_numbers,
+    statistics,
+)
 from recal.decisions.watching.learning import labelled_rows
-from recal.decisions.watching.statistics import row_numbers, statistics
 from recal.errors import FileError, InputError
 
 CLASSES = 6
@@ -178,9 +185,10 @@ def test_the_process_is_textbook_regression():
 
 def test_two_readings_take_the_smaller_change_and_the_variance_of_all_statistics():
     rng = np.random.default_rng(1)
-    places, changes, new = rng.normal(size=(12, 3)), rng.normal(size=(12, 2)), rng.normal(size=(20, 3))
-    mean, variance = TwoReadings(places, changes, hidden=1)(new)
-    seen, blind = Process(places, changes)(new)[0], Process(places[:, [0, 2]], changes)(new[:, [0, 2]])[0]
+    places, changes, new = rng.normal(size=(12, 9)), rng.normal(size=(12, 2)), rng.normal(size=(20, 9))
+    mean, variance = TwoReadings(places, changes)(new)
+    others = [0, 1, 2, 3, 4, 5, 6, 8]  # without the mix of predicted classes
+    seen, blind = Process(places, changes)(new)[0], Process(places[:, others], changes)(new[:, others])[0]
     assert np.abs(mean[:, 0]) == pytest.approx(np.minimum(np.abs(seen[:, 0]), np.abs(blind[:, 0])))
     assert variance == pytest.approx(Process(places, changes)(new)[1])
 
@@ -248,7 +256,7 @@ def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
         changes=np.array([[0.0, 0.0], [-1.0, -2.0], [0.0, 0.0], [0.0, 0.0]]),
         sizes=np.zeros(4, np.int64),
     )
-    reading = following._read(SimpleNamespace(answers=np.zeros(80)))
+    reading = following._read([None] * 80)
     assert reading.changes == pytest.approx(np.array([-1.0, -2.0]) / (1 + NOISE))
     assert reading.disputed == pytest.approx((2 / 3 * reading.changes) ** 2)
     assert held_back(reading.changes[0], reading.disputed[0], 0.0) == pytest.approx(reading.changes[0] / (1 + 4 / 9))

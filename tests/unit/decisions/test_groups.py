@@ -10,8 +10,9 @@ import pytest
 
 from recal import DecisionRule, decide, load, save
 from recal.decisions import decide_each, more_labels, risk_by_group, risk_curve
-from recal.decisions.certify import chance_of_so_few, cluster_share_interval, one_row_per_cluster, share_interval
+from recal.decisions.certify import chance_of_so_few, one_row_per_cluster, share_interval
 from recal.errors import DependentRowsWarning, GroupRiskWarning, InputError, UnseenGroupsWarning
+from recal.metrics.exact import rate_interval
 
 
 def graded(n: int, seed: int, error: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
@@ -52,7 +53,7 @@ def test_each_group_is_decided_with_its_share_of_the_error_probability():
         rows = groups == part.name
         alone = decide(confidence[rows], right[rows], risk=0.05, confidence=1 - 0.05 / 3)
         assert (part.threshold, part.n_accepted, part.n_errors) == (alone.threshold, alone.n_accepted, alone.n_errors)
-        assert part.interval == share_interval(part.n_errors, part.n_accepted, 0.95)
+        assert part.interval == rate_interval(part.n_errors, part.n_accepted, 0.95)
     assert decision.accept(confidence, groups=groups).sum() == decision.n_accepted
     assert decision.rule.groups == ("a", "b", "c")
 
@@ -108,7 +109,7 @@ def test_one_rule_that_is_broken_in_a_group_is_named():
         rows = decision.by_group(np.full(n, 0.9), right, groups)
     assert [row.name for row in rows if row.broken] == ["law"]
     assert rows[0].name == "law"
-    assert rows[0].interval == share_interval(rows[0].n_errors, 400, 0.95)
+    assert rows[0].interval == rate_interval(rows[0].n_errors, 400, 0.95)
 
 
 def test_groups_that_keep_the_rule_are_rarely_called_broken():
@@ -190,12 +191,12 @@ def test_one_row_per_cluster_is_drawn_with_equal_probability():
 
 def test_the_interval_of_a_share_by_clusters():
     hits = np.random.default_rng(10).random(400) < 0.3
-    assert cluster_share_interval(hits, np.arange(400), 0.95) == pytest.approx(
-        share_interval(int(hits.sum()), 400, 0.95), abs=1e-3
+    assert share_interval(hits, np.arange(400), 0.95) == pytest.approx(
+        rate_interval(int(hits.sum()), 400, 0.95), abs=1e-3
     )
-    copied = cluster_share_interval(np.repeat(hits, 5), np.repeat(np.arange(400), 5), 0.95)
-    assert copied == pytest.approx(share_interval(int(hits.sum()), 400, 0.95), abs=1e-3)
-    assert cluster_share_interval(np.ones(50, bool), np.repeat(np.arange(5), 10), 0.95) == share_interval(5, 5, 0.95)
+    copied = share_interval(np.repeat(hits, 5), np.repeat(np.arange(400), 5), 0.95)
+    assert copied == pytest.approx(rate_interval(int(hits.sum()), 400, 0.95), abs=1e-3)
+    assert share_interval(np.ones(50, bool), np.repeat(np.arange(5), 10), 0.95) == rate_interval(5, 5, 0.95)
 
 
 def test_near_copies_without_clusters_are_named():

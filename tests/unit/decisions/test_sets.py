@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,17 +11,9 @@ import pytest
 from recal import TemperatureScaling, load, prediction_sets, save
 from recal.decisions.sets import PredictionSets, content_uniforms, evaluate_sets, parted, smallest
 from recal.errors import FewSamplesWarning, InputError
+from tests.problems import probs_and_labels
 
-
-def problem(n: int, seed: int, k: int = 5, spoiled: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(n, k)) * 2
-    logits[:, 0] += 1  # classes differ in how often they come
-    probs = np.exp(logits)
-    probs /= probs.sum(1, keepdims=True)
-    y = (probs.cumsum(1) > rng.random((n, 1))).argmax(1)
-    claimed = np.exp(spoiled * logits)
-    return claimed / claimed.sum(1, keepdims=True), y
+problem = partial(probs_and_labels, n_classes=5, spread=2, sharpness=1, favour=1)
 
 
 def test_the_limit_is_the_score_of_the_rank_that_split_conformal_names():
@@ -43,10 +36,10 @@ def test_scores_of_all_three_methods_by_hand():
 @pytest.mark.parametrize("spoiled", [1.0, 2.5])
 def test_coverage_is_kept_in_small_samples_whatever_the_model_is_worth(method, spoiled):
     """The mean coverage over many small labelled samples lies between the promise and the promise + 1/(n + 1)."""
-    test, truth = problem(4000, 999, spoiled=spoiled)
+    test, truth = problem(4000, seed=999, sharpness=spoiled)
     rows, n = np.arange(4000), 60
     found = [
-        prediction_sets(*problem(n, seed, spoiled=spoiled), 0.85, method).predict(test)[rows, truth].mean()
+        prediction_sets(*problem(n, seed=seed, sharpness=spoiled), 0.85, method).predict(test)[rows, truth].mean()
         for seed in range(150)
     ]
     error = 3 * (np.std(found) / math.sqrt(150) + math.sqrt(0.85 * 0.15 / 4000))
@@ -54,8 +47,8 @@ def test_coverage_is_kept_in_small_samples_whatever_the_model_is_worth(method, s
 
 
 def test_per_class_coverage_is_kept_for_each_class():
-    probs, y = problem(8000, 1, spoiled=2.5)
-    test, truth = problem(20_000, 2, spoiled=2.5)
+    probs, y = problem(8000, seed=1, sharpness=2.5)
+    test, truth = problem(20_000, seed=2, sharpness=2.5)
     plain = evaluate_sets(prediction_sets(probs, y, 0.9), test, truth)
     each = evaluate_sets(prediction_sets(probs, y, 0.9, per_class=True), test, truth)
     assert min(plain.coverage_by_class) < 0.89, "the promise for all does not hold for each"
@@ -65,7 +58,7 @@ def test_per_class_coverage_is_kept_for_each_class():
 
 
 def test_a_class_without_labelled_samples_is_always_kept():
-    probs, y = problem(500, 3)
+    probs, y = problem(500, seed=3)
     sets = prediction_sets(probs, np.where(y == 4, 0, y), 0.9, per_class=True)
     assert sets.limits[4] == math.inf
     assert sets.predict(probs)[:, 4].all()
@@ -95,7 +88,7 @@ def test_the_penalty_is_chosen_on_samples_that_the_limit_is_not_made_from():
     assert len(parted(494, 0.99)[0]) == 0, "98 samples have no limit that holds 99 %"
     assert len(parted(495, 0.99)[0]) == 99
     assert len(parted(100_000, 0.9)[0]) == 2000
-    probs, y = problem(1000, 5, k=8, spoiled=2.5)
+    probs, y = problem(1000, seed=5, n_classes=8, sharpness=2.5)
     sets = prediction_sets(probs, y, 0.9, "raps")
     fixed = prediction_sets(probs[rest], y[rest], 0.9, "raps", penalty=sets.penalty, free_ranks=sets.free_ranks)
     assert sets == fixed
@@ -112,7 +105,7 @@ def test_a_chosen_penalty_gives_the_smallest_sets_of_those_tried():
 
 
 def test_a_sample_alone_gets_what_it_gets_in_a_batch():
-    probs, y = problem(300, 4)
+    probs, y = problem(300, seed=4)
     sets = prediction_sets(probs, y, 0.8, "aps")
     together = sets.predict(probs)
     assert (np.concatenate([sets.predict(row[None]) for row in probs]) == together).all()
@@ -123,7 +116,7 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch():
 
 
 def test_no_set_is_empty_where_that_is_asked():
-    probs, y = problem(2000, 5)
+    probs, y = problem(2000, seed=5)
     plain = prediction_sets(probs, y, 0.4).predict(probs)
     full = prediction_sets(probs, y, 0.4, at_least_one=True).predict(probs)
     assert not plain.any(1).all()
@@ -132,7 +125,7 @@ def test_no_set_is_empty_where_that_is_asked():
 
 
 def test_sets_are_saved_alone_and_with_their_calibrator(tmp_path):
-    probs, y = problem(400, 6)
+    probs, y = problem(400, seed=6)
     sets = prediction_sets(probs, y, 0.9, "raps", per_class=True)
     assert load(save(sets, tmp_path / "sets.recal")) == sets
     calibrator = TemperatureScaling().fit(np.log(probs), y)
@@ -162,4 +155,4 @@ def test_what_no_sets_can_be_is_refused(fields, said):
 @pytest.mark.parametrize("size", [299, 301])
 def test_random_parts_of_another_number_of_samples_are_refused(method, size):
     with pytest.raises(InputError, match="each of 300 samples"):
-        prediction_sets(*problem(300, 6), 0.9, method, u=np.full(size, 0.5))
+        prediction_sets(*problem(300, seed=6), 0.9, method, u=np.full(size, 0.5))

@@ -14,18 +14,7 @@ from recal.decisions import Profile, StreamWatch, profile, watch
 from recal.decisions.watching.profile import Reactions
 from recal.decisions.watching.shift import _distance, _max_t
 from recal.errors import FileError, InputError, SameRowsWarning
-
-
-def views(n: int, seed: int, strength: float = 3.0, classes: int = 4, mix: list[float] | None = None) -> Views:
-    """A model whose answers get worse with less strength, and two views that are a little worse than the input."""
-    rng = np.random.default_rng(seed)
-    y = rng.choice(classes, n, p=mix)
-    clean = np.eye(classes)[y]
-
-    def logits(factor: float) -> np.ndarray:
-        return 1.5 * (strength * factor * clean + rng.normal(size=(n, classes)))
-
-    return Views(logits(1.0), {"zoom:0.8": logits(0.8), "brightness:0.5": logits(0.7)}, y)
+from tests.problems import looks
 
 
 def without_labels(found: Views) -> Views:
@@ -33,14 +22,14 @@ def without_labels(found: Views) -> Views:
 
 
 def test_false_alarms_are_as_rare_as_promised_in_a_batch():
-    kept = profile(views(400, 0))
+    kept = profile(looks(400, seed=0))
     alarms = []
     for seed in range(150):
-        one = profile(without_labels(views(100, 1000 + seed)))
-        alarms.append(watch(one, views(40, 5000 + seed), alpha=0.1, permutations=29).alarm)
+        one = profile(without_labels(looks(100, seed=1000 + seed)))
+        alarms.append(watch(one, looks(40, seed=5000 + seed), alpha=0.1, permutations=29).alarm)
     assert np.mean(alarms) <= 0.1 + 2 * math.sqrt(0.1 * 0.9 / 150)
     assert np.mean(alarms) > 0.02, "a test that never speaks would pass as well"
-    assert not watch(kept, views(400, 7)).alarm
+    assert not watch(kept, looks(400, seed=7)).alarm
 
 
 @pytest.mark.parametrize(
@@ -48,7 +37,7 @@ def test_false_alarms_are_as_rare_as_promised_in_a_batch():
     [({"strength": 1.5}, "confidence"), ({"mix": [0.7, 0.1, 0.1, 0.1]}, "class mix")],
 )
 def test_what_changed_is_named(changed, finding):
-    found = watch(profile(views(1500, 0)), views(500, 1, **changed))
+    found = watch(profile(looks(1500, seed=0)), looks(500, seed=1, **changed))
     assert found.alarm
     p_values = {one.name: one.p_value for one in found.findings}
     assert p_values[finding] == min(p_values.values()) == found.p_value
@@ -57,7 +46,7 @@ def test_what_changed_is_named(changed, finding):
 
 def test_views_see_what_confidence_does_not():
     """The inputs themselves are as before; only how they react to views has changed."""
-    calm, nervous = views(1500, 0), views(500, 1)
+    calm, nervous = looks(1500, seed=0), looks(500, seed=1)
     rng = np.random.default_rng(2)
     shaken = {t: nervous.transformed(t) + rng.normal(0, 3, nervous.logits.shape) for t in nervous.transforms}
     changed = Views(nervous.logits, shaken, nervous.labels)
@@ -68,9 +57,9 @@ def test_views_see_what_confidence_does_not():
 
 
 def test_without_labels_at_the_fit_accuracy_is_not_estimated():
-    kept = profile(without_labels(views(300, 0)))
+    kept = profile(without_labels(looks(300, seed=0)))
     assert not kept.labelled
-    found = watch(kept, views(100, 1))
+    found = watch(kept, looks(100, seed=1))
     assert math.isnan(found.accuracy)
     assert "made without labels" in str(found)
 
@@ -98,23 +87,23 @@ def test_shuffles_that_are_equally_far_away_count_as_such():
 
 
 def test_either_group_is_the_smaller_one():
-    small, large = views(60, 0).logits, views(900, 1, strength=1.5).logits
+    small, large = looks(60, seed=0).logits, looks(900, seed=1, strength=1.5).logits
     one, other = watch(profile(small), large), watch(profile(large), small)
     assert one.alarm
     assert other.alarm
-    assert not watch(profile(views(60, 2).logits), views(900, 3).logits).alarm
+    assert not watch(profile(looks(60, seed=2).logits), looks(900, seed=3).logits).alarm
 
 
 def test_a_stream_ever_gives_a_false_alarm_as_rarely_as_promised():
     alarms = []
     for seed in range(120):
-        one = profile(without_labels(views(60, seed)))
-        alarms.append(StreamWatch(one, alpha=0.2, random_state=seed).update(views(120, 900 + seed)).alarm)
+        one = profile(without_labels(looks(60, seed=seed)))
+        alarms.append(StreamWatch(one, alpha=0.2, random_state=seed).update(looks(120, seed=900 + seed)).alarm)
     assert np.mean(alarms) <= 0.2
 
 
 def test_a_stream_does_not_depend_on_how_it_is_cut():
-    kept, new = profile(views(200, 0)), views(100, 1)
+    kept, new = profile(looks(200, seed=0)), looks(100, seed=1)
     whole, pieces = StreamWatch(kept).update(new), StreamWatch(kept)
     for start in range(0, 100, 7):
         pieces.update(new[start : start + 7])
@@ -123,20 +112,20 @@ def test_a_stream_does_not_depend_on_how_it_is_cut():
 
 
 def test_a_stream_sees_a_change_and_says_when():
-    stream = StreamWatch(profile(views(1000, 0))).update(views(300, 1))
+    stream = StreamWatch(profile(looks(1000, seed=0))).update(looks(300, seed=1))
     assert stream.alarm_at is None
-    stream.update(views(300, 2, strength=1.0))
+    stream.update(looks(300, seed=2, strength=1.0))
     assert stream.alarm_at is not None
     assert 300 < stream.alarm_at < 500
     assert stream.highest >= 100
     with pytest.raises(InputError, match=r"hold no 'zoom:0\.8'"):
-        stream.update(views(10, 3).logits)
-    StreamWatch(profile(views(100, 0)), use_views=False).update(views(10, 3).logits)
+        stream.update(looks(10, seed=3).logits)
+    StreamWatch(profile(looks(100, seed=0)), use_views=False).update(looks(10, seed=3).logits)
 
 
 def test_capital_is_a_fair_game():
     """One bet multiplies the capital by 1 on average over a uniform rank."""
-    stream = StreamWatch(profile(views(50, 0)))
+    stream = StreamWatch(profile(looks(50, seed=0)))
     start, after = stream._players.copy(), []
     for rank in (np.arange(1000) + 0.5) / 1000:
         stream._players, stream.n_seen = start.copy(), 0
@@ -149,7 +138,7 @@ def test_a_long_clean_history_delays_the_alarm_little():
     """Only the bets are followed here, with ranks that are clean and then those of a lower confidence."""
     rng, delays = np.random.default_rng(0), {}
     for clean in (100, 3000):
-        stream = StreamWatch(profile(views(50, 0, classes=2)), use_views=False)
+        stream = StreamWatch(profile(looks(50, seed=0, n_classes=2)), use_views=False)
         for _ in range(clean):
             stream._bet(rng.random(3))
         assert stream.alarm_at is None
@@ -161,16 +150,16 @@ def test_a_long_clean_history_delays_the_alarm_little():
 
 
 def test_a_profile_is_saved_alone_and_with_its_calibrator(tmp_path):
-    fit = views(200, 0)
+    fit = looks(200, seed=0)
     kept, calibrator = profile(fit), TemperatureScaling().fit(fit)
     calibrator.profile_ = kept
     for again in (load(save(kept, tmp_path / "a")), load(save(calibrator, tmp_path / "b")).profile_):
         assert isinstance(again, Profile)
-        assert watch(again, views(50, 1)) == watch(kept, views(50, 1))
+        assert watch(again, looks(50, seed=1)) == watch(kept, looks(50, seed=1))
 
 
 def test_a_file_cannot_bring_a_profile_that_makes_no_sense(tmp_path):
-    kept = profile(views(100, 0))
+    kept = profile(looks(100, seed=0))
     object.__setattr__(kept, "answers", kept.answers + 100)
     with pytest.raises(FileError, match=r"answers must lie in 0\.\.3"):
         load(save(kept, tmp_path / "bad"))
@@ -178,7 +167,7 @@ def test_a_file_cannot_bring_a_profile_that_makes_no_sense(tmp_path):
 
 def test_too_few_shuffles_are_refused():
     with pytest.raises(InputError, match="take 99 or more"):
-        watch(profile(views(50, 0)), views(50, 1), permutations=50)
+        watch(profile(looks(50, seed=0)), looks(50, seed=1), permutations=50)
 
 
 def test_rows_of_the_fit_are_told_from_new_ones():

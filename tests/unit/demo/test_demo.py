@@ -8,9 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from recal import load, read_views
+from recal import demo, load, read_views
 from recal.cli.app import run
-from recal.demo import job as demo
 
 digits = cache(demo.load_digits)
 

@@ -15,7 +15,7 @@ from recal.maps.guard import answer, keep_answers
 from recal.maps.plan import calibrated_probs
 
 
-def problem(seed=0, n=60, n_classes=4, gate=0.9, answers="kept", dtype=np.float32, by_class=False):
+def random_blend(seed=0, n=60, n_classes=4, gate=0.9, answers="kept", dtype=np.float32, by_class=False):
     rng = np.random.default_rng(seed)
     logits = (rng.normal(size=(n, n_classes)) * rng.choice([1, 4, 300], (n, 1))).astype(dtype)
     views = {spec: (logits + rng.normal(size=logits.shape)).astype(dtype) for spec in ("zoom:0.5", "mine")}
@@ -55,7 +55,9 @@ def by_the_formula(plan, views, row):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("by_class", [False, True])
 def test_agrees_with_the_formula(n_classes, gate, dtype, by_class):
-    plan, views = problem(n_classes, n_classes=n_classes, gate=gate, answers="free", dtype=dtype, by_class=by_class)
+    plan, views = random_blend(
+        n_classes, n_classes=n_classes, gate=gate, answers="free", dtype=dtype, by_class=by_class
+    )
     expected = np.array([by_the_formula(plan, views, row) for row in range(len(views))])
     np.testing.assert_allclose(calibrated_probs(plan, views), expected, rtol=0, atol=1e-12)
     kept = dataclasses.replace(plan, blend=dataclasses.replace(plan.blend, answers="kept"))
@@ -64,14 +66,14 @@ def test_agrees_with_the_formula(n_classes, gate, dtype, by_class):
 
 
 def test_answers_are_kept_and_some_were_in_danger():
-    plan, views = problem(n=400)
+    plan, views = random_blend(n=400)
     free = dataclasses.replace(plan, blend=dataclasses.replace(plan.blend, answers="free"))
     assert (calibrated_probs(free, views).argmax(1) != views.logits.argmax(1)).any()
     assert (calibrated_probs(plan, views).argmax(1) == views.logits.argmax(1)).all()
 
 
 def test_no_view_of_a_sure_sample_is_read():
-    plan, views = problem(n=200)
+    plan, views = random_blend(n=200)
     needed = plan.needs_views(views.logits)
     assert 20 < needed.sum() < 180
     rng = np.random.default_rng(1)
@@ -83,7 +85,7 @@ def test_no_view_of_a_sure_sample_is_read():
 
 
 def test_samples_that_need_no_views_are_answered_without_any():
-    plan, views = problem(n=200)
+    plan, views = random_blend(n=200)
     sure = np.flatnonzero(~plan.needs_views(views.logits))
     alone = calibrated_probs(plan, Views(views.logits[sure]))
     np.testing.assert_array_equal(alone, calibrated_probs(plan, views)[sure])
@@ -92,7 +94,7 @@ def test_samples_that_need_no_views_are_answered_without_any():
 
 
 def test_a_sample_alone_gets_what_it_gets_in_a_batch(monkeypatch):
-    plan, views = problem(n=150, n_classes=57)
+    plan, views = random_blend(n=150, n_classes=57)
     whole = calibrated_probs(plan, views)
     for row in range(0, 150, 13):
         np.testing.assert_array_equal(calibrated_probs(plan, views[row])[0], whole[row])
@@ -102,14 +104,14 @@ def test_a_sample_alone_gets_what_it_gets_in_a_batch(monkeypatch):
 
 
 def test_plain_arrays_give_the_same():
-    plan, views = problem(n=50)
+    plan, views = random_blend(n=50)
     transformed = [views.transformed(t) for t in plan.transforms]
     probs = answer(plan, views.logits, transformed, kept=plan.keeps_answers)[0]
     np.testing.assert_array_equal(probs, calibrated_probs(plan, views))
 
 
 def test_a_blend_without_views_needs_none():
-    plan, views = problem()
+    plan, views = random_blend()
     plan = Plan(start=0.6, blend=dataclasses.replace(plan.blend, weights=(), answers="free"))
     assert plan.transforms == ()
     scores = 0.7 * soft_log_probs(np.float64(views.logits), 0.6, 1e-3) + np.array(plan.blend.offsets)
@@ -118,13 +120,13 @@ def test_a_blend_without_views_needs_none():
 
 
 def test_offsets_for_other_classes_are_refused():
-    plan, _ = problem(n_classes=4)
+    plan, _ = random_blend(n_classes=4)
     with pytest.raises(InputError, match="fitted on 4 classes, got logits of 5"):
-        calibrated_probs(plan, problem(n_classes=5)[1])
+        calibrated_probs(plan, random_blend(n_classes=5)[1])
 
 
 def test_saturated_logits_stay_strictly_inside():
-    plan, views = problem()
+    plan, views = random_blend()
     views = Views(views.logits * 1e4, {t: views.transformed(t) * 1e4 for t in views.transforms})
     probs = calibrated_probs(plan, views)
     assert probs.min() > 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +15,15 @@ from recal.decisions import decide_crossfitted
 from recal.engine.same_rows import MOST_HASHES, MOST_PROB_HASHES, kept_hashes, matters, row_hashes, seen_among
 from recal.errors import InputError, SameRowsWarning
 from recal.files.probabilities import read_prob_table, read_probs, write_prob_file
+from tests.problems import logits_and_labels
 
-
-def problem(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, 3, n)
-    return 3 * np.eye(3)[y] + rng.normal(0, 1.5, (n, 3)), y
+problem = partial(logits_and_labels, n_classes=3, spread=4.0)
 
 
 @pytest.mark.parametrize("use", [decide, prediction_sets], ids=lambda use: use.__name__)
 def test_the_rows_of_the_fit_are_recognised_and_others_are_not(use) -> None:
-    logits, y = problem()
-    new, truth = problem(seed=1)
+    logits, y = problem(400)
+    new, truth = problem(400, seed=1)
     calibrator = TemperatureScaling().fit(logits, y)
     with pytest.warns(SameRowsWarning, match="fitted on all of these 400 samples"):
         use(calibrator.predict_proba(logits), y, calibrator=calibrator)
@@ -39,7 +37,7 @@ def test_the_rows_of_the_fit_are_recognised_and_others_are_not(use) -> None:
 
 def test_plain_arrays_are_not_checked() -> None:
     """Nothing is remembered between calls: only a calibrator knows its rows."""
-    logits, y = problem()
+    logits, y = problem(400)
     probs = TemperatureScaling().fit(logits, y).predict_proba(logits)
     with warnings.catch_warnings():
         warnings.simplefilter("error", SameRowsWarning)
@@ -49,13 +47,13 @@ def test_plain_arrays_are_not_checked() -> None:
 
 
 def test_what_is_no_calibrator_is_refused() -> None:
-    logits, y = problem()
+    logits, y = problem(400)
     with pytest.raises(InputError, match="`calibrator` must be a fitted calibrator, got str"):
         decide(TemperatureScaling().fit(logits, y).predict_proba(logits), y, calibrator="ts.recal")
 
 
 def test_a_decision_on_rows_of_the_fit_says_that_nothing_is_guaranteed() -> None:
-    logits, y = problem()
+    logits, y = problem(400)
     calibrator = TemperatureScaling().fit(logits, y)
     with pytest.warns(SameRowsWarning, match="--cross-fit"):
         found = decide(calibrator.predict_proba(logits), y, risk=0.1, calibrator=calibrator)
@@ -64,10 +62,10 @@ def test_a_decision_on_rows_of_the_fit_says_that_nothing_is_guaranteed() -> None
 
 
 def test_a_file_keeps_the_hashes_and_float32_gives_the_same(tmp_path: Path) -> None:
-    logits, y = problem()
+    logits, y = problem(400)
     again = load(save(TemperatureScaling().fit(logits, y), tmp_path / "ts.recal"))
     assert again.fitted_rows(logits.astype(np.float32)) == 400
-    assert again.fitted_rows(problem(seed=1)[0]) == 0
+    assert again.fitted_rows(problem(400, seed=1)[0]) == 0
 
 
 def test_a_large_fit_keeps_a_sample_of_its_hashes_and_still_counts() -> None:

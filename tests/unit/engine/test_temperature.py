@@ -76,8 +76,8 @@ def test_a_guess_where_the_loss_underflows_does_not_change_the_answer():
 
     answers = [solve_betas(derivatives, 1, start) for start in (None, np.array([4.0]))]
     assert derivatives(np.array([4.0]))[0] == 0
-    assert [answer.values for answer in answers] == [(LARGEST_BETA,)] * 2
-    assert all(answer.at_bound == (True,) for answer in answers)
+    assert [answer.values.tolist() for answer in answers] == [[LARGEST_BETA]] * 2
+    assert all(answer.at_bound.all() for answer in answers)
 
 
 def test_a_model_worse_than_chance_gets_the_smallest_beta():

@@ -137,7 +137,7 @@ def test_grey_images_of_a_folder_are_read_as_they_were(tmp_path: Path, capsys: p
     assert source.n_samples == 24
     from recal.collecting import ImageFolder
 
-    read = ImageFolder(tmp_path / "files", resize=8, pixels="gray").read(0, 24)
+    read = ImageFolder(tmp_path / "files", resize=8, pixels="gray").read(range(24))
     pixels, probs = views_and_probs(tmp_path / "whole.onnx", read)
     np.testing.assert_array_equal(pixels, as_transform("brightness:0.7")(read))
     np.testing.assert_allclose(probs, found.probs, atol=1e-6)

@@ -44,7 +44,7 @@ RECAL = {
     **TEMPERATURE,
     "class": "ReCal",
     "params": {"max_iter": 10, "guard": None},
-    "state": {"plan_": PLAN, "history_": [], "n_iter_": 0, "classes_": {"$": "array", "array": "a0"}},
+    "state": {"map_": PLAN, "history_": [], "n_iter_": 0, "classes_": {"$": "array", "array": "a0"}},
 }
 BLEND = record(
     "Blend",
@@ -60,7 +60,7 @@ BLEND = record(
     answers="kept",
     matrices=[],
 )
-BLENDED = {**RECAL, "state": {**RECAL["state"], "plan_": record("Plan", start=0.5, blend=BLEND)}}
+BLENDED = {**RECAL, "state": {**RECAL["state"], "map_": record("Plan", start=0.5, blend=BLEND)}}
 CLASSES = struct.pack("<2q", 0, 1)
 ARRAYS = {"a0": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}
 
@@ -100,11 +100,11 @@ def _map(name: str, value: Any) -> bytes:
 
 
 def _blend(name: str, value: Any) -> bytes:
-    return changed(BLENDED, "state", "plan_", "fields", "blend", "fields", name, to=value)
+    return changed(BLENDED, "state", "map_", "fields", "blend", "fields", name, to=value)
 
 
 def _plan(*path: str | int, to: Any) -> bytes:
-    return changed(RECAL, "state", "plan_", "fields", *path, to=to)
+    return changed(RECAL, "state", "map_", "fields", *path, to=to)
 
 
 def _step(name: str, *path: str | int, to: Any) -> bytes:
@@ -202,7 +202,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "no-classes": (lambda: _state("classes_", None), "`classes_` must be an ndarray"),
     "one-class": (lambda: _array(shape=[1], data_offsets=[0, 8])[:-8], "at least two classes"),
     "same-class-twice": (lambda: pack(TEMPERATURE, data=bytes(16)), "distinct classes"),
-    "plan-is-a-number": (lambda: changed(RECAL, "state", "plan_", to=3), "must be a Plan"),
+    "plan-is-a-number": (lambda: changed(RECAL, "state", "map_", to=3), "must be a Plan"),
     "history-of-nonsense": (
         lambda: changed(RECAL, "state", "history_", to=[{"a": 1}]),
         "not a file that recal can use",
@@ -249,9 +249,12 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "huge-beta": (lambda: _plan("start", to=10**400), "not a file that recal can use"),
     "zero-start": (lambda: _plan("start", to=0), "`start` must be a positive finite beta"),
     "unknown-ties": (lambda: _plan("rule", "fields", "ties", to="random"), "`ties` must be"),
-    "floor-above-half": (lambda: _plan("rule", "fields", "floor", to=0.9), "`floor` must lie"),
+    "floor-above-half": (
+        lambda: _plan("rule", "fields", "floor", to=0.9),
+        r"`floor` must be a number in \(0, 0\.5\) or None",
+    ),
     "rule-is-a-plan": (lambda: _plan("rule", to=record("Plan")), "must be a Rule"),
-    "step-is-a-dict": (lambda: _plan("steps", 0, to={"transform": ZOOM, "betas": [1, 1, 1, 1]}), "must be Step"),
+    "step-is-a-dict": (lambda: _plan("steps", 0, to={"transform": ZOOM, "betas": [1, 1, 1, 1]}), "each item a Step"),
     "step-without-betas": (lambda: _plan("steps", to=[record("Step", transform=ZOOM)]), "must have the fields"),
     "transform-out-of-range": (lambda: _step("transform", "spec", to="zoom:7"), "zoom"),
     "transform-is-code": (lambda: _step("transform", "spec", to={"call": "x"}), "must be a spec"),
@@ -268,13 +271,13 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "map-beta-as-text": (lambda: _map("fields", {"beta": "0.5"}), "beta"),
     "map-beta-true": (lambda: _map("fields", {"beta": True}), "beta"),
     # blends
-    "blend-is-a-number": (lambda: changed(BLENDED, "state", "plan_", "fields", "blend", to=1), "must be a Blend"),
+    "blend-is-a-number": (lambda: changed(BLENDED, "state", "map_", "fields", "blend", to=1), "must be a Blend"),
     "blend-with-extras": (lambda: _blend("code", "x"), "a Blend must have the fields"),
     "blend-with-steps": (
-        lambda: changed(BLENDED, "state", "plan_", "fields", "steps", to=PLAN["fields"]["steps"]),
+        lambda: changed(BLENDED, "state", "map_", "fields", "steps", to=PLAN["fields"]["steps"]),
         "not both",
     ),
-    "blend-with-finish": (lambda: changed(BLENDED, "state", "plan_", "fields", "finish", to=2.0), "not both"),
+    "blend-with-finish": (lambda: changed(BLENDED, "state", "map_", "fields", "finish", to=2.0), "not both"),
     "blend-negative-weight": (lambda: _blend("weights", [[ZOOM, -0.1]]), "at least 0, got -0.1"),
     "blend-zero-weight": (lambda: _blend("weights", [[ZOOM, 0]]), "leave out zoom:0.5"),
     "blend-weight-as-text": (lambda: _blend("weights", [[ZOOM, "0.4"]]), "finite number"),
@@ -291,11 +294,11 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "blend-nested-offsets": (lambda: _blend("offsets", [[0.1], [0.2]]), "finite number"),
     "blend-offsets-of-three": (lambda: _blend("offsets", [0.0, 0.1, 0.2]), "offsets for 3 classes"),
     "blend-offsets-differ": (lambda: _blend("gated_offsets", [0.0, 0.1, 0.2]), "got 2 and 3"),
-    "blend-gate-zero": (lambda: _blend("gate", 0), "`gate` must lie in"),
-    "blend-gate-above-one": (lambda: _blend("gate", 1.5), "`gate` must lie in"),
-    "blend-gate-true": (lambda: _blend("gate", True), "`gate` must lie in"),
-    "blend-epsilon-zero": (lambda: _blend("epsilon", 0.0), "`epsilon` must lie in"),
-    "blend-epsilon-one": (lambda: _blend("epsilon", 1), "`epsilon` must lie in"),
+    "blend-gate-zero": (lambda: _blend("gate", 0), r"`gate` must be a number in \(0, 1\] or None"),
+    "blend-gate-above-one": (lambda: _blend("gate", 1.5), r"`gate` must be a number in \(0, 1\] or None"),
+    "blend-gate-true": (lambda: _blend("gate", True), r"`gate` must be a number in \(0, 1\] or None"),
+    "blend-epsilon-zero": (lambda: _blend("epsilon", 0.0), r"`epsilon` must be a number in \(0, 1\)"),
+    "blend-epsilon-one": (lambda: _blend("epsilon", 1), r"`epsilon` must be a number in \(0, 1\)"),
     "blend-unknown-answers": (lambda: _blend("answers", "changed"), "`answers` must be"),
     "blend-matrices-are-text": (lambda: _blend("matrices", "ab"), "finite number"),
     "blend-one-matrix-for-two": (lambda: _blend("matrices", [[[0, 0], [0, 0]]]), "the original and each view"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recal.errors import FileError
-from recal.files.atomic import partial_name, replacing, write_together
+from recal.files.paths import partial_name, replacing, write_together
 
 
 def test_what_fails_half_way_leaves_the_old_content_and_nothing_beside_it(tmp_path):

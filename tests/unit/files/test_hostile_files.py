@@ -50,7 +50,7 @@ def test_a_hostile_file_is_refused_in_one_sentence(name):
 
 def test_too_large_a_file_is_refused_unread(tmp_path, monkeypatch):
     path = save(Plan(), tmp_path / "plan")
-    monkeypatch.setattr("recal.files.tensors.MAX_FILE_BYTES", 100)
+    monkeypatch.setattr("recal.files.saved.MAX_FILE_BYTES", 100)
     with pytest.raises(FileError, match="at most 100 are read"):
         load(path)
 
@@ -113,7 +113,7 @@ _json = st.recursive(
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(key=st.sampled_from(["version", "kind", "class", "params", "state", "beta_", "plan_", "classes_"]), value=_json)
+@given(key=st.sampled_from(["version", "kind", "class", "params", "state", "beta_", "map_", "classes_"]), value=_json)
 @example(key="beta_", value={"$": "tuple", "items": 3})
 def test_any_json_in_any_place_is_refused_or_gives_a_valid_object(tmp_path, key, value):
     place = ("state", key) if key.endswith("_") else (key,)

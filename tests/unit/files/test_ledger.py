@@ -118,7 +118,7 @@ def test_a_list_of_checksums_that_was_damaged_or_lost_is_told(store, content):
 
 def test_only_blocks_that_are_read_are_compared_and_each_once(store, monkeypatch):
     compared = []
-    monkeypatch.setattr("recal.files.ledger.checksum", lambda values: compared.append(len(values)) or -1)
+    monkeypatch.setattr("recal.files.zarr_rows.checksum", lambda values: compared.append(len(values)) or -1)
     views = read_views(store)
     views._logits._snapshot.sums[0][:] = [-1] * 5
     compared.clear()
@@ -139,7 +139,7 @@ def test_a_part_of_a_damaged_block_is_not_read_either(store):
 
 
 def test_without_verification_nothing_is_compared(store, monkeypatch):
-    monkeypatch.setattr("recal.files.ledger.checksum", lambda values: pytest.fail("compared"))
+    monkeypatch.setattr("recal.files.zarr_rows.checksum", lambda values: pytest.fail("compared"))
     everything(store, verify=False)
 
 

@@ -112,7 +112,7 @@ def packed_npz(folder):
     return "i.npz"
 
 
-OPEN = "from pathlib import Path\nfrom recal.collecting.inputs.files import open_path\n"
+OPEN = "from pathlib import Path\nfrom recal.collecting.files import open_path\n"
 HOSTILE = {
     "calibration": (padded_text, "import recal\nrecal.load({!r})"),
     "parquet-probs": (constant_rows, "from recal.files.probabilities import read_prob_table\nread_prob_table({!r})"),
@@ -123,8 +123,8 @@ HOSTILE = {
         "import recal\nrecal.read_views({!r}).logits.sum()",
     ),
     "zarr-chunk": (packed_chunk, "import recal\nrecal.read_views({!r}).logits.sum()"),
-    "image": (large_image, OPEN + "open_path(Path({!r})).read(0, 1)"),
-    "sound": (fast_sound, OPEN + "open_path(Path({!r}), seconds=2.0).read(0, 1)"),
+    "image": (large_image, OPEN + "open_path(Path({!r})).read(range(1))"),
+    "sound": (fast_sound, OPEN + "open_path(Path({!r}), seconds=2.0).read(range(1))"),
     "npz": (packed_npz, OPEN + "open_path(Path({!r}))"),
 }
 
@@ -177,7 +177,7 @@ def test_a_text_in_every_row_is_held_once(tmp_path):
 
 
 def test_the_limit_is_raised_by_name(monkeypatch, tmp_path):
-    from recal.collecting.inputs.files import open_path
+    from recal.collecting.files import open_path
 
     np.savez_compressed(tmp_path / "x.npz", inputs=np.zeros((30, 1_000, 1_000), np.uint8))
     monkeypatch.setattr("recal.files.limits._SMALL", 10**7)

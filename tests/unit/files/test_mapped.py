@@ -12,14 +12,14 @@ from recal import ReCal, TemperatureScaling, Views, ViewStacking, read_views
 from recal.engine import compiled, scaled
 from recal.engine.compiled import MappedRows
 from recal.errors import InputError
-from recal.files import zarr_views
+from recal.files import zarr_rows
 
 
 @pytest.fixture
 def small_memory(monkeypatch):
     """As if a kilobyte were much."""
-    monkeypatch.setattr(zarr_views, "_MAX_BYTES_IN_MEMORY", 1000)
-    for module, name in ((compiled, "PIECE_VALUES"), (scaled, "_PIECE"), (zarr_views, "PIECE_VALUES")):
+    monkeypatch.setattr(zarr_rows, "_MAX_BYTES_IN_MEMORY", 1000)
+    for module, name in ((compiled, "PIECE_VALUES"), (scaled, "_PIECE"), (zarr_rows, "PIECE_VALUES")):
         monkeypatch.setattr(module, name, 700)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from recal import Views, read_views
 from recal.errors import FileError, InputError, RecalError
-from recal.files import npz as npz_module
+from recal.files import views as views_module
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(6, 3)).astype(np.float32)
@@ -181,7 +181,7 @@ def test_a_full_disk_leaves_the_old_views(target, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(npz_module, "_write_array", full)
+    monkeypatch.setattr(views_module, "_write_array", full)
     monkeypatch.setattr("zarr.Group.create_array", full)
     with pytest.raises(FileError, match=r"No space left on device\. No files were written"):
         make(count=3).write(target)

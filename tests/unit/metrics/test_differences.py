@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from recal.metrics import differences, resampling
+from recal.metrics import differences, rows
 from recal.metrics.differences import PAIRED, paired_draws
 from recal.metrics.rows import score
 
@@ -24,7 +24,7 @@ def apart(draws, name):
 
 def test_blocks_spread_as_rows_do(methods, monkeypatch):
     by_row = paired_draws(methods, 400)
-    monkeypatch.setattr(resampling, "EXACT_ROWS", 100)
+    monkeypatch.setattr(rows, "EXACT_ROWS", 100)
     monkeypatch.setattr(differences, "EXACT_ROWS", 100)
     by_block = paired_draws(methods, 400)
     for name in PAIRED:
@@ -36,9 +36,9 @@ def test_blocks_spread_as_rows_do(methods, monkeypatch):
 
 @pytest.mark.parametrize("most", [100, 16_384])
 def test_proper_scores_spread_as_the_rows_themselves_say(methods, monkeypatch, most):
-    monkeypatch.setattr(resampling, "EXACT_ROWS", most)
+    monkeypatch.setattr(rows, "EXACT_ROWS", most)
     monkeypatch.setattr(differences, "EXACT_ROWS", most)
     draws = paired_draws(methods, 600)
     for name, divisor in (("nll", 1), ("brier", 4)):
-        rows = (getattr(methods[1], name) - getattr(methods[0], name)) / divisor
-        assert apart(draws, name).std() == pytest.approx(rows.std() / np.sqrt(6000), rel=0.15), name
+        gaps = (getattr(methods[1], name) - getattr(methods[0], name)) / divisor
+        assert apart(draws, name).std() == pytest.approx(gaps.std() / np.sqrt(6000), rel=0.15), name

@@ -1,25 +1,20 @@
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 from recal import evaluate
 from recal.errors import InputError
-from recal.metrics import LABELS, METRICS, StreamingMetrics, calibration_test, resampling
+from recal.metrics import LABELS, METRICS, StreamingMetrics, calibration_test
+from tests.problems import probs_and_labels
 
-
-def make_problem(n, k=4, sharpness=2.0, seed=3):
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(n, k)) * 1.5
-    truth = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    y = (truth.cumsum(1) > rng.random((n, 1))).argmax(1)
-    probs = np.exp(sharpness * logits)
-    return probs / probs.sum(1, keepdims=True), y
+problem = partial(probs_and_labels, seed=3)
 
 
 @pytest.mark.parametrize("n", [1, 3, 400, 20_000])
 def test_evaluate_gives_what_each_metric_gives(n):
-    probs, y = make_problem(n)
+    probs, y = problem(n)
     found = evaluate(probs, y)
     assert list(found) == [metric.__name__ for metric in METRICS] == list(LABELS)
     for metric in METRICS:
@@ -51,14 +46,14 @@ def test_graded_answers_take_neither_classes_nor_confidences():
 
 
 def test_the_number_of_bins_reaches_the_binned_errors():
-    probs, y = make_problem(400)
+    probs, y = problem(400)
     assert evaluate(probs, y, n_bins=5)["ece"] == pytest.approx(METRICS[0](probs, y, n_bins=5))
     assert evaluate(probs, y, n_bins=5)["ece"] != evaluate(probs, y)["ece"]
 
 
 @pytest.mark.parametrize("n", [300, 20_000])
 def test_intervals_hold_the_value_and_repeat_with_the_seed(n):
-    probs, y = make_problem(n)
+    probs, y = problem(n)
     found = evaluate(probs, y, bootstrap=100, random_state=1)
     for name, (low, high) in found.intervals.items():
         assert low <= found[name] <= high, name
@@ -68,7 +63,7 @@ def test_intervals_hold_the_value_and_repeat_with_the_seed(n):
 
 
 def test_intervals_do_not_depend_on_the_order_of_rows():
-    probs, y = make_problem(300)
+    probs, y = problem(300)
     order = np.random.default_rng(0).permutation(300)
     one = evaluate(probs, y, bootstrap=50).intervals
     other = evaluate(probs[order], y[order], bootstrap=50).intervals
@@ -77,9 +72,9 @@ def test_intervals_do_not_depend_on_the_order_of_rows():
 
 
 def test_cells_give_the_intervals_that_rows_give(monkeypatch):
-    probs, y = make_problem(5_000, sharpness=1.5)
+    probs, y = problem(5_000, sharpness=1.5)
     by_row = evaluate(probs, y, bootstrap=1500)
-    monkeypatch.setattr(resampling, "EXACT_ROWS", 100)
+    monkeypatch.setattr("recal.metrics.rows.EXACT_ROWS", 100)
     by_cell = evaluate(probs, y, bootstrap=1500)
     for name in LABELS:
         if name != "mce":
@@ -88,7 +83,7 @@ def test_cells_give_the_intervals_that_rows_give(monkeypatch):
 
 
 def test_a_plain_bootstrap_of_rows_agrees_for_means_and_ranks():
-    probs, y = make_problem(400)
+    probs, y = problem(400)
     found = evaluate(probs, y, bootstrap=3000)
     rng = np.random.default_rng(5)
     rows = rng.integers(400, size=(600, 400))
@@ -100,8 +95,8 @@ def test_a_plain_bootstrap_of_rows_agrees_for_means_and_ranks():
 
 
 def test_the_interval_of_an_honest_model_reaches_zero_and_of_a_dishonest_one_does_not():
-    honest = evaluate(*make_problem(4000, sharpness=1.0), bootstrap=300).intervals
-    dishonest = evaluate(*make_problem(4000, sharpness=2.0), bootstrap=300).intervals
+    honest = evaluate(*problem(4000, sharpness=1.0), bootstrap=300).intervals
+    dishonest = evaluate(*problem(4000, sharpness=2.0), bootstrap=300).intervals
     for name in ("ece", "adaptive_ece", "classwise_ece", "debiased_ece", "smooth_ece", "ks_error"):
         assert honest[name][0] == 0.0, name
         assert dishonest[name][0] > 0.01, name
@@ -130,7 +125,7 @@ def test_infinite_and_undefined_values_are_said_and_survive_json():
 
 
 def test_many_classes_use_fewer_draws_and_say_so():
-    found = evaluate(*make_problem(300, k=600), bootstrap=1000)
+    found = evaluate(*problem(300, n_classes=600), bootstrap=1000)
     assert found.draws["classwise_ece"] < 1000
     assert f"class-wise ECE: {found.draws['classwise_ece']}" in str(found)
     assert "1,000 bootstrap draws" in str(found)
@@ -148,7 +143,7 @@ def test_an_unknown_metric_is_named():
 
 
 def test_a_stream_gives_what_the_whole_gives():
-    probs, y = make_problem(500)
+    probs, y = problem(500)
     stream = StreamingMetrics()
     for first in range(0, 500, 77):
         stream.update(probs[first : first + 77], y[first : first + 77])
@@ -159,7 +154,7 @@ def test_a_stream_gives_what_the_whole_gives():
 
 
 def test_streams_merge():
-    probs, y = make_problem(500)
+    probs, y = problem(500)
     one = StreamingMetrics().update(probs[:200], y[:200])
     two = StreamingMetrics().update(probs[200:], y[200:])
     merged = StreamingMetrics().merge(one).merge(StreamingMetrics()).merge(two)
@@ -169,7 +164,7 @@ def test_streams_merge():
 
 
 def test_a_refused_batch_leaves_a_stream_as_it_was():
-    probs, y = make_problem(50)
+    probs, y = problem(50)
     stream = StreamingMetrics().update(probs, y)
     before = dict(stream.result())
     bad = probs.copy()
@@ -187,8 +182,8 @@ def test_an_empty_stream_has_no_result():
 
 
 def test_the_test_of_calibration_tells_honest_from_dishonest():
-    assert calibration_test(*make_problem(3000, sharpness=1.0)).p_value > 0.05
-    found = calibration_test(*make_problem(3000, sharpness=1.5))
+    assert calibration_test(*problem(3000, sharpness=1.0)).p_value > 0.05
+    found = calibration_test(*problem(3000, sharpness=1.5))
     assert found.p_value == pytest.approx(1 / 1001)
     assert found.mean_gap > 0
     assert "above accuracy" in str(found)
@@ -225,7 +220,7 @@ def test_a_test_of_calibration_needs_whole_draws(draws):
 def test_the_test_of_calibration_keeps_its_level(n):
     repeats = 1000 if n == 40 else 200
     p_values = [
-        calibration_test(*make_problem(n, sharpness=1.0, seed=seed), draws=199, random_state=seed).p_value
+        calibration_test(*problem(n, sharpness=1.0, seed=seed), draws=199, random_state=seed).p_value
         for seed in range(repeats)
     ]
     for level in (0.05, 0.2):
@@ -234,7 +229,7 @@ def test_the_test_of_calibration_keeps_its_level(n):
 
 
 def test_weights_count_rows_in_every_metric():
-    probs, y = make_problem(200)
+    probs, y = problem(200)
     weights = np.random.default_rng(0).uniform(0.0, 2.0, 200)
     probs[0], y[0], weights[0] = [1.0, 0.0, 0.0, 0.0], 1, 0.0  # an infinite NLL that does not count
     found = evaluate(probs, y, sample_weight=weights)

@@ -1,26 +1,24 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
-from recal import Views, compare
+from recal import compare
 from recal.comparison import compare_probs
+from tests.problems import views
 
-
-def make_views(n, seed=0, k=4, transforms=("zoom:0.5", "zoom:0.7", "brightness:0.4")):
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, k, n)
-    logits = 5 * (np.eye(k)[y] + rng.normal(0, 0.7, (n, k)))
-    copies = {t: 0.7 * logits + rng.normal(0, 1.5, (n, k)) for t in transforms}
-    return Views(logits, copies, y)
+TRANSFORMS = ("zoom:0.5", "zoom:0.7", "brightness:0.4")
+problem = partial(views, n_classes=4, transforms=TRANSFORMS, scale=5, noise=0.7, keep=0.7, blur=1.5)
 
 
 @pytest.fixture(scope="package")
 def comparison():
-    return compare(["ts", "vs", "recal"], make_views(600), make_views(500, seed=1), bootstrap=100)
+    return compare(["ts", "vs", "recal"], problem(600), problem(500, seed=1), bootstrap=100)
 
 
-@pytest.fixture(scope="package")
-def views():
-    return make_views(700)
+@pytest.fixture(scope="package", name="views")
+def shared_views():
+    return problem(700)
 
 
 @pytest.fixture(scope="package")

@@ -5,9 +5,8 @@ import pytest
 
 from recal.metrics.rows import RowScores
 from recal.reporting.chart import ticks
-from recal.reporting.curves import rank_bins, reliability, risk_coverage
-from recal.reporting.expected_errors import THRESHOLDS, threshold_table
-from recal.reporting.groups import group_flow, path_of, progress
+from recal.reporting.outcomes import THRESHOLDS, rank_bins, reliability, risk_coverage, threshold_table
+from recal.reporting.studies import path_of
 
 
 def rows_of(confidence, correct):
@@ -75,22 +74,11 @@ def test_ranks_hold_equally_many_answers_and_what_numpy_counts(rows):
     assert (data.low <= data.expected + 1e-9).all()
 
 
-def test_progress_and_path_follow_the_fit(comparison):
+def test_the_path_follows_the_fit(comparison):
     fitted = comparison.calibrators["recal"]
-    data = progress(fitted.history_)
-    assert len(data.number) == len(fitted.history_)
-    assert data.shares.sum(axis=1) == pytest.approx(1)
     path = path_of(fitted.plan_, comparison.test, comparison.test_labels)
     assert path.nll[0] == pytest.approx(comparison.row("nll", "uncalibrated").value)
     assert path.nll[-1] == pytest.approx(comparison.row("nll", "recal").value)
-
-
-def test_group_flow_is_the_mean_over_the_iterations_that_drew_a_transformation(comparison):
-    data = progress(comparison.calibrators["recal"].history_)
-    specs, shares = group_flow(data)
-    assert specs == ("brightness:0.4", "zoom:0.5", "zoom:0.7")
-    rows = [index for index, spec in enumerate(data.transform) if spec == "zoom:0.5"]
-    assert shares[1] == pytest.approx(data.shares[rows].mean(axis=0))
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0.87, 0.93), (-0.1, 0.1), (0, 200), (0, 0), (3, 3)])

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,22 +13,15 @@ from recal import reliability_diagram
 from recal.errors import MissingExtraError
 from recal.reporting import charts, plots
 from recal.reporting.chart import PALETTE, svg
-from recal.reporting.curves import method_values, reliability, risk_coverage
-from recal.reporting.expected_errors import slices_of
-from recal.reporting.groups import progress
+from recal.reporting.outcomes import method_values, reliability, risk_coverage, slices_of
+from recal.reporting.studies import group_study
 
 
-def test_every_figure_of_a_comparison_is_written(comparison, tmp_path):
-    names = {path.stem for path in plots.write_figures(comparison, tmp_path)}
-    assert names >= {"reliability", "by-rank", "risk-coverage", "classes", "methods", "group-ranks"}
-    assert names >= {"recal-iterations", "recal-factors", "recal-groups"}
-
-
-def test_figures_of_probabilities_alone_are_written_the_same_twice(alone, tmp_path):
-    first, again = (plots.write_figures(alone, tmp_path / name, kind="svg") for name in "ab")
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
-    names = {path.stem for path in first}
-    assert names == {"reliability", "by-rank", "risk-coverage", "classes"}
+def test_a_figure_is_written_the_same_twice(comparison, tmp_path):
+    chart = charts.group_ranks_chart(group_study(comparison.test))
+    for kind in ("png", "svg", "pdf"):
+        first, again = (plots.save_figure(plots.figure_of(chart), tmp_path / f"{name}.{kind}") for name in "ab")
+        assert first.read_bytes() == again.read_bytes()
 
 
 def test_the_reliability_diagram_shows_the_accuracies(comparison):
@@ -41,7 +35,7 @@ def test_the_reliability_diagram_shows_the_accuracies(comparison):
 def test_both_renderers_draw_the_same_points(comparison):
     curves = {name: risk_coverage(comparison.samples[name]) for name in ("uncalibrated", "ts")}
     chart = charts.risk_coverage_chart(curves)
-    lines = plots.figure_of([("", chart)]).axes[0].lines
+    lines = plots.figure_of(chart).axes[0].lines
     assert [len(line.get_xdata()) for line in lines] == [len(curve.risk) for curve in curves.values()]
     drawn = svg(chart)
     assert drawn.count("<polyline") == 2
@@ -67,9 +61,8 @@ def test_a_chart_alone_brings_its_colours_for_light_and_dark(comparison):
 
 
 def test_rejected_iterations_are_hollow(comparison):
-    data = progress(comparison.calibrators["recal"].history_)
-    data.accepted[:3] = False
-    hollow = [mark for mark in charts.iterations_chart(data).marks if mark.style == "dot hollow"]
+    history = [replace(one, accepted=row >= 3) for row, one in enumerate(comparison.calibrators["recal"].history_)]
+    hollow = [mark for mark in charts.iterations_chart(history).marks if mark.style == "dot hollow"]
     assert len(hollow[0].x) == 3
 
 
@@ -89,8 +82,8 @@ def test_without_matplotlib_the_extra_is_named(comparison, monkeypatch):
 def test_numbers_below_an_axis_do_not_run_into_each_other(comparison):
     by_class = slices_of(comparison.samples["recal"], comparison.answers["recal"], "class")
     metrics = [method_values(comparison, metric) for metric in ("nll", "brier", "ece", "aurc")]
-    panels = [("", charts.methods_chart(data)) for data in metrics]
-    for figure in (plots.figure_of(panels), plots.figure_of([("", charts.slice_chart({"after": by_class}))])):
+    for chart in (*map(charts.methods_chart, metrics), charts.slice_chart({"after": by_class})):
+        figure = plots.figure_of(chart)
         figure.draw_without_rendering()
         for ax in figure.axes:
             shown = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]

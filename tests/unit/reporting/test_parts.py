@@ -8,13 +8,17 @@ from PIL import Image
 
 from recal.comparison import compare, compare_probs
 from recal.decisions import decide
+from recal.decisions.decision import holm
 from recal.errors import InputError
 from recal.metrics.rows import RowScores
-from recal.reporting.curves import method_values
 from recal.reporting.examples import examples, shown_input, view_doubt
-from recal.reporting.expected_errors import holm, slices_of
-from recal.reporting.page import page
+from recal.reporting.outcomes import method_values, slices_of
+from recal.reporting.page import Page
 from recal.reporting.verdict import automation
+
+
+def page(comparison, **options):
+    return Page(comparison, **options).html()
 
 
 def honest_rows(n, seed=0):

@@ -8,8 +8,9 @@ import pytest
 from recal.comparison import compare_probs, judge, recommend
 from recal.decisions import decide, risk_curve
 from recal.metrics import CalibrationTest, ece
-from recal.reporting.expected_errors import calibrated_range, threshold_table
+from recal.reporting.outcomes import calibrated_range, threshold_table
 from recal.reporting.verdict import advice, answer_change, automation, best_change, headline, shown_first, verdict
+from tests.problems import nll
 
 
 def soft(logits):
@@ -52,7 +53,7 @@ def test_a_shy_model_made_boastful_is_shown_to_break_its_promise():
     told = verdict(result, "ts")
     assert (told.before.reading, told.after.reading) == ("underconfident", "overconfident")
     assert told.after.errors > told.after.high
-    assert told.headline.startswith("Better, but still miscalibrated: with ts")
+    assert told.sentences[0].startswith("Better, but still miscalibrated: with ts")
     assert "still miscalibrated" in advice(result, recommend(result))
     assert told.tests[1].rejected
     promised, made = f"{told.after.expected:.0f} errors expected", f"{told.after.errors} made: overconfident"
@@ -70,10 +71,6 @@ def test_a_hair_on_the_test_rows_does_not_buy_twenty_passes():
     chosen = recommend(result)
     assert (chosen.method, chosen.passes, chosen.contenders) == ("ts", 1.0, ("ts", "recal"))
     assert "1 forward pass per answer" in advice(result, chosen)
-
-
-def nll(probs, y):
-    return -np.log(probs[np.arange(len(y)), y]).mean()
 
 
 def test_an_honest_model_is_left_as_it_is():
@@ -199,6 +196,13 @@ def test_a_risk_that_cannot_be_shown_is_told_with_the_one_that_can():
     result = compare_probs({"given": np.tile([0.95, 0.05], (400, 1))}, y)
     (line,) = headline(result, recommend(result), {"given": automation(result, "given", 0.01)})
     assert "400 labelled samples cannot guarantee at most 1 % errors; 7" in line
+
+
+def test_the_lowest_rate_is_never_printed_as_the_rate_that_cannot_be_shown():
+    y = np.zeros(297, int)  # all right: enough for 1.01 %
+    result = compare_probs({"given": np.tile([0.95, 0.05], (297, 1))}, y)
+    (line,) = headline(result, recommend(result), {"given": automation(result, "given", 0.01)})
+    assert "cannot guarantee at most 1 % errors; 1.1 % is the lowest rate" in line
 
 
 def falling(n=4000):

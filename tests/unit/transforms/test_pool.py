@@ -80,17 +80,17 @@ def test_rubbish_is_refused_with_the_remedy(spec: Any, words: str) -> None:
 @pytest.mark.parametrize("ends", ["{low}-1e9", "{low}-1e999", "{above}-{beyond}", "0-1e9", "1e8-1e9"])
 def test_a_range_beyond_its_kinds_domain_is_refused_before_a_grid_is_built(kind, ends, monkeypatch) -> None:
     monkeypatch.setattr(sys.modules["recal.transforms.pool"], "_grid", lambda *_: pytest.fail("a grid was built"))
-    least, most = kind.domain
-    text = ends.format(low=format_strength(least + kind.step), above=format_strength(most), beyond=most + 2 * kind.step)
+    least, most, step = kind.strengths.low, kind.strengths.high, kind.strengths.step
+    text = ends.format(low=format_strength(least + step), above=format_strength(most), beyond=most + 2 * step)
     with pytest.raises(InputError, match=f"{kind.kind}'s strengths lie in .* goes beyond"):
         pool(f"{kind.kind}:{text}:3")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TRANSFORMS if kind.has_strength], ids=lambda kind: kind.kind)
 def test_a_range_may_reach_the_end_of_its_kinds_domain(kind: Any) -> None:
-    least, most = kind.domain
-    low = format_strength(least + kind.step if kind.positive else least)
-    assert str(pool(f"{kind.kind}:{low}-{most + kind.step:g}:3", data=[[1.0, 2.0]])[0]).startswith(kind.kind)
+    least, most, step = kind.strengths.low, kind.strengths.high, kind.strengths.step
+    low = format_strength(least + step if kind.strengths.ends[0] == "(" else least)
+    assert str(pool(f"{kind.kind}:{low}-{most + step:g}:3", data=[[1.0, 2.0]])[0]).startswith(kind.kind)
 
 
 @pytest.mark.parametrize("text", ["inf", "nan", "-inf", "1e999", "9" * 400, "Infinity"])

@@ -16,8 +16,9 @@ from recal.decisions.curves import Gain
 from recal.errors import FileError, InputError
 from recal.reporting.verdict import AnswerChange
 from recal.transforms import as_transform
-from recal.workflow.job import _is_taken, calibrate, split, today
-from recal.workflow.result import calibration_in
+from recal.workflow import calibration_in
+from recal.workflow.job import _is_taken, calibrate, split
+from recal.workflow.result import today
 
 
 def overconfident(batch):
@@ -26,8 +27,8 @@ def overconfident(batch):
     return np.stack([-score, score], axis=1)
 
 
-@pytest.fixture(scope="module")
-def problem():
+@pytest.fixture(scope="module", name="problem")
+def bright_and_dark_images():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 800)
     images = 128 + 40 * rng.normal(size=(800, 8, 8)) + np.where(y == 1, 10, -10)[:, None, None]

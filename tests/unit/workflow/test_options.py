@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from recal import AutoCalibration, CalibratedClassifier, TemperatureScaling, Views, collect, load
 from recal.cli.app import run
 from recal.collecting import as_source, run_pilot
-from recal.collecting.inputs.files import clusters_by_name
+from recal.collecting.files import clusters_by_name
 from recal.collecting.local import ProgressLines, progress_bar
 from recal.collecting.models.base import CallableModel
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
@@ -113,10 +114,11 @@ def test_a_pilot_stops_when_no_view_comes_near_paying():
 
 def test_progress_is_printed_without_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(ProgressLines, "every", 0.0)
-    with progress_bar("Collecting", 100, 20, shown=True) as advance:
+    sink, source = SimpleNamespace(doing="Collecting", done={0}), SimpleNamespace(n_samples=100)
+    with progress_bar(sink, source, 20, show=True) as advance:
         advance(40)
     assert "recal: Collecting: 60 of 100 inputs (60%), about" in capsys.readouterr().err
-    with progress_bar("Collecting", 100, 20, shown=False) as advance:
+    with progress_bar(sink, source, 20, show=False) as advance:
         advance(40)
     assert capsys.readouterr().err == ""
 
@@ -155,7 +157,7 @@ def test_python_and_commands_read_tables_and_pools_alike(tmp_path):
     frame = pandas.DataFrame({"x": np.linspace(-2, 2, 40), "colour": ["red", "blue"] * 20})
     (tmp_path / "t.csv").write_text(frame.to_csv(index=False))
     for source in (as_source(frame), as_source(tmp_path / "t.csv")):
-        assert str(source.read(0, 5)["colour"].dtype) == "category"
+        assert str(source.read(range(5))["colour"].dtype) == "category"
     y = (frame["x"] > 0).to_numpy().astype(int)
 
     def net(batch):

@@ -3,31 +3,207 @@
 Minimise over theta the mean NLL of softmax(scores) + sum of ridge * (theta - centre)^2. A `DiagonalMap` scales and
 shifts each feature, theta = (v, b) of shape (2, n_classes); a `LinearMap` mixes them, theta = [W | b] of shape
 (n_classes, n_features + 1). Losses and gradients are in float64. Products with the Hessian, which only shape a search
-direction, are in float32. Nothing larger than the features is ever held.
+direction, are in float32. No array is larger than the features.
+
+The solver is a truncated Newton method. The losses are convex and smooth, and a product with the Hessian costs as much
+as a gradient, so a few Newton steps, each solved by preconditioned conjugate gradients, replace hundreds of first-order
+steps. The Newton decrement estimates the distance of the loss from its minimum; tolerances are in units of the loss and
+do not depend on the scale of the logits.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import warnings
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from recal.calibrators.solvers.newton import Solution, minimise
 from recal.checks import Labels
 from recal.engine.compiled import one_thread
+from recal.errors import ConvergenceWarning
+
+# Tolerance of fits that only estimate how well a method does on samples left out.
+NEAR_TOL = 1e-5
+_ARMIJO = 1e-4
+# Below this step length, differences of the loss are rounding errors.
+_SHORTEST_STEP = 2.0**-20
 
 
-class DiagonalMap:
-    """The penalised loss of one data set.
+@dataclass(frozen=True)
+class Solution:
+    """The final point, its loss, the estimated distance of the loss from its minimum, and the number of steps."""
+
+    point: np.ndarray
+    loss: float
+    gap: float
+    n_steps: int
+
+
+# Conjugate gradient iterations per Newton step; the next step corrects what remains.
+_MOST_PRODUCTS = 100
+
+
+def minimise(
+    problem: SoftmaxLoss, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True
+) -> Solution:
+    """Minimise from `start` until the expected decrease of a step is below `tol`; that step is still taken.
+
+    Newton's method converges quadratically, so the loss is then much closer to its minimum than `tol`.
+    """
+    point, loss = start, problem.evaluate(start)
+    gap, steps = np.inf, 0
+    while steps < max_iter:
+        steps += 1
+        gradient = problem.gradient()
+        direction = _newton_direction(problem, gradient, tol)
+        slope = float(np.vdot(gradient, direction))
+        gap = -0.5 * slope
+        if not np.isfinite(gap):
+            warnings.warn(
+                f"The solver met a number that is not finite after {steps - 1} steps and stopped there, with the loss "
+                f"at {loss:.6g}. The logits may be too large to multiply: scale them down, or clip them.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+            break
+        if gap <= 0.0:
+            gap = 0.0
+            break
+        moved = _line_search(problem, point, loss, direction, slope)
+        if moved is None:
+            problem.evaluate(point)
+            break
+        previous, (point, loss) = loss, moved
+        if gap <= tol or (gap <= 100 * tol and previous - loss <= 0.1 * tol):
+            break
+    else:
+        if warn and gap > 1e-5:
+            warnings.warn(
+                f"The solver stopped after {max_iter} steps with the loss about {gap:.1e} above its minimum. "
+                "The fit is usable; raise the penalty for a better-posed problem.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+    return Solution(point, loss, float(gap), steps)
+
+
+def _newton_direction(problem: SoftmaxLoss, gradient: np.ndarray, tol: float) -> np.ndarray:
+    """Solve H d = -g by preconditioned conjugate gradients, more exactly the closer the minimum is."""
+    direction = np.zeros_like(gradient)
+    residual = -gradient
+    ahead = problem.precondition(residual)
+    conjugate = ahead.copy()
+    energy = first = float(np.vdot(residual, ahead))
+    # `first` estimates twice the remaining decrease: solve loosely far from the minimum, tightly near it.
+    forcing = min(0.1, np.sqrt(max(first, 0.0)))
+    target = max(first * forcing**2, 0.01 * tol)
+    for product in range(_MOST_PRODUCTS):
+        curved = problem.hessian_times(conjugate)
+        curvature = float(np.vdot(conjugate, curved))
+        if not curvature > 0.0:
+            return direction if product else ahead
+        length = energy / curvature
+        direction += length * conjugate
+        residual -= length * curved
+        ahead = problem.precondition(residual)
+        renewed = float(np.vdot(residual, ahead))
+        if not renewed > target:
+            break
+        conjugate *= renewed / energy
+        conjugate += ahead
+        energy = renewed
+    return direction
+
+
+def _line_search(
+    problem: SoftmaxLoss, point: np.ndarray, loss: float, direction: np.ndarray, slope: float
+) -> tuple[np.ndarray, float] | None:
+    """Halve the step until the loss falls as the slope predicts; None if rounding hides any decrease."""
+    step = 1.0
+    while step > _SHORTEST_STEP:
+        trial = point + step * direction
+        value = problem.evaluate(trial)
+        if value <= loss + _ARMIJO * step * slope:
+            return trial, value
+        step *= 0.5
+    return None
+
+
+class SoftmaxLoss:
+    """The penalised loss of one data set. Its methods refer to the point that `evaluate` saw last.
 
     Parameters
     ----------
-    features : ndarray of shape (n_samples, n_classes), float64
+    features : ndarray of shape (n_samples, n_features), float64
     labels : ndarray of shape (n_samples,)
-    ridge, centre : float or ndarray that broadcasts to (2, n_classes)
-        The strengths, which must be positive, and what scale (row 0) and shift (row 1) are drawn to.
     weights : ndarray of shape (n_samples,), optional
         How often each sample counts.
+    base : ndarray of shape (n_samples, n_classes), optional
+        Scores to which those of the features are added.
+    """
+
+    ridge: np.ndarray | float
+    centre: np.ndarray | float
+    # Weights of the samples as `_pull` uses them, in float64 and in float32.
+    _weights: np.ndarray | None
+    _light_weights: np.ndarray | None
+
+    def __init__(
+        self, features: np.ndarray, labels: Labels, weights: np.ndarray | None, base: np.ndarray | None = None
+    ) -> None:
+        self.features, self.labels, self._base = features, labels, base
+        self._light = features.astype(np.float32)
+        self._rows = np.arange(len(labels))
+        self._mean = np.full(len(labels), 1.0 / len(labels)) if weights is None else weights / weights.sum()
+
+    def _scores(self, features: np.ndarray, point: np.ndarray) -> np.ndarray:
+        """Return the scores of features, a new array."""
+        raise NotImplementedError
+
+    def _pull(self, features: np.ndarray, weights: np.ndarray | None, values: np.ndarray) -> np.ndarray:
+        """Return the gradient of the mean of scores times `values`, which are overwritten."""
+        raise NotImplementedError
+
+    def _prepare(self) -> None:
+        """Approximate the Hessian at the point."""
+        raise NotImplementedError
+
+    def precondition(self, residual: np.ndarray) -> np.ndarray:
+        """Solve with the approximation of the Hessian."""
+        raise NotImplementedError
+
+    def evaluate(self, point: np.ndarray) -> float:
+        self._point = point
+        scores = self._scores(self.features, point)
+        if self._base is not None:
+            scores += self._base
+        scores -= scores.max(axis=1, keepdims=True)
+        at_truth = scores[self._rows, self.labels]
+        np.exp(scores, out=scores)
+        totals = scores.sum(axis=1)
+        scores /= totals[:, None]
+        self._probs = scores
+        off = point - self.centre
+        return float(self._mean @ (np.log(totals) - at_truth) + np.vdot(off * self.ridge, off))
+
+    def gradient(self) -> np.ndarray:
+        self._light_probs = self._probs.astype(np.float32)
+        residual = self._probs.copy()
+        residual[self._rows, self.labels] -= 1.0
+        self._prepare()
+        return self._pull(self.features, self._weights, residual) + 2.0 * self.ridge * (self._point - self.centre)
+
+    def hessian_times(self, direction: np.ndarray) -> np.ndarray:
+        change = self._scores(self._light, direction.astype(np.float32))
+        change -= np.einsum("ij,ij->i", change, self._light_probs)[:, None]
+        change *= self._light_probs
+        return self._pull(self._light, self._light_weights, change) + 2.0 * self.ridge * direction
+
+
+class DiagonalMap(SoftmaxLoss):
+    """Scale and shift each feature. `ridge` and `centre` broadcast to (2, n_classes).
+
+    The strengths must be positive; scale (row 0) and shift (row 1) are drawn to the centre.
     """
 
     def __init__(
@@ -39,57 +215,34 @@ class DiagonalMap:
         centre: np.ndarray | float,
         weights: np.ndarray | None = None,
     ) -> None:
-        self.features, self.labels = features, labels
+        super().__init__(features, labels, weights)
         self.ridge, self.centre = ridge, centre
-        self._light = features.astype(np.float32)
-        self._rows = np.arange(len(labels))
-        self._mean = np.full(len(labels), 1.0 / len(labels)) if weights is None else weights / weights.sum()
-        self._light_mean = self._mean.astype(np.float32)
+        self._weights, self._light_weights = self._mean, self._mean.astype(np.float32)
 
-    def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 100, warn: bool = True) -> Solution:
+    def solve(self, start: np.ndarray, *, tol: float = 1e-7, warn: bool = True) -> Solution:
+        """Return the minimum."""
         with one_thread():
-            return minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
+            return minimise(self, start, tol=tol, max_iter=100, warn=warn)
 
-    def evaluate(self, point: np.ndarray) -> float:
-        self._point = point
-        scores = self.features * point[0]
+    def _scores(self, features: np.ndarray, point: np.ndarray) -> np.ndarray:
+        scores = features * point[0]
         scores += point[1]
-        scores -= scores.max(axis=1, keepdims=True)
-        at_truth = scores[self._rows, self.labels]
-        np.exp(scores, out=scores)
-        totals = scores.sum(axis=1)
-        scores /= totals[:, None]
-        self._probs = scores
-        off = point - self.centre
-        return float(self._mean @ (np.log(totals) - at_truth) + np.sum(self.ridge * off * off))
+        return scores
 
-    def gradient(self) -> np.ndarray:
-        self._light_probs = self._probs.astype(np.float32)
-        self._probs[self._rows, self.labels] -= 1.0
-        gradient = np.stack([self._mean @ (self._probs * self.features), self._mean @ self._probs])
-        self._probs[self._rows, self.labels] += 1.0
-        gradient += 2.0 * self.ridge * (self._point - self.centre)
-        self._prepare()
-        return gradient
-
-    def hessian_times(self, direction: np.ndarray) -> np.ndarray:
-        light = direction.astype(np.float32)
-        change = self._light * light[0]
-        change += light[1]
-        change -= np.einsum("ij,ij->i", change, self._light_probs)[:, None]
-        change *= self._light_probs
-        shifts = self._light_mean @ change
-        change *= self._light
-        return np.stack([self._light_mean @ change, shifts]) + 2.0 * self.ridge * direction
+    def _pull(self, features: np.ndarray, weights: np.ndarray | None, values: np.ndarray) -> np.ndarray:
+        assert weights is not None
+        shifts = weights @ values
+        values *= features
+        return np.stack([weights @ values, shifts])
 
     def _prepare(self) -> None:
-        """Keep each class's own two-by-two block of the Hessian, leaving out the coupling between classes."""
+        """Keep the two-by-two block of each class and ignore the coupling between classes."""
         spread = self._light_probs * (1.0 - self._light_probs)
-        constant = (self._light_mean @ spread).astype(np.float64)
+        constant = (self._light_weights @ spread).astype(np.float64)
         spread *= self._light
-        linear = (self._light_mean @ spread).astype(np.float64)
+        linear = (self._light_weights @ spread).astype(np.float64)
         spread *= self._light
-        square = (self._light_mean @ spread).astype(np.float64)
+        square = (self._light_weights @ spread).astype(np.float64)
         ridge = 2.0 * np.broadcast_to(self.ridge, self._point.shape)
         # Rounding in float32 must not make a block indefinite.
         self._block = (square * (1.0 + 1e-5) + ridge[0], linear, constant * (1.0 + 1e-5) + ridge[1])
@@ -105,19 +258,13 @@ class DiagonalMap:
         )
 
 
-class LinearMap:
-    """The penalised loss of one data set; the ridge can be changed, so that a whole path shares what was computed.
+class LinearMap(SoftmaxLoss):
+    """Mix the features. The ridge can be changed, so that a whole path of them shares what was computed.
 
-    Parameters
-    ----------
-    features : ndarray of shape (n_samples, n_features), float64
-    labels : ndarray of shape (n_samples,)
-    n_classes : int
-    base : ndarray of shape (n_samples, n_classes), optional
-        Scores to which those of the features are added.
-    weights : ndarray of shape (n_samples,), optional
-        How often each sample counts.
+    `weights` and `base` as in `SoftmaxLoss`.
     """
+
+    ridge: np.ndarray
 
     def __init__(
         self,
@@ -128,11 +275,10 @@ class LinearMap:
         base: np.ndarray | None = None,
         weights: np.ndarray | None = None,
     ) -> None:
-        self.features, self.labels, self.n_classes = features, labels, n_classes
-        self._base = base
-        self._light = features.astype(np.float32)
-        self._rows = np.arange(len(labels))
-        self._counts = None if weights is None else weights * (len(labels) / weights.sum())
+        super().__init__(features, labels, weights, base)
+        self.n_classes = n_classes
+        self._weights = None if weights is None else weights * (len(labels) / weights.sum())
+        self._light_weights = None if self._weights is None else self._weights.astype(np.float32)
         self._squares = np.square(self._light)
         self.penalise(np.zeros((n_classes, features.shape[1] + 1)))
 
@@ -141,81 +287,47 @@ class LinearMap:
         self.ridge, self.centre = ridge, centre
 
     def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True) -> Solution:
-        """Return the minimum, with the weights' common part (which no probability sees) where the ridge is least."""
+        """Return the minimum, with the common part of all classes' weights where the penalty is least.
+
+        A common vector added to the weights of all classes changes no probability.
+        """
         with one_thread(self.features.size * self.n_classes):
-            found = minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
-        return replace(found, point=self.fix_gauge(found.point))
-
-    def fix_gauge(self, point: np.ndarray) -> np.ndarray:
-        """Shift all classes' weights by one common vector, which changes no probability, to the least penalty."""
+            solution = minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
         total = self.ridge.sum(axis=0)
-        shift = (self.ridge * (point - self.centre)).sum(axis=0) / np.where(total > 0.0, total, 1.0)
-        return point - shift
+        shift = (self.ridge * (solution.point - self.centre)).sum(axis=0) / np.where(total > 0.0, total, 1.0)
+        return replace(solution, point=solution.point - shift)
 
-    def evaluate(self, point: np.ndarray) -> float:
-        self._point = point
-        scores = self.features @ point[:, :-1].T
+    def _scores(self, features: np.ndarray, point: np.ndarray) -> np.ndarray:
+        scores = features @ point[:, :-1].T
         scores += point[:, -1]
-        if self._base is not None:
-            scores += self._base
-        scores -= scores.max(axis=1, keepdims=True)
-        at_truth = scores[self._rows, self.labels]
-        np.exp(scores, out=scores)
-        totals = scores.sum(axis=1)
-        scores /= totals[:, None]
-        self._probs = scores
-        off = point - self.centre
-        return float(np.mean(self._weighted(np.log(totals) - at_truth)) + np.vdot(off * self.ridge, off))
+        return scores
 
-    def _weighted(self, rows: np.ndarray) -> np.ndarray:
-        """Return values of the samples times how often each sample counts."""
-        if self._counts is None:
-            return rows
-        counts = self._counts.astype(rows.dtype)
-        return rows * (counts if rows.ndim == 1 else counts[:, None])
-
-    def gradient(self) -> np.ndarray:
-        self._light_probs = self._probs.astype(np.float32)
-        residual = self._probs.copy()
-        residual[self._rows, self.labels] -= 1.0
-        residual = self._weighted(residual)
-        gradient = np.empty_like(self._point)
-        gradient[:, :-1] = residual.T @ self.features
-        gradient[:, -1] = residual.sum(axis=0)
-        gradient /= len(self.labels)
-        gradient += 2.0 * self.ridge * (self._point - self.centre)
-        self._prepare()
-        return gradient
-
-    def hessian_times(self, direction: np.ndarray) -> np.ndarray:
-        light = direction.astype(np.float32)
-        change = self._light @ light[:, :-1].T
-        change += light[:, -1]
-        change -= np.einsum("ij,ij->i", change, self._light_probs)[:, None]
-        change *= self._light_probs
-        change = self._weighted(change)
-        product = np.empty_like(direction)
-        product[:, :-1] = change.T @ self._light
-        product[:, -1] = change.sum(axis=0)
-        product /= len(self.labels)
-        product += 2.0 * self.ridge * direction
-        return product
+    def _pull(self, features: np.ndarray, weights: np.ndarray | None, values: np.ndarray) -> np.ndarray:
+        if weights is not None:
+            values *= weights[:, None]
+        pull = np.empty_like(self._point)
+        pull[:, :-1] = values.T @ features
+        pull[:, -1] = values.sum(axis=0)
+        pull /= len(values)
+        return pull
 
     def _prepare(self) -> None:
         """Approximate each class's block of the Hessian by a diagonal plus the part along the features' mean.
 
-        With p(1-p) as a sample's weight, a class's block is the features' second moment. Its mean part couples every
-        weight with the intercept and is the worst of the conditioning; being of rank one, it can be kept exactly.
+        A class's block is the second moment of the features, weighted by p(1-p). The part along the mean couples every
+        weight with the intercept and harms the conditioning most. It has rank one, so it can be kept exactly.
         """
         count = len(self.labels)
-        spread = self._weighted(self._light_probs * (1.0 - self._light_probs))
+        spread = self._light_probs * (1.0 - self._light_probs)
+        if self._light_weights is not None:
+            spread *= self._light_weights[:, None]
         mass = spread.sum(axis=0, dtype=np.float64) / count
         safe = np.maximum(mass, 1e-30)[:, None]
         self._along = np.ones_like(self._point)
         self._along[:, :-1] = (spread.T @ self._light) / count / safe
         variance = np.zeros_like(self._point)
         variance[:, :-1] = (spread.T @ self._squares) / count - safe * np.square(self._along[:, :-1])
-        # A class that is hardly ever probable has no curvature of its own: borrow a trace of the others'.
+        # A class that is never probable has no curvature: add a small share of the others'.
         least = 1e-6 * np.maximum(variance, 0.0).mean() + 1e-12
         self._diagonal = np.maximum(variance, 0.0) + 2.0 * self.ridge + least
         reach = np.square(self._along) / self._diagonal

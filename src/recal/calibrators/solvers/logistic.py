@@ -9,21 +9,20 @@ import scipy
 
 from recal.checks import Labels
 
-# In units where each feature has a root mean square of 1: too weak to be seen, enough to make the answer unique.
+# In units where each feature has a root mean square of 1: has no visible effect, but makes the solution unique.
 _RIDGE = 1e-8
 TOL = 1e-12
 _MAX_STEPS = 100
-# How strongly classes that move together are held where each was by itself, and how many steps they may take: more
-# gain nothing that is seen in samples left out.
+# How strongly the joint fit is drawn to the separate curves, and its number of steps: more gain nothing on new samples.
 _JOINT_PENALTY = 1e-3
 _JOINT_STEPS = 20
 
 
 def targets(labels: Labels, n_classes: int, smooth: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a positive and a negative sample of each class should be given: nearly 1 and 0.
+    """Return the targets of positive and negative samples of each class: nearly 1 and 0.
 
     They are (N+ + s) / (N+ + 2s) and s / (N- + 2s): with s = 1 Platt's (1999), the mean of a uniform prior's posterior.
-    They keep the answer finite where a class is missing, or can be told apart without an error.
+    They keep the solution finite if a class is missing or perfectly separated.
     """
     positive = np.bincount(labels, minlength=n_classes).astype(np.float64)
     if smooth == 0.0:
@@ -32,11 +31,11 @@ def targets(labels: Labels, n_classes: int, smooth: float) -> tuple[np.ndarray, 
 
 
 def largest_score(scores: np.ndarray) -> float:
-    """Return how large a score may count: 36, what 1 - p in float64 can say, or twice the usual one if larger.
+    """Return the limit of scores: 36, the largest log-odds of a float64 probability, or twice the median if larger.
 
-    With Platt's targets a sample pulls on the slope in proportion to its score, even one that is settled; a class that
-    the model rules out with a logit of -10,000 would flatten its whole curve. Code that works on probabilities has the
-    same bound without saying so.
+    With Platt's targets every sample pulls on the slope in proportion to its score. A class that the model rules out
+    with a logit of -10,000 would flatten its whole curve. Code that works on probabilities has the same limit
+    implicitly.
     """
     return max(-float(np.log(np.finfo(np.float64).eps)), 2.0 * float(np.median(np.abs(scores))))
 
@@ -53,7 +52,7 @@ def fit_logistic(
     """Return the coefficients, (n_features + 1, n_classes), the last row being the intercepts.
 
     Minimises, for each class k by itself, the mean cross-entropy between sigmoid(sum_j coef[j, k] * features[j][:, k] +
-    coef[-1, k]) and the targets: high[k] where the label is k, else low[k]. Newton's method with a step halved, class
+    coef[-1, k]) and the targets: high[k] where the label is k, else low[k]. Newton's method; steps are halved, class
     by class, until the loss falls.
 
     Parameters
@@ -61,16 +60,15 @@ def fit_logistic(
     features : sequence of ndarray of shape (n_samples, n_classes)
         With a single column, labels are 0 for its samples and 1 for the others.
     free : ndarray of bool, (n_features + 1, n_classes), optional
-        False holds a coefficient at zero.
+        False keeps a coefficient at zero.
     start : ndarray of the shape of the coefficients, optional
         Where the search begins.
     tol : float
         How near its minimum the loss must be.
     """
     count, n_classes = features[0].shape
-    size = np.array([np.sqrt(np.square(feature).mean(axis=0)) for feature in features])
-    size = np.vstack([np.where(size > 0.0, size, 1.0), np.ones(n_classes)])
-    held = np.zeros(size.shape, dtype=bool) if free is None else ~free
+    size = _sizes(features)
+    free = np.ones(size.shape, dtype=bool) if free is None else free
     # The targets enter the loss linearly, by one number for each coefficient.
     pull = np.empty(size.shape)
     inside = labels < n_classes
@@ -84,17 +82,23 @@ def fit_logistic(
     open_, steps = np.arange(n_classes), 0
     while len(open_) and steps < _MAX_STEPS:
         chosen = features if len(open_) == n_classes else [feature[:, open_] for feature in features]
-        classes = _Classes(chosen, size[:, open_], pull[:, open_], held[:, open_])
-        coef[:, open_], unsettled, taken = classes.descend(coef[:, open_], tol, _MAX_STEPS - steps)
-        open_, steps = open_[unsettled], steps + taken
+        classes = _Classes(chosen, size[:, open_], pull[:, open_], free[:, open_])
+        coef[:, open_], unsettled, n_steps = classes.descend(coef[:, open_], tol, _MAX_STEPS - steps)
+        open_, steps = open_[unsettled], steps + n_steps
     return coef / size
+
+
+def _sizes(features: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the root mean square of each feature and, for the intercept, 1; (n_features + 1, n_classes)."""
+    size = np.array([np.sqrt(np.square(feature).mean(axis=0)) for feature in features])
+    return np.vstack([np.where(size > 0.0, size, 1.0), np.ones(size.shape[1])])
 
 
 class _Classes:
     """The logistic regressions of some classes, in units where each feature has a root mean square of 1."""
 
-    def __init__(self, features: Sequence[np.ndarray], size: np.ndarray, pull: np.ndarray, held: np.ndarray) -> None:
-        self.features, self.size, self.pull, self.held = features, size, pull, held
+    def __init__(self, features: Sequence[np.ndarray], size: np.ndarray, pull: np.ndarray, free: np.ndarray) -> None:
+        self.features, self.size, self.pull, self.free = features, size, pull, free
         self.count = len(features[0])
 
     def descend(self, coef: np.ndarray, tol: float, most: int) -> tuple[np.ndarray, np.ndarray, int]:
@@ -105,7 +109,7 @@ class _Classes:
         loss, scores, small = self._loss(coef)
         for step_number in range(most):
             gradient, hessian = self._derivatives(coef, scores, small)
-            step, decrease = _newton_step(hessian, gradient, self.held)
+            step, decrease = _newton_step(hessian, gradient, self.free)
             unsettled = decrease >= tol
             if unsettled.sum() <= len(unsettled) // 2:
                 return coef, unsettled, step_number
@@ -113,7 +117,7 @@ class _Classes:
             for _ in range(30):
                 trial = coef + length * step
                 value, scores, small = self._loss(trial)
-                # What is settled is not halved: rounding alone would decide.
+                # Settled classes are not halved: rounding alone would decide.
                 failed = (value > loss - 1e-4 * length * decrease + 1e-15) & unsettled
                 if not failed.any():
                     break
@@ -150,33 +154,32 @@ class _Classes:
             for j in range(i, width):
                 hessian[:, i, j] = hessian[:, j, i] = (weighted * columns[j]).mean(axis=0) / (size[i] * size[j])
         gradient += 2.0 * _RIDGE * coef - self.pull
-        gradient[self.held] = 0.0
+        gradient[~self.free] = 0.0
         return gradient, hessian
 
 
-def _newton_step(hessian: np.ndarray, gradient: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each class's Newton step and the decrease that it promises at first order."""
+def _newton_step(hessian: np.ndarray, gradient: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return each class's Newton step and the expected decrease to first order."""
     width = len(gradient)
     system = hessian + 2.0 * _RIDGE * np.eye(width)
-    fixed = held.T
+    fixed = ~free.T
     system[fixed[:, :, None] | fixed[:, None, :]] = 0.0
     diagonal = np.einsum("kii->ki", system)
     diagonal[fixed] = 1.0
-    # Where every sample of a class is settled the curvature is nil, and a step must not be huge.
+    # If every sample of a class is settled the curvature vanishes, and the step must stay finite.
     diagonal += 1e-12
     step = -np.linalg.solve(system, gradient.T[:, :, None])[:, :, 0].T
     return step, -(gradient * step).sum(axis=0)
 
 
 def fit_jointly(features: Sequence[np.ndarray], labels: Labels, coef: np.ndarray) -> np.ndarray:
-    """Return coefficients near `coef`, none but the intercepts negative, whose normalised answers have the least NLL.
+    """Return coefficients near `coef` that minimise the NLL of the normalised probabilities.
 
-    Answers are the classes' sigmoids divided by their sum. A penalty holds each coefficient, times its feature's root
-    mean square, where it was: 0.001 K / n times the squared distance.
+    The probabilities are the classes' sigmoids divided by their sum; only intercepts may be negative. The penalty is
+    0.001 K / n times the squared distance from `coef`, in units of the features' root mean squares.
     """
     count, n_classes = features[0].shape
-    size = np.array([np.sqrt(np.square(feature).mean(axis=0)) for feature in features])
-    size = np.vstack([np.where(size > 0.0, size, 1.0), np.ones(n_classes)])
+    size = _sizes(features)
     centre, strength, rows = coef * size, _JOINT_PENALTY * n_classes / count, np.arange(count)
 
     def loss_at(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -198,7 +201,7 @@ def fit_jointly(features: Sequence[np.ndarray], labels: Labels, coef: np.ndarray
 
     least = np.zeros(size.shape)
     least[-1] = -np.inf
-    found = scipy.optimize.minimize(
+    solution = scipy.optimize.minimize(
         loss_at,
         centre.ravel(),
         jac=True,
@@ -206,4 +209,4 @@ def fit_jointly(features: Sequence[np.ndarray], labels: Labels, coef: np.ndarray
         bounds=scipy.optimize.Bounds(least.ravel(), np.inf),
         options={"maxiter": _JOINT_STEPS, "ftol": 1e-9, "gtol": 1e-7},
     )
-    return found.x.reshape(size.shape) / size
+    return solution.x.reshape(size.shape) / size

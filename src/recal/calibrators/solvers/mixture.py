@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.engine.compiled import one_thread
-
 Vector = NDArray[np.float64]
 
 # Likelihoods are clipped here, so that no single sample decides.
@@ -16,7 +14,6 @@ LEAST_WEIGHT = 1e-3
 _WARM_UP, _MOST_STEPS, _TOL = 10, 50, 1e-10
 
 
-@one_thread()
 def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: Vector | None = None) -> Vector:
     """Return the weights, (n_members,), at least 0 and of sum 1.
 
@@ -40,55 +37,45 @@ def mixture_weights(likelihoods: Vector, counts: Vector, prior: Vector, start: V
     """
     parts = np.maximum(likelihoods, _FLOOR)
     total = float(counts.sum() + prior.sum())
+    preferred = prior > 0.0
     weights = np.full(parts.shape[1], 1.0 / parts.shape[1]) if start is None else start
     for _ in range(_WARM_UP if start is None else 0):
         weights = weights * (parts.T @ (counts / (parts @ weights))) / total + prior / total
-    loss = _loss(parts, counts, prior, total, weights)
+    mixed, pull = parts @ weights, np.zeros_like(prior)
+    loss = total * weights.sum() - counts @ np.log(mixed) - prior[preferred] @ np.log(weights[preferred])
     for _ in range(_MOST_STEPS):
-        mixed = parts @ weights
-        slope = (
-            total - parts.T @ (counts / mixed) - np.divide(prior, weights, where=prior > 0, out=np.zeros_like(prior))
-        )
+        np.divide(prior, weights, where=preferred, out=pull)
+        slope = total - parts.T @ (counts / mixed) - pull
         free = (weights > 0.0) | (slope < 0.0)
         ratio = parts[:, free] * (np.sqrt(counts) / mixed)[:, None]
         curve = ratio.T @ ratio
-        anchor = np.divide(prior, weights**2, where=prior > 0, out=np.zeros_like(prior))[free]
+        anchor = np.divide(prior, weights**2, where=preferred, out=np.zeros_like(prior))[free]
         # Two members with equal likelihoods would make the matrix singular.
         curve[np.diag_indices(len(curve))] += anchor + 1e-9 * (total + np.diag(curve).max())
         step = np.zeros_like(weights)
         step[free] = -np.linalg.solve(curve, slope[free])
-        moved = _line_search(parts, counts, prior, total, weights, step, float(slope @ step), loss)
-        if moved is None:
+        decrease = min(float(slope @ step), 0.0)
+        # Halve the step, projected onto weights >= 0, until the loss falls.
+        for size in 0.5 ** np.arange(30):
+            trial = np.maximum(weights + size * step, 0.0)
+            if trial.sum() > 0.0 and (trial[preferred] > 0.0).all():
+                mixed = parts @ trial
+                value = total * trial.sum() - counts @ np.log(mixed) - prior[preferred] @ np.log(trial[preferred])
+                if value <= loss + 1e-4 * size * decrease:
+                    break
+        else:
             break
-        gained, (weights, loss) = loss - moved[1], moved
-        if gained < _TOL * total:
+        gain, weights, loss = loss - value, trial, value
+        if gain < _TOL * total:
             break
     shares = weights / weights.sum()
-    if prior.any():
+    if preferred.any():
         return shares
     # If one member alone is best, the search may stop just short of it.
-    corners = [shares, *np.eye(len(shares))]
-    return min(corners, key=lambda w: _loss(parts, counts, prior, total, w))
-
-
-def _loss(parts: Vector, counts: Vector, prior: Vector, total: float, weights: Vector) -> float:
-    some = prior > 0
-    return float(total * weights.sum() - counts @ np.log(parts @ weights) - prior[some] @ np.log(weights[some]))
-
-
-def _line_search(
-    parts: Vector, counts: Vector, prior: Vector, total: float, weights: Vector, step: Vector, slope: float, loss: float
-) -> tuple[Vector, float] | None:
-    """Halve the step, projected onto weights >= 0, until the loss falls; None if it does not."""
-    size = 1.0
-    for _ in range(30):
-        trial = np.maximum(weights + size * step, 0.0)
-        if trial.sum() > 0.0 and not (trial[prior > 0] <= 0.0).any():
-            value = _loss(parts, counts, prior, total, trial)
-            if value <= loss + 1e-4 * size * min(slope, 0.0):
-                return trial, value
-        size *= 0.5
-    return None
+    alone = total - counts @ np.log(parts)
+    best = int(np.argmin(alone))
+    mixture = total * shares.sum() - counts @ np.log(parts @ shares)
+    return np.eye(len(shares))[best] if alone[best] < mixture else shares
 
 
 def without_light_ones(names: tuple[str, ...], weights: Vector) -> dict[str, float]:

@@ -57,8 +57,6 @@ class StackMap:
     labels : (n_samples,)
     rows : (n_samples,) weights that sum to 1
     offset_penalty : float
-    with_offsets : bool
-        Whether classes have offsets.
     n_base : int
         The number of leading features that are not views. They have no ridge, and a fit starts at the last of them.
     """
@@ -70,12 +68,10 @@ class StackMap:
         rows: Vector,
         *,
         offset_penalty: float,
-        with_offsets: bool = True,
         n_base: int = 1,
     ) -> None:
         self.features, self.labels, self.rows = features, labels, rows
-        self.offset_penalty, self.with_offsets = offset_penalty, with_offsets
-        self.n_base = n_base
+        self.offset_penalty, self.n_base = offset_penalty, n_base
         _, self.n_samples, self.n_classes = features.shape
         self._n_chunks = -(-self.n_samples // kernels.CHUNK)
         self.probs = np.empty((self.n_samples, self.n_classes), dtype=np.float32)
@@ -161,9 +157,6 @@ class StackMap:
         free = ~((stack.weights <= 0.0) & (slope >= 0.0))
         slope_offsets = classes[0] + 2.0 * self.offset_penalty * stack.offsets
         step = np.zeros(m)
-        if not self.with_offsets:
-            step[free] = -np.linalg.solve(block[np.ix_(free, free)], slope[free])
-            return step, np.zeros(self.n_classes), float(-slope @ step)
         across = classes[2:][free]
         solved = self._solve_offsets(classes[1], np.vstack([across, slope_offsets]))
         schur = block[np.ix_(free, free)] - across @ solved[:-1].T

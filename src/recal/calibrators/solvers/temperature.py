@@ -15,6 +15,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits, ScaledRows, Vector
 from recal.errors import ConvergenceWarning
+
+Flags = NDArray[np.bool_]
 
 
 class GroupLosses:
@@ -33,40 +36,38 @@ class GroupLosses:
     members : (n_samples,) each sample's group
     sizes : (n_groups,) number of samples, or sum of their weights
     occupied, mistaken : (n_groups,) whether the group has a sample of positive weight, and a wrong prediction
-    pull : (n_groups,) sum of s d
     """
 
     def __init__(
         self, rows: ScaledRows, drops: Vector, members: NDArray[Any], n_groups: int, weights: Vector | None = None
     ) -> None:
-        self._rows, self._drops, self._weights = rows, drops, weights
-        self._n_groups = n_groups
-        self.members = members
-        self.sizes = self.by_group(np.ones(len(members)))
-        counted = slice(None) if weights is None else weights > 0.0
-        self.occupied = np.bincount(members[counted], minlength=n_groups) > 0
-        self.mistaken = np.bincount(members[counted][drops[counted] < 0.0], minlength=n_groups) > 0
-        self.pull = self.by_group(rows.scales * drops)
-
-    def sums(self, betas: Vector) -> tuple[Vector, Vector]:
-        """Return the sums of s F'(s b) and of s**2 F''(s b) per group; groups with a beta of 0 are skipped."""
-        scales = self._rows.scales
-        first, second = self._rows.slopes(betas[self.members])
-        return self.by_group(scales * first), self.by_group(scales**2 * second)
+        self.rows, self.drops, self.members, self.n_groups, self.weights = rows, drops, members, n_groups, weights
+        counts = self._counts = np.ones(len(members)) if weights is None else weights
+        self._first_factor, self._second_factor = rows.scales * counts, rows.scales**2 * counts
+        self.sizes = np.bincount(members, counts, n_groups).astype(np.float64)
+        self.occupied = np.bincount(members, counts > 0.0, n_groups) > 0.0
+        self.mistaken = np.bincount(members, (counts > 0.0) & (drops < 0.0), n_groups) > 0.0
+        self._pull = np.bincount(members, self._first_factor * drops, n_groups)
 
     def by_group(self, values: Vector) -> Vector:
         """Return each group's sum of values, one per sample."""
-        counted = values if self._weights is None else values * self._weights
-        return np.bincount(self.members, weights=counted, minlength=self._n_groups).astype(np.float64)
+        return np.bincount(self.members, values * self._counts, self.n_groups).astype(np.float64)
+
+    def derivatives(
+        self, betas: Vector, more: Vector | float = 0.0, doubt: Vector | float = 0.0
+    ) -> tuple[Vector, Vector]:
+        """Return the first and second derivative of each group's loss; groups with a beta of 0 are skipped.
+
+        `more` and `doubt` add a sample to a group: its share of the group's weight, and its pull.
+        """
+        first, second = self.rows.slopes(betas[self.members])
+        slope = np.bincount(self.members, first * self._first_factor, len(betas)).astype(np.float64)
+        curvature = np.bincount(self.members, second * self._second_factor, len(betas)).astype(np.float64)
+        return (1.0 + more) * slope - self._pull - doubt, (1.0 + more) * curvature
 
     def margins(self) -> Vector:
         """Return the difference between the two largest logits of each sample at the current scale."""
-        return -self._rows.scales * self._rows.runner_up_drop()
-
-    def pooled(self) -> GroupLosses:
-        """Return the loss of all samples as one group."""
-        members = np.zeros(len(self.members), dtype=np.intp)
-        return GroupLosses(self._rows, self._drops, members, 1, self._weights)
+        return -self.rows.scales * self.rows.runner_up_drop()
 
 
 # Maps one beta per group to the first and second derivative of each group's loss; a beta of 0 skips the group.
@@ -84,25 +85,10 @@ _MOST_PASSES = 100
 class Betas:
     """Betas per group, with information about the search."""
 
-    values: tuple[float, ...]
+    values: Vector
     converged: bool
     passes: int
-    at_bound: tuple[bool, ...]
-
-    def replaced(self, chosen: NDArray[np.bool_], by: Betas) -> Betas:
-        """Return these betas, with those of the chosen groups taken from `by`."""
-        values = tuple(new if other else old for old, new, other in zip(self.values, by.values, chosen))
-        bounds = tuple(new if other else old for old, new, other in zip(self.at_bound, by.at_bound, chosen))
-        return Betas(values, self.converged and by.converged, self.passes + by.passes, bounds)
-
-    def limited(self, chosen: NDArray[np.bool_], least: float, largest: float) -> Betas:
-        """Return these betas, with those of the chosen groups clipped to a range."""
-        values = (min(max(v, least), largest) if other else v for v, other in zip(self.values, chosen))
-        return replace(self, values=tuple(values))
-
-    def repeated(self, n_groups: int) -> Betas:
-        """Return the beta of one group for several groups."""
-        return Betas(self.values * n_groups, self.converged, self.passes, self.at_bound * n_groups)
+    at_bound: Flags
 
 
 def solve_betas(
@@ -111,32 +97,28 @@ def solve_betas(
     start: Vector | None = None,
     *,
     bounds: tuple[Vector, Vector] | None = None,
-    chosen: NDArray[np.bool_] | None = None,
+    chosen: Flags | None = None,
 ) -> Betas:
     """Return the beta of each group that minimises its loss. A good `start` saves passes.
 
     `bounds` are the least and the largest beta of each group; the search then begins at `start` within them. Groups
     that are not `chosen` keep a beta of 1.
     """
-    if bounds is None:
-        initial = [1.0] * n_groups if start is None else np.clip(start, LEAST_BETA, LARGEST_BETA).tolist()
-        floor, ceiling = [math.log(LEAST_BETA)] * n_groups, [math.log(LARGEST_BETA)] * n_groups
-    else:
-        initial = np.clip(np.ones(n_groups) if start is None else start, *bounds).tolist()
-        floor, ceiling = np.log(bounds[0]).tolist(), np.log(bounds[1]).tolist()
-    log_beta = [math.log(beta) for beta in initial]
-    origin = [0.0] * n_groups if bounds is None else list(log_beta)
-    searches = [_Search(*ends) for ends in zip(log_beta, origin, floor, ceiling)]
-    active = [True] * n_groups if chosen is None else chosen.tolist()
-    open_groups = [k for k in range(n_groups) if active[k]]
-    passes = 0
+    least, largest = np.array([[LEAST_BETA], [LARGEST_BETA]]) * np.ones(n_groups) if bounds is None else bounds
+    log_beta = np.log(np.clip(np.ones(n_groups) if start is None else start, least, largest))
+    origin = np.zeros(n_groups) if bounds is None else log_beta
+    searches = [_Search(*ends) for ends in np.stack([log_beta, origin, np.log(least), np.log(largest)], 1).tolist()]
+    active = np.ones(n_groups, dtype=bool) if chosen is None else chosen
+    open_groups, passes = np.flatnonzero(active).tolist(), 0
     while open_groups and passes < _MOST_PASSES:
         trial = np.zeros(n_groups)
         for k in open_groups:
             trial[k] = math.exp(searches[k].log_beta)
-        slopes, curvatures = (values.tolist() for values in derivatives(trial))
+        slopes, curvatures = derivatives(trial)
         passes += 1
-        open_groups = [k for k in open_groups if not searches[k].ends(slopes[k], curvatures[k])]
+        for k in tuple(open_groups):
+            if searches[k].step(float(slopes[k]), float(curvatures[k])):
+                open_groups.remove(k)
     if open_groups:
         width = max(searches[k].upper - searches[k].lower for k in open_groups)
         warnings.warn(
@@ -145,10 +127,9 @@ def solve_betas(
             ConvergenceWarning,
             stacklevel=2,
         )
-    least, largest = (LEAST_BETA, LARGEST_BETA) if bounds is None else bounds
-    betas = np.clip(np.exp([search.log_beta for search in searches]), least, largest).tolist()
-    values = tuple(beta if is_active else 1.0 for beta, is_active in zip(betas, active))
-    return Betas(values, not open_groups, passes, tuple(search.at_bound for search in searches))
+    betas = np.clip(np.exp([search.log_beta for search in searches]), least, largest)
+    at_bound = np.array([search.at_bound for search in searches])
+    return Betas(np.where(active, betas, 1.0), not open_groups, passes, at_bound)
 
 
 class _Search:
@@ -162,8 +143,8 @@ class _Search:
         self.last = math.inf
         self.at_bound = False
 
-    def ends(self, slope: float, curvature: float) -> bool:
-        """Take a step, initial the derivatives at the current point; return whether it was the last."""
+    def step(self, slope: float, curvature: float) -> bool:
+        """Take a step from the derivatives at the current point; return whether it was the last."""
         if slope == 0.0:
             if curvature == 0.0 and self.lower > self.floor:  # the loss fell until it underflowed
                 self.log_beta, self.at_bound = self.ceiling, True
@@ -230,17 +211,12 @@ def fit_temperature(logits: Floats, labels: Labels, weights: Vector | None = Non
         some = slice(None, None, len(labels) // count)
         state = ScaledLogits(logits[some], tolerance=_TOLERANCE)
         if start is None:
-            start = _usual_beta(state)
-        chosen = None if weights is None else weights[some]
-        start = np.array(fit_betas(state, labels[some], start, chosen).values)
+            # At this beta the two largest logits of a median sample differ by 2.
+            apart = -state.runner_up_drop()
+            usual = float(np.median(apart[apart > 0.0])) if (apart > 0.0).any() else 2.0
+            start = np.clip([2.0 / usual], *_EXTREMES)
+        start = fit_betas(state, labels[some], start, None if weights is None else weights[some]).values
     return fit_betas(ScaledLogits(logits, tolerance=_TOLERANCE), labels, start, weights)
-
-
-def _usual_beta(state: ScaledRows) -> Vector:
-    """Return the beta at which the two largest logits of a median sample differ by 2."""
-    apart = -state.runner_up_drop()
-    usual = float(np.median(apart[apart > 0.0])) if (apart > 0.0).any() else 2.0
-    return np.clip([2.0 / usual], *_EXTREMES)
 
 
 def fit_betas(state: ScaledRows, labels: Labels, start: Vector | None = None, weights: Vector | None = None) -> Betas:
@@ -259,45 +235,34 @@ def fit_losses(losses: GroupLosses, start: Vector | None = None, separable: Sepa
     1, it is limited to what one more, wrong, sample of the group would give: otherwise the group would become more
     confident in every iteration as long as the mistakes of other groups keep the common beta above 1.
     """
-    n_groups = len(losses.sizes)
-
-    def derivatives(betas: Vector) -> tuple[Vector, Vector]:
-        first, second = losses.sums(betas)
-        return first - losses.pull, second
-
-    active = np.ones(n_groups, dtype=bool) if separable == "bound" else losses.mistaken
-    bounds = None
-    if start is not None and separable != "bound" and ((start < LEAST_BETA) | (start > LARGEST_BETA)).any():
-        bounds = np.minimum(start / _AROUND_A_GUESS, LEAST_BETA), np.maximum(start * _AROUND_A_GUESS, LARGEST_BETA)
-    answer = solve_betas(derivatives, n_groups, start, bounds=bounds, chosen=active)
+    n_groups = losses.n_groups
     if separable == "bound":
+        return solve_betas(losses.derivatives, n_groups, start)
+    bounds = None
+    if start is not None and ((start < LEAST_BETA) | (start > LARGEST_BETA)).any():
+        bounds = np.minimum(start / _AROUND_A_GUESS, LEAST_BETA), np.maximum(start * _AROUND_A_GUESS, LARGEST_BETA)
+    answer = solve_betas(losses.derivatives, n_groups, start, bounds=bounds, chosen=losses.mistaken)
+    faultless = losses.occupied & ~losses.mistaken
+    largest = np.inf
+    if faultless.any() and separable == "pooled":
+        everyone = np.zeros(len(losses.members), dtype=np.intp)
+        pooled = fit_losses(GroupLosses(losses.rows, losses.drops, everyone, 1, losses.weights))
+        values = np.where(faultless, pooled.values, answer.values)
+        answer = replace(answer, values=values, converged=answer.converged and pooled.converged)
+        largest = float(pooled.values[0])
+        faultless &= largest > 1.0
+    uncertain = faultless | (answer.at_bound & losses.mistaken)
+    if not uncertain.any():
         return answer
-    beyond = np.array(answer.at_bound) & losses.mistaken
-    separable_groups = losses.occupied & ~losses.mistaken
-    pooled_beta = 1.0
-    if separable_groups.any() and separable == "pooled":
-        pooled = fit_losses(losses.pooled())
-        answer = answer.replaced(separable_groups, pooled.repeated(n_groups))
-        pooled_beta = pooled.values[0]
-        separable_groups &= pooled_beta > 1.0
-    if not (beyond.any() or separable_groups.any()):
-        return answer
+    # Add one sample to each group without mistakes: an average of its samples whose true class is the second one.
     margins = losses.margins()
-    n_right = np.where(separable_groups, np.maximum(losses.sizes, 1e-300), np.inf)
-    doubt = losses.by_group(-margins) / n_right
-
-    def derivatives_with_doubt(betas: Vector) -> tuple[Vector, Vector]:
-        """Add one sample to each group: an average of its samples whose true class is the second one."""
-        first, second = losses.sums(betas)
-        return (1.0 + 1.0 / n_right) * first - losses.pull - doubt, (1.0 + 1.0 / n_right) * second
-
-    least, largest, middle = _bracket(margins, losses.members, n_groups)
-    again = solve_betas(
-        derivatives_with_doubt, n_groups, middle, bounds=(least, largest), chosen=beyond | separable_groups
-    )
-    if separable == "pooled":
-        again = again.limited(separable_groups, 1.0, pooled_beta)
-    return answer.replaced(beyond | separable_groups, again)
+    n_right = np.where(faultless, np.maximum(losses.sizes, 1e-300), np.inf)
+    with_doubt = partial(losses.derivatives, more=1.0 / n_right, doubt=losses.by_group(-margins) / n_right)
+    lower, upper, middle = _bracket(margins, losses.members, n_groups)
+    again = solve_betas(with_doubt, n_groups, middle, bounds=(lower, upper), chosen=uncertain)
+    limited = np.clip(again.values, 1.0, largest) if separable == "pooled" else again.values
+    values = np.where(faultless, limited, np.where(uncertain, again.values, answer.values))
+    return replace(answer, values=values, converged=answer.converged and again.converged)
 
 
 def _bracket(gaps: Vector, members: NDArray[Any], n_groups: int) -> tuple[Vector, Vector, Vector]:

@@ -1,4 +1,4 @@
-"""What collect needs of a model, and which adapter serves what the user passes."""
+"""The interface between `collect` and a model, and the choice of an adapter for the user's model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from recal.checks import MULTI_LABEL, Floats, check_probs, is_single_column, looks_like_probabilities, two_columns
 from recal.collecting.fingerprint import digest
 from recal.errors import FileError, InputError, MissingExtraError, Remedy, blame
-from recal.files.npz import refuse_bombs
+from recal.files.limits import refuse_bombs
 from recal.transforms.preprocessing import Outputs, check_outputs, least_probability
 
 Pixels = Literal["rgb", "gray", "rgba", "gray16"]
@@ -35,16 +35,22 @@ _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 
 
 class Model(ABC):
-    """A classifier as collect sees it: batches in, one row of outputs per sample out.
+    """A classifier as `collect` uses it: it takes a batch and returns one row of outputs per sample.
 
     Attributes
     ----------
     name : str
-        How messages call it.
+        The model's name in messages.
     classes : ndarray or None
-        The columns' names, where the model knows them.
+        The names of the columns, if the model knows them.
     gives_logits, gives_probs : bool
-        Whether the adapter itself vouches that its outputs are logits, or probabilities.
+        Whether the adapter knows that its outputs are logits, or probabilities.
+    known_by_content : bool
+        Whether equal fingerprints mean equal predictions. A Python function is known by its name only.
+    shape : tuple
+        The shape of the model's input, including the batch; empty if unknown.
+    fixed : int or None
+        The only batch size that the model takes.
     """
 
     name: str
@@ -53,18 +59,25 @@ class Model(ABC):
     gives_logits: bool = False
     gives_probs: bool = False
     known_by_content: bool = True
-    """Whether equal fingerprints mean equal answers; a Python function is known by its name only."""
+    shape: tuple[Any, ...] = ()
+    fixed: int | None = None
+
+    @property
+    def pixels(self) -> Pixels | None:
+        """The kind of image that the model takes, by the channels of its input; None if the shape does not tell."""
+        counts = [side for side in (self.shape[1], self.shape[3]) if side in _PIXELS] if len(self.shape) == 4 else []
+        return _PIXELS[counts[0]] if len(counts) == 1 else None
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a digest that differs when the weights or the structure differ, as far as can be told."""
+        """Return a digest that differs if the weights or the structure differ, as far as can be told."""
 
     def returns(self, outputs: Outputs) -> Outputs:
-        """Return what the model's outputs are, where the adapter knows better than what was said of them."""
+        """Return the kind of the model's outputs: `outputs`, unless the adapter knows better."""
         return outputs
 
     def running(self) -> AbstractContextManager[Any]:
-        """Return a context in which the model answers; what it changes is put back afterwards."""
+        """Return a context in which the model can answer; its state is restored afterwards."""
         return nullcontext()
 
     def prepare(self, inputs: Any) -> Any:
@@ -92,43 +105,38 @@ class CallableModel(Model):
         return as_numpy(self.function(batch), self.name)
 
 
+def _adapter(module: str, name: str) -> Callable[..., Model]:
+    """Return an adapter from a module that may need an optional package."""
+    adapter: Callable[..., Model] = getattr(importlib.import_module(f"recal.collecting.models.{module}"), name)
+    return adapter
+
+
 def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> Model:
-    """Return the adapter for `model`, chosen by what it is."""
+    """Return the adapter for `model`, chosen by its type."""
     check_outputs(outputs)
     if isinstance(model, Model):
         return model
     if isinstance(model, str | os.PathLike):
         return _open_model(Path(model), device)
     if isinstance(model, tuple) and len(model) == 2:
-        from recal.collecting.models.huggingface import HuggingFaceModel
-
-        return HuggingFaceModel(*model, device=device)
-    if _comes_from(model, "transformers.pipelines"):
-        from recal.collecting.models.huggingface import HuggingFaceModel
-
+        return _adapter("huggingface", "HuggingFaceModel")(*model, device=device)
+    if comes_from(model, "transformers.pipelines"):
         parts = (getattr(model, name, None) for name in ("image_processor", "feature_extractor", "tokenizer"))
-        return HuggingFaceModel(model.model, next((part for part in parts if part is not None), None), device=device)
-    if type(model).__name__ == "ExportedProgram" and _comes_from(model, "torch.export"):
-        from recal.collecting.models.torch import ExportedModel
-
-        return ExportedModel(model, device=device)
-    if _comes_from(model, "torch.nn"):
-        from recal.collecting.models.torch import TorchModel
-
-        return TorchModel(model, device=device)
+        processor = next((part for part in parts if part is not None), None)
+        return _adapter("huggingface", "HuggingFaceModel")(model.model, processor, device=device)
+    if type(model).__name__ == "ExportedProgram" and comes_from(model, "torch.export"):
+        return _adapter("torch", "ExportedModel")(model, device=device)
+    if comes_from(model, "torch.nn"):
+        return _adapter("torch", "TorchModel")(model, device=device)
     if hasattr(model, "get_inputs") and hasattr(model, "run"):
-        from recal.collecting.models.onnx import OnnxModel
-
-        return OnnxModel(model)
+        return _adapter("onnx", "OnnxModel")(model)
     if isinstance(model, type):
         raise InputError(
             f"The model is the class {model.__name__}; pass a trained instance of it, as net = {model.__name__}()."
         )
     if hasattr(model, "predict") and (hasattr(model, "predict_proba") or hasattr(model, "decision_function")):
-        from recal.collecting.models.estimators import EstimatorModel
-
-        return EstimatorModel(model, outputs=outputs)
-    if _comes_from(model, "sklearn"):
+        return _adapter("estimators", "EstimatorModel")(model, outputs=outputs)
+    if comes_from(model, "sklearn"):
         raise InputError(
             f"{type(model).__name__} has neither decision_function nor predict_proba, so it gives no confidence; "
             "pass a fitted classifier that has one (an SVC needs probability=True for predict_proba)."
@@ -143,7 +151,8 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
 
 
 def _open_model(path: Path, device: Any) -> Model:
-    if path.suffix.lower() in _PICKLES:
+    suffix = path.suffix.lower()
+    if suffix in _PICKLES:
         raise InputError(
             f"{path.name} is a pickle, which may run any code when opened, so recal does not open it. Build the module "
             "yourself, load its weights, and pass it; or write it with torch.export.save (.pt2), torch.onnx.export, or "
@@ -151,33 +160,21 @@ def _open_model(path: Path, device: Any) -> Model:
             "network, and --weights FILE.safetensors."
         )
     if not path.exists():
-        module = f"{path}.py" if Path(f"{path}.py").exists() else ""
-        hint = f" For a model in {module} write {path}:NAME." if module else ""
+        hint = f" For a model in {path}.py write {path}:NAME." if Path(f"{path}.py").exists() else ""
         raise InputError(f"There is no model file {path}.{hint}")
-    if path.suffix.lower() == ".py":
-        raise InputError(
-            f"{path} is a program: name the model in it as {path.stem}:NAME, the function or network itself."
-        )
-    if path.suffix.lower() in (".onnx", ".pt2") and not path.is_file():
+    if suffix == ".py":
+        raise InputError(f"{path} is a program: name the model in it as {path.stem}:NAME, a function or a network.")
+    if suffix in (".onnx", ".pt2") and not path.is_file():
         raise InputError(f"{path} is not a regular file.")
-    if path.suffix.lower() == ".onnx":
-        from recal.collecting.models.onnx import OnnxModel
-
-        return OnnxModel(path)
-    if path.suffix.lower() == ".pt2":
-        raise InputError(
-            f"Opening {path} can run code, because a .pt2 file may hold pickles.",
-            remedy=Remedy(
-                f"If you trust it, pass torch.export.load({str(path)!r})",
-                typed="If you trust it, add: --trust pt2",
-            ),
-        )
-    if path.suffix.lower() == ".skops":
+    if suffix == ".pt2":
+        remedy = Remedy(f"If you trust it, pass torch.export.load({str(path)!r})", "If you trust it, add: --trust pt2")
+        raise InputError(f"Opening {path} can run code, because a .pt2 file may hold pickles.", remedy=remedy)
+    if suffix == ".onnx":
+        return _adapter("onnx", "OnnxModel")(path)
+    if suffix == ".skops":
         return as_model(read_skops(path))
     if path.is_dir() and (path / "config.json").exists():
-        from recal.collecting.models.huggingface import open_folder
-
-        return open_folder(path, device=device)
+        return _adapter("huggingface", "open_folder")(path, device=device)
     raise InputError(
         "A model file ends in .onnx, .pt2 (torch.export) or .skops (scikit-learn), or is a Hugging Face folder with "
         f"config.json; got {path}."
@@ -200,20 +197,14 @@ def import_model(spec: str, *, weights: Path | None = None, trusted: Sequence[st
         if weights is not None:
             raise InputError(f"--weights go with --model module:function, which builds the network; got {spec}.")
         if spec.lower().endswith(".pt2") and "pt2" in trusted:
-            from recal.collecting.models.torch import ExportedModel
-
-            return ExportedModel(Path(spec), device=device)
+            return _adapter("torch", "ExportedModel")(Path(spec), device=device)
         return read_skops(Path(spec), trusted) if spec.lower().endswith(".skops") else Path(spec)
-    found = import_object(spec)
-    if weights is None:
-        return found
-    from recal.collecting.models.torch import with_weights
-
-    return with_weights(found, weights, spec)
+    model = import_object(spec)
+    return model if weights is None else _adapter("torch", "with_weights")(model, weights, spec)
 
 
 def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
-    """Read a scikit-learn model from a .skops file; types that skops does not know must be named to be made."""
+    """Read a scikit-learn model from a .skops file; types that skops does not know must be in `trusted`."""
     try:
         from skops import io
     except ImportError as error:
@@ -242,31 +233,28 @@ def import_object(spec: str) -> Any:
         if here not in sys.path:  # a command, unlike `python`, does not look in the current folder by itself
             sys.path.insert(0, here)
         part = ""
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except ModuleNotFoundError as error:
         raise InputError(_not_found(spec, module, error)) from error
-    except AttributeError as error:
-        if not isinstance(error.obj, ModuleType | type) or error.name is None or part != error.name:
-            blame(error, f"The module {module}", "while it was imported")
-            raise
-        near = get_close_matches(error.name, dir(error.obj), n=1)
-        hint = f"Did you mean {spec.removesuffix(error.name)}{near[0]}?" if near else "It is written module:name."
-        raise InputError(f"{spec.removesuffix(error.name).rstrip(':.')} has no {error.name!r}. {hint}") from error
     except SystemExit as stop:
         raise InputError(
             f"The module {module} ended Python while it was imported (sys.exit, or a command line of its own). Put all "
             "but the model below if __name__ == '__main__':"
         ) from stop
-    except Exception as error:  # whatever a module of the user's does
+    except Exception as error:  # the user's module may raise anything
+        if isinstance(error, AttributeError) and part == error.name and isinstance(error.obj, ModuleType | type):
+            near, before = get_close_matches(part, dir(error.obj), n=1), spec.removesuffix(part)
+            hint = f"Did you mean {before}{near[0]}?" if near else "It is written module:name."
+            raise InputError(f"{before.rstrip(':.')} has no {part!r}. {hint}") from error
         blame(error, f"The module {module}", "while it was imported")
         raise
-    return found
+    return value
 
 
 def _not_found(spec: str, module: str, error: ModuleNotFoundError) -> str:
-    """Return the sentence for a module that is not there, itself or what it imports."""
+    """Return the message for a missing module, or for a module whose own import is missing."""
     absent, (first, *_) = error.name or module, module.split(".")
     if absent != first and not module.startswith(absent):
         return f"The module {module} imports {absent!r}, which is not installed here: pip install it, then try again."
@@ -277,17 +265,23 @@ def _not_found(spec: str, module: str, error: ModuleNotFoundError) -> str:
     return f"Cannot import {spec!r}: there is no module {absent!r} in this folder, and none is installed. {hint}"
 
 
-def _comes_from(value: Any, package: str) -> bool:
-    """Whether the value's class descends from one of `package`, without importing it."""
+def comes_from(value: Any, package: str) -> bool:
+    """Whether a base class of the value is from `package`; the package is not imported."""
     return any(base.__module__ == package or base.__module__.startswith(package + ".") for base in type(value).__mro__)
 
 
+def as_array(values: Any) -> NDArray[Any]:
+    """Return an array, a list or a tensor on any device as a numpy array."""
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+
+
 def as_numpy(values: Any, name: str) -> NDArray[Any]:
-    """Return a model's outputs as an array; take `.logits` where the model wraps them."""
+    """Return a model's outputs as an array; take `.logits` if the model wraps them."""
     values = getattr(values, "logits", values)
     if isinstance(values, dict) and "logits" in values:
         values = values["logits"]
-    if isinstance(values, tuple | list | dict) and not _is_nested_numbers(values):
+    is_numbers = isinstance(values, list) and bool(values) and isinstance(values[0], list | int | float)
+    if isinstance(values, tuple | list | dict) and not is_numbers:
         raise InputError(
             f"{name} returned a {type(values).__name__}; one (n_samples, n_classes) array is needed. Wrap the model so "
             f"that it returns the logits alone. {_GRADED}"
@@ -298,12 +292,8 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
     return np.asarray(values)
 
 
-def _is_nested_numbers(values: Any) -> bool:
-    return isinstance(values, list) and bool(values) and isinstance(values[0], list | int | float)
-
-
 def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
-    """Return a batch of outputs as logits in float32 or float64; refuse what is not what `outputs` says.
+    """Return a batch of outputs as logits in float32 or float64; refuse outputs that are not what `outputs` says.
 
     Probabilities become their logarithms; those below the floor of `outputs` count as the floor.
     """
@@ -318,49 +308,34 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
             f"confidence to calibrate. {_GRADED}"
         )
     values: Floats = raw.astype(np.float32) if raw.dtype.itemsize < 4 else raw
-    if is_single_column(values.shape):
-        values = _binary(values, outputs, model)
-    if model.gives_logits:
+    is_probs = not model.gives_logits and (outputs != "logits" or model.gives_probs)
+    is_single = is_single_column(values.shape)
+    if not is_probs and not model.gives_logits and looks_like_probabilities(values):
+        which, sign, kind = "row", " and sums to 1: these are probabilities", "logits"
+        if is_single:
+            which, sign, kind = "value", ": these are probabilities of the second class", "log-odds"
+        raise InputError(
+            f"Every {which} that {model.name} returned lies in [0, 1]{sign}, and {kind} are needed",
+            remedy=Remedy.naming(
+                "Return the values before the softmax or sigmoid, or use {outputs} to take their logarithms",
+                outputs="probabilities",
+            ),
+        )
+    if is_probs and is_single and np.isfinite(values).all() and not (values.min() >= 0 and values.max() <= 1):
+        raise InputError(
+            f"What {model.name} returns as the probability of the second class must lie in [0, 1], "
+            f"got {values.min():.4g} to {values.max():.4g}",
+            remedy=Remedy.naming("If these are log-odds, leave {outputs} out", outputs="probabilities"),
+        )
+    if is_single:
+        values = two_columns(values, probs=is_probs)
+    if not is_probs or not np.isfinite(values).all():
         return values
-    if outputs != "logits" or model.gives_probs:
-        floor = least_probability(outputs, values.shape[1])
-        return log_of(values, model.name, floor) if np.isfinite(values).all() else values
-    if looks_like_probabilities(values):
-        before = "Return the values before the softmax, or say"
-        after = "to take their logarithms"
-        raise InputError(
-            f"Every row that {model.name} returned lies in [0, 1] and sums to 1: these are probabilities, and logits "
-            "are needed",
-            remedy=Remedy(
-                f"{before} outputs='probabilities' {after}", typed=f"{before} --outputs probabilities {after}"
-            ),
-        )
-    return values
-
-
-def _binary(values: Floats, outputs: Outputs, model: Model) -> Floats:
-    """Return two columns for a model with one output: the log-odds or the probability of the second class."""
-    says_probs = not model.gives_logits and (outputs != "logits" or model.gives_probs)
-    if says_probs and np.isfinite(values).all() and not (values.min() >= 0 and values.max() <= 1):
-        raise InputError(
-            f"What {model.name} returns as the probability of the second class must lie in [0, 1]",
-            came=f"got {values.min():.4g} to {values.max():.4g}",
-            remedy=Remedy(
-                "If these are log-odds, leave outputs='probabilities' out",
-                typed="If these are log-odds, leave --outputs out",
-            ),
-        )
-    if not says_probs and not model.gives_logits and looks_like_probabilities(values):
-        raise InputError(
-            f"Every value that {model.name} returned lies in [0, 1]: these are probabilities of the second class, and "
-            "log-odds are needed",
-            remedy=Remedy("Say outputs='probabilities' to take them so", typed="Add: --outputs probabilities"),
-        )
-    return two_columns(values, probs=says_probs)
+    return log_of(values, model.name, least_probability(outputs, values.shape[1]))
 
 
 def log_of(probs: Floats, name: str, floor: float) -> Floats:
-    """Return the logarithms of probabilities, floored, and say so when the floor was needed."""
+    """Return the logarithms of probabilities; warn if some are below the floor."""
     empty = np.flatnonzero((probs == 0).all(axis=1))
     if len(empty):
         raise InputError(
@@ -370,41 +345,31 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
     try:
         check_probs(probs)
     except InputError as error:
-        raise InputError(
-            f"What {name} returns as probabilities {error.rule}",
-            came=error.came,
-            remedy=error.remedy
-            if error.remedy == MULTI_LABEL
-            else Remedy(
-                "If these are logits, leave outputs='probabilities' out",
-                typed="If these are logits, leave --outputs out",
-            ),
-        ) from None
-    votes = floor > _TINY
-    if (probs < floor).any(axis=1).mean() > (0 if votes else _FEW_ZEROS):
-        more = (
-            ""
-            if votes
-            else (
-                " For a forest or neighbours use outputs='votes' (--outputs votes). To set another floor, such as "
-                "0.001: outputs='probabilities:0.001' (--outputs probabilities:0.001)."
-            )
+        leave_out = Remedy.naming("If these are logits, leave {outputs} out", outputs="probabilities")
+        remedy = error.remedy if error.remedy == MULTI_LABEL else leave_out
+        raise InputError(f"What {name} returns as probabilities {error.rule}", remedy=remedy) from None
+    is_votes = floor > _TINY
+    if (probs < floor).any(axis=1).mean() > (0 if is_votes else _FEW_ZEROS):
+        hint = (
+            " For a forest or neighbours use outputs='votes' (--outputs votes). To set another floor, such as 0.001: "
+            "outputs='probabilities:0.001' (--outputs probabilities:0.001)."
         )
         warnings.warn(
             f"{name} returned probabilities of 0, or close to it. Those below {floor:g} count as {floor:g}: the "
-            f"logarithm of 0 is minus infinity.{more}",
+            f"logarithm of 0 is minus infinity.{'' if is_votes else hint}",
             UserWarning,
             stacklevel=2,
         )
     return np.log(np.maximum(probs, probs.dtype.type(floor)))
 
 
-def pixels_of(shape: Sequence[Any]) -> Pixels | None:
-    """Return what images must be for an input of this shape, by its channels; None where the shape does not tell."""
-    if len(shape) != 4:
-        return None
-    counts = [side for side in (shape[1], shape[3]) if side in (1, 3, 4)]
-    return _PIXELS[counts[0]] if len(counts) == 1 else None
+def in_pieces(run: Callable[[Any], NDArray[Any]], batch: Any, size: int | None) -> NDArray[Any]:
+    """Return the outputs for a batch of a model that takes `size` rows at a time; the last row fills up the rest."""
+    if size is None:
+        return run(batch)
+    starts = range(0, len(batch), size)
+    pieces = [batch[np.minimum(np.arange(start, start + size), len(batch) - 1)] for start in starts]
+    return np.concatenate([run(piece) for piece in pieces])[: len(batch)]
 
 
 def with_channel(batch: Any, shape: Sequence[Any]) -> Any:

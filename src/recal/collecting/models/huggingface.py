@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from recal.checks import MULTI_LABEL
 from recal.collecting.fingerprint import digest
-from recal.collecting.models.base import as_numpy
+from recal.collecting.models.base import as_array, as_numpy
 from recal.errors import FileError, InputError, MissingExtraError
 
 try:
@@ -22,14 +22,13 @@ except MissingExtraError as error:  # the extra that brings both
 
 
 class HuggingFaceModel(TorchModel):
-    """A model and the processor it was trained with: for images, texts or sounds, by what the processor is.
+    """A model for images, texts or sounds, with the processor that it was trained with.
 
-    The processor resizes, normalises or tokenizes, so it runs after the transformation, and inputs come to it as they
-    are: images as uint8, channels first or last; texts as strings; sounds as floats, of one rate. Transformations run
-    in numpy, where the processor expects its inputs.
+    The processor resizes, normalises or tokenizes, so it runs after the transformation. It takes images as uint8 with
+    channels first or last, texts as strings, and sounds as floats of one rate. Transformations run in numpy.
 
-    Texts are answered in order of their lengths, some at a time, so that short ones are not filled up to the longest
-    of the batch; sounds with others of the same length only.
+    Texts are sorted by length and run in small batches, so that short texts are not padded to the longest one. Sounds
+    are batched only with others of the same length.
     """
 
     _AT_A_TIME = 32
@@ -39,11 +38,15 @@ class HuggingFaceModel(TorchModel):
             raise InputError(
                 "A pair must be (model, processor) from transformers, such as (AutoModelForImageClassification, "
                 "AutoImageProcessor) or (AutoModelForSequenceClassification, AutoTokenizer); "
-                f"got {_names(model, processor)}."
+                f"got {type(model).__name__}, {type(processor).__name__}."
             )
         super().__init__(model, device=device)
         self.processor = processor
-        self.takes = _takes(processor)
+        self.takes: Literal["image", "text", "audio"] = "image"
+        if hasattr(processor, "convert_tokens_to_ids"):
+            self.takes = "text"
+        elif hasattr(processor, "sampling_rate"):
+            self.takes = "audio"
         self.classes = _class_names(model)
 
     def fingerprint(self) -> str:
@@ -53,12 +56,15 @@ class HuggingFaceModel(TorchModel):
     def prepare(self, inputs: Any) -> Any:
         if self.takes == "text" and isinstance(inputs, list):
             return inputs
-        return np.asarray(inputs.detach().cpu() if hasattr(inputs, "detach") else inputs)
+        return as_array(inputs)
 
     def answer(self, batch: Any) -> NDArray[Any]:
         if self.takes == "image":
             return super().answer(self.processor(images=list(batch), return_tensors="pt")["pixel_values"])
-        items = [self._item(item) for item in batch]
+        items = [np.asarray(item, dtype=np.float32) for item in batch] if self.takes == "audio" else list(batch)
+        if self.takes == "text" and not all(isinstance(item, str) for item in items):
+            kind = next(type(item).__name__ for item in items if not isinstance(item, str))
+            raise InputError(f"{self.name} with its tokenizer takes strings, got {kind}.")
         order = np.argsort([len(item) for item in items], kind="stable")
         pieces = self._pieces(order, [len(item) for item in items])
         answers = np.concatenate([self._ask([items[row] for row in piece]) for piece in pieces])
@@ -67,18 +73,10 @@ class HuggingFaceModel(TorchModel):
         return result
 
     def _pieces(self, order: NDArray[np.intp], lengths: list[int]) -> list[NDArray[np.intp]]:
-        """Cut the samples in order of their lengths. Sounds of one length only: many networks hear the filling."""
-        starts = {0} if self.takes == "text" else {0, *(np.flatnonzero(np.diff(np.array(lengths)[order])) + 1).tolist()}
-        runs = np.split(order, sorted(starts)[1:])
-        size = self._AT_A_TIME
+        """Cut the sorted samples into batches. A batch has sounds of one length: many networks hear the padding."""
+        starts = np.flatnonzero(np.diff(np.array(lengths)[order])) + 1
+        runs, size = [order] if self.takes == "text" else np.split(order, starts), self._AT_A_TIME
         return [run[start : start + size] for run in runs for start in range(0, len(run), size)]
-
-    def _item(self, item: Any) -> Any:
-        if self.takes == "audio":
-            return np.asarray(item, dtype=np.float32)
-        if isinstance(item, str):
-            return item
-        raise InputError(f"{self.name} with its tokenizer takes strings, got {type(item).__name__}.")
 
     def _ask(self, items: list[Any]) -> NDArray[Any]:
         if self.takes == "text":
@@ -89,15 +87,13 @@ class HuggingFaceModel(TorchModel):
         else:
             rate = self.processor.sampling_rate
             encoded = self.processor(items, sampling_rate=rate, return_tensors="pt", padding=True)
-        return as_numpy(self.module(**{name: self._placed(value) for name, value in encoded.items()}), self.name)
-
-    def _placed(self, value: Any) -> Any:
-        moved = value.to(self.device)
-        return moved.to(self.dtype) if self.dtype is not None and moved.is_floating_point() else moved
+        tensors = {name: value.to(self.device) for name, value in encoded.items()}
+        tensors = {name: t.to(self.dtype) if t.is_floating_point() and self.dtype else t for name, t in tensors.items()}
+        return as_numpy(self.module(**tensors), self.name)
 
 
 def _class_names(model: Any) -> NDArray[Any] | None:
-    """Return the columns' names that the model's configuration gives (`id2label`); None where it has only numbers."""
+    """Return the names of the columns from the model's configuration (`id2label`); None if it has only numbers."""
     config = getattr(model, "config", None)
     if getattr(config, "problem_type", None) == "multi_label_classification":
         raise InputError(f"{type(model).__name__} was trained for several labels per input. {MULTI_LABEL}.")
@@ -105,16 +101,6 @@ def _class_names(model: Any) -> NDArray[Any] | None:
     ordered = [str(names[key]) for key in sorted(names, key=int)]
     generic = all(re.fullmatch(r"LABEL_\d+", name) for name in ordered)
     return None if generic or len(ordered) < 2 or len(set(ordered)) < len(ordered) else np.array(ordered)
-
-
-def _takes(processor: Any) -> Literal["image", "text", "audio"]:
-    if hasattr(processor, "convert_tokens_to_ids"):
-        return "text"
-    return "audio" if hasattr(processor, "sampling_rate") else "image"
-
-
-def _names(*values: Any) -> str:
-    return ", ".join(type(value).__name__ for value in values)
 
 
 def open_folder(path: Path, *, device: Any = None) -> HuggingFaceModel:
@@ -125,7 +111,12 @@ def open_folder(path: Path, *, device: Any = None) -> HuggingFaceModel:
         raise MissingExtraError("transformers", "huggingface", f"Opening the folder {path}") from error
     check_folder(path)
     safely: Any = {"local_files_only": True, "trust_remote_code": False}
-    what, models, processors = _made_for(path)
+    settings, what = _settings(path / "preprocessor_config.json"), "image"
+    models, processors = "AutoModelForImageClassification", "AutoImageProcessor"
+    if "feature_extractor_type" in settings and "image_processor_type" not in settings and "sampling_rate" in settings:
+        what, models, processors = "audio", "AutoModelForAudioClassification", "AutoFeatureExtractor"
+    elif not settings and (path / "tokenizer_config.json").exists():
+        what, models, processors = "text", "AutoModelForSequenceClassification", "AutoTokenizer"
     try:
         model = getattr(transformers, models).from_pretrained(path, use_safetensors=True, **safely)
         processor = getattr(transformers, processors).from_pretrained(path, **safely)
@@ -134,18 +125,8 @@ def open_folder(path: Path, *, device: Any = None) -> HuggingFaceModel:
     return HuggingFaceModel(model, processor, device=device)
 
 
-def _made_for(path: Path) -> tuple[str, str, str]:
-    """What a folder's model takes, by the processor that lies beside it."""
-    settings = _settings(path / "preprocessor_config.json")
-    if "feature_extractor_type" in settings and "image_processor_type" not in settings and "sampling_rate" in settings:
-        return "audio", "AutoModelForAudioClassification", "AutoFeatureExtractor"
-    if not settings and (path / "tokenizer_config.json").exists():
-        return "text", "AutoModelForSequenceClassification", "AutoTokenizer"
-    return "image", "AutoModelForImageClassification", "AutoImageProcessor"
-
-
 def check_folder(path: Path) -> None:
-    """Refuse a folder that brings pickled weights only, code of its own, or names what lies elsewhere."""
+    """Refuse a folder that has only pickled weights, has code of its own, or names files elsewhere."""
     weights = "model.safetensors"
     if not (path / weights).is_file() and not (path / f"{weights}.index.json").is_file():
         raise FileError(
@@ -160,8 +141,8 @@ def check_folder(path: Path) -> None:
         code = next((key for key in ("auto_map", "transformers_weights", "custom_pipelines") if key in settings), None)
         if code is not None:
             raise FileError(
-                f"{path} is not opened: `{code}` in its {name} asks for code or files of its own. Load it yourself, "
-                "where you trust it, and pass (model, processor)."
+                f"{path} is not opened: `{code}` in its {name} asks for code or files of its own. If you "
+                "trust it, load it yourself and pass (model, processor)."
             )
         shards = settings.get("weight_map", {})
         outside = [value for value in shards.values() if not isinstance(value, str) or Path(value).name != value]
@@ -176,9 +157,9 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise FileError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(found, dict) or not isinstance(found.get("weight_map", {}), dict):
+    if not isinstance(settings, dict) or not isinstance(settings.get("weight_map", {}), dict):
         raise FileError(f"{path} is not an object of settings.")
-    return found
+    return settings

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.collecting.fingerprint import digest_file, digest_texts
-from recal.collecting.models.base import Model, Pixels, as_numpy, pixels_of, with_channel
+from recal.collecting.fingerprint import digest_array, digest_file, digest_texts
+from recal.collecting.models.base import Model, as_numpy, in_pieces, with_channel
 from recal.errors import FileError, InputError, MissingExtraError
 
 try:
@@ -22,28 +22,34 @@ except ImportError as error:
 
 
 class TorchModel(Model):
-    """A torch module, run in evaluation mode and without gradients; its modes and device are put back afterwards.
+    """A torch module, run in evaluation mode and without gradients. Its modes and device are restored afterwards.
 
-    Batches are moved to the module's device (or to `device`, where the module is moved for the while) before they are
-    transformed. After `preprocess`, floats and uint8 are cast to the dtype of the module's weights; other integers,
-    such as token ids, are left alone.
+    The module is moved to `device`, if one is given. Batches are moved to the module's device before they are
+    transformed. After `preprocess`, floats and uint8 are cast to the dtype of the weights; other integers, such as
+    token ids, stay as they are.
     """
 
     def __init__(self, module: torch.nn.Module, *, device: Any = None) -> None:
         self.module = module
         self.name = type(module).__name__
         self.device, self.dtype = _home(module)
-        self.asked = device  # looked up where the model runs: another machine may have it
+        self.requested = device  # checked when the model runs: another machine may have it
 
     def fingerprint(self) -> str:
-        return _digest_module(self.module)
+        state, texts = self.module.state_dict(), [repr(self.module)]
+        for key in sorted(state):
+            texts.append(key)
+            if isinstance(state[key], torch.Tensor):
+                tensor = state[key].detach().cpu().contiguous()
+                texts.append(f"{tensor.dtype}{tuple(tensor.shape)}{_digest_tensor(tensor)}")
+        return digest_texts(texts)
 
     @contextmanager
     def running(self) -> Iterator[None]:
         modes = {module: module.training for module in self.module.modules()}
         home = self.device
         try:
-            if self.asked is not None and (away := as_device(self.asked)) != home:
+            if self.requested is not None and (away := as_device(self.requested)) != home:
                 self.module.to(away)
                 self.device = away
             self.module.eval()
@@ -60,23 +66,23 @@ class TorchModel(Model):
         return as_tensor(inputs).to(self.device)
 
     def answer(self, batch: Any) -> NDArray[Any]:
-        tensor = as_tensor(batch).to(self.device)
+        tensor = with_channel(as_tensor(batch).to(self.device), self.shape)
         if self.dtype is not None and (tensor.is_floating_point() or tensor.dtype == torch.uint8):
             tensor = tensor.to(self.dtype)
-        return as_numpy(self.module(tensor), self.name)
+        return in_pieces(lambda piece: as_numpy(self.module(piece), self.name), tensor, self.fixed)
 
 
-class ExportedModel(Model):
+class ExportedModel(TorchModel):
     """A program of `torch.export`: the program itself, or the path of a file that the caller trusts."""
 
     def __init__(self, program: Path | torch.export.ExportedProgram, *, device: Any = None) -> None:
-        self.origin, self.asked = program, device
+        self.origin, self.requested = program, device
         self.name = program.name if isinstance(program, Path) else type(program).__name__
         self._open()
 
     def _open(self) -> None:
         program = read_program(self.origin) if isinstance(self.origin, Path) else self.origin
-        self.module: Any = program.module()
+        self.module = program.module()
         self.device, self.dtype = _home(self.module)
         names = set(program.graph_signature.user_inputs)
         shapes = [
@@ -87,62 +93,38 @@ class ExportedModel(Model):
         self.shape = tuple(size if isinstance(size, int) else None for size in shapes[0])
         self.fixed = self.shape[0] if self.shape else None
 
-    @property
-    def pixels(self) -> Pixels | None:
-        """What images must be for this model, by its input's channels; None where its shape does not tell."""
-        return pixels_of(self.shape)
-
     def __getstate__(self) -> dict[str, Any]:
-        return {"origin": self.origin, "asked": self.asked, "name": self.name}
+        return {"origin": self.origin, "requested": self.requested, "name": self.name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
 
     def fingerprint(self) -> str:
-        return digest_file(self.origin) if isinstance(self.origin, Path) else _digest_module(self.module)
+        return digest_file(self.origin) if isinstance(self.origin, Path) else super().fingerprint()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        if self.asked is not None and (away := as_device(self.asked)) != self.device:
-            self.module.to(away)
-            self.device = away
+        if self.requested is not None:  # exported modules have no training mode to put back
+            self.device = as_device(self.requested)
+            self.module.to(self.device)
         with torch.no_grad():
             yield
 
-    def prepare(self, inputs: Any) -> torch.Tensor:
-        return as_tensor(inputs).to(self.device)
 
-    def answer(self, batch: Any) -> NDArray[Any]:
-        tensor = with_channel(as_tensor(batch).to(self.device), self.shape)
-        if self.dtype is not None and (tensor.is_floating_point() or tensor.dtype == torch.uint8):
-            tensor = tensor.to(self.dtype)
-        if self.fixed is None:
-            return as_numpy(self.module(tensor), self.name)
-        pieces = []
-        for piece in torch.split(tensor, self.fixed):
-            missing = self.fixed - len(piece)
-            full = torch.cat([piece, piece[-1:].expand(missing, *piece.shape[1:])]) if missing else piece
-            pieces.append(as_numpy(self.module(full), self.name)[: len(piece)])
-        return np.concatenate(pieces)
-
-
-def _built(function: Any, spec: str) -> Any:
-    try:
-        return function()
-    except Exception as error:
-        raise InputError(
-            f"With --weights, {spec} must build the network when called without arguments; "
-            f"it raised {type(error).__name__}: {error}."
-        ) from error
-
-
-def with_weights(found: Any, weights: Path, spec: str) -> torch.nn.Module:
-    """Return the torch module that is given, or that a function returns, with its weights from a safetensors file."""
+def with_weights(module: Any, weights: Path, spec: str) -> torch.nn.Module:
+    """Return a torch module, or the one that a function builds, with the weights of a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    module = found if isinstance(found, torch.nn.Module) or not callable(found) else _built(found, spec)
+    if callable(module) and not isinstance(module, torch.nn.Module):
+        try:
+            module = module()
+        except Exception as error:
+            raise InputError(
+                f"With --weights, {spec} must build the network when called without arguments; "
+                f"it raised {type(error).__name__}: {error}."
+            ) from error
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"{spec} gave a {type(module).__name__}; --weights need a torch module or what builds one.")
     if weights.suffix != ".safetensors":
@@ -163,14 +145,14 @@ def with_weights(found: Any, weights: Path, spec: str) -> torch.nn.Module:
 
 
 def as_device(device: Any) -> torch.device:
-    """Return a device that this machine has, or say that it has not."""
+    """Return a device of this machine; refuse any other."""
     try:
-        found = torch.device(device)
-        torch.empty(1, device=found)  # a name alone may be one that this build of torch, or this machine, cannot use
+        usable = torch.device(device)
+        torch.empty(1, device=usable)  # fails for a device that this build of torch, or this machine, cannot use
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise InputError(f"The device {device!r} cannot be used here ({reason}). Use 'cpu'.") from error
-    return found
+    return usable
 
 
 def read_program(path: Path) -> torch.export.ExportedProgram:
@@ -202,16 +184,6 @@ def as_tensor(values: Any) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array) if array.flags.writeable else array.copy())
 
 
-def stack(items: list[Any]) -> torch.Tensor:
-    """Stack tensors of one shape into a batch."""
-    return torch.stack(items)
-
-
-def concatenate(batches: list[Any]) -> torch.Tensor:
-    """Join batches of tensors."""
-    return torch.cat(batches)
-
-
 def _home(module: torch.nn.Module) -> tuple[torch.device, torch.dtype | None]:
     """The device of the first weight and the dtype of the first floating one."""
     weights = [*module.parameters(), *module.buffers()]
@@ -219,19 +191,7 @@ def _home(module: torch.nn.Module) -> tuple[torch.device, torch.dtype | None]:
     return (weights[0].device if weights else torch.device("cpu")), (floats[0] if floats else None)
 
 
-def _digest_module(module: torch.nn.Module) -> str:
-    state, texts = module.state_dict(), [repr(module)]
-    for key in sorted(state):
-        texts.append(key)
-        if isinstance(state[key], torch.Tensor):
-            tensor = state[key].detach().cpu().contiguous()
-            texts.append(f"{tensor.dtype}{tuple(tensor.shape)}{_digest_tensor(tensor)}")
-    return digest_texts(texts)
-
-
 def _digest_tensor(tensor: torch.Tensor) -> str:
-    from recal.collecting.fingerprint import digest_array
-
     if tensor.is_sparse or tensor.is_quantized:
         return repr(tensor)
     return digest_array(tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0))

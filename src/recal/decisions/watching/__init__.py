@@ -2,7 +2,7 @@
 
 Read the modules in this order. `profile` keeps a few numbers of each sample of a fit. `shift` tests whether new inputs
 differ from them. Each view of the labelled samples is a damaged set with known labels: `learning` collects such sets,
-`statistics` reads nine numbers off the logits of each, and `following` learns to predict temperature and accuracy
-from these numbers. `class_mix` handles the other explanation of a change: the same inputs in other class shares.
-`result` holds what a watch found and applies it to probabilities.
+and `following` learns to predict temperature and accuracy from nine statistics of their logits. `class_mix` handles the
+other explanation of a change: the same inputs in other class shares. `result` holds what a watch found and applies it
+to probabilities.
 """

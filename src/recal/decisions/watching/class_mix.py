@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, check_logits, check_probs
-from recal.decisions.watching.statistics import RowNumbers, row_numbers
+from recal.decisions.watching.following import RowNumbers, check_arrays, row_numbers
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 
@@ -46,7 +46,6 @@ _USUAL = 5.0
 _N_NUMBERS = 4
 _LEAST = 1e-300
 _EM_ROUNDS, _EM_TOLERANCE = 500, 1e-7
-_MORE = "more than the class mix has changed, so the inputs may be damaged"
 
 
 @dataclass(frozen=True)
@@ -107,11 +106,7 @@ class ByClass:
 
     def check(self, n_classes: int) -> None:
         """Refuse arrays of other shapes than a profile with this many classes has."""
-        shapes = {"offsets": (n_classes,), "numbers": (n_classes, _N_NUMBERS), "spread": (_N_NUMBERS, _N_NUMBERS)}
-        for name, shape in shapes.items():
-            array = getattr(self, name)
-            if np.shape(array) != shape or not np.isfinite(array).all():
-                raise InputError(f"`{name}` must be finite and have the shape {shape}, got {np.shape(array)}.")
+        check_arrays(self, offsets=(n_classes,), numbers=(n_classes, _N_NUMBERS), spread=(_N_NUMBERS, _N_NUMBERS))
         if not (self.offsets > 0).all():
             raise InputError("must be above 0", argument="offsets")
 
@@ -139,8 +134,8 @@ def _offsets(probs: Vector, counts: NDArray[np.intp]) -> Vector:
     target = (counts + _USUAL * expected) / (len(probs) + _USUAL)
     factors = np.ones(len(counts))
     for _ in range(_ROUNDS):
-        given = factors * (probs.T @ (1.0 / (probs @ factors))) / len(probs)
-        step = np.where(given > _LEAST, target / np.maximum(given, _LEAST), 1.0)
+        expectation = factors * (probs.T @ (1.0 / (probs @ factors))) / len(probs)
+        step = np.where(expectation > _LEAST, target / np.maximum(expectation, _LEAST), 1.0)
         factors = factors * step
         if np.abs(step - 1).max() < 1e-6:
             break
@@ -162,16 +157,16 @@ def class_shares(probs: Vector, shares: Vector, *, start: Vector | None = None, 
     """
     base = np.maximum(shares, 1e-12)
     first = base / base.sum() if start is None else start
-    found = first
+    current = first
     for _ in range(_EM_ROUNDS):
-        ratio = found / base
+        ratio = current / base
         counts = ratio * (probs.T @ (1.0 / np.maximum(probs @ ratio, _LEAST)))
         after = (counts + prior * first) / (counts.sum() + prior)
-        moved = float(np.abs(after - found).max())
-        found = after
+        moved = float(np.abs(after - current).max())
+        current = after
         if moved < _EM_TOLERANCE:
             break
-    return np.asarray(found)
+    return np.asarray(current)
 
 
 def class_mix(
@@ -219,20 +214,15 @@ def class_mix(
     possible = np.ones(profile.n_classes)
     possible[[_column(name, names) for name in impossible]] = 0.0
     if not possible.any():
-        raise InputError("must leave one class at least", argument="impossible", came="got all of them")
-    asked = "classes that cannot occur" if not possible.all() else ""
+        raise InputError("must leave one class at least, got all of them", argument="impossible")
+    restriction = "" if possible.all() else "classes that cannot occur"
     if shares is not None:
-        return _mix(_given(shares, at_fit, names, possible), at_fit, True, "as given")
+        return _mix(_check_shares(shares, at_fit, names, possible), at_fit, True, "as given")
     start = at_fit * possible / (at_fit @ possible)
-    if logits is None or profile.by_class is None:
-        return _mix(start, at_fit, bool(asked), asked or "no other was given")
-    if (n_fitted := len(profile.answers)) < SMALLEST_FIT:
-        few = f"an estimate needs {SMALLEST_FIT} labelled samples at the fit, and there were {n_fitted}"
-        return _mix(start, at_fit, bool(asked), asked or few)
-    found, why = _estimated(profile, profile.by_class, logits, start)
-    if found is None:
-        return _mix(start, at_fit, bool(asked), asked or why)
-    return _mix(found, at_fit, True, why)
+    estimate, why = _estimate(profile, logits, start)
+    if estimate is None:
+        return _mix(start, at_fit, bool(restriction), restriction or why)
+    return _mix(estimate, at_fit, True, why)
 
 
 def adapt_to_class_mix(probs: ArrayLike, mix: ClassMix) -> Vector:
@@ -275,46 +265,51 @@ def _column(name: Any, names: list[Any]) -> int:
     raise InputError(f"There is no class {name!r}; the classes are {', '.join(map(str, names[:10]))}.")
 
 
-def _given(shares: Mapping[Any, float] | ArrayLike, at_fit: Vector, names: list[Any], possible: Vector) -> Vector:
+def _check_shares(
+    shares: Mapping[Any, float] | ArrayLike, at_fit: Vector, names: list[Any], possible: Vector
+) -> Vector:
     """Check the user's shares, and fill in those of classes that were not named."""
-    found = np.full(len(at_fit), np.nan)
+    full = np.full(len(at_fit), np.nan)
     if isinstance(shares, Mapping):
         for name, share in shares.items():
-            found[_column(name, names)] = share
+            full[_column(name, names)] = share
     else:
-        found = np.array(shares, dtype=np.float64)
-        if found.shape != at_fit.shape:
-            raise InputError(f"`shares` must hold {len(at_fit)} numbers, one per class, got the shape {found.shape}.")
-        if np.isnan(found).any():
-            raise InputError("must be numbers", argument="shares", came="got NaN")
-    open_, total = np.isnan(found), float(np.nansum(found))
-    if not np.isfinite(total) or np.nanmin(found, initial=0.0) < 0 or total > 1 + 1e-6:
-        raise InputError("must lie in 0..1 and sum to at most 1", argument="shares", came=f"their sum is {total:.4g}")
+        full = np.array(shares, dtype=np.float64)
+        if full.shape != at_fit.shape:
+            raise InputError(f"`shares` must hold {len(at_fit)} numbers, one per class, got the shape {full.shape}.")
+        if np.isnan(full).any():
+            raise InputError("must be numbers, got NaN", argument="shares")
+    open_, total = np.isnan(full), float(np.nansum(full))
+    if not np.isfinite(total) or np.nanmin(full, initial=0.0) < 0 or total > 1 + 1e-6:
+        raise InputError(f"must lie in 0..1 and sum to at most 1; their sum is {total:.4g}", argument="shares")
     rest = np.where(open_, at_fit * possible, 0.0)
     if not rest.sum() and abs(total - 1) > 1e-6:
-        raise InputError(
-            "must sum to 1 where all classes have one", argument="shares", came=f"their sum is {total:.4g}"
-        )
-    found = np.where(open_, rest * (1 - total) / (rest.sum() or 1.0), found) * possible
-    if not found.sum():
+        raise InputError(f"must sum to 1 where all classes have one; their sum is {total:.4g}", argument="shares")
+    full = np.where(open_, rest * (1 - total) / (rest.sum() or 1.0), full) * possible
+    if not full.sum():
         raise InputError("must leave a class with a share above 0", argument="shares")
-    return np.asarray(found / found.sum())
+    return np.asarray(full / full.sum())
 
 
-def _estimated(profile: Profile, by_class: ByClass, logits: Floats, start: Vector) -> tuple[Vector | None, str]:
+def _estimate(profile: Profile, logits: Floats | None, start: Vector) -> tuple[Vector | None, str]:
     """Return the shares that explain a batch best and their basis, or None and the reason."""
+    n_fit, by_class = len(profile.answers), profile.by_class
+    if logits is None or by_class is None:
+        return None, "no other was given"
+    if n_fit < SMALLEST_FIT:
+        return None, f"an estimate needs {SMALLEST_FIT} labelled samples at the fit, and there were {n_fit}"
     logits = check_logits(logits)
     profile.check_classes(logits.shape[1])
-    n, n_fit = len(logits), len(profile.answers)
+    n = len(logits)
     if n < SMALLEST_BATCH:
         return None, f"{n} inputs are too few to judge by; {SMALLEST_BATCH} are needed"
     rows = np.asarray(logits[:: -(-n // _MAX_ROWS)])
     probs = softmax(rows, profile.beta) * by_class.offsets
     probs /= probs.sum(axis=1, keepdims=True)
     at_fit, n = _at_fit(profile), len(rows)
-    found = class_shares(probs, at_fit, start=start, prior=_PRIOR * len(start))
+    best = class_shares(probs, at_fit, start=start, prior=_PRIOR * len(start))
     # A row that is certain to be of an impossible class supports no mix.
-    after, before = (np.log(np.maximum(probs @ (mix / at_fit), _LEAST)).sum() for mix in (found, start))
+    after, before = (np.log(np.maximum(probs @ (mix / at_fit), _LEAST)).sum() for mix in (best, start))
     gain = 2 * float(after - before)
     free = max(int((start > 0).sum()) - 1, 1)
     if normal_of_chi_square(gain / (1 + n / n_fit), free) < _SURPRISE:
@@ -325,11 +320,10 @@ def _estimated(profile: Profile, by_class: ByClass, logits: Floats, start: Vecto
     counts = np.maximum(profile.class_shares * n_fit, 1.0)  # type: ignore[operator]
     spread = np.cov(values.T) / n + by_class.spread * float((freely**2 / counts).sum())
     spread[np.diag_indices(len(apart))] += 1e-9
-    if normal_of_chi_square(float(apart @ np.linalg.solve(spread, apart)), len(apart)) >= _DOUBT:
-        return None, _MORE
-    if abs(math.log(profile.condition(rows).ratio)) > math.log(_DAMAGED):
-        return None, _MORE
-    return found, f"estimated from {n:,} inputs"
+    surprise = normal_of_chi_square(float(apart @ np.linalg.solve(spread, apart)), len(apart))
+    if surprise >= _DOUBT or abs(math.log(profile.condition(rows).ratio)) > math.log(_DAMAGED):
+        return None, "more than the class mix has changed, so the inputs may be damaged"
+    return best, f"estimated from {n:,} inputs"
 
 
 def _numbers(rows: RowNumbers, cut: float) -> Vector:

@@ -1,13 +1,17 @@
 """Following damage: estimate temperature and accuracy of a batch from its logits.
 
 Damaged sets with known labels (`learning`) show which temperature and accuracy belong to which statistics of the
-logits. A Gaussian process interpolates between them. Far from every set it predicts "no change", with variance 1: it
-knows what it does not know.
+logits. A Gaussian process interpolates between them. Far from every set it predicts "no change", with variance 1.
+
+Nine statistics tell kinds and strengths of damage apart. Mean confidence alone is not enough: a blurred and a dark set
+with the same mean confidence can differ in accuracy. The shape of the confidence distribution, the size of the logits
+and the mix of predicted classes tell them apart.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -15,12 +19,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.checks import Floats
 from recal.decisions.watching.result import WatchResult, unknown
-from recal.decisions.watching.statistics import CLASS_MIX, N_STATISTICS, RowNumbers, statistics
 from recal.errors import InputError
+from recal.maps.group_offsets import sigmoid
 
 Vector = NDArray[np.float64]
 
+N_STATISTICS = 9
+CLASS_MIX = 7  # position of the entropy of the predicted classes
+# The shares of confidences above these levels are counted.
+_CONFIDENT = (0.99, 0.9, 0.6)
+# Shares are clipped here before taking log-odds; a set of hundreds cannot resolve more.
+_EDGE = 0.005
+_TINY = 1e-12
+_BLOCK = 2_000_000  # values per block
 # Of the process. Distances are in units of the spread of each statistic over the sets of a fit, noise in units of the
 # prior variance.
 LENGTH = 2.0
@@ -47,6 +60,84 @@ _UNLIKE = "these inputs are unlike every view of the fit; label some, or fit wit
 _FEW_CLASSES = "the mix of predicted classes is that of another class mix, or of damage unlike every view of the fit"
 
 
+@dataclass(frozen=True)
+class RowNumbers:
+    """What each row of logits contributes to the nine statistics."""
+
+    values: Vector  # (n_samples, 9): see `row_numbers`
+    answers: NDArray[np.intp]
+    n_classes: int
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __getitem__(self, rows: NDArray[np.intp]) -> RowNumbers:
+        return RowNumbers(self.values[rows], self.answers[rows], self.n_classes)
+
+
+def join_rows(pieces: Sequence[RowNumbers]) -> RowNumbers:
+    """Join the rows of several sets."""
+    if len(pieces) == 1:
+        return pieces[0]
+    values, answers = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("values", "answers"))
+    return RowNumbers(values, answers, pieces[0].n_classes)
+
+
+def row_numbers(logits: Floats, beta: float, cut: float) -> RowNumbers:
+    """Compute the numbers of each row.
+
+    The columns: confidence at `beta`; whether the entropy lies below `cut` (ATC; Garg et al., 2022); whether the
+    confidence exceeds .99, .9 and .6; the largest centred logit; the spread of the logits; the logarithm of their
+    squared norm, and its square.
+    """
+    n, n_classes = logits.shape
+    values, answers = np.empty((n, N_STATISTICS)), np.empty(n, np.intp)
+    step = max(1, _BLOCK // n_classes)
+    for start in range(0, n, step):
+        block = slice(start, start + step)
+        plain = np.asarray(logits[block], np.float64)
+        centred = plain - plain.mean(axis=1, keepdims=True)
+        answers[block] = best = plain.argmax(axis=1)
+        top = centred[np.arange(len(best)), best]
+        confidence = 1.0 / np.exp(beta * (centred - top[:, None])).sum(axis=1)
+        squares = np.einsum("ij,ij->i", centred, centred)
+        norm = np.log(squares + _TINY)
+        columns = [confidence, entropies(plain, beta) < cut, *(confidence > level for level in _CONFIDENT)]
+        values[block] = np.column_stack([*columns, top, np.sqrt(squares / n_classes), norm, norm**2])
+    return RowNumbers(values, answers, n_classes)
+
+
+def entropies(logits: Floats, beta: float) -> Vector:
+    """Return the entropy of each row's probabilities at `beta`, in nats."""
+    scaled = np.asarray(logits, np.float64) * beta
+    scaled -= scaled.max(axis=1, keepdims=True)
+    weights = np.exp(scaled)
+    total = weights.sum(axis=1)
+    return np.asarray(np.log(total) - (weights * scaled).sum(axis=1) / total)
+
+
+def statistics(rows: RowNumbers, weights: Vector | None = None) -> Vector:
+    """Return the nine statistics of a set of rows, (9,); `weights` says how often each row counts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.decisions.watching.following import row_numbers, statistics
+    >>> logits = 3 * np.random.default_rng(0).normal(size=(500, 4))
+    >>> statistics(row_numbers(logits, beta=1.0, cut=0.5)).shape
+    (9,)
+    """
+    means = rows.values.mean(axis=0) if weights is None else weights @ rows.values / weights.sum()
+    shares = np.clip(means[:5], _EDGE, 1 - _EDGE)
+    spread = np.sqrt(max(means[8] - means[7] ** 2, 0.0))
+    sizes = np.log(np.maximum(means[5:7], _TINY))
+    counts = np.bincount(rows.answers, weights, minlength=rows.n_classes)
+    mix = counts[counts > 0] / counts.sum()
+    # The entropy of the predicted classes, with Miller and Madow's correction for small sets.
+    entropy = -(mix * np.log(mix)).sum() + (len(mix) - 1) / (2 * counts.sum())
+    return np.r_[np.log(shares) - np.log1p(-shares), sizes, entropy, spread]
+
+
 class Process:
     """Gaussian process regression with one kernel for all outputs, exp(-d^2 / (2 LENGTH^2)).
 
@@ -55,8 +146,6 @@ class Process:
     places : array of shape (n_sets, n_statistics)
     changes : array of shape (n_sets, n_outputs)
         The values to learn, as differences from the undamaged set.
-    noise : array of shape (n_sets,), optional
-        The noise variance of each set, `NOISE` by default.
 
     Examples
     --------
@@ -68,10 +157,10 @@ class Process:
     (True, 1.0)
     """
 
-    def __init__(self, places: Vector, changes: Vector, noise: Vector | None = None) -> None:
+    def __init__(self, places: Vector, changes: Vector) -> None:
         self.places = places
         kernel = _kernel(places, places)
-        kernel[np.diag_indices_from(kernel)] += NOISE if noise is None else noise
+        kernel[np.diag_indices_from(kernel)] += NOISE
         self._root = np.linalg.cholesky(kernel)
         self._weights = np.linalg.solve(kernel, changes)
 
@@ -89,17 +178,13 @@ class TwoReadings:
     "no change" is used.
     """
 
-    def __init__(self, places: Vector, changes: Vector, *, hidden: int) -> None:
-        self._hidden = hidden
-        self._all, self._blind = Process(places, changes), Process(self._without_mix(places), changes)
+    def __init__(self, places: Vector, changes: Vector) -> None:
+        self._all, self._blind = Process(places, changes), Process(np.delete(places, CLASS_MIX, axis=1), changes)
 
     def __call__(self, places: Vector) -> tuple[Vector, Vector]:
-        (seen, variance), blind = self._all(places), self._blind(self._without_mix(places))[0]
-        nearer = np.abs(blind[:, :1]) < np.abs(seen[:, :1])
-        return np.where(nearer, blind, seen), variance
-
-    def _without_mix(self, places: Vector) -> Vector:
-        return np.delete(places, self._hidden, axis=1)
+        changes, variance = self._all(places)
+        blind = self._blind(np.delete(places, CLASS_MIX, axis=1))[0]
+        return np.where(np.abs(blind[:, :1]) < np.abs(changes[:, :1]), blind, changes), variance
 
 
 def _kernel(first: Vector, second: Vector) -> Vector:
@@ -114,6 +199,14 @@ class _Reading(NamedTuple):
     variance: float
     as_damage: float  # the variance if undamaged inputs with other class mixes do not count
     disputed: Vector  # how much both changes depend on single kinds of view, as a variance
+
+
+def check_arrays(owner: object, **shapes: tuple[int, ...]) -> None:
+    """Refuse arrays of other shapes than these, or with numbers that are not finite."""
+    for name, shape in shapes.items():
+        array = getattr(owner, name)
+        if np.shape(array) != shape or not np.isfinite(array).all():
+            raise InputError(f"`{name}` must be finite and have the shape {shape}, got {np.shape(array)}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,12 +246,7 @@ class Following:
         n = len(self.kinds)
         if not all(isinstance(kind, str) for kind in (*self.kinds, *self.damaging)) or n < 1:
             raise InputError("`kinds` and `damaging` must be tuples of text.")
-        shapes = {"statistics": (n, N_STATISTICS), "spread": (N_STATISTICS,), "changes": (n, 2)}
-        shapes["sizes"] = (n,)
-        for name, shape in shapes.items():
-            array = getattr(self, name)
-            if array.shape != shape or not np.isfinite(array).all():
-                raise InputError(f"`{name}` must be finite and have the shape {shape}, got {array.shape}.")
+        check_arrays(self, statistics=(n, N_STATISTICS), spread=(N_STATISTICS,), changes=(n, 2), sizes=(n,))
         if not (self.beta > 0 and 0 <= self.accuracy <= 1 and (self.spread > 0).all() and self.n_samples > 0):
             raise InputError("Following needs a positive beta and spread, and an accuracy from 0 to 1.")
         if not np.isin(self.sizes, (0, *SIZES)).all() or self.sizes[0] != 0:
@@ -166,7 +254,7 @@ class Following:
 
     def condition_of(self, rows: RowNumbers) -> WatchResult:
         """Return temperature and accuracy of a batch, given the numbers of its rows."""
-        n = len(rows.answers)
+        n = len(rows)
         if len(self.damaging) < FEWEST_KINDS:
             return unknown(
                 self.beta,
@@ -178,31 +266,26 @@ class Following:
             return unknown(self.beta, f"{n} inputs are too few to judge by; {SMALLEST_BATCH} are needed", n)
         reading, chance = self._read(rows), self._chance(rows)
         unlike = reading.variance >= UNKNOWN_FROM
-        error = self._doubts[0] ** 2 * (reading.variance + NOISE) + reading.disputed[0]
-        change = float(reading.changes[0])
-        disagree = (
-            math.sqrt(reading.disputed[0]) >= _DISAGREEMENT * abs(change) and held_back(change, 0.0, chance[0]) != 0
-        )
-        ratio = 1.0 if disagree else math.exp(held_back(change, error, chance[0]))
+        errors = np.square(self._doubts) * (reading.variance + NOISE)
+        change, dispute = float(reading.changes[0]), float(reading.disputed[0])
+        disagree = math.sqrt(dispute) >= _DISAGREEMENT * abs(change) and held_back(change, 0.0, chance[0]) != 0
+        ratio = 1.0 if disagree else math.exp(held_back(change, errors[0] + dispute, chance[0]))
         if unlike or reading.as_damage >= UNKNOWN_FROM:
             reason = _UNLIKE if unlike else _FEW_CLASSES
             nothing = unknown(self.beta, reason, n, reading.variance)
             return replace(nothing, ratio=ratio, beta=self.beta * ratio, unlike=unlike, kinds_disagree=disagree)
-        return replace(self._known(reading, ratio, n, chance[1]), kinds_disagree=disagree)
-
-    def _known(self, reading: _Reading, ratio: float, n: int, chance: float) -> WatchResult:
-        """Return the result for a batch of `n` that resembles sets of the fit."""
         centre = self.clean_log_odds + float(reading.changes[1])
-        accuracy = _share(centre)
+        accuracy = float(sigmoid(np.array(centre)))
         outcomes = (1 / n + 1 / self.n_samples) / max(accuracy * (1 - accuracy), 0.5 / n)
-        error = self._doubts[1] ** 2 * (reading.variance + NOISE)
-        spread = math.sqrt(error + _DEVIATIONS**2 * (outcomes + chance + reading.disputed[1]))
-        interval = (_share(centre - spread), _share(centre + spread))
-        return WatchResult(n, True, "", ratio, self.beta * ratio, accuracy, interval, reading.variance)
+        spread = math.sqrt(errors[1] + _DEVIATIONS**2 * (outcomes + chance[1] + reading.disputed[1]))
+        low, high = sigmoid(np.array([centre - spread, centre + spread])).tolist()
+        return WatchResult(
+            n, True, "", ratio, self.beta * ratio, accuracy, (low, high), reading.variance, kinds_disagree=disagree
+        )
 
     def _read(self, rows: RowNumbers) -> _Reading:
         """Ask the process over all sets, and those that leave out one kind of view each."""
-        place, size = self._place(statistics(rows))[None], _nearest(len(rows.answers))
+        place, size = self._place(statistics(rows))[None], _nearest(len(rows))
         changes, variance = self._process(size)(place)
         without = np.array([self._process(size, kind)(place)[0][0] for kind in sorted(set(self.kinds) - {""})])
         as_damage = float(self._process(size, _CLASS_MIXES)(place)[1][0])
@@ -215,14 +298,13 @@ class Following:
     @property
     def clean_log_odds(self) -> float:
         """The log-odds of the accuracy of undamaged inputs, to which `changes` are added."""
-        n, hits = self.n_samples, self.accuracy * self.n_samples
-        return math.log(hits + 0.5) - math.log(n - hits + 0.5)
+        return log_odds_of(self.accuracy * self.n_samples, self.n_samples)
 
     def _process(self, size: int, without: str = "") -> TwoReadings:
         """Return the process for batches of one of `SIZES`, without the sets of one kind of view."""
         if (size, without) not in self._processes:
-            chosen = (self.sizes == 0) | (self.sizes == size)
-            self._processes[size, without] = self._learn(chosen & ~self._of(without))
+            sets = ((self.sizes == 0) | (self.sizes == size)) & ~self._of(without)
+            self._processes[size, without] = TwoReadings(self._place(self.statistics[sets]), self.changes[sets])
         return self._processes[size, without]
 
     def _of(self, kind: str) -> NDArray[np.bool_]:
@@ -235,9 +317,6 @@ class Following:
     @cached_property
     def _processes(self) -> dict[tuple[int, str], TwoReadings]:
         return {}
-
-    def _learn(self, sets: NDArray[np.bool_]) -> TwoReadings:
-        return TwoReadings(self._place(self.statistics[sets]), self.changes[sets], hidden=CLASS_MIX)
 
     @cached_property
     def _doubts(self) -> tuple[float, float]:
@@ -253,21 +332,27 @@ class Following:
             changes, variance = self._process(SIZES[-1], kind)(self._place(self.statistics[own]))
             errors.append(np.abs(self.changes[own] - changes) / np.sqrt(variance + NOISE)[:, None])
             variances.append(variance)
-        both, known = np.concatenate(errors), np.concatenate(variances) < UNKNOWN_FROM
-        if not known.any():
+        both = np.concatenate(errors)
+        near = both[np.concatenate(variances) < UNKNOWN_FROM]
+        if not len(near):
             return float(np.median(both[:, 0])), math.inf
-        rank = math.ceil(_LEFT_OUT_LEVEL * (known.sum() + 1))
-        return float(np.median(both[known, 0])), float(np.sort(both[known, 1])[min(rank, known.sum()) - 1])
+        rank = math.ceil(_LEFT_OUT_LEVEL * (len(near) + 1))
+        return float(np.median(near[:, 0])), float(np.sort(near[:, 1])[min(rank, len(near)) - 1])
 
     def _chance(self, rows: RowNumbers) -> Vector:
         """Return the variance that sampling alone gives the predictions for a batch of this size, (2,)."""
-        n = len(rows.answers)
+        n = len(rows)
         if n > _RESAMPLED_AT_MOST:
             return np.zeros(2)
         rng = np.random.default_rng(0)
         counts = rng.multinomial(n, np.full(n, 1 / n), size=_RESAMPLES).astype(np.float64)
         places = np.array([self._place(statistics(rows, weights)) for weights in counts])
         return self._process(_nearest(n))(places)[0].var(axis=0)
+
+
+def log_odds_of(hits: float, n_samples: int) -> float:
+    """Return the log-odds of an accuracy; half a hit and half a miss more keep them finite."""
+    return math.log(hits + 0.5) - math.log(n_samples - hits + 0.5)
 
 
 def held_back(change: float, error: float, chance: float) -> float:
@@ -283,7 +368,3 @@ def held_back(change: float, error: float, chance: float) -> float:
 def _nearest(size: int) -> int:
     """Return the entry of `SIZES` that is nearest to a batch size."""
     return SIZES[int(np.abs(np.log(np.array(SIZES) / size)).argmin())]
-
-
-def _share(log_odds: float) -> float:
-    return float(0.5 * (1 + np.tanh(0.5 * log_odds)))

@@ -7,14 +7,23 @@ the minimum of a sum of curves, so hundreds of sets cost little more than one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels
-from recal.decisions.watching.following import SIZES, Following
-from recal.decisions.watching.statistics import RowNumbers, entropies, join_rows, row_numbers, statistics
+from recal.decisions.watching.following import (
+    SIZES,
+    Following,
+    RowNumbers,
+    entropies,
+    join_rows,
+    log_odds_of,
+    row_numbers,
+    statistics,
+)
 from recal.transforms import as_transform
 from recal.views import Views
 
@@ -22,8 +31,6 @@ Vector = NDArray[np.float64]
 
 # Of log(beta / beta of the fit), down to 5 % of the fit's beta: damage needs less confidence.
 _GRID = np.arange(-20, 9) * 0.15
-# Pseudo-counts that keep the log-odds of an accuracy finite.
-_HALF = 0.5
 # More rows would make accuracies more precise than the nine statistics can resolve.
 _MAX_ROWS = 4000
 FEWEST_ROWS = 100
@@ -56,16 +63,15 @@ class LabelledRows:
         losses, right = np.concatenate([self.losses, other.losses]), np.concatenate([self.right, other.right])
         return LabelledRows(join_rows([self.numbers, other.numbers]), losses, right)
 
-    @property
+    @cached_property
     def log_ratio(self) -> float:
         """The logarithm of the best beta of these rows divided by that of the fit."""
         return lowest(self.losses.mean(axis=0))
 
-    @property
+    @cached_property
     def log_odds(self) -> float:
         """The log-odds of the accuracy."""
-        n, hits = len(self.right), float(self.right.sum())
-        return float(np.log(hits + _HALF) - np.log(n - hits + _HALF))
+        return log_odds_of(float(self.right.sum()), len(self.right))
 
 
 def labelled_rows(logits: Floats, labels: Labels, beta: float, cut: float) -> LabelledRows:
@@ -89,16 +95,20 @@ def lowest(curve: Vector) -> float:
     return float(_GRID[at] + step * (_GRID[1] - _GRID[0]))
 
 
-class _Made(NamedTuple):
-    kind: str  # of its view; "" for undamaged inputs
+class _Source(NamedTuple):
+    """Rows that sets are drawn from."""
+
+    kind: str  # of the view; "" for undamaged inputs
     rows: LabelledRows
 
 
 class _Set(NamedTuple):
+    """One point of the Gaussian process: statistics, and the changes of temperature and accuracy."""
+
     kind: str
     statistics: Vector
-    change: tuple[float, float]
-    size: int = 0  # of the batches that the set serves; 0 for all
+    changes: tuple[float, float]
+    size: int  # of the batches that the set serves; 0 for all
 
 
 def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -> Following | None:
@@ -117,13 +127,25 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
     cut = float(np.quantile(entropies(views.logits, beta), accuracy))
     clean = labelled_rows(views.logits, labels, beta, cut)
     damaged = [
-        _Made(kind_of(str(transform)), labelled_rows(views.transformed(transform), labels, beta, cut))
+        _Source(kind_of(str(transform)), labelled_rows(views.transformed(transform), labels, beta, cut))
         for transform in views.transforms
     ]
+    # Mirrored or shifted inputs teach nothing about damage.
+    damaging = dict.fromkeys(kind for kind, rows in damaged if rows.right.mean() <= (1 - _LOSS) * clean.right.mean())
     mixed, mixes = _mixtures(clean, damaged, rng), _class_mixes(clean, labels, rng)
-    sets = [_whole(one, clean) for one in (_Made("", clean), *damaged, *mixed, *mixes)]
+
+    def made_of(source: _Source, size: int = 0) -> _Set:
+        """All rows of a source, or a draw of `size`: its statistics vary, temperature and accuracy stay."""
+        n, (kind, rows) = len(source.rows.right), source
+        chosen = rows.numbers[rng.choice(n, size, replace=size > n)] if size else rows.numbers
+        return _Set(kind, statistics(chosen), (rows.log_ratio, rows.log_odds - clean.log_odds), size)
+
+    undamaged, step = _Source("", clean), -(-len(damaged) // _MOST_VIEWS) or 1
+    sets = [made_of(source) for source in (undamaged, *damaged, *mixed, *mixes)]
     spread = np.array([one.statistics for one in sets[: 1 + len(damaged)]]).std(axis=0)
-    small = _small(clean, damaged, mixed, rng)
+    sources = [undamaged] * _CLEAN_DRAWS
+    sources += [source for source in damaged[::step] for _ in range(_VIEW_DRAWS)] + mixed[::step]
+    small = [made_of(source, size) for size in SIZES for source in sources]
     # Without this floor, a statistic that no view changes would amplify chance in small batches.
     chance = [one.statistics for one in small if one.kind == "" and one.size == _CHANCE_SIZE]
     spread = np.maximum(spread, np.std(chance, axis=0))
@@ -134,30 +156,12 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
         accuracy=accuracy,
         n_samples=len(labels),
         kinds=tuple(one.kind for one in sets),
-        damaging=_damaging(clean, damaged),
+        damaging=tuple(damaging),
         statistics=np.array([one.statistics for one in sets]),
         spread=np.where(spread > 0, spread, 1.0),
-        changes=np.array([one.change for one in sets]),
+        changes=np.array([one.changes for one in sets]),
         sizes=np.array([one.size for one in sets]),
     )
-
-
-def _whole(made: _Made, clean: LabelledRows) -> _Set:
-    change = made.rows.log_ratio, made.rows.log_odds - clean.log_odds
-    return _Set(made.kind, statistics(made.rows.numbers), change)
-
-
-def _small(clean: LabelledRows, damaged: list[_Made], mixed: list[_Made], rng: np.random.Generator) -> list[_Set]:
-    """Draw small sets: their statistics vary, while temperature and accuracy are those of the whole set."""
-    step = -(-len(damaged) // _MOST_VIEWS) or 1
-    drawn = [(_Made("", clean), _CLEAN_DRAWS), *((one, _VIEW_DRAWS) for one in damaged[::step])]
-    sources = [(made, _whole(made, clean), draws) for made, draws in (*drawn, *((one, 1) for one in mixed[::step]))]
-    return [
-        whole._replace(statistics=statistics(made.rows.numbers[_draw(len(made.rows.right), size, rng)]), size=size)
-        for size in SIZES
-        for made, whole, draws in sources
-        for _ in range(draws)
-    ]
 
 
 def kind_of(spec: str) -> str:
@@ -165,34 +169,22 @@ def kind_of(spec: str) -> str:
     return str(as_transform(spec)).split(":")[0]
 
 
-def _damaging(clean: LabelledRows, damaged: list[_Made]) -> tuple[str, ...]:
-    """Return the kinds of views that do damage; mirrored or shifted inputs teach nothing about damage."""
-    worst: dict[str, float] = {}
-    for kind, rows in damaged:
-        worst[kind] = min(worst.get(kind, 1.0), float(rows.right.mean()))
-    return tuple(kind for kind, accuracy in worst.items() if accuracy <= (1 - _LOSS) * clean.right.mean())
-
-
-def _mixtures(clean: LabelledRows, damaged: list[_Made], rng: np.random.Generator) -> list[_Made]:
+def _mixtures(clean: LabelledRows, damaged: list[_Source], rng: np.random.Generator) -> list[_Source]:
     """For each view, mix some damaged samples with undamaged ones."""
-    made = []
+    mixtures = []
     for kind, rows in damaged:
         order = rng.permutation(len(rows.right))
         part = int(rng.uniform(0.25, 0.75) * len(order))
-        made.append(_Made(kind, rows[order[:part]].joined(clean[order[part:]])))
-    return made
+        mixtures.append(_Source(kind, rows[order[:part]].joined(clean[order[part:]])))
+    return mixtures
 
 
-def _class_mixes(clean: LabelledRows, labels: Labels, rng: np.random.Generator) -> list[_Made]:
+def _class_mixes(clean: LabelledRows, labels: Labels, rng: np.random.Generator) -> list[_Source]:
     """Draw undamaged inputs with other class shares."""
-    made = []
+    mixes = []
     classes, members = np.unique(labels, return_inverse=True)
     for _ in range(_CLASS_MIXES):
         shares = rng.dirichlet(np.full(len(classes), _CONCENTRATION))[members]
         rows = rng.choice(len(labels), len(labels) // 2, p=shares / shares.sum())
-        made.append(_Made("", clean[rows]))
-    return made
-
-
-def _draw(n: int, size: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    return rng.choice(n, size, replace=size > n)
+        mixes.append(_Source("", clean[rows]))
+    return mixes

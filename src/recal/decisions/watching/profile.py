@@ -17,31 +17,39 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, check_confidences, check_graded, check_labels, check_logits, is_graded
 from recal.decisions.watching.class_mix import ByClass, learn_classes
-from recal.decisions.watching.following import Following
+from recal.decisions.watching.following import Following, RowNumbers, join_rows, row_numbers
 from recal.decisions.watching.learning import FEWEST_ROWS, learn
 from recal.decisions.watching.result import WatchResult, unknown
-from recal.decisions.watching.statistics import RowNumbers, join_rows, row_numbers
 from recal.errors import InputError
+from recal.maps.arrays import log_odds, log_softmax
 from recal.maps.group_offsets import log_odds as confidence_log_odds
+from recal.maps.group_offsets import sigmoid
 from recal.transforms import as_transform
 from recal.views import Views
 
 Vector = NDArray[np.float64]
 # More rows make a file larger and a test no more powerful.
 MAX_ROWS = 20_000
+# Of the two parameters of Platt scaling, towards no change.
+_RIDGE = 0.01
+_DEVIATIONS = 1.959964
 
 
 class Reactions(NamedTuple):
     """The numbers of each sample that a watch compares."""
 
     log_odds: Vector  # of the model's confidence in its prediction
-    answers: NDArray[np.intp]
+    answers: NDArray[np.integer]
     groups: NDArray[np.uint8]  # (n, n_views) of 1..4, as numbered in `Group`
 
     @property
     def changed(self) -> Vector:
         """The share of views that change the prediction: groups 1 and 2."""
         return (self.groups <= 2).mean(axis=1) if self.groups.shape[1] else np.zeros(len(self.answers))
+
+    def joined(self, other: Reactions) -> Reactions:
+        """Return these rows and those of another set."""
+        return Reactions(*(np.concatenate([one, two]) for one, two in zip(self, other)))
 
     @property
     def without_views(self) -> Reactions:
@@ -80,9 +88,9 @@ class Profile:
     log_odds: Vector
     answers: NDArray[np.integer]
     groups: NDArray[np.uint8]
-    beta: float
-    accuracy: float
-    cut: float
+    beta: float = 1.0
+    accuracy: float = math.nan
+    cut: float = math.nan
     following: Following | None = None
     class_shares: Vector | None = None
     by_class: ByClass | None = None
@@ -91,7 +99,7 @@ class Profile:
     def __post_init__(self) -> None:
         n = len(self.log_odds)
         if not isinstance(self.transforms, tuple) or not all(isinstance(spec, str) for spec in self.transforms):
-            raise InputError("must be a tuple of specs", argument="transforms", came=f"got {self.transforms!r}")
+            raise InputError(f"must be a tuple of specs, got {self.transforms!r}", argument="transforms")
         shapes = {"log_odds": (n,), "answers": (n,), "groups": (n, len(self.transforms))}
         for name, shape in shapes.items():
             if np.shape(getattr(self, name)) != shape or n < 2:
@@ -107,7 +115,7 @@ class Profile:
             raise InputError(f"`following` must be a Following, got a {type(self.following).__name__}.")
         for name in ("beta", "accuracy", "cut"):
             if not isinstance(getattr(self, name), float | int):
-                raise InputError("of a profile must be a number", argument=name, came=f"got {getattr(self, name)!r}")
+                raise InputError(f"of a profile must be a number, got {getattr(self, name)!r}", argument=name)
         if not (np.isfinite(self.log_odds).all() and self.beta > 0):
             raise InputError("The numbers of a profile must be finite, and its beta positive.")
         if self.answers.min() < 0 or self.answers.max() >= self.n_classes or self.groups.max(initial=1) > 4:
@@ -125,7 +133,7 @@ class Profile:
 
     @property
     def reactions(self) -> Reactions:
-        return Reactions(self.log_odds, np.asarray(self.answers, np.intp), self.groups)
+        return Reactions(self.log_odds, self.answers, self.groups)
 
     def condition(self, logits: Floats) -> WatchResult:
         """Return accuracy and temperature of a batch of logits, or why they are unknown; no test is made."""
@@ -142,7 +150,30 @@ class Profile:
             return self.following.condition_of(join_rows(pieces))
         few = f"the profile was made from fewer than {FEWEST_ROWS} samples"
         reason = few if self.labelled else "the profile was made without labels"
-        return unknown(self.beta, reason, sum(len(piece.answers) for piece in pieces))
+        return unknown(self.beta, reason, sum(map(len, pieces)))
+
+    def graded_condition(self, log_odds: Vector, *, alarm: bool) -> WatchResult:
+        """Estimate the accuracy of answers of which only the confidence is known.
+
+        Platt scaling at the fit turns log-odds into the chance to be right. Its mean over the new answers is the
+        estimate; the interval covers the errors of the fit and of the new sample. After an alarm, confidences may have
+        lost their meaning, and the accuracy is unknown.
+        """
+        n = len(log_odds)
+        if self.right is None:
+            return unknown(1.0, "the profile was made without grades", n)
+        if alarm:
+            return unknown(1.0, "the confidences differ from those of the fit and may no longer mean the same", n)
+        coefficients, covariance = _fit_platt(self.log_odds, self.right)
+        features = np.column_stack([log_odds, np.ones(n)])
+        chance = sigmoid(features @ coefficients)
+        accuracy = float(chance.mean())
+        slope = (chance * (1 - chance)) @ features / n
+        variance = slope @ covariance @ slope + float((chance * (1 - chance)).sum()) / n**2
+        inside = min(max(accuracy, 0.5 / n), 1 - 0.5 / n)
+        spread = _DEVIATIONS * math.sqrt(variance) / (inside * (1 - inside))
+        low, high = sigmoid(math.log(inside / (1 - inside)) + np.array([-spread, spread])).tolist()
+        return WatchResult(n, True, "", 1.0, 1.0, accuracy, (low, high), 0.0)
 
     def check_classes(self, n_classes: int) -> None:
         """Refuse inputs with another number of classes."""
@@ -179,35 +210,56 @@ def profile(views: Views | ArrayLike, y: ArrayLike | None = None, *, random_stat
     (True, True)
     """
     rng = np.random.default_rng(random_state)
+
+    def some_rows(n_samples: int) -> Any:
+        few = n_samples <= MAX_ROWS
+        return slice(None) if few else np.sort(rng.choice(n_samples, MAX_ROWS, replace=False))
+
     if is_confidence(views):
-        return _confidence_profile(views, y, rng)  # type: ignore[arg-type]
-    seen = views if isinstance(views, Views) else Views(views)
-    labels = seen.labels if y is None else check_labels(y, seen.n_samples, seen.n_classes, seen.classes)
-    if seen.n_samples > MAX_ROWS:
-        chosen = np.sort(rng.choice(seen.n_samples, MAX_ROWS, replace=False))
-        seen, labels = seen[chosen], None if labels is None else labels[chosen]
-    specs = tuple(str(transform) for transform in seen.transforms)
-    rows = reactions(seen, specs)
-    beta = 1.0 if labels is None else _best_beta(seen, labels)
-    accuracy = cut = math.nan
-    shares = None
-    if labels is not None:
-        accuracy = float((rows.answers == labels).mean())
-        cut = float(np.quantile(np.exp(log_softmax(seen.logits, beta).max(axis=1)), 1 - accuracy))
-        shares = np.bincount(labels, minlength=seen.n_classes) / len(labels)
+        values = check_confidences(views, len(np.asarray(views)))  # type: ignore[arg-type]
+        rows = some_rows(len(values))
+        right = None if y is None else check_graded(values, y)[1][rows]
+        accuracy = math.nan if right is None else float(right.mean())
+        return Profile(1, (), *confidence_reactions(values[rows]), accuracy=accuracy, right=right)
+    inputs = views if isinstance(views, Views) else Views(views)
+    labels = inputs.labels if y is None else check_labels(y, inputs.n_samples, inputs.n_classes, inputs.classes)
+    rows = some_rows(inputs.n_samples)
+    inputs, labels = inputs[rows], None if labels is None else labels[rows]
+    specs, logits, n_classes = tuple(map(str, inputs.transforms)), inputs.logits, inputs.n_classes
+    numbers = reactions(inputs, specs)
+    if labels is None:
+        return Profile(n_classes, specs, *numbers)
+    from recal.calibrators.solvers.temperature import fit_betas
+    from recal.engine.scaled import ScaledLogits
+
+    beta = float(fit_betas(ScaledLogits(logits), labels).values[0])
+    accuracy = float((numbers.answers == labels).mean())
+    cut = float(np.quantile(np.exp(log_softmax(logits, beta).max(axis=1)), 1 - accuracy))
     return Profile(
-        n_classes=seen.n_classes,
-        transforms=specs,
-        log_odds=rows.log_odds,
-        answers=rows.answers.astype(np.int32),
-        groups=rows.groups,
-        beta=beta,
-        accuracy=accuracy,
-        cut=cut,
-        following=None if labels is None else learn(seen, labels, beta, rng),
-        class_shares=shares,
-        by_class=None if labels is None else learn_classes(seen.logits, labels, beta, cut),
+        n_classes,
+        specs,
+        *numbers,
+        beta,
+        accuracy,
+        cut,
+        following=learn(inputs, labels, beta, rng),
+        class_shares=np.bincount(labels, minlength=n_classes) / len(labels),
+        by_class=learn_classes(logits, labels, beta, cut),
     )
+
+
+def _fit_platt(log_odds: Vector, right: NDArray[np.bool_]) -> tuple[Vector, NDArray[np.float64]]:
+    """Return slope and intercept of Platt scaling and their covariance; a weak ridge keeps them finite."""
+    features = np.column_stack([log_odds, np.ones(len(log_odds))])
+    coefficients, ridge = np.array([1.0, 0.0]), _RIDGE * np.eye(2)
+    for _ in range(50):
+        chance = sigmoid(features @ coefficients)
+        bend = (features * (chance * (1 - chance))[:, None]).T @ features + ridge
+        step = np.linalg.solve(bend, features.T @ (chance - right) + ridge @ (coefficients - [1.0, 0.0]))
+        coefficients = coefficients - np.clip(step, -1.0, 1.0)
+        if np.abs(step).max() < 1e-8:
+            break
+    return coefficients, np.asarray(np.linalg.inv(bend), np.float64)
 
 
 def is_confidence(values: object) -> bool:
@@ -218,69 +270,19 @@ def is_confidence(values: object) -> bool:
     return array.dtype.kind in "iufb" and bool(((array >= 0) & (array <= 1)).all())
 
 
-def _confidence_profile(confidence: ArrayLike, correct: ArrayLike | None, rng: np.random.Generator) -> Profile:
-    n = len(np.asarray(confidence))
-    if correct is None:
-        values, right = check_confidences(confidence, n), None
-    else:
-        values, right = check_graded(confidence, correct)
-    if n > MAX_ROWS:
-        chosen = np.sort(rng.choice(n, MAX_ROWS, replace=False))
-        values, right = values[chosen], None if right is None else right[chosen]
-    rows = confidence_reactions(values)
-    return Profile(
-        n_classes=1,
-        transforms=(),
-        log_odds=rows.log_odds,
-        answers=rows.answers.astype(np.int32),
-        groups=rows.groups,
-        beta=1.0,
-        accuracy=math.nan if right is None else float(right.mean()),
-        cut=math.nan,
-        right=right,
-    )
-
-
 def confidence_reactions(confidence: ArrayLike) -> Reactions:
     """Return the numbers of each sample of which only the confidence is known."""
     array = check_confidences(confidence, len(np.asarray(confidence)))
-    return Reactions(confidence_log_odds(array), np.zeros(len(array), np.intp), np.zeros((len(array), 0), np.uint8))
+    return Reactions(confidence_log_odds(array), np.zeros(len(array), np.int32), np.zeros((len(array), 0), np.uint8))
 
 
 def reactions(views: Views, specs: tuple[str, ...]) -> Reactions:
     """Return confidence, prediction and groups of each sample, from the logits alone."""
     from recal.engine.grouping import group
 
-    log_probs = log_softmax(views.logits)
-    answers = log_probs.argmax(axis=1)
+    answers = views.logits.argmax(axis=1)
+    # Log-odds differ between rows even if confidence rounds to 1.
+    top = np.take_along_axis(log_odds(log_softmax(views.logits)), answers[:, None], axis=1)[:, 0]
     groups = [group(views.logits, views.transformed(as_transform(spec))) for spec in specs]
     table = np.stack(groups, axis=1).astype(np.uint8) if groups else np.zeros((len(answers), 0), np.uint8)
-    return Reactions(_log_odds_of_answer(log_probs, answers), answers, table)
-
-
-def log_softmax(logits: NDArray[Any], beta: float = 1.0) -> Vector:
-    """Log-probabilities in float64."""
-    scaled = np.asarray(logits, np.float64) * beta
-    scaled -= scaled.max(axis=1, keepdims=True)
-    return np.asarray(scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True)))
-
-
-def _log_odds_of_answer(log_probs: Vector, answers: NDArray[np.intp]) -> Vector:
-    """Return the log-odds of the top probability; they differ between rows even if confidence rounds to 1."""
-    others = log_probs.copy()
-    rows = np.arange(len(answers))
-    others[rows, answers] = -np.inf
-    highest = others.max(axis=1)
-    rest = highest + np.log(np.exp(others - highest[:, None]).sum(axis=1))
-    return np.asarray(log_probs[rows, answers] - rest)
-
-
-def _best_beta(views: Views, labels: NDArray[np.intp]) -> float:
-    from recal.calibrators.solvers.temperature import fit_betas
-    from recal.engine.scaled import ScaledLogits
-
-    return float(fit_betas(ScaledLogits(views.logits), labels).values[0])
-
-
-def sigmoid(values: Vector) -> Vector:
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * values)))
+    return Reactions(top, answers.astype(np.int32), table)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_probs
-from recal.decisions.certify import Interval
 from recal.decisions.rule import DecisionRule
-from recal.decisions.watching.class_mix import ClassMix
 from recal.errors import InputError
+from recal.maps.group_offsets import sigmoid
 from recal.maps.guard import bounded, lift_answers
+from recal.metrics.exact import Interval
 
-_EVERYTHING: Interval = (0.0, 1.0)
+if TYPE_CHECKING:
+    from recal.decisions.watching.class_mix import ClassMix
+
+
+_OF_THE_TEST = ("alarm", "p_value", "alpha", "views_used", "accuracy_at_fit", "class_mix", "findings")
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class WatchResult:
     ratio: float
     beta: float
     accuracy: float = math.nan
-    interval: Interval = _EVERYTHING
+    interval: Interval = (0.0, 1.0)
     variance: float = 1.0
     unlike: bool = False
     kinds_disagree: bool = False
@@ -88,30 +92,13 @@ class WatchResult:
     class_mix: ClassMix | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        plain: dict[str, Any] = {
-            "n_samples": self.n_samples,
-            "known": self.known,
-            "reason": self.reason,
-            "accuracy": self.accuracy if self.known else None,
-            "interval": list(self.interval),
-            "beta": self.beta,
-            "ratio": self.ratio,
-            "variance": self.variance,
-            "unlike": self.unlike,
-            "kinds_disagree": self.kinds_disagree,
-        }
-        if self.alarm is None:
-            return plain
-        return plain | {
-            "alarm": self.alarm,
-            "p_value": self.p_value,
-            "alpha": self.alpha,
-            "views_used": self.views_used,
-            "accuracy_at_fit": None if math.isnan(self.accuracy_at_fit) else self.accuracy_at_fit,
-            "class_mix": None if self.class_mix is None else self.class_mix.to_dict(),
-            "findings": [vars(finding) for finding in self.findings],
-        }
+        """Plain values for JSON; what belongs to the test only if one was made."""
+        plain: dict[str, Any] = {**vars(self), "interval": list(self.interval)}
+        plain["accuracy"] = self.accuracy if self.known else None
+        plain["accuracy_at_fit"] = None if math.isnan(self.accuracy_at_fit) else self.accuracy_at_fit
+        plain["class_mix"] = None if self.class_mix is None else self.class_mix.to_dict()
+        plain["findings"] = [vars(finding) for finding in self.findings]
+        return {name: plain[name] for name in plain if self.alarm is not None or name not in _OF_THE_TEST}
 
     @property
     def test_message(self) -> str:
@@ -184,7 +171,7 @@ def followed_confidences(
     """Shift each confidence by as much, in log-odds, as following shifted the probability of the prediction."""
     predictions, rows = probs.argmax(axis=1), np.arange(len(probs))
     shift = _log_odds(followed[rows, predictions]) - _log_odds(probs[rows, predictions])
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * (_log_odds(confidences) + shift))))
+    return sigmoid(_log_odds(confidences) + shift)
 
 
 def _log_odds(shares: NDArray[np.float64]) -> NDArray[np.float64]:

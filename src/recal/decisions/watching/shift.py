@@ -15,17 +15,18 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.decisions.rule import check_share
 from recal.decisions.watching.class_mix import class_mix
-from recal.decisions.watching.profile import Profile, Reactions, Vector, confidence_reactions, reactions, sigmoid
-from recal.decisions.watching.result import Finding, WatchResult, unknown
-from recal.decisions.watching.statistics import RowNumbers
+from recal.decisions.watching.profile import Profile, Reactions, Vector, confidence_reactions, reactions
+from recal.decisions.watching.result import Finding, WatchResult
 from recal.engine.same_rows import kept_hashes, seen_among, warn_of_fitted
 from recal.errors import InputError
+from recal.maps.group_offsets import sigmoid
 from recal.progress import track
 from recal.views import Views
 
@@ -34,13 +35,10 @@ _BETS = np.array([-1.5, -0.5, 0.5, 1.5])
 _JUMP = 0.01
 # The reserve after n inputs is reserve x (1 + n / slow) ** -decay.
 _RESERVE, _SLOW, _DECAY = 0.5, 20.0, 0.2
-# Larger capitals would overflow and say nothing more.
+# Capitals are cut off here, because larger ones would overflow.
 _FORTUNE = 1e200
 # Accuracy and temperature are estimated from this many recent samples.
 _WINDOW = 1000
-# Of the two parameters of Platt scaling, towards no change.
-_RIDGE = 0.01
-_DEVIATIONS = 1.959964
 
 
 def watch(
@@ -95,63 +93,26 @@ def watch(
     specs = () if batch is None or not profile.held_by(batch) else profile.transforms
     today = confidence_reactions(views) if batch is None else reactions(batch, specs)  # type: ignore[arg-type]
     fit = profile.reactions if specs else profile.reactions.without_views
+    # Rows of the fit are known by their log-odds, which agree to the last digit.
     warn_of_fitted(
-        _seen_before(fit, today),
+        seen_among(_digits(today), kept_hashes(_digits(fit)), len(fit.answers))[1],
         len(today.answers),
         "comparing them with the fit says nothing about new inputs",
         "Pass the logits of new inputs.",
     )
-    p_value, corrected = _max_t(fit, today, permutations, np.random.default_rng(random_state))
-    values, alarm = _values(fit, today), p_value <= alpha
-    result = _graded_result(profile, today.log_odds, alarm=alarm) if batch is None else profile.condition(batch.logits)
+    p_value, findings = _max_t(fit, today, permutations, np.random.default_rng(random_state))
+    alarm = p_value <= alpha
+    result = profile.graded_condition(today.log_odds, alarm=alarm) if batch is None else profile.condition(batch.logits)
     return replace(
         result,
         alarm=alarm,
         p_value=p_value,
         alpha=alpha,
-        findings=tuple(Finding(name, *values[name], p_value=corrected[name]) for name in corrected),
+        findings=findings,
         accuracy_at_fit=profile.accuracy,
         views_used=bool(specs),
         class_mix=class_mix(profile, batch.logits) if batch is not None and profile.labelled else None,
     )
-
-
-def _graded_result(profile: Profile, log_odds: Vector, *, alarm: bool) -> WatchResult:
-    """Estimate the accuracy of answers of which only the confidence is known.
-
-    Platt scaling at the fit turns log-odds into the chance to be right. Its mean over the new answers is the estimate;
-    the interval covers the errors of the fit and of the new sample. After an alarm, confidences may have lost their
-    meaning, and the accuracy is unknown.
-    """
-    n = len(log_odds)
-    if profile.right is None:
-        return unknown(1.0, "the profile was made without grades", n)
-    if alarm:
-        return unknown(1.0, "the confidences differ from those of the fit and may no longer mean the same", n)
-    coefficients, covariance = _fit_platt(profile.log_odds, profile.right)
-    features = np.column_stack([log_odds, np.ones(n)])
-    chance = sigmoid(features @ coefficients)
-    accuracy = float(chance.mean())
-    slope = (chance * (1 - chance)) @ features / n
-    variance = slope @ covariance @ slope + float((chance * (1 - chance)).sum()) / n**2
-    inside = min(max(accuracy, 0.5 / n), 1 - 0.5 / n)
-    spread = _DEVIATIONS * math.sqrt(variance) / (inside * (1 - inside))
-    low, high = (float(sigmoid(np.array(math.log(inside / (1 - inside)) + side * spread))) for side in (-1, 1))
-    return WatchResult(n, True, "", 1.0, 1.0, accuracy, (low, high), 0.0)
-
-
-def _fit_platt(log_odds: Vector, right: NDArray[np.bool_]) -> tuple[Vector, NDArray[np.float64]]:
-    """Return slope and intercept of Platt scaling and their covariance; a weak ridge keeps them finite."""
-    features = np.column_stack([log_odds, np.ones(len(log_odds))])
-    coefficients, ridge = np.array([1.0, 0.0]), _RIDGE * np.eye(2)
-    for _ in range(50):
-        chance = sigmoid(features @ coefficients)
-        bend = (features * (chance * (1 - chance))[:, None]).T @ features + ridge
-        step = np.linalg.solve(bend, features.T @ (chance - right) + ridge @ (coefficients - [1.0, 0.0]))
-        coefficients = coefficients - np.clip(step, -1.0, 1.0)
-        if np.abs(step).max() < 1e-8:
-            break
-    return coefficients, np.asarray(np.linalg.inv(bend), np.float64)
 
 
 def _batch(profile: Profile, views: Views | ArrayLike) -> Views | None:
@@ -168,74 +129,62 @@ def _batch(profile: Profile, views: Views | ArrayLike) -> Views | None:
     return batch
 
 
-def _seen_before(fit: Reactions, today: Reactions) -> int:
-    """Count rows of today that were in the fit: their log-odds agree to the last digit."""
-    return seen_among(_digits(today), kept_hashes(_digits(fit)), len(fit.answers))[1]
-
-
 def _digits(rows: Reactions) -> Vector:
     """Return log-odds as two float32 numbers, because rows are hashed as float32, and predictions."""
     rough = rows.log_odds.astype(np.float32).astype(np.float64)
     return np.column_stack([rough, rows.log_odds - rough, rows.answers])
 
 
-def _values(fit: Reactions, today: Reactions) -> dict[str, tuple[float, float]]:
-    """Return the numbers that a person reads beside each p-value, at the fit and today."""
-    n_classes = int(max(fit.answers.max(), today.answers.max())) + 1
-    shares = [np.bincount(one.answers, minlength=n_classes) / len(one.answers) for one in (fit, today)]
-    most = int(np.argmax(np.abs(shares[1] - shares[0])))
-    values = {"confidence": (float(sigmoid(fit.log_odds).mean()), float(sigmoid(today.log_odds).mean()))}
-    if n_classes > 1:
-        values["class mix"] = (float(shares[0][most]), float(shares[1][most]))
-    if fit.groups.shape[1]:
-        values["answers that views change"] = (float(fit.changed.mean()), float(today.changed.mean()))
-        # In groups 1 and 3 confidence rises.
-        values["groups"] = (float((fit.groups % 2 == 1).mean()), float((today.groups % 2 == 1).mean()))
-    return values
-
-
 def _max_t(
     fit: Reactions, today: Reactions, permutations: int, rng: np.random.Generator
-) -> tuple[float, dict[str, float]]:
-    """Return the overall p-value, and that of each statistic corrected for the others.
+) -> tuple[float, tuple[Finding, ...]]:
+    """Return the overall p-value, and what was compared with p-values that are corrected for each other.
 
     Only the rows of the smaller group are drawn, so a shuffle of a million new inputs costs as much as the at most
     20,000 rows of the fit.
     """
-    statistics = _statistics(fit, today)
+    quantities = _quantities(fit, today)
     n_fit, n_today = len(fit.answers), len(today.answers)
     total, smaller = n_fit + n_today, min(n_fit, n_today)
-    draws = np.empty((permutations + 1, len(statistics)))
+    draws = np.empty((permutations + 1, len(quantities)))
     for draw in track(range(permutations + 1), "shuffle"):
         if draw == 0:
             rows = np.arange(n_fit) if n_fit <= n_today else np.arange(n_fit, total)
         else:
             rows = rng.choice(total, smaller, replace=False, shuffle=False)
-        draws[draw] = [statistic(rows) for statistic in statistics.values()]
+        draws[draw] = [statistic(rows) for statistic, _ in quantities.values()]
     # Sums in another order differ in the last bits; equal distances must count as equal.
     draws = draws.astype(np.float32).astype(np.float64)
     # Put statistics on one scale, made from all draws including today's, so that their maximum is meaningful.
     spread = draws.std(axis=0)
     scaled = (draws - draws.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     largest = scaled.max(axis=1)
-    corrected = {name: float((largest >= scaled[0, i]).mean()) for i, name in enumerate(statistics)}
-    return float((largest >= largest[0]).mean()), corrected
+    findings = (
+        Finding(name, float(numbers[:n_fit].mean()), float(numbers[n_fit:].mean()), float((largest >= own).mean()))
+        for (name, (_, numbers)), own in zip(quantities.items(), scaled[0])
+    )
+    return float((largest >= largest[0]).mean()), tuple(findings)
 
 
 # How far the rows of one group are from all other rows; the same for either of the two groups.
 Statistic = Callable[[NDArray[np.intp]], float]
 
 
-def _statistics(fit: Reactions, today: Reactions) -> dict[str, Statistic]:
-    answers = np.concatenate([fit.answers, today.answers])
-    statistics = {"confidence": _distance(np.concatenate([fit.log_odds, today.log_odds]))}
-    if answers.max() > 0:
-        statistics["class mix"] = _counts(answers[:, None])
-    if fit.groups.shape[1]:
-        groups = np.concatenate([fit.groups, today.groups]).astype(np.intp)
-        statistics["answers that views change"] = _distance(np.concatenate([fit.changed, today.changed]))
-        statistics["groups"] = _counts(groups + 4 * np.arange(groups.shape[1]))
-    return statistics
+def _quantities(fit: Reactions, today: Reactions) -> dict[str, tuple[Statistic, NDArray[Any]]]:
+    """Return what is compared: statistics, and numbers of each row whose means a person reads beside the p-value."""
+    rows = fit.joined(today)
+    quantities: dict[str, tuple[Statistic, NDArray[Any]]] = {
+        "confidence": (_distance(rows.log_odds), sigmoid(rows.log_odds))
+    }
+    if highest := int(rows.answers.max()):
+        at_fit, now = (np.bincount(one.answers, minlength=highest + 1) / len(one.answers) for one in (fit, today))
+        most = int(np.argmax(np.abs(now - at_fit)))
+        quantities["class mix"] = _counts(rows.answers[:, None]), rows.answers == most
+    if rows.groups.shape[1]:
+        quantities["answers that views change"] = _distance(rows.changed), rows.changed
+        cells = rows.groups.astype(np.intp) + 4 * np.arange(rows.groups.shape[1])
+        quantities["groups"] = _counts(cells), rows.groups % 2 == 1  # in groups 1 and 3 confidence rises
+    return quantities
 
 
 def _distance(values: Vector) -> Statistic:
@@ -255,18 +204,18 @@ def _distance(values: Vector) -> Statistic:
     return statistic
 
 
-def _counts(cells: NDArray[np.intp]) -> Statistic:
+def _counts(cells: NDArray[np.integer]) -> Statistic:
     """Return Pearson's chi-square of some rows' counts against those of all rows; columns are counted separately.
 
     The counts of two groups deviate by the same numbers, so the two statistics differ by a constant factor.
     """
     n_cells = int(cells.max()) + 1
     share = np.bincount(cells.ravel(), minlength=n_cells) / len(cells)
-    seen = share > 0
+    used = share > 0
 
     def statistic(rows: NDArray[np.intp]) -> float:
-        expected = share[seen] * len(rows)
-        counts = np.bincount(cells[rows].ravel(), minlength=n_cells)[seen]
+        expected = share[used] * len(rows)
+        counts = np.bincount(cells[rows].ravel(), minlength=n_cells)[used]
         return float(((counts - expected) ** 2 / expected).sum())
 
     return statistic
@@ -326,8 +275,7 @@ class StreamWatch:
         n_pools, n_classes = len(self._pools), profile.n_classes
         self._players = np.full((n_pools + n_classes, len(_BETS)), (1.0 - _RESERVE) / len(_BETS))
         self._shares = np.r_[np.ones(n_pools), np.full(n_classes, 1 / n_classes)] / (n_pools + 1)
-        self._recent: list[RowNumbers] = []
-        self._recent_log_odds: list[Vector] = []  # in a profile of confidences
+        self._recent: list[Any] = []  # RowNumbers of the last samples; log-odds in a profile of confidences
         self.n_seen = 0
         self.highest = 1.0
         self.alarm_at: int | None = None
@@ -345,14 +293,16 @@ class StreamWatch:
         batch = _batch(self.profile, views)
         if batch is None:
             new = confidence_reactions(views)  # type: ignore[arg-type]
-            self._recent_log_odds = [np.concatenate([*self._recent_log_odds, new.log_odds])[-_WINDOW:]]
+            self._recent.append(new.log_odds)
         else:
             if missing := [spec for spec in self.specs if not batch.holds(spec)]:
                 raise InputError(
                     f"These inputs hold no {missing[0]!r}, which the profile compares; or pass use_views=False."
                 )
-            self._keep_recent(batch)
             new = reactions(batch, self.specs)
+            self._recent.append(self.profile.numbers(batch.logits[-_WINDOW:]))
+        while sum(map(len, self._recent[1:])) >= _WINDOW:
+            del self._recent[0]
         for answer, *row in zip(new.answers.tolist(), *(column.tolist() for column in _columns(new))):
             ranks = [self._rank(pool, value) for pool, value in zip(self._pools, row)]
             self._bet(np.r_[ranks, self._class_ranks(answer)])
@@ -360,10 +310,10 @@ class StreamWatch:
 
     @property
     def result(self) -> WatchResult:
-        if not self._recent and not self._recent_log_odds:
+        if not self._recent:
             raise InputError("No samples were seen yet: call update(logits) first.")
-        if self._recent_log_odds:
-            result = _graded_result(self.profile, self._recent_log_odds[0], alarm=self.alarm)
+        if self.profile.graded:
+            result = self.profile.graded_condition(np.concatenate(self._recent)[-_WINDOW:], alarm=self.alarm)
         else:
             result = self.profile.condition_of(self._recent)
         return replace(
@@ -374,12 +324,6 @@ class StreamWatch:
             accuracy_at_fit=self.profile.accuracy,
             views_used=bool(self.specs),
         )
-
-    def _keep_recent(self, batch: Views) -> None:
-        """Keep what following needs of the last samples, and drop pieces that are no longer needed."""
-        self._recent.append(self.profile.numbers(batch.logits[-_WINDOW:]))
-        while sum(len(piece.answers) for piece in self._recent[1:]) >= _WINDOW:
-            del self._recent[0]
 
     def _rank(self, pool: list[float], value: float) -> float:
         """Return the rank of a value among those before it and itself, ties at random; uniform if nothing changed."""

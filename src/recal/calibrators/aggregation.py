@@ -1,0 +1,382 @@
+"""Methods that aggregate the original and its views: averaging, learned sums, votes, adaptive mixtures."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.solvers.temperature import fit_beta
+from recal.checks import Labels
+from recal.maps.aggregation import (
+    TINY,
+    AdaptiveMixture,
+    ViewMean,
+    ViewSum,
+    Votes,
+    allowed_share,
+    count_votes,
+    mean_probs,
+    tame,
+)
+from recal.maps.arrays import log_softmax, safe_log, softmax
+from recal.maps.base import wide
+from recal.maps.plan import Answers
+from recal.metrics import ece
+from recal.schema import Count, NotNegative, RandomState, Strength
+from recal.views import Views
+
+
+class ViewAveraging(Calibrator):
+    """Average the softmax over the original and all its views, as in test-time augmentation.
+
+    By itself it learns nothing: `fit` only notes which transformations to use. The average may predict another class
+    than the model did, and transformations that lose much information make it worse than no calibration at all: it
+    suits mild views only. Reference: Bahat and Shakhnarovich, *Classification confidence estimation with test-time
+    data-augmentation* (2020).
+
+    Parameters
+    ----------
+    temperature : bool
+        Whether to correct the average by one temperature, fitted by the negative log-likelihood.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    beta_ : float
+        The inverse of the fitted temperature; 1 where none was asked for.
+    transforms_ : list of str
+        The specs of the transformations that are averaged over; new views must hold them.
+
+    Examples
+    --------
+    >>> from recal import Views
+    >>> from recal.calibrators import ViewAveraging
+    >>> views = Views([[2.0, 0.0], [0.0, 1.0]], {"zoom:0.5": [[0.0, 0.0], [0.0, 3.0]]}, labels=[0, 1])
+    >>> ViewAveraging().fit(views).predict_proba(views).round(3)
+    array([[0.69 , 0.31 ],
+           [0.158, 0.842]])
+    """
+
+    short_name = "tta"
+    keeps_accuracy = kept_by_answers("free")
+    needs_views = True
+
+    map_: ViewMean
+    beta_ = from_map("beta")
+
+    def __init__(self, *, answers: Answers = "free", temperature: bool = False) -> None:
+        self.temperature = temperature
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        beta = 1.0
+        if self.temperature:
+            mean = mean_probs(wide(views.logits), [wide(views.transformed(one)) for one in views.transforms])
+            beta = fit_beta(safe_log(mean), labels)
+        self.map_ = ViewMean(views.transforms, beta)
+
+
+class LearnedAggregation(Calibrator):
+    """Sum the logits of the original and its views with learned weights of at least 0.
+
+    There is one weight for each, or with `per_class` one for each and every class. They minimise the negative
+    log-likelihood with a slight penalty on their squares, as published; the loss is convex, so it is solved to its
+    minimum (L-BFGS-B) where the authors take some steps of gradient descent. They scale the weights of the first kind
+    to a sum of 1, since only accuracy matters to them; here the sum is free, so that it holds a temperature.
+    Reference: Shanmugam, Blalock, Balakrishnan and Guttag, *Better aggregation in test-time augmentation* (ICCV 2021).
+
+    Parameters
+    ----------
+    per_class : bool
+        Whether every class has its own weights.
+    penalty : float
+        On half the sum of the weights' squares.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    beta_ : float
+        The logits' common scale before they are weighted: the inverse of the original's fitted temperature.
+    weights_ : ndarray of shape (1 + n_views, 1) or (1 + n_views, n_classes)
+        The original's first.
+    transforms_ : list of str
+        The views' specs.
+
+    Examples
+    --------
+    >>> from recal import Views
+    >>> from recal.calibrators import LearnedAggregation
+    >>> views = Views([[2.0, 0.0], [0.0, 1.0]] * 20, {"flip": [[3.0, 0.0], [0.0, 2.0]] * 20}, labels=[0, 1, 1, 1] * 10)
+    >>> LearnedAggregation().fit(views).predict_proba(views[:2]).round(2)
+    array([[0.73, 0.27],
+           [0.34, 0.66]])
+    """
+
+    short_name: ClassVar[str] = "aggregate"
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
+    needs_views: ClassVar[bool] = True
+
+    map_: ViewSum
+    beta_ = from_map("beta")
+    weights_ = from_map("weights")
+
+    def __init__(self, *, answers: Answers = "free", per_class: bool = False, penalty: NotNegative = 0.0001) -> None:
+        self.per_class = per_class
+        self.penalty = penalty
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        per_class, penalty = self.per_class, self.penalty
+        beta = fit_beta(views.logits, labels)
+        layers = [views.logits, *(views.transformed(transform) for transform in views.transforms)]
+        stack = np.stack([tame(beta * wide(layer)) for layer in layers], axis=1)
+        rows, n_layers = np.arange(len(labels)), stack.shape[1]
+        shape = (n_layers, views.n_classes if per_class else 1)
+
+        def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            weights = flat.reshape(shape)
+            log_probs = log_softmax(np.einsum("nmk,mk->nk", stack, np.broadcast_to(weights, stack.shape[1:])))
+            slopes = np.exp(log_probs)
+            slopes[rows, labels] -= 1.0
+            gradient = np.einsum("nmk,nk->mk", stack, slopes) / len(labels)
+            by_weight = (gradient if per_class else gradient.sum(axis=1, keepdims=True)) + penalty * weights
+            value = -log_probs[rows, labels].mean() + 0.5 * penalty * (weights**2).sum()
+            return float(value), by_weight.ravel()
+
+        start = np.full(shape, 1.0 / n_layers).ravel()
+        answer = scipy.optimize.minimize(
+            loss, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * len(start),
+            options={"maxiter": 1000, "ftol": 1e-12, "gtol": 1e-8},
+        )  # fmt: skip
+        self.map_ = ViewSum(views.transforms, beta, answer.x.reshape(shape))
+
+
+# The published search for the noise's size: a coarse grid, then three finer ones around the best so far.
+_LARGEST_NOISE = 10.0
+_GRID = 20
+_LEVELS = 3
+
+
+class ConsistencyCalibration(Calibrator):
+    """Let perturbed copies of an input vote: a class's probability is the share of copies that answer it.
+
+    The authors perturb the input, or, as they found cheaper and as good, its logits with Gaussian noise whose size has
+    the least calibration error on the held-out samples. Views *are* perturbed inputs, but a few votes make a coarse
+    share. So both are used: the draws are shared out between the original and its views, and each adds its noise to the
+    logits of its copy. One further vote is spread over all classes, so that none has probability 0; without views and
+    without that vote this is the published method. The noise is drawn once from the seed and is the same for every
+    sample, so that a sample's answer does not depend on its batch. Reference: Tao, Guo, Dong and Xu, *Consistency
+    calibration: improving uncertainty calibration via consistency among perturbed neighbors* (arXiv 2410.12295, 2024).
+
+    Parameters
+    ----------
+    draws : int
+        How many copies vote, in all. The authors take 1,000.
+    n_bins : int
+        Of the calibration error that chooses the noise.
+    random_state : int, Generator or None
+        Seeds the noise.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    noise_ : float
+        The standard deviation of what is added to logits.
+    seed_ : int
+    transforms_ : list of str
+        The views' specs.
+
+    Examples
+    --------
+    >>> from recal import Views
+    >>> from recal.calibrators import ConsistencyCalibration
+    >>> views = Views([[2.0, 0.0], [0.0, 1.0]] * 20, {"flip": [[1.0, 0.0], [0.5, 0.0]] * 20}, labels=[0, 1, 1, 1] * 10)
+    >>> ConsistencyCalibration(draws=50).fit(views).predict_proba(views[:2]).shape
+    (2, 2)
+    """
+
+    short_name: ClassVar[str] = "consistency"
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
+    needs_views: ClassVar[bool] = True
+
+    map_: Votes
+    noise_ = from_map("noise")
+    seed_ = from_map("seed")
+
+    def __init__(
+        self,
+        *,
+        answers: Answers = "free",
+        draws: Count = 200,
+        n_bins: Count = 15,
+        random_state: RandomState = 0,
+    ) -> None:
+        self.draws = draws
+        self.n_bins = n_bins
+        self.random_state = random_state
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        seed = int(np.random.default_rng(self.random_state).integers(2**31))
+        layers = [wide(views.logits), *(wide(views.transformed(one)) for one in views.transforms)]
+        best, least = 0.0, np.inf
+        for level in range(_LEVELS + 1):
+            reach = 10.0 ** (1 - level)
+            low, high = (0.0, _LARGEST_NOISE) if level == 0 else (max(best - reach, 0.0), best + reach)
+            for noise in np.linspace(low, high, _GRID):
+                error = float(ece(count_votes(layers, float(noise), self.draws, seed), labels, n_bins=self.n_bins))
+                if error < least:
+                    best, least = float(noise), error
+        self.map_ = Votes(views.transforms, best, self.draws, seed)
+
+
+Array = NDArray[np.float64]
+_DECAY = 1e-5
+
+
+def _gradient(stack: Array, own: Array, top: Labels, labels: Labels, weights: Array, share: float) -> Array:
+    """Return the gradient of the mean negative log-likelihood in the weights and, last, the share."""
+    rows = np.arange(len(labels))
+    other = softmax(np.einsum("bmk,mk->bk", stack, np.broadcast_to(weights, stack.shape[1:])))
+    mixed = allowed_share(own, other, top[:, None], min(max(share, 0.0), 1.0))[:, 0]
+    p_own, p_other = own[rows, labels], other[rows, labels]
+    likelihood = np.maximum((1.0 - mixed) * p_own + mixed * p_other, TINY)
+    part = mixed * p_other / likelihood / len(labels)
+    slopes = part[:, None] * other
+    slopes[rows, labels] -= part
+    by_weight = np.einsum("bmk,bk->mk", stack, slopes)
+    if weights.shape[1] == 1:
+        by_weight = by_weight.sum(axis=1, keepdims=True)
+    # A share that has fallen to 0 stays there, whatever the common one does.
+    pulls = np.where(mixed > 0.0, (p_own - p_other) / likelihood, 0.0)
+    by_share = float(pulls.mean()) if 0.0 <= share <= 1.0 else 0.0
+    return np.append(by_weight.ravel(), by_share)
+
+
+class VATTA(Calibrator):
+    """Mix a learned answer of the views into the model's own, as far as its prediction allows.
+
+    The views' logits are summed with one weight per view, and softmax of the sum is mixed with the model's own
+    probabilities. The share of the mixture is learned too, and lowered in steps of 0.01 where the prediction would
+    change. `MATTA` gives every class its own weights. All views are used, at every answer.
+
+    Solver and settings are the published ones: Adam, 500 epochs in batches of 500. Reference: Conde, Barros, Lopes,
+    Premebida and Nunes, *Approaching test time augmentation in the context of uncertainty calibration for deep neural
+    networks* (arXiv 2304.05104).
+
+    Parameters
+    ----------
+    epochs, batch_size : int
+    learning_rate : float
+    random_state : int, Generator or None
+        Shuffles the samples.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (n_views, 1)
+    share_ : float
+        Of the views' answer, where the prediction allows it.
+    transforms_ : list of str
+        The views' specs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import Views
+    >>> from recal.calibrators import VATTA
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 200)
+    >>> logits = 4 * (np.eye(3)[y] + rng.normal(0, 0.6, (200, 3)))
+    >>> views = Views(logits, {"flip": logits + rng.normal(0, 1, (200, 3))}, y)
+    >>> probs = VATTA().fit(views).predict_proba(views)
+    >>> bool((probs.argmax(1) == logits.argmax(1)).all())
+    True
+    """
+
+    short_name: ClassVar[str] = "vatta"
+    keeps_accuracy: ClassVar[bool] = True
+    needs_views: ClassVar[bool] = True
+    per_class: ClassVar[bool] = False
+
+    map_: AdaptiveMixture
+    weights_ = from_map("weights")
+    share_ = from_map("share")
+
+    def __init__(
+        self,
+        *,
+        epochs: Count = 500,
+        batch_size: Count = 500,
+        learning_rate: Strength = 0.001,
+        random_state: RandomState = 0,
+    ) -> None:
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        rng = np.random.default_rng(self.random_state)
+        own, top, n_classes = softmax(views.logits), np.argmax(views.logits, axis=1), views.n_classes
+        stack = np.stack([tame(views.transformed(transform)) for transform in views.transforms], axis=1)
+        shape = stack.shape[1], n_classes if self.per_class else 1
+        # All parameters, the share last. The optimiser is Adam (Kingma and Ba, 2015) with weight decay.
+        point = np.append(np.full(shape, 1.0 / n_classes).ravel(), 1.0)
+        first, second, steps = np.zeros_like(point), np.zeros_like(point), 0
+        for _ in range(self.epochs):
+            order = rng.permutation(len(labels))
+            for start in range(0, len(order), self.batch_size):
+                rows = order[start : start + self.batch_size]
+                weights, share = point[:-1].reshape(shape), float(point[-1])
+                gradient = _gradient(stack[rows], own[rows], top[rows], labels[rows], weights, share) + _DECAY * point
+                steps += 1
+                first = 0.9 * first + 0.1 * gradient
+                second = 0.999 * second + 0.001 * gradient**2
+                spread = np.sqrt(second / (1 - 0.999**steps))
+                point = point - self.learning_rate * (first / (1 - 0.9**steps)) / (spread + 1e-8)
+        self.map_ = AdaptiveMixture(views.transforms, point[:-1].reshape(shape), float(np.clip(point[-1], 0.0, 1.0)))
+
+
+class MATTA(VATTA):
+    """Mix a learned answer of the views into the model's own, with a weight for each view and class.
+
+    Otherwise the same as `VATTA`, whose single weight per view suits few samples better.
+
+    Parameters
+    ----------
+    epochs, batch_size : int
+    learning_rate : float
+    random_state : int, Generator or None
+        Shuffles the samples.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (n_views, n_classes)
+    share_ : float
+        Of the views' answer, where the prediction allows it.
+    transforms_ : list of str
+        The views' specs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal import Views
+    >>> from recal.calibrators import MATTA
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 200)
+    >>> logits = 4 * (np.eye(3)[y] + rng.normal(0, 0.6, (200, 3)))
+    >>> views = Views(logits, {"flip": logits + rng.normal(0, 1, (200, 3))}, y)
+    >>> probs = MATTA().fit(views).predict_proba(views)
+    >>> bool((probs.argmax(1) == logits.argmax(1)).all())
+    True
+    """
+
+    short_name: ClassVar[str] = "matta"
+    per_class: ClassVar[bool] = True

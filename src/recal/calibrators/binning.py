@@ -1,0 +1,294 @@
+"""Binning methods: one histogram per class, and the Bayesian average of many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.solvers.curves import pack, smooth
+from recal.checks import Labels
+from recal.maps.arrays import class_scores
+from recal.maps.curves import Bins, Steps
+from recal.maps.plan import Answers
+from recal.schema import Count, NotNegative, Number
+from recal.views import Views
+
+Vector = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+
+class HistogramBinning(Calibrator):
+    """Sort each class's probability into bins and answer with the share of hits seen there, then normalise the rows.
+
+    The oldest and plainest method: it assumes nothing, and gives only `n_bins` answers per class. Samples in one bin
+    can no longer be told apart, so predictions may change and ranking gets coarser. Reference: Zadrozny and Elkan,
+    *Obtaining calibrated probability estimates from decision trees and naive Bayesian classifiers* (ICML 2001).
+
+    Parameters
+    ----------
+    n_bins : int, optional
+        Bins per class. Left out, it is 15 for equal width; for equal mass it is three times the number of classes,
+        but from 15 to 30 and no more than leaves ten samples to each.
+    strategy : {"mass", "width"}
+        Bins with equally many samples, or of equal width. A class is predicted for about 1 sample in n_classes, so few
+        bins of equal mass throw all of its predictions into the last one; bins of equal width throw all small
+        probabilities into the first one, which costs likelihood.
+    penalty : float
+        How many samples, spread evenly over the classes, are added to every bin so that no share is 0 or 1. An empty
+        bin answers with its middle.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    edges_ : ndarray of shape (n_classes, n_bins - 1)
+        The inner edges, in log-odds; a bin holds its upper edge.
+    values_ : ndarray of shape (n_classes, n_bins)
+        The share of hits in each bin.
+
+    Examples
+    --------
+    >>> from recal.calibrators import HistogramBinning
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [2.5, 0.0], [0.0, 2.0]]
+    >>> HistogramBinning(n_bins=2, strategy="width").fit(logits, [0, 1, 0, 1]).predict_proba([[2.2, 0.0]]).round(3)
+    array([[0.625, 0.375]])
+    """
+
+    short_name = "histogram"
+    keeps_accuracy = kept_by_answers("free")
+
+    map_: Bins
+    edges_ = from_map("edges")
+    values_ = from_map("values")
+
+    def __init__(
+        self,
+        *,
+        answers: Answers = "free",
+        n_bins: Count | None = None,
+        strategy: Literal["mass", "width"] = "mass",
+        penalty: NotNegative = 1.0,
+    ) -> None:
+        self.n_bins = n_bins
+        self.strategy = strategy
+        self.penalty = penalty
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        strategy, n_bins = self.strategy, self._count_bins(len(labels), views.n_classes)
+        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
+        columns = np.ascontiguousarray(class_scores(views.logits).T)
+        all_edges, values = np.empty((len(columns), n_bins - 1)), np.empty((len(columns), n_bins))
+        for k, scores in enumerate(columns):
+            ordered = np.sort(scores)
+            edges = equal_width_edges(n_bins) if strategy == "width" else equal_mass_edges(ordered, n_bins)
+            ends = scipy.special.expit(np.concatenate([[-np.inf], edges, [np.inf]]))
+            middles = (ends[1:] + ends[:-1]) / 2
+            # Where the edges stand among the sorted scores counts the bins; only hits are looked up one by one.
+            counts = np.diff(np.searchsorted(ordered, edges, side="right"), prepend=0, append=len(ordered))
+            hits = np.bincount(np.searchsorted(edges, scores[labels == k], side="left"), minlength=n_bins)
+            all_edges[k] = edges
+            values[k] = frequencies(counts, hits, middles, len(columns), self.penalty)
+        self.map_ = Bins(all_edges, values)
+
+    def _count_bins(self, n_samples: int, n_classes: int) -> int:
+        if self.n_bins is not None:
+            return self.n_bins
+        return 15 if self.strategy == "width" else max(1, min(max(15, 3 * n_classes), 30, n_samples // 10))
+
+
+# Histograms with less than this share of the weight are left out of the stored function.
+_NEGLIGIBLE = 1e-7
+# Bins of equal width are of use to a class where at least so many samples' probabilities lie between these.
+_FEWEST_INSIDE, _INSIDE = 5, scipy.special.logit(0.999)
+
+
+class BayesianBinning(Calibrator):
+    """Average histograms of all sizes, each weighted by its Bayesian score, class by class.
+
+    For each class, histograms of `n^(1/3) / spread` to `n^(1/3) * spread` bins are scored by the marginal likelihood
+    of the labels under a beta prior in each bin; the answer is their weighted mean, and rows are normalised. There is
+    no number of bins to choose, and the average is smoother than one histogram; predictions may change. Reference:
+    Naeini, Cooper and Hauskrecht, *Obtaining well calibrated probabilities using Bayesian binning* (AAAI 2015).
+
+    Parameters
+    ----------
+    strategy : {"both", "mass"}
+        "mass" has bins with equally many samples, as published; "both" has those and bins of equal width, which serve
+        classes that are rarely predicted: their likely samples are few, and equal mass puts them into one bin. Where
+        probabilities are nearly all 0 or 1 equal width is left out.
+    spread : float
+        How far the number of bins ranges around the cube root of the number of samples, C in the publication.
+    prior_samples : float
+        The prior's strength in samples, shared by all bins of a histogram; N' in the publication. A bin's prior mean
+        is its middle.
+    penalty : float
+        How many samples, spread evenly over the classes, are added at the end so that no answer is nearly 0 or 1.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    edges_, values_ : ndarray
+        Each class's averaged histogram as one step function of its log-odds, those of all classes end to end: the upper
+        edge of every step (the last is infinite) and the value on it.
+    offsets_ : ndarray of shape (n_classes + 1,)
+        Where each class's steps begin in them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.calibrators import BayesianBinning
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(1000, 2))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> model = BayesianBinning().fit(5 * logits, labels)  # five times too sure
+    >>> bool(model.predict_proba([[5.0, 0.0]])[0, 0] < 0.85)
+    True
+    """
+
+    short_name = "bbq"
+    keeps_accuracy = kept_by_answers("free")
+
+    map_: Steps
+    edges_ = from_map("edges")
+    values_ = from_map("values")
+    offsets_ = from_map("offsets")
+
+    def __init__(
+        self,
+        *,
+        answers: Answers = "free",
+        strategy: Literal["both", "mass"] = "both",
+        spread: Annotated[float, Number(1.0)] = 10.0,
+        prior_samples: Annotated[float, Number(1e-6)] = 2.0,
+        penalty: NotNegative = 1.0,
+    ) -> None:
+        self.strategy = strategy
+        self.spread = spread
+        self.prior_samples = prior_samples
+        self.penalty = penalty
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
+        columns = np.ascontiguousarray(class_scores(views.logits).T)
+        mass, both = (_Layout.of(len(labels), self.spread, widths) for widths in (False, self.strategy == "both"))
+        curves = []
+        for k, column in enumerate(columns):
+            layout = both if (np.abs(column) < _INSIDE).sum() >= _FEWEST_INSIDE else mass
+            curves.append(_average(*_score(layout, column, labels == k, self.prior_samples)))
+        edges, values, offsets = pack(curves)
+        self.map_ = Steps(edges, smooth(values, len(labels), views.n_classes, self.penalty), offsets)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """All histograms' bins end to end, those of equal mass before those of equal width: the same for every class."""
+
+    sizes: Index  # bins of each histogram
+    starts: Index  # where each histogram begins
+    lower: Index  # of bins of equal mass: rank at which each begins, among the sorted scores
+    upper: Index  # and rank at which it ends
+    low_edges: Vector  # of bins of equal width: the log-odds at which each begins
+    high_edges: Vector  # and ends
+
+    @classmethod
+    def of(cls, n_samples: int, spread: float, widths: bool) -> _Layout:
+        root = n_samples ** (1 / 3)
+        fewest, most = max(1, int(root / spread)), max(1, min(int(np.ceil(root * spread)), n_samples))
+        mass = np.arange(fewest, most + 1)
+        wide = mass[mass > 1] if widths else mass[:0]  # with a single bin both are the same
+        ends = [np.arange(size + 1) * n_samples // size for size in mass]
+        edges = [np.concatenate([[-np.inf], equal_width_edges(size), [np.inf]]) for size in wide]
+        sizes = np.concatenate([mass, wide])
+        return cls(
+            sizes,
+            np.concatenate([[0], np.cumsum(sizes)[:-1]]),
+            *(np.concatenate([each[part] for each in ends]) for part in (slice(None, -1), slice(1, None))),
+            *(np.concatenate([np.empty(0), *(e[part] for e in edges)]) for part in (slice(None, -1), slice(1, None))),
+        )
+
+
+def _score(
+    layout: _Layout, scores: Vector, hits: NDArray[np.bool_], prior: float
+) -> tuple[Vector, list[Vector], list[Vector]]:
+    """Return the weights of the histograms that matter, and their upper edges and values."""
+    n_samples = len(scores)
+    order = np.argsort(scores, kind="stable")
+    ordered = scores[order]
+    # Rank r -> the edge halfway between the scores on both sides.
+    edge_at = np.concatenate([[-np.inf], halfway(ordered[:-1], ordered[1:]), [np.inf]])
+    low = np.concatenate([edge_at[layout.lower], layout.low_edges])
+    high = np.concatenate([edge_at[layout.upper], layout.high_edges])
+    # How many samples, and how many hits, lie up to an edge.
+    hits_to = np.concatenate([[0], np.cumsum(hits[order])])
+    count_to = np.searchsorted(ordered, edge_at, side="right")
+    count_to[0], count_to[-1] = 0, n_samples
+    below, within = (
+        np.concatenate([count_to[ranks], np.searchsorted(ordered, edges, side="right")])
+        for ranks, edges in ((layout.lower, layout.low_edges), (layout.upper, layout.high_edges))
+    )
+    counts, positives = within - below, hits_to[within] - hits_to[below]
+    middles = np.clip((scipy.special.expit(low) + scipy.special.expit(high)) / 2, 1e-12, 1 - 1e-12)
+    strength = np.repeat(prior / layout.sizes, layout.sizes)
+    alpha, beta = strength * middles, strength * (1 - middles)
+    evidence = (
+        scipy.special.gammaln(strength)
+        - scipy.special.gammaln(counts + strength)
+        + scipy.special.gammaln(positives + alpha)
+        - scipy.special.gammaln(alpha)
+        + scipy.special.gammaln(counts - positives + beta)
+        - scipy.special.gammaln(beta)
+    )
+    log_scores = np.add.reduceat(evidence, layout.starts)
+    weights = np.exp(log_scores - log_scores.max())
+    weights /= weights.sum()
+    values = (positives + alpha) / (counts + strength)
+    kept = np.flatnonzero(weights > _NEGLIGIBLE)
+    bins = [slice(layout.starts[m], layout.starts[m] + layout.sizes[m]) for m in kept]
+    return weights[kept] / weights[kept].sum(), [high[part] for part in bins], [values[part] for part in bins]
+
+
+def _average(weights: Vector, edges: list[Vector], values: list[Vector]) -> tuple[Vector, Vector]:
+    """Return the weighted mean of step functions, as a step function on all their edges together."""
+    union = np.unique(np.concatenate(edges))
+    mean = np.zeros(len(union))
+    for weight, own_edges, own_values in zip(weights, edges, values):
+        mean += weight * own_values[np.searchsorted(own_edges, union, side="left")]
+    return union, mean
+
+
+def equal_mass_edges(ordered: Vector, n_bins: int) -> Vector:
+    """Return the n_bins - 1 inner edges that share out sorted scores evenly; equal where scores are.
+
+    An edge lies halfway between two neighbours, so that rounding at predict time moves no sample across.
+    """
+    position = np.arange(1, n_bins) * len(ordered) // n_bins
+    return halfway(ordered[np.maximum(position - 1, 0)], ordered[position])
+
+
+def halfway(low: Vector, high: Vector) -> Vector:
+    """Return the log-odds halfway between two, as probabilities where these differ, else as log-odds."""
+    middle = scipy.special.logit((scipy.special.expit(low) + scipy.special.expit(high)) / 2)
+    return np.where((low < middle) & (middle < high), middle, (low + high) / 2)
+
+
+def equal_width_edges(n_bins: int) -> Vector:
+    """Return the log-odds of the n_bins - 1 inner edges that share out the probabilities evenly."""
+    return scipy.special.logit(np.linspace(0.0, 1.0, n_bins + 1)[1:-1])
+
+
+def frequencies(counts: Index, hits: Index, middles: Vector, n_classes: int, smoothing: float) -> Vector:
+    """Return each bin's share of hits among its samples with `smoothing` more, spread evenly over the classes.
+
+    A bin that holds no sample says nothing, and answers with its middle.
+    """
+    shares = (hits + smoothing / n_classes) / np.maximum(counts + smoothing, np.finfo(np.float64).tiny)
+    return np.where(counts > 0, shares, middles)

@@ -1,0 +1,299 @@
+"""Logistic curves of each class's log-odds: affine and quadratic scaling, Platt scaling, beta calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.solvers.linear import NEAR_TOL
+from recal.calibrators.solvers.logistic import (
+    TOL,
+    fit_jointly,
+    fit_logistic,
+    largest_score,
+    targets,
+)
+from recal.checks import Labels
+from recal.maps.arrays import class_scores
+from recal.maps.curves import BetaCurves, LogisticCurves, beta_features
+from recal.maps.plan import Answers
+from recal.schema import NotNegative
+from recal.views import Views
+
+Array = NDArray[np.float64]
+
+
+class AffineScaling(Calibrator):
+    """Scale and shift the log-odds, sigmoid(a z + c) with a >= 0, to the least negative log-likelihood.
+
+    For two classes this is temperature scaling with a shift towards one of them: two numbers, fitted to the labels as
+    they are (`PlattScaling` fits the same curve to smoothed labels). With more classes each has a curve of its log-odds
+    against the rest, and rows are divided by their sums. A trace of ridge keeps the curve finite where a class is
+    missing or told apart without an error.
+
+    Parameters
+    ----------
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    coefficients_ : ndarray of shape (2, n_classes)
+        a and c of each class.
+    bounds_ : ndarray of shape (2, n_classes)
+        The least and the largest log-odds that count: 36 apart from 0, or twice the median where that is more.
+
+    Examples
+    --------
+    >>> from recal.calibrators import AffineScaling
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0], [0.5, 0.0]]
+    >>> AffineScaling().fit(logits, [0, 1, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.59, 0.41]])
+    """
+
+    short_name: ClassVar[str] = "affine"
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
+
+    map_: LogisticCurves
+    coefficients_ = from_map("coefficients")
+    bounds_ = from_map("bounds")
+
+    def __init__(self, *, answers: Answers = "free") -> None:
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels) -> None:
+        warn_if_few(self, len(labels), views.n_classes)
+        scores = class_scores(views.logits)
+        limit = largest_score(scores)
+        scores = np.clip(scores, -limit, limit)
+        scores = scores[:, :1] if views.n_classes == 2 else scores
+        bounds = np.array([[-limit], [limit]]) * np.ones(scores.shape[1])
+        coefficients = self._fit_curves(scores, labels, bounds)
+        if views.n_classes == 2:  # the curve of the second class mirrors that of the first
+            signs = np.where(np.arange(len(coefficients)) == 0, 1.0, -1.0)
+            coefficients = np.stack([coefficients[:, 0], signs * coefficients[:, 0]], axis=1)
+            bounds = np.stack([bounds[:, 0], -bounds[::-1, 0]], axis=1)
+        self.map_ = LogisticCurves(coefficients, bounds)
+
+    def _fit_curves(self, scores: Array, labels: Labels, bounds: Array) -> Array:
+        """Return the coefficients of the curves; a method may narrow the log-odds between which they hold."""
+        return straight(scores, labels)
+
+
+def straight(scores: Array, labels: Labels) -> Array:
+    """Return slopes that are not negative, and shifts, (2, n_classes), by logistic regressions."""
+    ones, zeros = np.ones(scores.shape[1]), np.zeros(scores.shape[1])
+    coefficients = fit_logistic([scores], labels, ones, zeros)
+    if (coefficients[0] < 0.0).any():
+        free = np.stack([coefficients[0] >= 0.0, ones > 0.0])
+        coefficients = fit_logistic([scores], labels, ones, zeros, free)
+    return coefficients
+
+
+class QuadraticScaling(AffineScaling):
+    """Scale, bend and shift the log-odds, sigmoid(a z + b z^2 + c), to the least negative log-likelihood.
+
+    One number more than `AffineScaling`: log-odds of one sign may be stretched while those of the other are drawn
+    together, as tree ensembles on imbalanced tables need it. A parabola turns somewhere; beyond that point the curve
+    stays level, so that a higher score never means a lower probability. Where it falls at the median score, the class
+    gets the straight line of `AffineScaling`. With more than two classes each has a curve against the rest, and rows
+    are divided by their sums.
+
+    Parameters
+    ----------
+    monotone : bool
+        Whether the curve is held level beyond its turning point; without, it is the plain logistic regression on z and
+        z^2.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    coefficients_ : ndarray of shape (3, n_classes)
+        a, b and c of each class.
+    bounds_ : ndarray of shape (2, n_classes)
+        The least and the largest log-odds that count for each class: up to 36 (or twice the median), or up to the
+        turning point.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.calibrators import QuadraticScaling
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(size=2000)
+    >>> y = (rng.random(2000) < 1 / (1 + np.exp(-(z + 0.2 * z**2)))).astype(int)
+    >>> model = QuadraticScaling().fit(np.stack([0 * z, z], axis=1), y)
+    >>> model.coefficients_[:2, 1].round(1)
+    array([1.1, 0.2])
+    """
+
+    short_name: ClassVar[str] = "quadratic"
+
+    def __init__(self, *, answers: Answers = "free", monotone: bool = True) -> None:
+        self.monotone = monotone
+        self.answers = answers
+
+    def _fit_curves(self, scores: Array, labels: Labels, bounds: Array) -> Array:
+        n_curves = scores.shape[1]
+        curves = fit_logistic([scores, np.square(scores)], labels, np.ones(n_curves), np.zeros(n_curves))
+        if not self.monotone:
+            return curves
+        falls = curves[0] + 2.0 * curves[1] * np.median(scores, axis=0) <= 0.0
+        if falls.any():
+            curves[:, falls] = np.insert(straight(scores, labels), 1, 0.0, axis=0)[:, falls]
+        bent = curves[1] != 0.0
+        turn = np.where(bent, -curves[0] / np.where(bent, 2.0 * curves[1], 1.0), 0.0)
+        bounds[0] = np.where(curves[1] > 0.0, np.maximum(bounds[0], turn), bounds[0])
+        bounds[1] = np.where(curves[1] < 0.0, np.minimum(bounds[1], turn), bounds[1])
+        return curves
+
+
+class PlattScaling(AffineScaling):
+    """Give each class a logistic curve of its log-odds, sigmoid(a * log(p / (1 - p)) + c), and divide by the sum.
+
+    The score of a class is the log-odds of its softmax probability, not its bare logit: with two classes that is the
+    difference of the logits, and with any number a constant added to all logits of a sample changes nothing.
+
+    Parameters
+    ----------
+    penalty : float
+        Fit to (N+ + s) / (N+ + 2s) and s / (N- + 2s) in place of 1 and 0. They keep the curve moderate where a class
+        has few samples, and finite where it has none. 1, or True, is Platt's choice, 0, or False, hard targets; a
+        tenth is better than both on most real sets.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    slopes_, intercepts_ : ndarray of shape (n_classes,)
+        a and c.
+    limit_ : float
+        Log-odds count up to this: 36, or twice their median where that is more.
+
+    Examples
+    --------
+    >>> from recal.calibrators import PlattScaling
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+    >>> PlattScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.78, 0.22]])
+    """
+
+    short_name: ClassVar[str] = "platt"
+
+    def __init__(self, *, answers: Answers = "free", penalty: NotNegative | bool = 0.1) -> None:
+        self.penalty = penalty
+        self.answers = answers
+
+    def _fit_curves(self, scores: Array, labels: Labels, bounds: Array) -> Array:
+        n_curves = scores.shape[1]
+        high, low = targets(labels, max(n_curves, 2), float(self.penalty))
+        return fit_logistic([scores], labels, high[:n_curves], low[:n_curves])
+
+    @property
+    def slopes_(self) -> Array:
+        return self.map_.coefficients[0]
+
+    @property
+    def intercepts_(self) -> Array:
+        return self.map_.coefficients[1]
+
+    @property
+    def limit_(self) -> float:
+        return float(self.map_.bounds[1, 0])
+
+
+class BetaCalibration(Calibrator):
+    """Give each class the map 1 / (1 + 1 / (e^c p^a / (1 - p)^b)), with a, b >= 0, and divide by the sum.
+
+    The map is exact for scores that are Beta-distributed within a class and outside it. It includes the identity
+    (a = b = 1, c = 0) and, with a = b, Platt scaling of the log-odds; otherwise it bends differently near 0 and near 1.
+    As published, a and b come from a logistic regression on log p and -log(1 - p). A negative coefficient is set to
+    zero and the others are fitted again, so that the map never falls. With more than two classes, a last step moves
+    all curves together to the least NLL of the normalised probabilities; a light penalty keeps them near.
+
+    Parameters
+    ----------
+    penalty : float
+        The strength s of smoothed targets: (N+ + s) / (N+ + 2s) and s / (N- + 2s) instead of 1 and 0. They keep the
+        map moderate if a class has few samples, and finite if it has none. 1 (or True) is Platt's choice, 0 (or False)
+        means hard targets; 0.1 is better than both on most real data sets.
+    joint : bool
+        Whether the curves move together at the end. False is one class against the rest, as published.
+    answers : {"free", "kept"}
+        "kept": predictions never change. Where another class becomes the most probable one, a guard puts the model's
+        own prediction back on top at the least cost.
+
+    Attributes
+    ----------
+    coefficients_ : ndarray of shape (3, n_classes)
+        a, b and c of each class.
+    limit_ : float
+        Log p and -log(1 - p) are clipped at this size: 36, or twice the median log-odds if that is larger.
+
+    Examples
+    --------
+    >>> from recal.calibrators import BetaCalibration
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+    >>> BetaCalibration().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.81, 0.19]])
+    """
+
+    short_name: ClassVar[str] = "beta"
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
+    starts_near: ClassVar[bool] = True
+
+    map_: BetaCurves
+    coefficients_ = from_map("coefficients")
+    limit_ = from_map("limit")
+
+    def __init__(self, *, answers: Answers = "free", penalty: NotNegative | bool = 0.1, joint: bool = True) -> None:
+        self.penalty = penalty
+        self.joint = joint
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: Self | None = None) -> None:
+        start = None if near is None else near.coefficients_
+        warn_if_few(self, len(labels), views.n_classes)
+        scores = class_scores(views.logits)
+        limit = largest_score(scores)
+        features = beta_features(scores, limit)
+        high, low = targets(labels, views.n_classes, float(self.penalty))
+        if views.n_classes == 2:  # the curve of the second class mirrors that of the first
+            start = start if start is None else start[:, :1]
+            a, b, c = _increasing([feature[:, :1] for feature in features], labels, high[:1], low[:1], start)[:, 0]
+            self.map_ = BetaCurves(np.array([[a, b], [b, a], [c, -c]]), limit)
+            return
+        coefficients = _increasing(features, labels, high, low, start)
+        if self.joint:
+            coefficients = fit_jointly(features, labels, coefficients)
+        self.map_ = BetaCurves(coefficients, limit)
+
+
+def _increasing(features: Sequence[Array], labels: Labels, high: Array, low: Array, start: Array | None) -> Array:
+    """Return the coefficients of logistic regressions whose first two are not negative.
+
+    `start` holds the coefficients of a fit to nearly the same samples; those that are zero there stay at zero.
+    """
+    free, tol = np.ones((3, len(high)), dtype=bool), TOL
+    if start is not None:
+        free[:2], tol = start[:2] > 0.0, NEAR_TOL
+    coef = fit_logistic(features, labels, high, low, free, start, tol)
+    # Setting one coefficient to zero may turn the other negative, so two rounds are enough.
+    for _ in range(2):
+        negative = (coef < 0.0) & free
+        negative[-1] = False
+        if not negative.any():
+            break
+        # If both are negative, the more negative one goes first.
+        both = negative[:2].all(axis=0)
+        negative[0] &= ~both | (coef[0] <= coef[1])
+        negative[1] &= ~both | (coef[1] < coef[0])
+        free &= ~negative
+        coef = fit_logistic(features, labels, high, low, free, np.where(free, coef, 0.0), tol)
+    coef[:2] = np.maximum(coef[:2], 0.0)
+    return coef

@@ -1,0 +1,219 @@
+"""Vector scaling, and structured vector and matrix scaling, whose ridges follow the size of the data."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.sample_checks import warn_if_few
+from recal.calibrators.solvers.linear import NEAR_TOL, DiagonalMap, LinearMap
+from recal.calibrators.solvers.temperature import fit_beta
+from recal.checks import Floats, Labels
+from recal.maps.arrays import soft_log_probs
+from recal.maps.base import wide
+from recal.maps.plan import Answers
+from recal.maps.scaling import Affine, StructuredAffine, StructuredLinear, within
+from recal.schema import Strength
+from recal.views import Views
+
+
+class VectorScaling(Calibrator):
+    """Scale and shift the logits class by class, softmax(v * z + b), to the least negative log-likelihood.
+
+    Parameters
+    ----------
+    penalty : float
+        Strength of a trace of ridge, ``penalty * (sum of (v - beta)^2 + sum of b^2)`` with beta the one common scale of
+        temperature scaling. It keeps the solution finite and unique, for instance if a class is missing from the
+        labels or is separated perfectly. Elsewhere the default changes the loss by less than 1e-7.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    scales_, shifts_ : ndarray of shape (n_classes,)
+        v and b.
+    loss_ : float
+        The penalised loss at the minimum.
+    limit_ : float
+        The largest logit of a usual row times 20, and at least 100. A row with larger ones, such as a constant row at
+        the least float32, has its maximum subtracted, and what is then below minus the limit counts as minus the limit.
+
+    Examples
+    --------
+    >>> from recal.calibrators import VectorScaling
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+    >>> VectorScaling(penalty=0.1).fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.79, 0.21]])
+    """
+
+    short_name: ClassVar[str] = "vs"
+    takes_weights: ClassVar[bool] = True
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
+
+    map_: Affine
+    loss_: float
+    scales_ = from_map("scale")
+    shifts_ = from_map("shift")
+    limit_ = from_map("limit")
+
+    def __init__(self, *, answers: Answers = "free", penalty: Strength = 1e-7) -> None:
+        self.penalty = penalty
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels, *, weights: NDArray[np.float64] | None = None) -> None:
+        warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
+        logits: Floats = np.array(views.logits, dtype=np.float64, order="C")
+        limit = max(100.0, 20.0 * float(np.median(np.abs(logits).max(axis=1))))
+        logits = within(logits, limit)
+        start = np.zeros((2, views.n_classes))
+        start[0] = fit_beta(logits, labels, weights)
+        solution = DiagonalMap(logits, labels, ridge=self.penalty, centre=start, weights=weights).solve(start)
+        scale, shift = solution.point
+        self.map_, self.loss_ = Affine(scale, shift, limit), solution.loss
+
+
+class StructuredVectorScaling(Calibrator):
+    """Scale and shift class by class, as far from temperature scaling as the number of samples warrants (SVS).
+
+    With x the log-probabilities after temperature scaling, mixed with 1 part in n + 1 of the uniform answer, minimise
+
+        mean NLL of softmax(v * x + b)  +  K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty * sum of b^2).
+
+    Parameters
+    ----------
+    scale_penalty, shift_penalty : float
+        Strengths relative to the authors' K/n.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    beta_ : float
+        The scale 1/T of the temperature scaling that comes first.
+    scales_, shifts_ : ndarray of shape (n_classes,)
+        v and b.
+    n_fitted_ : int
+        The number of samples of the fit, which sets the share of the uniform answer.
+    loss_ : float
+        The penalised loss at the minimum.
+
+    Examples
+    --------
+    >>> from recal.calibrators import StructuredVectorScaling
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+    >>> StructuredVectorScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.76, 0.24]])
+    """
+
+    short_name: ClassVar[str] = "svs"
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
+    starts_near: ClassVar[bool] = True
+
+    map_: StructuredAffine
+    loss_: float
+    beta_ = from_map("beta")
+    scales_ = from_map("scale")
+    shifts_ = from_map("shift")
+
+    def __init__(
+        self, *, answers: Answers = "free", scale_penalty: Strength = 1.0, shift_penalty: Strength = 1.0
+    ) -> None:
+        self.scale_penalty = scale_penalty
+        self.shift_penalty = shift_penalty
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: Self | None = None) -> None:
+        beta = fit_beta(views.logits, labels) if beta is None else beta
+        uniform = 1.0 / (len(labels) + 1.0)
+        features = soft_log_probs(wide(views.logits) * beta, 1.0, uniform)
+        identity = np.zeros((2, views.n_classes))
+        identity[0] = 1.0
+        ridge = np.array([[self.scale_penalty], [self.shift_penalty]]) * (views.n_classes / len(labels))
+        problem = DiagonalMap(features, labels, ridge=ridge, centre=identity)
+        if near is None:
+            solution = problem.solve(identity)
+        else:
+            solution = problem.solve(np.stack([near.scales_, near.shifts_]), tol=NEAR_TOL)
+        self.map_, self.loss_ = StructuredAffine(beta, uniform, *solution.point), solution.loss
+
+
+class StructuredMatrixScaling(Calibrator):
+    """Mix the classes linearly, as far from temperature scaling as the number of samples warrants (SMS).
+
+    With x the log-probabilities after temperature scaling, mixed with 1 part in n + 1 of the uniform answer, minimise
+    over W = diag(v) + M, M off the diagonal, the mean NLL of softmax(W x + b) plus
+
+        K/n * (scale_penalty * sum of (v - 1)^2 + shift_penalty * sum of b^2) + K(K-1)/n * mix_penalty * sum of M^2.
+
+    Parameters
+    ----------
+    scale_penalty, shift_penalty, mix_penalty : float
+        Strengths relative to the authors' K/n, K/n and K(K-1)/n.
+    answers : {"free", "kept"}
+        "kept": where the likeliest class is not the model's own answer, a guard makes it so, at the least cost.
+
+    Attributes
+    ----------
+    beta_ : float
+        The scale 1/T of the temperature scaling that comes first.
+    weights_ : ndarray of shape (n_classes, n_classes)
+        W; row k gives the score of class k.
+    intercept_ : ndarray of shape (n_classes,)
+        b.
+    n_fitted_ : int
+        The number of samples of the fit, which sets the share of the uniform answer.
+    loss_ : float
+        The penalised loss at the minimum.
+
+    Examples
+    --------
+    >>> from recal.calibrators import StructuredMatrixScaling
+    >>> logits = [[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
+    >>> StructuredMatrixScaling().fit(logits, [0, 0, 1, 1]).predict_proba([[2.0, 0.0]]).round(2)
+    array([[0.75, 0.25]])
+    """
+
+    short_name: ClassVar[str] = "sms"
+    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
+    starts_near: ClassVar[bool] = True
+
+    map_: StructuredLinear
+    loss_: float
+    beta_ = from_map("beta")
+    weights_ = from_map("weights")
+    intercept_ = from_map("intercept")
+
+    def __init__(
+        self,
+        *,
+        answers: Answers = "free",
+        scale_penalty: Strength = 1.0,
+        shift_penalty: Strength = 1.0,
+        mix_penalty: Strength = 1.0,
+    ) -> None:
+        self.scale_penalty = scale_penalty
+        self.shift_penalty = shift_penalty
+        self.mix_penalty = mix_penalty
+        self.answers = answers
+
+    def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: Self | None = None) -> None:
+        beta = fit_beta(views.logits, labels) if beta is None else beta
+        count = views.n_classes
+        ridge = np.full((count, count + 1), self.mix_penalty * (count - 1))
+        np.fill_diagonal(ridge, self.scale_penalty)
+        ridge[:, -1] = self.shift_penalty
+        ridge *= count / len(labels)
+        uniform = 1.0 / (len(labels) + 1.0)
+        problem = LinearMap(soft_log_probs(wide(views.logits) * beta, 1.0, uniform), labels, count)
+        identity = np.eye(count, count + 1)
+        problem.penalise(ridge, identity)
+        if near is None:
+            solution = problem.solve(identity)
+        else:
+            solution = problem.solve(np.column_stack([near.weights_, near.intercept_]), tol=NEAR_TOL)
+        self.map_ = StructuredLinear(beta, uniform, solution.point[:, :-1].copy(), solution.point[:, -1].copy())
+        self.loss_ = solution.loss

@@ -1,0 +1,214 @@
+"""`recal collect`: from a model and inputs, a server or a log of a language model to views."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recal.cli.files import check_exists
+from recal.cli.options import LanguageOptions, ModelOptions, more_option, option, split_names
+from recal.cli.printing import SESSION, print_json, say, say_skipped, shell_line
+from recal.errors import InputError
+
+if TYPE_CHECKING:
+    from recal.answers.scores import JoinedViews
+
+# The answers of a server are kept beside the views under this ending.
+LEDGER = ".answers.jsonl"
+
+
+def collect(
+    *,
+    out: Path = option("Where to write: .zarr (resumable; a folder or a URL such as s3://...) or .npz.", ...),
+    inputs: ModelOptions,
+    language: LanguageOptions,
+    pool: str = option(
+        "Transformations, such as zoom:0.5-0.9:10+brightness:0.1-0.9:10 (recal transforms lists them); auto: the "
+        "default ones for such inputs; or none.",
+        "none",
+    ),
+    seed: int | None = more_option("Same seed, same pool and same pilot."),
+    pilot: int | None = more_option("Try the whole pool on this many labelled samples, then only views that help."),
+    again: bool = more_option("Start over instead of resuming; overwrites the store.", False),
+) -> None:
+    """Run a model on inputs and on transformed copies of them, and store the logits (views).
+
+    Transformations act on the original inputs; normalisation (--divide, --mean, --std, --channels, or a function of
+    your own) comes after them. A .zarr store is written batch by batch: run the same command again to resume after an
+    interruption. With --pilot 1000, all views are computed for 1,000 samples only, and those that help for all.
+
+    Without --model, --data is a log of a language model: lm-evaluation-harness samples, chat completions or Batch API
+    output with logprobs (.jsonl), or a table with one column per option. --view NAME=FILE adds other prompts for the
+    same questions. With --model http://... a server is asked, and answers are kept as they arrive.
+
+    Example: [bold]recal collect --data samples.jsonl --view direct=direct.jsonl --out views.npz[/bold]
+
+    Example: [bold]recal collect --model net.onnx --data images/ --resize 256 --crop 224 --divide 255 --mean
+    0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels first --pool zoom:0.5-0.9:10 --out views.zarr[/bold]
+    """
+    if is_log(inputs):
+        _write_views(read_log(inputs, language), out)
+        return
+    if is_endpoint(inputs.model):
+        _write_views(ask_endpoint(inputs, language, Path(f"{out}{LEDGER}")), out)
+        return
+    inputs.check_files("collect")
+    if pilot is not None and pool == "none":
+        raise InputError("--pilot finds out which transformations help: name them with --pool, such as --pool auto.")
+    from recal.collecting import collect as run
+    from recal.collecting import run_pilot
+    from recal.collecting.local import needs_pilot
+
+    preprocess, model = inputs.preprocessing(), inputs.open_model()
+    source = inputs.open_labelled_data(model)
+    how: dict[str, Any] = inputs.running() | ({} if seed is None else {"seed": seed})
+    how |= {"out": out, "resume": not again, "preprocess": preprocess, "classes": inputs.class_names}
+    transforms, trial = transforms_for(pool, source, model, seed), None
+    try:
+        preflight(model, source, transforms, **how)
+        if pilot is not None and transforms and needs_pilot(source, pilot):
+            trial = run_pilot(model, source, transforms, pilot, **how)
+            say(f"{trial}.")
+        views = run(model, source, transforms if trial is None else trial.chosen, **how)
+    except KeyboardInterrupt as stop:
+        resumable = f"What is done is kept in {out}: run the same command again to resume."
+        lost = "No files were written; with --out NAME.zarr a run can be resumed."
+        stop.add_note(resumable if out.suffix == ".zarr" else lost)
+        raise
+    except InputError as error:
+        if inputs.labels is not None and error.argument == "labels":
+            error.at(inputs.labels)
+        raise
+    specs, is_labelled = [str(transform) for transform in views.transforms], views.labels is not None
+    shape = {"samples": views.n_samples, "classes": views.n_classes, "transforms": specs}
+    cost = {} if trial is None else {"pilot": pilot, "passes": trial.passes, "without_pilot": trial.passes_without}
+    print_json({**shape, **cost, "labelled": is_labelled, "skipped": source.skipped, "file": out})
+    say_skipped(source.skipped)
+    labels = () if is_labelled else ("--labels", "FILE")
+    say(f"{views}. Written to {out}. Next: {shell_line('fit', out, *labels, '--out', 'calibration.recal')}")
+
+
+def transforms_for(pool: str, source: Any, model: Any, seed: int | None) -> Any:
+    """Return the transformations that were typed: a spec, a name such as auto, or none."""
+    if not pool.strip():
+        raise InputError("--pool is empty; give none, auto, or transformations such as zoom:0.5-0.9:10.")
+    from recal.collecting.local import as_pool
+
+    return as_pool(pool, seed or 0, source, model)
+
+
+def preflight(model: Any, source: Any, transforms: Any, *, engine: Any = None, **how: Any) -> None:
+    """Put the first batch through everything before the work; on a cluster the model is not run here."""
+    from recal.collecting.preflight import preflight as check
+
+    names = ("labels", "classes", "preprocess", "outputs", "batch_size", "device", "seed")
+    check(model, source, transforms, run_model=engine is None, **{name: how[name] for name in names if name in how})
+
+
+def is_endpoint(model: str | None) -> bool:
+    """Whether a model is named by the address of a server."""
+    return model is not None and model.startswith(("http://", "https://"))
+
+
+def is_log(inputs: ModelOptions) -> bool:
+    """Whether there are data without a model that can be a log of answers."""
+    suffixes = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+    return inputs.model is None and inputs.data is not None and inputs.data.suffix.lower() in suffixes
+
+
+def read_log(inputs: ModelOptions, language: LanguageOptions) -> JoinedViews:
+    """Return the views of a log, joined with those of --view."""
+    from recal.answers.logs import open_log
+
+    assert inputs.data is not None
+    others = {}
+    for text in language.view or ():
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise InputError(f"--view takes NAME=FILE, such as --view direct=direct.jsonl, got {text!r}.")
+        others[name] = Path(path)
+    for file in (inputs.data, *others.values(), *([] if inputs.labels is None else [inputs.labels])):
+        check_exists(file)
+    options = split_names(language.options)
+    return _print_joined(open_log(inputs.data, others, options, inputs.labels, inputs.label_column, language.floor))
+
+
+def ask_endpoint(
+    inputs: ModelOptions, language: LanguageOptions, ledger: Path, needed_views: set[str] | None = None
+) -> JoinedViews:
+    """Ask the server what it has not answered yet; say what it will cost before the first request.
+
+    If `needed_views` is given, only these views are asked for, besides the first template.
+    """
+    from recal.answers.endpoint import Endpoint, Interview, Template, ways_to_ask
+    from recal.answers.tables import read_table
+
+    data: Any = inputs.data
+    needs: dict[str, Any] = {"--data": data, "--model-name": language.model_name}
+    needs |= {"--options": language.options, "--template": language.template}
+    if absent := [flag for flag, value in needs.items() if not value]:
+        raise InputError(f"To ask a server, recal also needs {', '.join(absent)}.")
+    check_exists(data)
+    questions, options = read_table(data), split_names(language.options) or []
+    labels = _take_labels(inputs, questions, options)
+    templates = [Template.read(path) for path in language.template or ()]
+    names = ("max_tokens", "top_logprobs", "concurrency", "timeout")
+    how = {name: getattr(language, name) for name in names}
+    endpoint = Endpoint(str(inputs.model), str(language.model_name), **how)
+    askings = ways_to_ask(templates, options, list(questions), language.permute)
+    if needed_views is not None:
+        askings = [way for place, way in enumerate(askings) if place == 0 or way.name in needed_views]
+    interview = Interview(endpoint, questions, options, askings, ledger, labels)
+    say(f"{interview.cost()}")
+    shows_progress = sys.stderr.isatty() and SESSION.progress
+
+    def progress(done: int, total: int) -> None:
+        if shows_progress:
+            end = "\n" if done == total else ""
+            print(f"\r{done:,} of {total:,} answers", end=end, file=sys.stderr, flush=True)
+
+    try:
+        interview.run(progress)
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"The answers so far are kept in {ledger}: run the same command again to resume.")
+        raise
+    except Exception as error:
+        error.add_note(f"the answers so far are kept in {ledger}; the same command resumes")
+        raise
+    return _print_joined(interview.views(language.floor))
+
+
+def _take_labels(inputs: ModelOptions, questions: dict[str, Any], options: list[str]) -> Any:
+    """Take the column of labels out of the questions: a prompt must not hold it."""
+    import numpy as np
+
+    from recal.answers.logs import label_array
+    from recal.answers.scores import text_of
+
+    name = inputs.label_column or ("label" if "label" in questions else None)
+    if name is None:
+        return None
+    if name not in questions:
+        raise InputError(f"{inputs.data} has no column {name!r}; it has {', '.join(questions)}.")
+    labels = [text_of(value) for value in np.asarray(questions.pop(name)).tolist()]
+    return label_array(inputs.data, labels, options, len(options))
+
+
+def _print_joined(joined: JoinedViews) -> JoinedViews:
+    if str(joined):
+        say(str(joined))
+    return joined
+
+
+def _write_views(joined: JoinedViews, out: Path) -> None:
+    views = joined.views
+    views.write(out)
+    shape = {"samples": views.n_samples, "classes": views.n_classes, "left_out": joined.n_left_out}
+    specs, is_labelled = [str(transform) for transform in views.transforms], views.labels is not None
+    counts = {"missing": joined.n_missing, "floor": joined.floor, "unanswered": joined.n_unanswered}
+    print_json({**shape, "views": specs, **counts, "labelled": is_labelled, "file": out})
+    next_line = shell_line("apply", "FOLDER", out, "--out", "answers.csv")
+    if is_labelled:
+        next_line = shell_line("calibrate", out, "--risk", 0.05, "--out", "calibrated")
+    say(f"{views}. Written to {out}. Next: {next_line}")

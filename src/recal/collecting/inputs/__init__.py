@@ -1,1 +1,0 @@
-"""Where inputs come from."""

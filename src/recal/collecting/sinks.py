@@ -1,0 +1,240 @@
+"""Sinks: destinations of blocks of logits. This module has memory and one file; `store` has the resumable store."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.checks import Labels, check_classes, check_labels, check_one_each
+from recal.collecting.fingerprint import digest_texts
+from recal.collecting.job import Block, Finisher, Job
+from recal.collecting.sources import Batch, IndexedSource, Source, digest_inputs
+from recal.errors import FileError, InputError, Remedy
+from recal.files.paths import replacing
+from recal.transforms import Transform
+from recal.views import Views
+
+NAME_CLASSES = Remedy(
+    "Pass classes=[...], the names of the model's columns in order",
+    typed="Give --classes A,B,C, the names of the model's columns in order",
+)
+# A file that changes twice within one tick of the clock keeps its time, so files this young are always read again.
+_YOUNG = 2_000_000_000
+# The number of classes and the dtype of the first block.
+First = tuple[int, np.dtype[Any]]
+
+
+def check_block(block: Block, first: First, model: str) -> None:
+    """Refuse a block whose number of classes differs from the first block's, or whose dtype does not fit in it."""
+    (n_classes, dtype), (first_classes, first_dtype) = (block.logits.shape[1], block.logits.dtype), first
+    if n_classes != first_classes:
+        raise InputError(
+            f"The number of classes changed: {model} gave {first_classes} before and {n_classes} "
+            f"for batch {block.index}. A classifier must give one column per class for every input."
+        )
+    if not np.can_cast(dtype, first_dtype):
+        raise InputError(f"{model} gave {first_dtype} before and {dtype} for batch {block.index}.")
+
+
+class Sink(ABC):
+    """Takes blocks in any order, each once.
+
+    Attributes
+    ----------
+    done : frozenset of int
+        Batches that need not be computed.
+    wants_digests : bool
+        Whether blocks need a digest of their inputs.
+    doing : str
+        The text of the progress bar.
+    """
+
+    done: frozenset[int] = frozenset()
+    wants_digests: ClassVar[bool] = False
+    doing: ClassVar[str] = "Collecting"
+
+    def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None) -> None:
+        self.job, self.source, self.asked_classes = job, source, classes
+        self._first: First | None = None
+        self._labels: dict[int, NDArray[Any]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def put(self, block: Block) -> None:
+        """Keep a block that was computed here."""
+        self._check(block)
+        finish = self.finisher()
+        self.take(block if finish is None else finish(block))
+
+    def meet_again(self, batch: Batch) -> None:
+        """Check a batch in `done`, from a source that cannot skip batches."""
+        return
+
+    def finisher(self) -> Finisher | None:
+        """Return a function that workers apply to their blocks before they send them, or None."""
+        return None
+
+    @abstractmethod
+    def take(self, finished: Any) -> None:
+        """Keep the result of the finisher, or a block if there is no finisher."""
+
+    @abstractmethod
+    def finish(self) -> Any:
+        """Return the result of the run."""
+
+    def _check(self, block: Block) -> None:
+        """Compare a block with the first one, and keep its labels."""
+        if self._first is None:
+            self._first = (block.logits.shape[1], block.logits.dtype)
+            if self.source.labels is not None:  # refuse bad labels before the work, not after it
+                self._columns(self.source.labels, block.logits.shape[1])
+        check_block(block, self._first, self.job.model.name)
+        if block.labels is not None and self.source.labels is None:
+            self._labels[block.index] = block.labels
+
+    def labels(self, n_samples: int, n_classes: int) -> tuple[Labels | None, NDArray[Any] | None]:
+        """Return the labels as column indices, and the names of the columns if there are any."""
+        values = self.source.labels
+        if values is None and self._labels:
+            values = np.concatenate([self._labels[index] for index in sorted(self._labels)])
+        if values is not None and len(values) != n_samples:
+            check_one_each(values, n_samples)
+        return self._columns(values, n_classes)
+
+    def _columns(self, values: NDArray[Any] | None, n_classes: int) -> tuple[Labels | None, NDArray[Any] | None]:
+        names = self.asked_classes if self.asked_classes is not None else self.job.model.classes
+        folders = self.source.classes
+        if names is None and folders is not None and len(folders) != n_classes:
+            raise InputError(
+                f"The labels have {len(folders)} classes and the model has {n_classes}, so the order of its columns is "
+                "unknown",
+                remedy=NAME_CLASSES,
+            )
+        columns = None if names is None else check_classes(names, n_classes)
+        if columns is None and folders is not None:
+            columns = check_classes(folders, n_classes)
+        elif columns is not None and columns.dtype.kind in "iu" and np.array_equal(columns, np.arange(n_classes)):
+            columns = None
+        if values is None:
+            return None, columns
+        if folders is not None and columns is not None:
+            values = np.asarray(folders)[values]
+        return check_labels(values, len(values), n_classes, columns), columns
+
+
+class MemorySink(Sink):
+    """Keeps all logits in memory, and writes them to one .npz file at the end if there is a target."""
+
+    def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None, target: Path | None = None) -> None:
+        super().__init__(job, source, classes)
+        self.target = target
+        self._blocks: dict[int, Block] = {}
+        if target is not None:
+            try:  # fail now rather than after hours of work
+                target.parent.mkdir(parents=True, exist_ok=True)
+                probe = target.with_name(f".{target.name}.probe")
+                probe.touch()
+                probe.unlink()
+            except OSError as error:
+                raise FileError(f"Cannot write {target}: {error.strerror or error}.") from error
+
+    def take(self, finished: Block) -> None:
+        self._blocks[finished.index] = finished
+
+    def finish(self) -> Views:
+        n_samples = sum(map(len, self._blocks.values()))
+        if self.source.n_samples not in (None, n_samples):
+            raise InputError(f"{self.source.n_samples} samples were expected and {n_samples} arrived.")
+        assert self._first is not None
+        n_classes, dtype = self._first
+        stack = np.empty((1 + len(self.job.transforms), n_samples, n_classes), dtype=dtype)
+        while self._blocks:
+            _, block = self._blocks.popitem()  # so that only one block is in memory twice
+            rows = slice(block.start, block.start + len(block))
+            stack[0, rows], stack[1:, rows] = block.logits, block.transformed
+        transformed: dict[Transform | str, Any] = dict(zip(self.job.transforms, stack[1:]))
+        labels, columns = self.labels(n_samples, n_classes)
+        named = labels if labels is None or columns is None else columns[labels]
+        names = {"clusters": self.source.clusters, "groups": self.source.groups}
+        views = Views(stack[0], transformed, named, classes=columns, preprocessing=self.job.preprocessing, **names)
+        if self.target is not None:
+            views.write(self.target)
+        return views
+
+
+class InputStamps:
+    """Notices inputs that changed since an earlier run computed blocks from them.
+
+    Every finished block has a digest of its inputs. A file in the output folder records names, sizes and times of the
+    input files of each block, so that unchanged files are not read again. That file may be lost without harm.
+    """
+
+    NAME = ".stamps.json"
+
+    def __init__(self, source: Source, batch_size: int, folder: Path) -> None:
+        self.source, self.batch_size, self.path = source, batch_size, folder / self.NAME
+        self._time = time.time_ns()
+        self._stamps: dict[int, tuple[str, int]] = {}  # a digest, and the newest time
+        if isinstance(source, IndexedSource) and not source.covers_all_bytes():
+            for index, start in enumerate(range(0, source.n_samples, batch_size)):
+                files = source.files(range(start, min(start + batch_size, source.n_samples)))
+                if files is not None:
+                    self._stamps[index] = _stamp(files)
+
+    def first_change(self, records: Mapping[int, Mapping[str, Any]]) -> int | None:
+        """Return the first finished block whose inputs differ from its record, or None."""
+        if not isinstance(self.source, IndexedSource) or self.source.covers_all_bytes():
+            return None  # a loader's batches are compared as they arrive; the other fingerprint covers all bytes
+        stored_time, stored = self._read()
+        for index, record in sorted(records.items()):
+            text, newest = self._stamps.get(index, ("", 0))
+            if text and stored.get(str(index)) == text and newest < stored_time - _YOUNG:
+                continue
+            if index * self.batch_size >= self.source.n_samples:
+                return index
+            if not has_inputs_of(record, self.source.batch(index, self.batch_size)):
+                return index
+        return None
+
+    def write(self) -> None:
+        """Write the stamps for the next run; do without them in a folder that cannot be written."""
+        if self._stamps:
+            content = {"taken": self._time, "stamps": {index: text for index, (text, _) in self._stamps.items()}}
+            with suppress(FileError), replacing(self.path) as file:
+                file.write(json.dumps(content).encode())
+
+    def _read(self) -> tuple[int, dict[str, str]]:
+        try:
+            content = json.loads(self.path.read_bytes())
+            return int(content["taken"]), dict(content["stamps"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+            return 0, {}
+
+
+def _stamp(paths: Sequence[Path]) -> tuple[str, int]:
+    """Return a digest of the names, sizes and times of files, and the newest of the times in nanoseconds."""
+    infos = [os.stat(path) for path in paths]
+    # Unlike the modification time, the time of the last change (ctime) cannot be set by hand.
+    texts = [f"{path} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns}" for path, info in zip(paths, infos)]
+    return digest_texts(texts), max((max(info.st_mtime_ns, info.st_ctime_ns) for info in infos), default=0)
+
+
+def has_inputs_of(record: Mapping[str, Any], batch: Batch) -> bool:
+    """Whether the record of a block is one of a batch with these inputs and labels."""
+    if record.get("inputs") not in (None, digest_inputs(batch)):
+        return False
+    labels = record.get("labels")
+    return labels is None or batch.labels is None or np.asarray(batch.labels).tolist() == labels

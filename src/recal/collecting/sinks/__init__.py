@@ -1,1 +1,0 @@
-"""Destinations of logits: memory, one file, or a store that can be resumed."""

@@ -1,0 +1,400 @@
+"""The store: views written block by block into a zarr folder, so that an interrupted collect can be resumed.
+
+    name.zarr/logits, labels, transformed   the arrays that `read_views` reads
+    name.zarr/ledger.txt                    the job, and one line per finished block (`recal.files.ledger`)
+    name.zarr/.stamps.json                  times of the input files, so that unchanged files are not read again
+
+A block's arrays are written first and its line afterwards. A block without a valid line, or with other checksums, is
+computed again, so a kill, a full disk or a power cut costs the blocks in progress and nothing else. Only the stamps
+depend on time, place or engine: two runs of one job give the same bytes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recal.collecting.fingerprint import digest
+from recal.collecting.job import Block, Job
+from recal.collecting.sinks import First, InputStamps, Sink, check_block, has_inputs_of
+from recal.collecting.sources import Batch, Source
+from recal.engine.clusters import row_names
+from recal.errors import FileError, InputError, Remedy
+from recal.files import ledger as ledgers
+from recal.files.ledger import FolderLock, Ledger, WriterToken, block_record, read_ledger
+from recal.files.paths import exists, is_remote, remove_inside
+from recal.files.views import read_views
+from recal.files.zarr_rows import check_chunks
+from recal.files.zarr_views import describe_store, description
+from recal.views import Views
+
+_PACKAGES = ("recal-calibration", "numpy", "zarr", "scikit-learn", "torch", "onnxruntime")
+# The parts of a job that must be equal to resume it, and their names in messages.
+_JOB = {
+    "model": "another model",
+    "pool": "another pool of transformations",
+    "data": "other inputs",
+    "batch_size": "another batch_size",
+    "outputs": "another kind of outputs",
+    "preprocess": "another preprocess",
+    "labels": "other labels",
+    "rows": "other clusters or groups",
+}
+# How far the logits of two machines may differ, in units in the last place of the largest logit. Summing a few thousand
+# products in another order causes such differences; two different models differ by more.
+_ROUNDING_UNITS = 64
+_REMEDY = Remedy(
+    "Choose another name, or pass resume=False to start over and replace it",
+    typed="Choose another name, or add --again to start over and replace it",
+)
+
+
+class StoreArrays:
+    """The zarr arrays of a store. A copy that is sent to another process opens them there."""
+
+    def __init__(self, target: Path, batch_size: int) -> None:
+        self.target, self.batch_size = target, batch_size
+        self._arrays: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"target": self.target.absolute(), "batch_size": self.batch_size, "_arrays": {}}
+
+    def __bool__(self) -> bool:
+        return bool(self._arrays)
+
+    @property
+    def first(self) -> First:
+        """The number of classes and the dtype of all blocks."""
+        return int(self._arrays["logits"].shape[1]), np.dtype(self._arrays["logits"].dtype)
+
+    def create(self, block: Block, attributes: dict[str, Any], n_samples: int | None) -> None:
+        """Create arrays for blocks like this one."""
+        import zarr
+
+        (m, _, k), b, n = block.transformed.shape, self.batch_size, n_samples or 0
+        root = zarr.open_group(str(self.target), mode="a", zarr_format=3)
+        root.attrs["recal"] = attributes
+        # Compression saves little on logits, and took nearly half of the time of writing a store.
+        options: Any = {"dtype": block.logits.dtype, "compressors": None, "fill_value": np.nan, "overwrite": True}
+        self._arrays["logits"] = root.create_array("logits", shape=(n, k), chunks=(b, k), **options)
+        if m:  # all views of a batch are in one file, and each can be read alone
+            self._arrays["transformed"] = root.create_array(
+                "transformed", shape=(m, n, k), shards=(m, b, k), chunks=(1, b, k), **options
+            )
+
+    def open(self) -> None:
+        """Open the arrays, unless they are open."""
+        import zarr
+
+        if self._arrays:
+            return
+        root: Any = zarr.open_group(str(self.target), mode="r+")
+        self._arrays = {name: root[name] for name in ("logits", "transformed") if name in root}
+
+    def grow(self, block: Block) -> None:
+        """Make room for a block, for a source of unknown length."""
+        end = block.index * self.batch_size + len(block)
+        for array in self._arrays.values():
+            shape = list(array.shape)
+            if shape[-2] < end:
+                shape[-2] = end
+                array.resize(tuple(shape))
+
+    def write(self, block: Block) -> None:
+        self.open()
+        # Remove what a killed or damaged write left: zarr would read it before it writes.
+        for name in (f"logits/c/{block.index}/0", f"transformed/c/0/{block.index}/0"):
+            (self.target / name).unlink(missing_ok=True)
+        rows = slice(block.index * self.batch_size, block.index * self.batch_size + len(block))
+        self._arrays["logits"][rows] = block.logits
+        if len(block.transformed):
+            self._arrays["transformed"][:, rows] = block.transformed
+
+    def read(self, index: int, n_rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the logits and the views of a block."""
+        self.open()
+        rows = slice(index * self.batch_size, index * self.batch_size + n_rows)
+        for name, array in self._arrays.items():
+            check_chunks(array, None if name == "logits" else 0, range(rows.start, rows.stop))
+        logits = np.asarray(self._arrays["logits"][rows])
+        if "transformed" not in self._arrays:
+            return logits, np.empty((0, *logits.shape), dtype=logits.dtype)
+        return logits, np.asarray(self._arrays["transformed"][:, rows])
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Turn an error of the file system into one that says how to resume."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(
+            f"Cannot write {target}: {error.strerror or error}. Finished blocks are kept: "
+            "free some space (or fix the cause) and run the same command again to resume."
+        ) from error
+
+
+@dataclass(frozen=True)
+class WrittenBlock:
+    """A block whose arrays are in the store, and its record for the ledger."""
+
+    index: int
+    record: dict[str, Any]
+
+    def __len__(self) -> int:
+        return int(self.record["rows"])
+
+
+@dataclass(frozen=True)
+class BlockWriter:
+    """Lets a worker that can reach the store write its blocks there; otherwise they go back to the driver."""
+
+    arrays: StoreArrays
+    token: WriterToken
+    first: First
+    with_labels: bool
+    model: str
+
+    def __call__(self, block: Block) -> Block | WrittenBlock:
+        if not self.token.is_valid():
+            return block
+        check_block(block, self.first, self.model)
+        with _writing(self.arrays.target):
+            self.arrays.write(block)
+        return WrittenBlock(block.index, _record(block, self.with_labels))
+
+
+def _record(block: Block, with_labels: bool) -> dict[str, Any]:
+    labels = block.labels.tolist() if with_labels and block.labels is not None else None
+    return block_record(block.logits, block.transformed, inputs=block.inputs, labels=labels)
+
+
+class StoreSink(Sink):
+    """Writes blocks into a zarr folder, and resumes one that is unfinished."""
+
+    wants_digests: ClassVar[bool] = True
+    _lock: FolderLock | WriterToken  # from `_open` on nobody else writes
+
+    def __init__(
+        self, job: Job, source: Source, classes: Sequence[Any] | None, target: Path, *, batch_size: int, resume: bool
+    ) -> None:
+        super().__init__(job, source, classes)
+        self.target, self.batch_size, self.resume = target, batch_size, resume
+        self._ledger = Ledger(target, self._header())
+        self._preprocessing = None if job.preprocessing is None else job.preprocessing.as_json()
+        self._arrays = StoreArrays(target, batch_size)
+        self._token: WriterToken | None = None
+        self._probe: int | None = None
+        self._locks = ExitStack()
+
+    def _header(self) -> dict[str, Any]:
+        labels, record = self.source.labels, self.job.preprocessing
+        rows = [self.source.clusters, self.source.groups]
+        return {
+            "kind": ledgers.COLLECTED,
+            "version": ledgers.VERSION,
+            # The record may have the digest already; computing it takes seconds for a large model.
+            "model": (record and record.model) or self.job.model.fingerprint(),
+            "model_name": self.job.model.name,
+            "pool": [str(transform) for transform in self.job.transforms],
+            "data": {"fingerprint": self.source.fingerprint(), "skipped": list(self.source.skipped)},
+            "batch_size": self.batch_size,
+            "outputs": self.job.outputs,
+            "preprocess": None if self.job.preprocess is None else digest(self.job.preprocess),
+            "labels": None if labels is None else digest([np.asarray(labels), self.source.classes, self.asked_classes]),
+            "rows": digest(rows) if any(values is not None for values in rows) else None,
+            "versions": {name: _version_of(name) for name in _PACKAGES},
+        }
+
+    def __enter__(self) -> Self:
+        try:
+            with _writing(self.target):
+                self._open()
+        except BaseException:  # __exit__ is not called
+            self._locks.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._locks.close()
+
+    def _open(self) -> None:
+        if exists(self.target):
+            self._read_ledger()  # refuse a folder of somebody else before anything is touched
+        if not is_remote(self.target):
+            self.target.mkdir(parents=True, exist_ok=True)
+        self._lock = WriterToken(self.target) if is_remote(self.target) else FolderLock(self.target)
+        self._locks.callback(self._lock.close)
+        header, ledger = self._ledger.header, self._read_ledger()
+        if self.resume and ledger is not None and ledger.blocks:
+            if different := [words for key, words in _JOB.items() if ledger.header.get(key) != header[key]]:
+                raise InputError(
+                    f"{self.target} was made with {' and '.join(different)}; views of two jobs are not mixed",
+                    remedy=_REMEDY,
+                )
+            self._ledger = ledger
+            self._drop_damaged_blocks()
+        if not self._ledger.blocks:  # the folder stays, since its handle is the lock; the new ledger comes first
+            self._ledger = Ledger(self.target, header)
+            self._ledger.start()
+            remove_inside(self.target, ledgers.NAME, ledgers.TOKEN)
+            self._arrays = StoreArrays(self.target, self.batch_size)
+        stamps = InputStamps(self.source, self.batch_size, self.target)
+        if (changed := stamps.first_change(self._ledger.blocks)) is not None:
+            raise self._other_inputs(changed)
+        stamps.write()
+        self.done = frozenset(self._ledger.blocks)
+        if self.done:
+            # Compute one block again: only its logits show a changed function or preprocess.
+            self._first, self._probe = self._arrays.first, min(self.done)
+            self.done -= {self._probe}
+
+    def _read_ledger(self) -> Ledger | None:
+        """Return the ledger of an existing store; None for a folder without contents. Refuse any other folder."""
+        if self.target.is_dir() and ledgers.is_beginning(self.target):
+            return None
+        try:
+            ledger = read_ledger(self.target)
+            if ledger.header["kind"] != ledgers.COLLECTED:
+                raise ValueError(f"its kind is {ledger.header['kind']!r}")
+        except (OSError, ValueError) as error:
+            raise FileError(
+                f"{self.target} already exists and was not written by collect (no usable {ledgers.NAME}: {error}); "
+                "it was not changed. Choose another name."
+            ) from error
+        return ledger
+
+    def _drop_damaged_blocks(self) -> None:
+        """Keep the blocks that match their checksums. A store with a damaged block or description is unfinished."""
+        blocks = self._ledger.blocks
+        damaged = [index for index, record in blocks.items() if not self._is_intact(index, record)]
+        if self._ledger.end is not None and not damaged:
+            with suppress(FileError, InputError):
+                read_views(self.target)  # checks labels and description
+                return
+        self._ledger.end = None
+        for index in damaged:
+            del blocks[index]
+        if blocks:
+            partial = () if is_remote(self.target) else ("*.partial", "*.part")  # of zarr, and of recal
+            for path in [path for pattern in partial for path in self.target.rglob(pattern)]:
+                path.unlink()
+            self._ledger.write()
+
+    def _is_intact(self, index: int, record: dict[str, Any]) -> bool:
+        try:
+            logits, transformed = self._arrays.read(index, record["rows"])
+        except Exception:  # a damaged chunk or description
+            return False
+        return block_record(logits, transformed)["sums"] == record["sums"]
+
+    def put(self, block: Block) -> None:
+        self._check(block)
+        record = _record(block, self.source.labels is None)
+        if block.index == self._probe:
+            self._compare(block, record)
+            self._probe = None
+            return
+        if self._ledger.end is not None:
+            raise self._other_inputs(block.index)  # more batches than the finished store has
+        with _writing(self.target):
+            self._lock.check()
+            if not self._arrays:
+                attributes = description(self._ledger.header["pool"], "", self._preprocessing)
+                self._arrays.create(block, attributes, self.source.n_samples)
+            self._arrays.grow(block)
+            self._arrays.write(block)
+            self._lock.check()
+            self._ledger.add(block.index, record)
+
+    def finisher(self) -> BlockWriter | None:
+        # The driver creates the arrays from the first block, and compares the block that is computed again.
+        if self._ledger.end is not None or self._probe is not None or not self._arrays:
+            return None
+        if self._token is None and isinstance(self._lock, WriterToken):
+            self._token = self._lock  # it serves for the workers, too
+        elif self._token is None:
+            self._token = WriterToken(self.target, f".writers-{secrets.token_hex(8)}.part")
+            self._locks.callback(self._token.close)
+        with_labels = self.source.labels is None
+        return BlockWriter(self._arrays, self._token, self._arrays.first, with_labels, self.job.model.name)
+
+    def take(self, finished: WrittenBlock) -> None:
+        with _writing(self.target):
+            self._lock.check()
+            self._ledger.add(finished.index, finished.record)
+
+    def meet_again(self, batch: Batch) -> None:
+        if not has_inputs_of(self._ledger.blocks[batch.index], batch):
+            raise self._other_inputs(batch.index)
+
+    def _compare(self, block: Block, record: dict[str, Any]) -> None:
+        stored = self._ledger.blocks[block.index]
+        if record["inputs"] != stored["inputs"] and None not in (record["inputs"], stored["inputs"]):
+            raise self._other_inputs(block.index)
+        if record["sums"] == stored["sums"]:
+            return
+        pairs = zip(self._arrays.read(block.index, stored["rows"]), (block.logits, block.transformed))
+        if not all(old.shape == new.shape and differ_by_rounding(old, new) for old, new in pairs):
+            raise InputError(
+                f"{self.target} was made with another model or another preprocess: computed again, its block "
+                f"{block.index} differs",
+                remedy=_REMEDY,
+            )
+
+    def _other_inputs(self, index: int) -> InputError:
+        return InputError(
+            f"{self.target} was made with other inputs: batch {index} differs from the one recorded. A loader must "
+            "give the same order each time (shuffle=False)",
+            remedy=_REMEDY,
+        )
+
+    def finish(self) -> Views:
+        if self._ledger.end is None:
+            with _writing(self.target):
+                self._finish()
+        return read_views(self.target)
+
+    def _finish(self) -> None:
+        import zarr
+
+        blocks = self._ledger.blocks
+        missing = set(range(max(blocks, default=-1) + 1)) - set(blocks)
+        n_samples = sum(record["rows"] for record in blocks.values())
+        if missing or self.source.n_samples not in (None, n_samples):
+            raise InputError(f"{self.target}: {self.source.n_samples} samples were expected and {n_samples} arrived.")
+        if self.source.labels is None:
+            self._labels = {i: np.array(r["labels"]) for i, r in blocks.items() if r["labels"] is not None}
+        n_classes, pool = self._arrays.first[0], self._ledger.header["pool"]
+        labels, columns = self.labels(n_samples, n_classes)
+        root: Any = zarr.open_group(str(self.target), mode="a")
+        rows = {name: row_names(getattr(self.source, name), n_samples, name) for name in ("clusters", "groups")}
+        end = describe_store(root, pool, columns, labels, (n_samples, n_classes), self._preprocessing, rows)
+        root.attrs["recal"] = description(pool, self._ledger.generation(end), self._preprocessing)
+        if self._token is not None and self._token is not self._lock:
+            self._token.close()
+        self._lock.check()
+        self._ledger.end = end
+        self._ledger.write()
+
+
+def differ_by_rounding(old: NDArray[Any], new: NDArray[Any]) -> bool:
+    """Whether two arrays of logits can come from one model on two machines: they agree except for the last bits."""
+    limits = np.finfo(old.dtype)
+    unit = float(limits.eps) * max(float(np.abs(old).max(initial=0.0)), float(limits.tiny))
+    return bool(np.abs(old.astype(np.float64) - new.astype(np.float64)).max(initial=0.0) <= _ROUNDING_UNITS * unit)
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

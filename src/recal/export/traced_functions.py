@@ -1,0 +1,285 @@
+"""The namespace of traced arrays: functions of the array API that maps use, and of torch that transformations use.
+
+Functions that numpy has leave constants to it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+from numpy import e, finfo, iinfo, inf, nan, newaxis, pi
+from numpy.typing import ArrayLike, NDArray
+
+from recal.export.graph import Nodes, TensorProto, kind_of, onnx
+from recal.export.graph import tensor as typed
+from recal.export.tracer import OPEN, Symbol, broadcast, elementwise, promoted, resized
+
+__all__ = ["e", "finfo", "iinfo", "inf", "nan", "newaxis", "pi"]
+uint8, uint16, int8, int16, int32, int64 = "uint8", "uint16", "int8", "int16", "int32", "int64"
+float16, float32, float64, bool = "float16", "float32", "float64", "bool"
+# From this opset on, a Fourier transform reads its axis as an input.
+_AXIS_AS_INPUT = 20
+
+
+def _by_node(kind: str, dtype: str | None = None) -> Any:
+    """Return an elementwise function by its node."""
+    return lambda *operands: elementwise(kind, *operands, dtype=dtype)
+
+
+exp, log, sqrt, tanh = _by_node("Exp"), _by_node("Log"), _by_node("Sqrt"), _by_node("Tanh")
+abs, sign, floor, ceil, round = (_by_node(kind) for kind in ("Abs", "Sign", "Floor", "Ceil", "Round"))
+isnan, maximum, minimum = _by_node("IsNaN", "bool"), _by_node("Max"), _by_node("Min")
+
+
+def log1p(x: Symbol) -> Symbol:
+    """log(1 + x), with the digits of x that 1 + x loses: ONNX has no node for it."""
+    one = x + 1.0
+    return log(one) + (x - (one - 1.0)) / maximum(one, 1e-300)
+
+
+def expm1(x: Symbol) -> Symbol:
+    """exp(x) - 1 by Kahan's quotient, which keeps the digits of a small x."""
+    power = exp(x)
+    below, logs = power - 1.0, log(power)
+    return where(power == 1.0, x, where(below == -1.0, -1.0, below * x / where(logs == 0.0, 1.0, logs)))
+
+
+def logaddexp(x: Symbol, y: Any) -> Symbol:
+    return maximum(x, y) + log1p(exp(-abs(x - y)))
+
+
+def isfinite(x: Symbol) -> Symbol:
+    return abs(x) < math.inf
+
+
+def clip(x: Symbol, min: Any = None, max: Any = None) -> Symbol:
+    return minimum(maximum(x, min), max) if np.ndim(min) or np.ndim(max) else x.clip(min, max)
+
+
+def where(condition: Any, chosen: Any, other: Any) -> Symbol:
+    (chosen, other), dtype = promoted(chosen, other)
+    operands = (condition, chosen, other)
+    graph = next(each.device for each in operands if isinstance(each, Symbol))
+    return graph.op("Where", *operands, shape=broadcast(*map(np.shape, operands)), dtype=dtype)
+
+
+def astype(x: Symbol, dtype: Any, *, copy: Any = True, device: Any = None) -> Symbol:
+    return x.to(np.dtype(dtype).name)
+
+
+# Constants
+
+
+def asarray(values: Any, *, dtype: str | None = None, device: Any = None, copy: Any = None) -> Any:
+    return values.to(dtype or values.dtype) if isinstance(values, Symbol) else np.asarray(values, dtype=dtype)
+
+
+def tensor(values: ArrayLike, dtype: str, device: Any) -> NDArray[Any]:
+    return np.asarray(values, dtype)
+
+
+def full_like(x: Symbol, value: Any, *, dtype: str | None = None, device: Any = None) -> Any:
+    dtype = dtype or x.dtype
+    if OPEN not in x.shape:
+        return np.full(x.shape, value, dtype)
+    one = onnx.numpy_helper.from_array(np.full(1, value, dtype))
+    shape = x.op("Shape", shape=(x.ndim,), dtype="int64")
+    return shape.op("ConstantOfShape", shape=x.shape, dtype=dtype, value=one)
+
+
+def zeros_like(x: Symbol, *, dtype: str | None = None, device: Any = None) -> Any:
+    return full_like(x, 0, dtype=dtype)
+
+
+def ones_like(x: Symbol, *, dtype: str | None = None, device: Any = None) -> Any:
+    return full_like(x, 1, dtype=dtype)
+
+
+# Along an axis
+
+
+def _reduction(kind: str, *, of_bools: builtins.bool = False) -> Any:
+    def function(x: Symbol, axis: Any = None, *, keepdims: builtins.bool = False, dtype: Any = None) -> Symbol:
+        result = (x.to("int64") if x.dtype == "bool" else x).reduce(kind, axis, keepdims)
+        return result.to("bool") if of_bools else result
+
+    return function
+
+
+sum, mean = _reduction("ReduceSum"), _reduction("ReduceMean")
+max = amax = _reduction("ReduceMax")
+min = amin = _reduction("ReduceMin")
+any, all = _reduction("ReduceMax", of_bools=True), _reduction("ReduceMin", of_bools=True)
+
+
+def argmax(x: Symbol, *, axis: int, keepdims: builtins.bool = False) -> Symbol:
+    shape = resized(x.shape, axis, *([1] if keepdims else []))
+    return x.op("ArgMax", shape=shape, dtype="int64", axis=axis % x.ndim, keepdims=int(keepdims))
+
+
+def softmax(x: Symbol, axis: int) -> Symbol:
+    return x.op("Softmax", shape=x.shape, axis=axis)
+
+
+def cumulative_sum(x: Symbol, *, axis: int, dtype: Any = None) -> Symbol:
+    return x.op("CumSum", np.int64(axis % x.ndim), shape=x.shape)
+
+
+def sort(x: Symbol, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True) -> Symbol:
+    return _ordered(x, axis, descending)[0]
+
+
+def argsort(x: Symbol, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True) -> Symbol:
+    return _ordered(x, axis, descending)[1]
+
+
+def _ordered(x: Symbol, axis: int, descending: builtins.bool) -> tuple[Symbol, Symbol]:
+    at, g = axis % x.ndim, x.device.nodes
+    values, places = g.ops(
+        "TopK", x.name, g.const([x.shape[at]]), outputs=2, axis=at, largest=int(descending), sorted=1
+    )
+    return Symbol(x.device, values, x.dtype, x.shape), Symbol(x.device, places, "int64", x.shape)
+
+
+def searchsorted(table: Any, values: Symbol, *, side: str = "left", sorter: Any = None) -> Symbol:
+    """How many entries of a fixed sorted table lie below each value, or at or below it with side="right"."""
+    wide = values[..., None]
+    return sum(wide > table if side == "left" else wide >= table, axis=-1)
+
+
+def take(x: Any, places: Any, *, axis: int = 0) -> Symbol:
+    if isinstance(x, Symbol):
+        return x.take(places, axis % x.ndim)
+    shape = resized(x.shape, axis, *places.shape)
+    return places.device.op("Gather", x, places, shape=shape, dtype=x.dtype.name, axis=axis % x.ndim)
+
+
+def take_along_axis(x: Symbol, places: Symbol, *, axis: int = -1) -> Symbol:
+    return x.op("GatherElements", places, shape=places.shape, axis=axis % x.ndim)
+
+
+def flip(x: Symbol, axes: Sequence[int]) -> Symbol:
+    for axis in axes:
+        x = x.part(slice(None, None, -1), axis % x.ndim)
+    return x
+
+
+# Products and layout
+
+
+def matmul(x: Any, y: Any) -> Symbol:
+    return x @ y
+
+
+def reshape(x: Symbol, shape: Sequence[int]) -> Symbol:
+    return x.reshape(shape)
+
+
+def permute_dims(x: Symbol, axes: Sequence[int]) -> Symbol:
+    return x.permute(*axes)
+
+
+def moveaxis(x: Symbol, source: int, target: int) -> Symbol:
+    order = [axis for axis in range(x.ndim) if axis != source % x.ndim]
+    order.insert(target % x.ndim, source % x.ndim)
+    return x if order == list(range(x.ndim)) else x.permute(*order)
+
+
+def expand_dims(x: Symbol, *, axis: int) -> Symbol:
+    return x[(*(slice(None),) * (axis % (x.ndim + 1)), None)]
+
+
+def concat(parts: Sequence[Any], axis: int = 0) -> Symbol:
+    first = next(part for part in parts if isinstance(part, Symbol))
+    at = axis % first.ndim
+    sizes = [part.shape[at] for part in parts]
+    shape = resized(broadcast(*(part.shape for part in parts)), at, OPEN if OPEN in sizes else int(np.sum(sizes)))
+    return first.device.op("Concat", *parts, shape=shape, dtype=first.dtype, axis=at)
+
+
+concatenate = concat
+
+
+def stack(parts: Sequence[Symbol], *, axis: int = 0) -> Symbol:
+    return concat([expand_dims(part, axis=axis) for part in parts], axis=axis)
+
+
+class fft:
+    """Spectra of real series along axis 1, both halves of them, with a last axis for real and imaginary parts.
+
+    In float64: onnxruntime's transform of float32 is off by 1e-4 where a length is no power of two.
+    """
+
+    @staticmethod
+    def rfft(x: Symbol, length: int, axis: int) -> _Spectrum:
+        return _Spectrum(_transformed(x.to("float64")[..., None], axis, inverse=0), x.dtype)
+
+    @staticmethod
+    def irfft(spectrum: _Spectrum, length: int, axis: int) -> Symbol:
+        return _transformed(spectrum.pairs, axis, inverse=1)[..., 0].to(spectrum.dtype)
+
+
+def _transformed(pairs: Symbol, axis: int, inverse: int) -> Symbol:
+    shape = (*pairs.shape[:-1], 2)
+    if pairs.device.opset < _AXIS_AS_INPUT:
+        return pairs.op("DFT", shape=shape, axis=axis, inverse=inverse)
+    return pairs.op("DFT", "", np.int64(axis), shape=shape, inverse=inverse)
+
+
+class _Spectrum:
+    def __init__(self, pairs: Symbol, dtype: str) -> None:
+        self.pairs, self.dtype = pairs, dtype
+
+    def __mul__(self, gain: NDArray[Any]) -> _Spectrum:
+        """Multiply by fixed gains of the lower half, and those of the upper half by the same."""
+        both = np.concatenate([gain, gain[:, -2:0:-1]], axis=1)
+        return _Spectrum(self.pairs * both[..., None].astype(np.float64), self.dtype)
+
+
+# What a graph has and arrays have not
+
+
+def parts(x: Symbol, sizes: Sequence[int], *, axis: int) -> list[Symbol]:
+    """Return parts of these sizes along an axis, by one node."""
+    if len(sizes) == 1:
+        return [x]
+    g = x.device.nodes
+    names = g.ops("Split", x.name, g.const(np.array(sizes)), outputs=len(sizes), axis=axis % x.ndim)
+    return [Symbol(x.device, name, x.dtype, resized(x.shape, axis, size)) for name, size in zip(names, sizes)]
+
+
+def repeated(count: int, step: Callable[[Symbol, Symbol], Symbol], state: Symbol) -> Symbol:
+    """Apply ``state = step(number, state)`` for each number, an array of shape (1,), as an ONNX loop."""
+    graph, body = state.device, Nodes(state.device.nodes)
+    number, going, now = body.name(), body.name(), body.name()
+    with graph.inside(body):
+        position = Symbol(graph, number, "int64", ())[None]
+        after = step(position, Symbol(graph, now, state.dtype, state.shape)).name
+        goes_on = body.op("Identity", going)
+    kind, shape = kind_of(state.dtype), [None if size == OPEN else size for size in state.shape]
+    inputs = [typed(number, TensorProto.INT64, []), typed(going, TensorProto.BOOL, []), typed(now, kind, shape)]
+    outputs = [typed(goes_on, TensorProto.BOOL, []), typed(after, kind, shape)]
+    loop = body.as_graph("recal_loop", inputs, outputs)
+    return graph.op("Loop", np.int64(count), "", state, body=loop, shape=state.shape, dtype=state.dtype)
+
+
+def _or_numpy(function: Callable[..., Any], numpy: Callable[..., Any]) -> Any:
+    """Return a function that leaves constants to numpy."""
+
+    @wraps(function)
+    def either(x: Any, *others: Any, **options: Any) -> Any:
+        operands = (*x, *others) if isinstance(x, list | tuple) else (x, *others)
+        is_traced = builtins.any(isinstance(each, Symbol) for each in operands)
+        return (function if is_traced else numpy)(x, *others, **options)
+
+    return either
+
+
+for _name, _function in list(globals().items()):
+    if getattr(_function, "__module__", "") == __name__ and callable(_function) and hasattr(np, _name):
+        globals()[_name] = _function if _name in ("asarray", "fft") else _or_numpy(_function, getattr(np, _name))

@@ -1,0 +1,80 @@
+"""Sounds whose result is known: masked, in noise, through a microphone, a room or a player; and ragged series."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recal.transforms import TRANSFORMS, Clip, Echo, Faster, HighPass, Noise, Quieter, TimeMask, pool
+
+RNG = np.random.default_rng(0)
+TIME = np.arange(800)
+LOW, HIGH = np.sin(0.02 * np.pi * TIME)[None], np.sin(0.5 * np.pi * TIME + 0.3)[None]
+
+
+@pytest.mark.parametrize("snr", [0, 10, 30])
+def test_noise_has_the_ratio_asked_for_and_a_normal_shape(snr):
+    sound = RNG.normal(size=(3, 8000)) * np.array([[0.1], [1.0], [5.0]])
+    added = Noise(snr)(sound) - sound
+    measured = 10 * np.log10((sound**2).mean(1) / (added**2).mean(1))
+    np.testing.assert_allclose(measured, snr, atol=1e-6)
+    scaled = added / added.std(1, keepdims=True)
+    np.testing.assert_allclose((scaled**4).mean(1), 3, atol=0.3)
+    assert abs(np.corrcoef(sound[0], added[0])[0, 1]) < 0.05
+
+
+def test_silence_stays_silent_and_unsigned_sounds_rest_in_the_middle():
+    assert (Noise(0)(np.zeros((1, 50))) == 0).all()
+    rest = np.full((1, 50), 128, dtype=np.uint8)
+    for transform in (Noise(0), Quieter(0.2), TimeMask(0.5)):
+        assert (transform(rest) == 128).all()
+
+
+def test_a_mask_is_one_stretch():
+    lost = TimeMask(0.3)(np.ones((20, 2, 100))) == 0
+    assert (lost.sum(axis=2) == 30).all()
+    assert (np.abs(np.diff(lost.astype(int), axis=2)).sum(axis=2) <= 2).all()
+
+
+@pytest.mark.parametrize("cls", [c for c in TRANSFORMS if c.modality in ("series", "audio")], ids=lambda c: c.kind)
+def test_series_of_different_lengths(cls):
+    transform = cls(cls.strengths.strong)
+    series = [RNG.uniform(-1, 1, 40), RNG.uniform(-1, 1, (2, 60))]
+    changed = transform(series)
+    assert isinstance(changed, list)
+    for old, new in zip(series, changed):
+        np.testing.assert_array_equal(new, transform(old[None])[0])
+    ragged = np.empty(2, dtype=object)
+    ragged[:] = series
+    assert transform(ragged).dtype == object
+
+
+def test_high_pass_takes_the_low_tone_and_leaves_the_high_one():
+    heard = HighPass(0.2)(LOW + HIGH)
+    np.testing.assert_allclose(heard[:, 50:-50], HIGH[:, 50:-50], atol=0.01)
+
+
+def test_high_pass_rests_at_the_middle_of_unsigned_samples():
+    assert (HighPass(0.2)(np.full((1, 50), 128, np.uint8)) == 128).all()
+
+
+def test_clip_is_measured_by_each_sound_and_by_all_of_its_channels():
+    sounds = np.array([[[1.0, -4.0], [0.5, 2.0]], [[0.1, -0.2], [0.4, 0.3]]])
+    expected = np.array([[[1.0, -2.0], [0.5, 2.0]], [[0.1, -0.2], [0.2, 0.2]]])
+    np.testing.assert_array_equal(Clip(0.5)(sounds), expected)
+
+
+def test_faster_reads_between_samples_and_ends_in_silence():
+    np.testing.assert_allclose(Faster(1.5)(np.array([[0.0, 1.0, 2.0, 3.0]])), [[0.0, 1.5, 3.0, 0.0]])
+    assert Faster(2)(np.full((1, 4), 200, np.uint8)).tolist() == [[200, 200, 128, 128]]
+
+
+def test_an_echo_of_a_sound_shorter_than_its_delays_repeats_the_next_sample():
+    np.testing.assert_allclose(Echo(0.5)(np.array([[1.0, 0.0]])), [[1.0, sum(0.5**k for k in range(1, 6))]])
+
+
+@pytest.mark.parametrize(("modality", "kinds"), [("audio", 10), ("tabular", 4), ("series", 6), ("image", 7)])
+def test_pools_of_damage_have_three_strengths_of_each_kind(modality, kinds):
+    found = [one.kind for one in pool(f"damage:{modality}", data=np.ones((3, 2)) if modality == "tabular" else None)]
+    assert len(set(found)) == kinds
+    assert {found.count(kind) for kind in found} == {3}
