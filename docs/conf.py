@@ -63,7 +63,7 @@ ROOMS = {
     "Calibrators": ("calibrators",),
     "Evaluating and deciding": ("metrics", "comparison", "decisions", "reporting"),
     "Exporting": ("export",),
-    "Documentation, errors and warnings": ("documentation", "errors"),
+    "Errors and warnings": ("errors",),
 }
 
 

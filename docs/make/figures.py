@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,9 @@ from benchmarks.arena.summary import win_rates_chart
 from recal import AutoCalibration, TemperatureScaling, Views, profile, read_views
 from recal.decisions import to_the_power
 from recal.metrics.rows import score
-from recal.reporting.chart import WIDTH, Axis, Chart, Dots, Line, Mark, percent_tick, style_sheet, svg, tag, ticks
+from recal.reporting.chart import WIDTH, Axis, Chart, Dots, Line, Mark, percent_tick, style_sheet, svg, ticks
 from recal.reporting.charts import FIFTHS_PERCENT, risk_coverage_chart
-from recal.reporting.curves import risk_coverage
+from recal.reporting.outcomes import risk_coverage
 
 DOCS = Path(__file__).parents[1]
 _NAMED = re.compile(r"\| ([^|]+?) \| ([\d.]+) \[([\d.]+), ([\d.]+)\] \|")
@@ -87,6 +88,15 @@ def groups() -> str:
     for x, y, key, name, words in cells:
         drawing.box(x, y, 154, name, words, key=key, height=80, swatch=True)
     return drawing.svg()
+
+
+def tag(name: str, inside: str = "", **attributes: object) -> str:
+    """Return an element; `css` stands for class, `text_anchor` for text-anchor. `inside` is already escaped."""
+    words = []
+    for key, value in attributes.items():
+        text = f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else escape(str(value))
+        words.append(f'{"class" if key == "css" else key.replace("_", "-")}="{text}"')
+    return f"<{' '.join([name, *words])}>{inside}</{name}>"
 
 
 class _Diagram:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from recal.collecting.default_pool import USUAL
+from recal.collecting.pools import USUAL
 from recal.transforms import TRANSFORMS, BuiltIn, format_strength, pool
 
 DOCS = Path(__file__).parents[1]
@@ -90,8 +90,9 @@ an assumption about the task: check it before you choose.
 
 def section(kind: type[BuiltIn]) -> str:
     what = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split()).replace("``", "`")
-    low, high = sorted(kind.strengths) if kind.has_strength else (1, 1)
-    useful = f"useful {low:g} to {high:g}, {kind.identity:g} changes nothing" if kind.has_strength else "no strength"
+    low, high = sorted((kind.strengths.weak, kind.strengths.strong))
+    useful = f"useful {low:g} to {high:g}, {kind.strengths.identity:g} changes nothing"
+    useful = useful if kind.has_strength else "no strength"
     options = ", ".join(f"`{name}={_shown(value)}`" for name, value in kind.options().items()) or "none"
     keeps = "keeps everything" if kind.keeps_information else "loses"
     lines = [
@@ -118,8 +119,8 @@ def examples(kind: type[BuiltIn]) -> tuple[Any, ...]:
     """Three strengths from weak to strong; the one there is, for a kind without strengths."""
     if not kind.has_strength:
         return pool(kind.kind)
-    weak, strong = kind.strengths
-    values = [round(value / kind.step) * kind.step for value in (weak, (weak + strong) / 2, strong)]
+    weak, strong, step = kind.strengths.weak, kind.strengths.strong, kind.strengths.step
+    values = [round(value / step) * step for value in (weak, (weak + strong) / 2, strong)]
     return tuple(pool([f"{kind.kind}:{format_strength(value)}" for value in dict.fromkeys(values)], data=DATA))
 
 
