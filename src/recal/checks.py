@@ -42,16 +42,27 @@ MULTI_LABEL = (
 )
 
 
-def _as_array(values: ArrayLike, name: str, dtype: type | None = None) -> NDArray[Any]:
-    """Return an array; refuse masked arrays, and what numpy cannot read."""
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of another library than numpy, such as a torch tensor."""
+    if isinstance(value, np.ndarray | np.generic | list | tuple):
+        return False
+    if hasattr(value, "__array_namespace__"):
+        return True
+    return type(value).__module__.partition(".")[0] in ("torch", "cupy", "jax", "dask", "ndonnx")
+
+
+def as_array(values: ArrayLike, name: str, dtype: type | None = None) -> NDArray[Any]:
+    """Return an array of numpy; refuse masked arrays, and what numpy cannot read."""
     # numpy loads this module when it is first asked for, at a third of its own cost; until then nothing is masked.
     # Another thread may be loading it just now, so the class may be missing.
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     if masked is not None and isinstance(values, masked):
         raise InputError("is a masked array; drop or fill the masked values, and pass a plain array", argument=name)
+    if hasattr(values, "detach"):  # numpy reads no torch tensor that tracks gradients or is on another device
+        values = values.detach().cpu()
     try:
         return np.asarray(values, dtype=dtype)
-    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors that track gradients
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists
         kind = "an array" if dtype is None else "numbers"
         raise InputError(f"cannot be read as {kind}: {error}", argument=name) from None
 
@@ -82,7 +93,7 @@ def check_form(values: ArrayLike, name: str, *, single: Literal["log-odds", "pro
     """
     if hasattr(values, "tocsr"):
         raise InputError("is sparse, and has a number for every class; pass .toarray()", argument=name)
-    array = _as_array(values, name)
+    array = as_array(values, name)
     if array.dtype.kind in "iub":
         array = array.astype(np.float64)
     if not array.dtype.isnative:  # compiled code reads the machine's own byte order only
@@ -217,7 +228,7 @@ def check_labels(
     Integers are column indices, unless `classes` are numbers too; anything else is looked up in `classes`, whose order
     is the order of the columns. A class that is missing from `y` therefore never shifts a column.
     """
-    labels = _as_array(y, "labels")
+    labels = as_array(y, "labels")
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     check_one_each(labels, n_samples)
@@ -252,7 +263,7 @@ def check_weights(values: ArrayLike, n_samples: int) -> NDArray[np.float64]:
 
 
 def _check_column(values: ArrayLike, n_samples: int, name: str) -> NDArray[np.float64]:
-    array = _as_array(values, name, np.float64)
+    array = as_array(values, name, np.float64)
     if array.shape != (n_samples,):
         raise InputError(
             f"must hold one number for each of {n_samples} samples, got the shape {array.shape}", argument=name
@@ -370,7 +381,7 @@ def check_graded(
             argument="classes" if confidences is None else "confidences",
             remedy="Pass the probabilities of all classes, shape (n_samples, n_classes), or leave it out",
         )
-    array = _as_array(confidence, "confidences", np.float64)
+    array = as_array(confidence, "confidences", np.float64)
     if not len(array):
         raise InputError("has no rows; at least one answer is needed", argument="confidence")
     check_confidences(
@@ -379,7 +390,7 @@ def check_graded(
         remedy="A 1-D first argument is the confidence of each answer. For log-odds s pass 1 / (1 + numpy.exp(-s)); "
         "for percentages divide by 100",
     )
-    right = _as_array(correct, "labels")
+    right = as_array(correct, "labels")
     if right.ndim == 2 and right.shape[1] == 1:
         right = right[:, 0]
     check_one_each(right, len(array))

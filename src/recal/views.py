@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Floats, Labels, check_classes, check_labels, check_logits, check_matrix, check_probs
+from recal.checks import (
+    Floats,
+    Labels,
+    check_classes,
+    check_labels,
+    check_logits,
+    check_matrix,
+    check_probs,
+    is_array,
+)
 from recal.engine.clusters import row_names
 from recal.engine.compiled import MappedRows
 from recal.errors import InputError
@@ -30,7 +39,8 @@ class Views:
     ----------
     logits : array-like of shape (n_samples, n_classes), or (n_samples,) or (n_samples, 1) for a binary model
         The model's logits for the inputs as they are. Nothing is copied or changed. One number for each sample is the
-        log-odds of the second of two classes and becomes the two columns (0, log-odds).
+        log-odds of the second of two classes and becomes the two columns (0, log-odds). Where all logits are tensors of
+        torch, or arrays of another library, `predict_proba` computes with these and returns the same kind.
     transformed : mapping of transformation (or its spec, such as ``"zoom:0.37"``) to an array of the same shape
         The same model's logits for the transformed inputs.
     labels : array-like of shape (n_samples,), optional
@@ -92,6 +102,9 @@ class Views:
         self._clusters = None if clusters is None else row_names(clusters, n_samples, "clusters")
         self._groups = None if groups is None else row_names(groups, n_samples, "groups")
         self._rows: Rows = range(n_samples)
+        given: dict[Transform | None, Any] = dict(zip(self._transformed, (transformed or {}).values()))
+        given[None] = logits
+        self._tensors = given if all(map(is_array, given.values())) else None
         self._checked: set[Transform | None] = {None, *self._transformed}
 
     @classmethod
@@ -149,7 +162,7 @@ class Views:
         views = cls.__new__(cls)
         views._logits, views._transformed, views._labels, views.classes = logits, transformed, labels, classes
         views._rows, views._checked, views.preprocessing = range(logits.shape[0]), set(), preprocessing
-        views._clusters, views._groups = clusters, groups
+        views._clusters, views._groups, views._tensors = clusters, groups, None
         return views
 
     def assign(self, *, clusters: ArrayLike | None = None, groups: ArrayLike | None = None) -> Views:
@@ -174,6 +187,22 @@ class Views:
     def logits(self) -> Floats:
         """Logits of the originals, (n_samples, n_classes)."""
         return self._read(None)
+
+    @property
+    def tensors(self) -> dict[Transform | None, Any] | None:
+        """The logits by transformation, None for the originals, as arrays of another library than numpy.
+
+        None where they were not given as such.
+        """
+        if self._tensors is None or (isinstance(self._rows, range) and self._rows == range(self._logits.shape[0])):
+            return self._tensors
+        from array_api_compat import array_namespace, device
+
+        first = self._tensors[None]
+        xp = array_namespace(first)
+        numbers = np.arange(self._logits.shape[0])[_index(self._rows)]
+        rows = xp.asarray(numbers.tolist(), device=device(first))
+        return {key: xp.take(array, rows, axis=0) for key, array in self._tensors.items()}
 
     def transformed(self, transform: Transform | str) -> Floats:
         """Return the logits of the transformed inputs, (n_samples, n_classes)."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from recal import load, save
-from recal.calibrators import CALIBRATORS
+from recal.calibrators import CALIBRATORS, TemperatureScaling
 from recal.calibrators.base import Calibrator
 from recal.errors import InputError
 from recal.maps.base import Map
@@ -64,6 +64,39 @@ def test_tensors_in_mean_tensors_out(method):
     np.testing.assert_array_equal(model.predict(logits), model.predict(new.logits))
     if model.keeps_accuracy:
         np.testing.assert_array_equal(probs.argmax(1).numpy(), new.logits.argmax(1))
+
+
+@every
+@pytest.mark.parametrize("convert", [torch.from_numpy, array_api_strict.asarray])
+def test_views_of_tensors_give_tensors(method, convert):
+    model, new = fitted(method), problem(40, seed=1)
+    transformed = {transform: convert(np.asarray(new.transformed(transform))) for transform in new.transforms}
+    tensors = Views(convert(new.logits), transformed, groups=np.tile(["a", "b"], 20))
+    for rows in (slice(None), [3, 1, 30], slice(20, 4, -3)):
+        probs, confidence = model.predict_both(tensors[rows])
+        expected, expected_confidence = model.predict_both(new[rows])
+        assert type(probs) is type(confidence) is type(convert(new.logits))
+        np.testing.assert_allclose(np.asarray(probs), expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(np.asarray(confidence), expected_confidence, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(model.predict(tensors[rows]), model.predict(new[rows]))
+
+
+def test_confidence_of_tensors_has_the_offsets_of_groups():
+    new = problem(400, seed=2)
+    right = new.logits.argmax(axis=1) == new.labels
+    groups = np.where(right ^ (np.arange(400) % 5 == 0), "easy", "hard")
+    model = TemperatureScaling().fit(new, groups=groups)
+    expected = model.predict_confidence(new.logits, groups)
+    assert (expected != model.predict_confidence(new.logits)).any()
+    confidence = model.predict_confidence(torch.from_numpy(new.logits), groups)
+    assert isinstance(confidence, torch.Tensor)
+    np.testing.assert_allclose(confidence.numpy(), expected, rtol=0, atol=1e-12)
+
+
+def test_views_of_mixed_libraries_are_read_by_numpy():
+    model, new = fitted(CALIBRATORS[0]), problem(40, seed=1)
+    mixed = Views(torch.from_numpy(new.logits), {key: new.transformed(key) for key in new.transforms})
+    assert isinstance(model.predict_proba(mixed), np.ndarray)
 
 
 @every

@@ -45,13 +45,18 @@ def test_integers_become_floats_and_floats_stay_the_same_object():
     assert check_matrix(LOGITS, "x") is LOGITS
 
 
-def test_a_tensor_that_tracks_gradients_is_refused_with_its_own_advice():
+def test_what_numpy_cannot_read_is_refused_with_its_own_advice():
     class Tensor:
         def __array__(self, *args, **kwargs):
-            raise RuntimeError("Use tensor.detach().numpy() instead.")
+            raise RuntimeError("Copy it to the host first.")
 
-    with pytest.raises(InputError, match=r"detach\(\)"):
+    with pytest.raises(InputError, match="Copy it to the host first"):
         check_matrix(Tensor(), "logits")
+
+
+def test_a_tensor_that_tracks_gradients_is_read():
+    torch = pytest.importorskip("torch")
+    np.testing.assert_array_equal(check_matrix(torch.from_numpy(LOGITS).requires_grad_(), "logits"), LOGITS)
 
 
 def test_probabilities_given_as_logits_are_refused():

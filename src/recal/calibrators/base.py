@@ -14,7 +14,7 @@ class MyMethod(Calibrator):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Self, cast
 
@@ -27,17 +27,19 @@ from recal.calibrators.sample_checks import as_views, read_labels, warn_of_copie
 from recal.checks import (
     ASIDES,
     Labels,
+    as_array,
     check_classes,
     check_form,
     check_labels,
     check_weights,
+    is_array,
     is_single_column,
     looks_like_probabilities,
 )
 from recal.engine.clusters import check_clusters
 from recal.engine.same_rows import MOST_HASHES, row_hashes, sampled_rows, seen_among
 from recal.errors import InputError, NotFittedError, Remedy
-from recal.maps.base import Map, is_array, namespace
+from recal.maps.base import Map, namespace
 from recal.maps.group_offsets import GroupOffsets
 from recal.maps.guard import answer_array, answer_views
 from recal.maps.plan import Answers
@@ -202,8 +204,8 @@ class Calibrator(Estimator, ABC):
     def predict_proba(self, X: Views | ArrayLike) -> NDArray[np.float64]:
         """Return calibrated probabilities, (n_samples, n_classes): strictly inside (0, 1), rows sum to 1.
 
-        Logits may be arrays of another library, such as torch tensors on any device; the probabilities are then of the
-        same library, on the same device.
+        Logits, and those of `Views`, may be arrays of another library, such as torch tensors on any device. The
+        probabilities are then of the same library, on the same device.
         """
         return self.predict_both(X)[0]
 
@@ -241,15 +243,19 @@ class Calibrator(Estimator, ABC):
             )
         self._check_width(X)
         with np.errstate(under="ignore"):
-            if is_array(X):
-                probs, confidence = answer_array(self.map_, X, kept=self.keeps_accuracy, method=type(self).__name__)
+            tensors = X.tensors if isinstance(X, Views) else {None: X} if is_array(X) else None
+            if tensors is not None:
+                logits, others = tensors[None], {key: array for key, array in tensors.items() if key is not None}
+                probs, confidence = self._answer_tensors(logits, others)
             else:
                 views = X if isinstance(X, Views) else Views(X)
                 # With a gate, confident samples need no views.
                 if self.map_.transforms and not views.transforms and self.map_.needs_views(views.logits).any():
                     as_views(X, needs_views=True, method=type(self).__name__)  # raises the error
                 probs, confidence = self._answer_views(views)
-        return probs, confidence if offsets is None or groups is None else offsets.apply(np.asarray(confidence), groups)
+        if offsets is None or groups is None:
+            return probs, confidence
+        return probs, offsets.apply(confidence, groups)
 
     def fitted_rows(self, X: Views | ArrayLike) -> int:
         """Return about how many of these samples the calibrator was fitted on, by their hashes.
@@ -263,6 +269,9 @@ class Calibrator(Estimator, ABC):
         hashes = getattr(self, "prob_hashes_" if are_probs else "row_hashes_", np.empty(0, np.uint64))
         return seen_among(rows, hashes, getattr(self, "n_fitted_", 0))[1]
 
+    def _answer_tensors(self, logits: Any, others: Mapping[Transform, Any]) -> tuple[Any, Any]:
+        return answer_array(self.map_, logits, others, kept=self.keeps_accuracy, method=type(self).__name__)
+
     def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return answer_views(self.map_, views, kept=self.keeps_accuracy)
 
@@ -273,15 +282,11 @@ class Calibrator(Estimator, ABC):
     def predict(self, X: Views | ArrayLike) -> NDArray[Any]:
         """Return the most probable class of each sample."""
         self._check_width(X)
-        if is_array(X):
-            kept = (
-                X if self.keeps_accuracy and not is_single_column(tuple(cast(Any, X).shape)) else self.predict_proba(X)
-            )
-            return self.classes_[np.asarray(namespace(kept).argmax(kept, axis=1).tolist())]
         if self.keeps_accuracy:
-            views = as_views(X, needs_views=False, method=type(self).__name__)
-            return self.classes_[np.argmax(views.logits, axis=1)]
-        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+            scores = as_views(X, needs_views=False, method=type(self).__name__).logits
+        else:
+            scores = self.predict_proba(X)
+        return self.classes_[as_array(namespace(scores).argmax(scores, axis=1), "predictions")]
 
     def score(self, X: Views | ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of right answers."""

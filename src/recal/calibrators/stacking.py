@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -161,10 +162,15 @@ class ViewStacking(Calibrator):
 
     def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         probs, confidence = super()._answer_views(views)
-        if self.keeps_accuracy and self.map_.keeps_order:
-            # Without a blend the map is temperature scaling, which separates ties by less than float32 can hold.
-            probs = keep_answers(probs, top_column(views.logits))
-        return probs, confidence
+        return self._separated(probs, views.logits), confidence
+
+    def _answer_tensors(self, logits: Any, others: Mapping[Transform, Any]) -> tuple[Any, Any]:
+        probs, confidence = super()._answer_tensors(logits, others)
+        return self._separated(probs, logits), confidence
+
+    def _separated(self, probs: Any, logits: Any) -> Any:
+        """Without a blend the map is temperature scaling, which separates ties by less than float32 can hold."""
+        return keep_answers(probs, top_column(logits)) if self.keeps_accuracy and self.map_.keeps_order else probs
 
     def _check_state(self, n_classes: int) -> None:
         check_plan(self.map_, n_classes)

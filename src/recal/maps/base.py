@@ -111,15 +111,6 @@ def namespace(z: Array) -> Any:
     return array_namespace(z)
 
 
-def is_array(value: Any) -> bool:
-    """Whether a value is an array of another library than numpy, such as a torch tensor."""
-    if isinstance(value, np.ndarray | np.generic | list | tuple):
-        return False
-    if hasattr(value, "__array_namespace__"):
-        return True
-    return type(value).__module__.partition(".")[0] in ("torch", "cupy", "jax", "dask", "ndonnx")
-
-
 def wide(z: Array) -> Array:
     """Return logits in float64, in which maps are evaluated; in float32 on devices that have no float64.
 

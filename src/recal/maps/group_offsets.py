@@ -7,8 +7,11 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.checks import is_array
 from recal.engine.clusters import check_names
 from recal.errors import InputError
+from recal.maps.arrays import clip
+from recal.maps.base import Array, like, namespace
 from recal.schema import Floats, ListOf, Record, Text
 
 Vector = NDArray[np.float64]
@@ -47,17 +50,20 @@ class GroupOffsets(Record):
         offsets = dict(zip(self.names, self.offsets.tolist()))
         return np.array([offsets.get(name, 0.0) for name in names])[index]
 
-    def apply(self, confidence: Vector, groups: ArrayLike) -> Vector:
+    def apply(self, confidence: Array, groups: ArrayLike) -> Array:
         """Return confidences with the offsets of their groups; without an offset they stay exactly as they are."""
-        shifts = self.shifts(groups, len(confidence))
-        return np.where(shifts == 0.0, confidence, sigmoid(log_odds(confidence) + shifts))
+        shifts = like(confidence, self.shifts(groups, len(confidence)))
+        xp = namespace(confidence)
+        return xp.where(shifts == 0.0, confidence, sigmoid(log_odds(confidence) + shifts))
 
 
-def log_odds(confidence: Vector) -> Vector:
+def log_odds(confidence: Array) -> Array:
     """Return the log-odds of confidences, finite also for 0 and 1."""
-    inside = np.clip(np.asarray(confidence, np.float64), _EDGE, 1.0 - _EDGE)
-    return np.asarray(np.log(inside) - np.log1p(-inside))
+    inside = clip(confidence if is_array(confidence) else np.asarray(confidence, np.float64), _EDGE, 1.0 - _EDGE)
+    xp = namespace(inside)
+    return xp.log(inside) - xp.log1p(-inside)
 
 
-def sigmoid(values: Vector) -> Vector:
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)))
+def sigmoid(values: Array) -> Array:
+    tanh = namespace(values).tanh if is_array(values) else np.tanh
+    return 0.5 * (1.0 + tanh(0.5 * values))

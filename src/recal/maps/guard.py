@@ -6,8 +6,9 @@ moves as little probability as it takes for the prediction to be the likeliest c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from recal.engine.scaled import ABOVE_ZERO, BELOW_ONE
 from recal.errors import InputError
 from recal.maps.arrays import at, clip, is_at, put, row_max, row_sum, top_column
 from recal.maps.base import Array, Map, Views, like, namespace, wide
+from recal.transforms import Transform
 from recal.views import Views as ViewSet
 
 Rows = slice | NDArray[np.intp]
@@ -60,13 +62,18 @@ def by_need(fitted: Map, views: ViewSet) -> Iterator[tuple[Rows, Floats, list[Fl
 
 def _view_logits(fitted: Map, views: ViewSet) -> list[Floats]:
     """Return the logits of the views that the map reads."""
-    missing = [str(transform) for transform in fitted.transforms if not views.holds(transform)]
+    return [views.transformed(transform) for transform in _held(fitted, views.transforms)]
+
+
+def _held(fitted: Map, transforms: Collection[Transform]) -> tuple[Transform, ...]:
+    """Return the transformations that the map reads; refuse views that do not hold them all."""
+    missing = [str(transform) for transform in fitted.transforms if transform not in transforms]
     if missing:
         raise InputError(
             f"The calibration needs logits of {', '.join(missing)}, which these views do not hold. "
             "Collect them: collect(model, inputs, calibrator.needed_transforms())."
         )
-    return [views.transformed(transform) for transform in fitted.transforms]
+    return fitted.transforms
 
 
 def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Array, Array]:
@@ -89,8 +96,26 @@ def answer(fitted: Map, z: Array, views: Views = (), *, kept: bool) -> tuple[Arr
     return lift_answers(bounded(keep_answers(own, column)), column), bounded(at(own, column))[:, 0]
 
 
-def answer_array(fitted: Map, logits: Array, *, kept: bool, method: str) -> tuple[Array, Array]:
-    """Check an array of another library than numpy, and return what `answer` does."""
+def answer_array(
+    fitted: Map, logits: Array, others: Mapping[Any, Array], *, kept: bool, method: str
+) -> tuple[Array, Array]:
+    """Check arrays of another library than numpy, and return what `answer` does.
+
+    `others` holds the logits of the views by transformation.
+    """
+    z = _checked(logits)
+    if not fitted.transforms or not bool(namespace(z).any(fitted.needs_views(z))):
+        return answer(fitted, z, kept=kept)
+    if not others:
+        raise InputError(
+            f"{method} needs logits of transformed inputs, got an array",
+            remedy="Pass Views(logits, {'zoom:0.5': logits of the view, ...})",
+        )
+    return answer(fitted, z, [_checked(others[key]) for key in _held(fitted, others)], kept=kept)
+
+
+def _checked(logits: Array) -> Array:
+    """Return finite logits of shape (n_samples, n_classes)."""
     xp = namespace(logits)
     if is_single_column(tuple(logits.shape)):  # log-odds of the second of two classes
         second = xp.reshape(logits, (-1,))
@@ -99,12 +124,7 @@ def answer_array(fitted: Map, logits: Array, *, kept: bool, method: str) -> tupl
         raise InputError(f"must have the shape (n_samples, n_classes), got {tuple(logits.shape)}", argument="X")
     if not bool(xp.all(xp.isfinite(logits))):
         raise InputError("must be finite", argument="X", remedy="Remove rows with NaN or inf")
-    if fitted.transforms and bool(xp.any(fitted.needs_views(logits))):
-        raise InputError(
-            f"{method} needs logits of transformed inputs, got an array",
-            remedy="Pass Views, or call map_.probs(logits, views)",
-        )
-    return answer(fitted, logits, kept=kept)
+    return logits
 
 
 def bounded(probs: Array) -> Array:
