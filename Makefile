@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := $(wildcard src tests benchmarks examples paper)
 
-.PHONY: help venv demo paper test test-slow test-oldest test-newest test-core test-extras check mutants bench arena docs examples clean
+.PHONY: help venv demo paper test quick test-slow test-oldest test-newest test-core test-extras check mutants bench arena docs examples clean
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:[^#]*##/\t/'
 
@@ -63,7 +63,10 @@ paper: $(FOR_TEST) ## the paper's experiments: make paper DATA=folder DATASET=ci
 # One process more than two cores have, since some tests wait for others; one thread each, or they would wait for each
 # other. What was compiled is kept: the tests start hundreds of processes.
 QUICK := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
-test: check      ## lint, types and all quick tests
+test: $(FOR_TEST) ## lint, types and all quick tests
+	@$(MAKE) --no-print-directory --jobs 2 check quick
+
+quick: $(FOR_TEST) ## all quick tests
 	$(QUICK) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(FOR_TEST) ## what takes minutes
