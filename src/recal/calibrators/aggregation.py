@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
 from recal.maps.aggregation import (
@@ -63,15 +63,13 @@ class ViewAveraging(Calibrator):
     """
 
     short_name = "tta"
-    keeps_accuracy = kept_by_answers("free")
     needs_views = True
 
-    map_: ViewMean
-    beta_ = from_map("beta")
+    answers: Answers = "free"
+    temperature: bool = False
 
-    def __init__(self, *, answers: Answers = "free", temperature: bool = False) -> None:
-        self.temperature = temperature
-        self.answers = answers
+    map_: ViewMean = from_fit()
+    beta_ = from_map("beta")
 
     def _fit(self, views: Views, labels: Labels) -> None:
         beta = 1.0
@@ -119,17 +117,15 @@ class LearnedAggregation(Calibrator):
     """
 
     short_name: ClassVar[str] = "aggregate"
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
     needs_views: ClassVar[bool] = True
 
-    map_: ViewSum
+    answers: Answers = "free"
+    per_class: bool = False
+    penalty: NotNegative = 0.0001
+
+    map_: ViewSum = from_fit()
     beta_ = from_map("beta")
     weights_ = from_map("weights")
-
-    def __init__(self, *, answers: Answers = "free", per_class: bool = False, penalty: NotNegative = 0.0001) -> None:
-        self.per_class = per_class
-        self.penalty = penalty
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         per_class, penalty = self.per_class, self.penalty
@@ -203,25 +199,16 @@ class ConsistencyCalibration(Calibrator):
     """
 
     short_name: ClassVar[str] = "consistency"
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
     needs_views: ClassVar[bool] = True
 
-    map_: Votes
+    answers: Answers = "free"
+    draws: Count = 200
+    n_bins: Count = 15
+    random_state: RandomState = 0
+
+    map_: Votes = from_fit()
     noise_ = from_map("noise")
     seed_ = from_map("seed")
-
-    def __init__(
-        self,
-        *,
-        answers: Answers = "free",
-        draws: Count = 200,
-        n_bins: Count = 15,
-        random_state: RandomState = 0,
-    ) -> None:
-        self.draws = draws
-        self.n_bins = n_bins
-        self.random_state = random_state
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         seed = int(np.random.default_rng(self.random_state).integers(2**31))
@@ -305,22 +292,14 @@ class VATTA(Calibrator):
     needs_views: ClassVar[bool] = True
     per_class: ClassVar[bool] = False
 
-    map_: AdaptiveMixture
+    epochs: Count = 500
+    batch_size: Count = 500
+    learning_rate: Strength = 0.001
+    random_state: RandomState = 0
+
+    map_: AdaptiveMixture = from_fit()
     weights_ = from_map("weights")
     share_ = from_map("share")
-
-    def __init__(
-        self,
-        *,
-        epochs: Count = 500,
-        batch_size: Count = 500,
-        learning_rate: Strength = 0.001,
-        random_state: RandomState = 0,
-    ) -> None:
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
 
     def _fit(self, views: Views, labels: Labels) -> None:
         rng = np.random.default_rng(self.random_state)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.ensemble import CalibrationEnsemble
 from recal.calibrators.ensemble_fit import Evidence, FittedEnsemble, without_counts
 from recal.calibrators.recal import ReCal
@@ -77,18 +77,16 @@ class AutoCalibration(Calibrator):
 
     short_name: ClassVar[str] = "auto"
     draws_folds: ClassVar[bool] = True
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("kept")
     reads_views: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
 
-    calibrator_: Calibrator
-    choice_: str
-    reason_: str
-    trials_: list[dict[str, Any]]
+    answers: Answers = "kept"
+    random_state: RandomState = 0
 
-    def __init__(self, *, answers: Answers = "kept", random_state: RandomState = 0) -> None:
-        self.answers = answers
-        self.random_state = random_state
+    calibrator_: Calibrator = from_fit()
+    choice_: str = from_fit()
+    reason_: str = from_fit()
+    trials_: list[dict[str, Any]] = from_fit()
 
     def _fit(
         self,
@@ -138,7 +136,7 @@ class AutoCalibration(Calibrator):
         """The plan of the method, if it has one."""
         return self.calibrator_.plan_  # type: ignore[attr-defined]
 
-    @property
+    @property  # type: ignore[misc]
     def map_(self) -> Map:  # type: ignore[override]
         """The map of the method that was chosen."""
         return self.calibrator_.map_

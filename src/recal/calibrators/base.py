@@ -4,11 +4,12 @@ class MyMethod(Calibrator):
     short_name = "mine"            # its name on the command line
     keeps_accuracy = True          # whether predict() can never differ from the model's own answer
 
-    def __init__(self, *, penalty: Strength = 1.0):    # stores, nothing else; the annotation says what is allowed
-        self.penalty = penalty
+    penalty: Strength = 1.0        # a parameter of the constructor; the annotation says what is allowed
+    loss_: float = from_fit()      # an attribute that the fit sets, and that files store
 
     def _fit(self, views, labels):
-        self.map_ = ...            # a map (`recal.maps`), which predicts; other fitted attributes end in "_"
+        self.map_ = ...            # a map (`recal.maps`), which predicts
+        self.loss_ = ...
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.estimator import Estimator
+from recal.calibrators.estimator import from_fit as from_fit
 from recal.calibrators.group_offsets import fit_group_offsets
 from recal.calibrators.sample_checks import as_views, read_labels, warn_of_copies, warn_of_suspicions
 from recal.checks import (
@@ -42,27 +44,17 @@ from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Map, namespace
 from recal.maps.group_offsets import GroupOffsets
 from recal.maps.guard import answer_array, answer_views
-from recal.maps.plan import Answers
 from recal.schema import Count, Instance, Integers, check_parameters
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
 
-class _AnswersDecide:
-    def __init__(self, default: Answers) -> None:
-        self.default = default
+class _KeptAnswers:
+    """Whether predictions are kept, by the option `answers`: an instance's own, or the default of the class."""
 
-    def __get__(self, instance: Any, owner: type) -> bool:
-        return (self.default if instance is None else instance.answers) == "kept"
-
-
-def kept_by_answers(default: Answers) -> bool:
-    """Return `keeps_accuracy` of a method with the option `answers`: an instance's own, the default's of the class.
-
-    The option itself stands in the method's signature, with the same default.
-    """
-    return cast(bool, _AnswersDecide(default))
+    def __get__(self, instance: Any, owner: Any) -> bool:
+        return bool((owner if instance is None else instance).answers == "kept")
 
 
 def from_map(name: str) -> Any:
@@ -103,7 +95,8 @@ class Calibrator(Estimator, ABC):
     """
 
     short_name: ClassVar[str]
-    keeps_accuracy: ClassVar[bool]
+    keeps_accuracy: ClassVar[bool] = cast(bool, _KeptAnswers())
+    """Whether `predict` can never differ from the model's own prediction. Methods without `answers` say so here."""
     needs_views: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False
     """Whether `sample_weight` may hold any numbers, not only whole ones; `_fit` then takes `weights`."""
@@ -114,16 +107,16 @@ class Calibrator(Estimator, ABC):
     reads_views: ClassVar[bool] = False
     """Whether the fit can use views but does not need them. If so, it is worth collecting some."""
 
-    map_: Map
-    classes_: NDArray[Any]
-    n_fitted_: Count
-    row_hashes_: Annotated[NDArray[np.uint64], Integers(None)]
-    prob_hashes_: Annotated[NDArray[np.uint64], Integers(None)]
-    decision_: Annotated[Any, Instance("DecisionRule")]
-    sets_: Annotated[Any, Instance("PredictionSets")]
-    profile_: Annotated[Any, Instance("Profile")]
-    preprocessing_: Preprocessing
-    group_offsets_: GroupOffsets
+    map_: Map = from_fit()
+    classes_: NDArray[Any] = from_fit()
+    n_fitted_: Count = from_fit()
+    row_hashes_: Annotated[NDArray[np.uint64], Integers(None)] = from_fit()
+    prob_hashes_: Annotated[NDArray[np.uint64], Integers(None)] = from_fit()
+    decision_: Annotated[Any, Instance("DecisionRule")] = from_fit()
+    sets_: Annotated[Any, Instance("PredictionSets")] = from_fit()
+    profile_: Annotated[Any, Instance("Profile")] = from_fit()
+    preprocessing_: Preprocessing = from_fit()
+    group_offsets_: GroupOffsets = from_fit()
 
     def fit(
         self,

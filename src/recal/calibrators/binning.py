@@ -9,7 +9,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.solvers.curves import pack, smooth
 from recal.checks import Labels
@@ -61,24 +61,15 @@ class HistogramBinning(Calibrator):
     """
 
     short_name = "histogram"
-    keeps_accuracy = kept_by_answers("free")
 
-    map_: Bins
+    answers: Answers = "free"
+    n_bins: Count | None = None
+    strategy: Literal["mass", "width"] = "mass"
+    penalty: NotNegative = 1.0
+
+    map_: Bins = from_fit()
     edges_ = from_map("edges")
     values_ = from_map("values")
-
-    def __init__(
-        self,
-        *,
-        answers: Answers = "free",
-        n_bins: Count | None = None,
-        strategy: Literal["mass", "width"] = "mass",
-        penalty: NotNegative = 1.0,
-    ) -> None:
-        self.n_bins = n_bins
-        self.strategy = strategy
-        self.penalty = penalty
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         strategy, n_bins = self.strategy, self._count_bins(len(labels), views.n_classes)
@@ -154,27 +145,17 @@ class BayesianBinning(Calibrator):
     """
 
     short_name = "bbq"
-    keeps_accuracy = kept_by_answers("free")
 
-    map_: Steps
+    answers: Answers = "free"
+    strategy: Literal["both", "mass"] = "both"
+    spread: Annotated[float, Number(1.0)] = 10.0
+    prior_samples: Annotated[float, Number(1e-6)] = 2.0
+    penalty: NotNegative = 1.0
+
+    map_: Steps = from_fit()
     edges_ = from_map("edges")
     values_ = from_map("values")
     offsets_ = from_map("offsets")
-
-    def __init__(
-        self,
-        *,
-        answers: Answers = "free",
-        strategy: Literal["both", "mass"] = "both",
-        spread: Annotated[float, Number(1.0)] = 10.0,
-        prior_samples: Annotated[float, Number(1e-6)] = 2.0,
-        penalty: NotNegative = 1.0,
-    ) -> None:
-        self.strategy = strategy
-        self.spread = spread
-        self.prior_samples = prior_samples
-        self.penalty = penalty
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.ensemble_fit import (
     FAMILIES,
     READS,
@@ -95,26 +95,17 @@ class CalibrationEnsemble(Calibrator):
 
     short_name: ClassVar[str] = "ensemble"
     draws_folds: ClassVar[bool] = True
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("kept")
     reads_views: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
 
-    map_: Mixture
-    reason_: str
-    views_report_: list[dict[str, Any]]
+    answers: Answers = "kept"
+    max_views: Size | None = None
+    gate: Gate = 0.99
+    random_state: RandomState = 0
 
-    def __init__(
-        self,
-        *,
-        answers: Answers = "kept",
-        max_views: Size | None = None,
-        gate: Gate = 0.99,
-        random_state: RandomState = 0,
-    ) -> None:
-        self.answers = answers
-        self.max_views = max_views
-        self.gate = gate
-        self.random_state = random_state
+    map_: Mixture = from_fit()
+    reason_: str = from_fit()
+    views_report_: list[dict[str, Any]] = from_fit()
 
     def _fit(
         self,

@@ -8,16 +8,30 @@ are imported only by those who use them.
 from __future__ import annotations
 
 import inspect
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, dataclass_transform
 
 from recal.errors import InputError
 from recal.schema import Kind, check, field_kinds
 
 
+def from_fit(*, init: Literal[False] = False) -> Any:
+    """Declare an attribute that the fit sets: `loss_: float = from_fit()`."""
+    return field(init=init)
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(from_fit,))
 class Estimator:
-    """Parameters are the constructor's arguments, stored as they are under their own names."""
+    """Parameters are the fields of a dataclass with keywords only; names that end in "_" belong to the fit."""
 
     _estimator_type = "classifier"  # for scikit-learn before 1.6, which asks this instead of the tags below
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in vars(cls).get("__annotations__", {}):
+            if name.endswith("_") and name not in vars(cls):
+                setattr(cls, name, from_fit())
+        dataclass(kw_only=True, eq=False, repr=False)(cls)
 
     @classmethod
     def parameter_names(cls) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 import scipy
 
-from recal.calibrators.base import Calibrator, from_map
+from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.solvers.mixture import mixture_weights
 from recal.calibrators.solvers.temperature import fit_betas
 from recal.checks import Floats, Labels
@@ -62,7 +62,7 @@ class EnsembleTemperatureScaling(Calibrator):
     keeps_accuracy = True
     starts_near = True
 
-    map_: TemperatureMixture
+    map_: TemperatureMixture = from_fit()
     beta_ = from_map("beta")
     weights_ = from_map("weights")
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
-from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
 from recal.maps.arrays import log_softmax
@@ -208,30 +208,20 @@ class GaussianProcessCalibration(Calibrator):
     """
 
     short_name: ClassVar[str] = "gp"
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    map_: LatentFunction
-    variance_: float
-    bound_: float
+    answers: Answers = "free"
+    n_points: Count = 16
+    n_draws: Count = 32
+    max_search: Count = 200000
+    random_state: RandomState = 0
+
+    map_: LatentFunction = from_fit()
+    variance_: float = from_fit()
+    bound_: float = from_fit()
     beta_ = from_map("beta")
     length_ = from_map("length")
     points_ = from_map("points")
     draws_ = from_map("draws")
-
-    def __init__(
-        self,
-        *,
-        answers: Answers = "free",
-        n_points: Count = 16,
-        n_draws: Count = 32,
-        max_search: Count = 200000,
-        random_state: RandomState = 0,
-    ) -> None:
-        self.n_points = n_points
-        self.n_draws = n_draws
-        self.max_search = max_search
-        self.random_state = random_state
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         rng = np.random.default_rng(self.random_state)

@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.binning import frequencies
 from recal.calibrators.sample_checks import warn_if_few
 from recal.checks import Labels
@@ -72,25 +72,16 @@ class MutualInformationBinning(Calibrator):
     """
 
     short_name = "imax"
-    keeps_accuracy = kept_by_answers("free")
 
-    map_: InformativeBins
-    information_: Vector
+    answers: Answers = "free"
+    n_bins: Count = 15
+    share: Literal["all", "none"] = "all"
+    penalty: NotNegative = 1.0
+
+    map_: InformativeBins = from_fit()
+    information_: Vector = from_fit()
     edges_ = from_map("edges")
     values_ = from_map("values")
-
-    def __init__(
-        self,
-        *,
-        answers: Answers = "free",
-        n_bins: Count = 15,
-        share: Literal["all", "none"] = "all",
-        penalty: NotNegative = 1.0,
-    ) -> None:
-        self.n_bins = n_bins
-        self.share = share
-        self.penalty = penalty
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         n_bins = self.n_bins

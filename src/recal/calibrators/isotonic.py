@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.solvers.curves import Knots, fit_increasing, pack, smooth
 from recal.calibrators.solvers.temperature import fit_betas
@@ -59,16 +59,14 @@ class IsotonicCalibration(Calibrator):
     """
 
     short_name = "isotonic"
-    keeps_accuracy = kept_by_answers("free")
 
-    map_: Lines
+    answers: Answers = "free"
+    penalty: NotNegative = 1.0
+
+    map_: Lines = from_fit()
     knots_ = from_map("knots")
     values_ = from_map("values")
     offsets_ = from_map("offsets")
-
-    def __init__(self, *, answers: Answers = "free", penalty: NotNegative = 1.0) -> None:
-        self.penalty = penalty
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
@@ -166,12 +164,9 @@ class IsotonicOneVsAll(IsotonicCalibration):
 
     short_name = "irova-ts"
 
-    beta_ = from_map("beta")
+    temperature: bool = True
 
-    def __init__(self, *, answers: Answers = "free", temperature: bool = True, penalty: NotNegative = 1.0) -> None:
-        self.temperature = temperature
-        self.penalty = penalty
-        self.answers = answers
+    beta_ = from_map("beta")
 
     def _first_beta(self, logits: Floats, labels: Labels) -> float:
         """Return the beta of the least Brier score, which the authors use before the curves.
@@ -223,13 +218,12 @@ class IsotonicMulticlass(Calibrator):
     short_name = "irm"
     keeps_accuracy = True
 
-    map_: SharedLine
+    penalty: NotNegative = 1.0
+    slope: Annotated[float, Number(1e-12, 1.0)] = 1e-9
+
+    map_: SharedLine = from_fit()
     knots_ = from_map("knots")
     values_ = from_map("values")
-
-    def __init__(self, *, penalty: NotNegative = 1.0, slope: Annotated[float, Number(1e-12, 1.0)] = 1e-9) -> None:
-        self.penalty = penalty
-        self.slope = slope
 
     def _fit(self, views: Views, labels: Labels) -> None:
         scores = class_scores(views.logits)
@@ -277,18 +271,16 @@ class VennAbers(Calibrator):
     """
 
     short_name: ClassVar[str] = "venn-abers"
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    map_: Brackets
+    answers: Answers = "free"
+
+    map_: Brackets = from_fit()
     low_edges_ = from_map("low_edges")
     low_values_ = from_map("low_values")
     low_offsets_ = from_map("low_offsets")
     high_edges_ = from_map("high_edges")
     high_values_ = from_map("high_values")
     high_offsets_ = from_map("high_offsets")
-
-    def __init__(self, *, answers: Answers = "free") -> None:
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))

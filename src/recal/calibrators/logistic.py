@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.solvers.linear import NEAR_TOL
 from recal.calibrators.solvers.logistic import (
@@ -57,14 +57,12 @@ class AffineScaling(Calibrator):
     """
 
     short_name: ClassVar[str] = "affine"
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    map_: LogisticCurves
+    answers: Answers = "free"
+
+    map_: LogisticCurves = from_fit()
     coefficients_ = from_map("coefficients")
     bounds_ = from_map("bounds")
-
-    def __init__(self, *, answers: Answers = "free") -> None:
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels) -> None:
         warn_if_few(self, len(labels), views.n_classes)
@@ -134,9 +132,7 @@ class QuadraticScaling(AffineScaling):
 
     short_name: ClassVar[str] = "quadratic"
 
-    def __init__(self, *, answers: Answers = "free", monotone: bool = True) -> None:
-        self.monotone = monotone
-        self.answers = answers
+    monotone: bool = True
 
     def _fit_curves(self, scores: Array, labels: Labels, bounds: Array) -> Array:
         n_curves = scores.shape[1]
@@ -185,9 +181,7 @@ class PlattScaling(AffineScaling):
 
     short_name: ClassVar[str] = "platt"
 
-    def __init__(self, *, answers: Answers = "free", penalty: NotNegative | bool = 0.1) -> None:
-        self.penalty = penalty
-        self.answers = answers
+    penalty: NotNegative | bool = 0.1
 
     def _fit_curves(self, scores: Array, labels: Labels, bounds: Array) -> Array:
         n_curves = scores.shape[1]
@@ -244,17 +238,15 @@ class BetaCalibration(Calibrator):
     """
 
     short_name: ClassVar[str] = "beta"
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
     starts_near: ClassVar[bool] = True
 
-    map_: BetaCurves
+    answers: Answers = "free"
+    penalty: NotNegative | bool = 0.1
+    joint: bool = True
+
+    map_: BetaCurves = from_fit()
     coefficients_ = from_map("coefficients")
     limit_ = from_map("limit")
-
-    def __init__(self, *, answers: Answers = "free", penalty: NotNegative | bool = 0.1, joint: bool = True) -> None:
-        self.penalty = penalty
-        self.joint = joint
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: Self | None = None) -> None:
         start = None if near is None else near.coefficients_

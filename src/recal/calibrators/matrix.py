@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.solvers.linear import DiagonalMap, LinearMap
 from recal.calibrators.solvers.temperature import fit_beta
@@ -158,32 +158,21 @@ class MatrixScaling(Calibrator):
 
     short_name: ClassVar[str] = "ms-odir"
     draws_folds: ClassVar[bool] = True
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
     features: ClassVar[Literal["logits", "log-probabilities"]] = "logits"
 
-    map_: Linear
-    lambda_: float
-    mu_: float
-    search_: dict[str, Any]
+    answers: Answers = "free"
+    penalty: Strength | Sequence[Strength] | None = None
+    intercept_penalty: Strength | Sequence[Strength] | None = None
+    n_folds: Annotated[int, Number(2, whole=True)] = 5
+    final: Literal["average", "refit"] = "average"
+    random_state: RandomState = 0
+
+    map_: Linear = from_fit()
+    lambda_: float = from_fit()
+    mu_: float = from_fit()
+    search_: dict[str, Any] = from_fit()
     weights_ = from_map("weights")
     intercepts_ = from_map("intercepts")
-
-    def __init__(
-        self,
-        *,
-        answers: Answers = "free",
-        penalty: Strength | Sequence[Strength] | None = None,
-        intercept_penalty: Strength | Sequence[Strength] | None = None,
-        n_folds: Annotated[int, Number(2, whole=True)] = 5,
-        final: Literal["average", "refit"] = "average",
-        random_state: RandomState = 0,
-    ) -> None:
-        self.penalty = penalty
-        self.intercept_penalty = intercept_penalty
-        self.n_folds = n_folds
-        self.final = final
-        self.random_state = random_state
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels, *, clusters: NDArray[np.intp] | None = None) -> None:
         rng = np.random.default_rng(self.random_state)

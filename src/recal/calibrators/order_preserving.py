@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.solvers.temperature import fit_betas
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
@@ -266,27 +266,16 @@ class OrderPreserving(Calibrator):
     short_name = "iop"
     keeps_accuracy = True
 
-    map_: GapNetwork | RisingCurve
-    loss_: float
+    variant: Literal["order-invariant", "diagonal"] = "order-invariant"
+    n_ranks: Annotated[int, Number(2, whole=True)] = 10
+    n_hidden: Count = 16
+    n_pieces: Count = 10
+    penalty: NotNegative = 0.003
+    max_iter: Count = 200
+    random_state: RandomState = 0
 
-    def __init__(
-        self,
-        *,
-        variant: Literal["order-invariant", "diagonal"] = "order-invariant",
-        n_ranks: Annotated[int, Number(2, whole=True)] = 10,
-        n_hidden: Count = 16,
-        n_pieces: Count = 10,
-        penalty: NotNegative = 0.003,
-        max_iter: Count = 200,
-        random_state: RandomState = 0,
-    ) -> None:
-        self.variant = variant
-        self.n_ranks = n_ranks
-        self.n_hidden = n_hidden
-        self.n_pieces = n_pieces
-        self.penalty = penalty
-        self.max_iter = max_iter
-        self.random_state = random_state
+    map_: GapNetwork | RisingCurve = from_fit()
+    loss_: float = from_fit()
 
     def _fit(self, views: Views, labels: Labels) -> None:
         rng = np.random.default_rng(self.random_state)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator
+from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.sample_checks import FEWEST_MISTAKES
 from recal.calibrators.solvers.temperature import GroupLosses, Separable, fit_losses
 from recal.checks import Labels
@@ -243,42 +243,24 @@ class ReCal(Calibrator):
     keeps_accuracy: ClassVar[bool] = True
     needs_views: ClassVar[bool] = True
 
-    map_: Plan
-    history_: tuple[Iteration, ...]
-    n_iter_: int
+    max_iter: Size = 200
+    tol: NotNegative = 1e-6
+    confidence_at: ConfidenceAt = "original"
+    shrink: Literal["beta", "temperature"] = "beta"
+    guard: Literal["ece"] | None = None
+    start: Literal["raw", "temperature"] = "raw"
+    finish: Literal["temperature"] | None = None
+    floor: Annotated[float, Number(0.0, 0.5, ends="()")] | None = None
+    ties: Ties = "float32"
+    n_bins: Count = 15
+    separable: Literal["pooled", "bound"] = "pooled"
+    sequence: Sequence[Transform | str | int] | NDArray[np.integer[Any]] | None = None
+    exact: bool = False
+    random_state: RandomState = 0
 
-    def __init__(
-        self,
-        *,
-        max_iter: Size = 200,
-        tol: NotNegative = 1e-6,
-        confidence_at: ConfidenceAt = "original",
-        shrink: Literal["beta", "temperature"] = "beta",
-        guard: Literal["ece"] | None = None,
-        start: Literal["raw", "temperature"] = "raw",
-        finish: Literal["temperature"] | None = None,
-        floor: Annotated[float, Number(0.0, 0.5, ends="()")] | None = None,
-        ties: Ties = "float32",
-        n_bins: Count = 15,
-        separable: Literal["pooled", "bound"] = "pooled",
-        sequence: Sequence[Transform | str | int] | NDArray[np.integer[Any]] | None = None,
-        exact: bool = False,
-        random_state: RandomState = 0,
-    ) -> None:
-        self.max_iter = max_iter
-        self.tol = tol
-        self.confidence_at = confidence_at
-        self.shrink = shrink
-        self.guard = guard
-        self.start = start
-        self.finish = finish
-        self.floor = floor
-        self.ties = ties
-        self.n_bins = n_bins
-        self.separable = separable
-        self.sequence = sequence
-        self.random_state = random_state
-        self.exact = exact
+    map_: Plan = from_fit()
+    history_: tuple[Iteration, ...] = from_fit()
+    n_iter_: int = from_fit()
 
     def _fit(self, views: Views, labels: Labels) -> None:
         fit = _Fit(views, labels, self)

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_map, kept_by_answers
+from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.sample_checks import warn_if_few
 from recal.calibrators.solvers.linear import NEAR_TOL, DiagonalMap, LinearMap
 from recal.calibrators.solvers.temperature import fit_beta
@@ -52,17 +52,15 @@ class VectorScaling(Calibrator):
 
     short_name: ClassVar[str] = "vs"
     takes_weights: ClassVar[bool] = True
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
 
-    map_: Affine
-    loss_: float
+    answers: Answers = "free"
+    penalty: Strength = 1e-7
+
+    map_: Affine = from_fit()
+    loss_: float = from_fit()
     scales_ = from_map("scale")
     shifts_ = from_map("shift")
     limit_ = from_map("limit")
-
-    def __init__(self, *, answers: Answers = "free", penalty: Strength = 1e-7) -> None:
-        self.penalty = penalty
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels, *, weights: NDArray[np.float64] | None = None) -> None:
         warn_if_few(self, len(labels), views.n_classes, int((views.logits.argmax(axis=1) != labels).sum()))
@@ -110,21 +108,17 @@ class StructuredVectorScaling(Calibrator):
     """
 
     short_name: ClassVar[str] = "svs"
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
     starts_near: ClassVar[bool] = True
 
-    map_: StructuredAffine
-    loss_: float
+    answers: Answers = "free"
+    scale_penalty: Strength = 1.0
+    shift_penalty: Strength = 1.0
+
+    map_: StructuredAffine = from_fit()
+    loss_: float = from_fit()
     beta_ = from_map("beta")
     scales_ = from_map("scale")
     shifts_ = from_map("shift")
-
-    def __init__(
-        self, *, answers: Answers = "free", scale_penalty: Strength = 1.0, shift_penalty: Strength = 1.0
-    ) -> None:
-        self.scale_penalty = scale_penalty
-        self.shift_penalty = shift_penalty
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: Self | None = None) -> None:
         beta = fit_beta(views.logits, labels) if beta is None else beta
@@ -178,27 +172,18 @@ class StructuredMatrixScaling(Calibrator):
     """
 
     short_name: ClassVar[str] = "sms"
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("free")
     starts_near: ClassVar[bool] = True
 
-    map_: StructuredLinear
-    loss_: float
+    answers: Answers = "free"
+    scale_penalty: Strength = 1.0
+    shift_penalty: Strength = 1.0
+    mix_penalty: Strength = 1.0
+
+    map_: StructuredLinear = from_fit()
+    loss_: float = from_fit()
     beta_ = from_map("beta")
     weights_ = from_map("weights")
     intercept_ = from_map("intercept")
-
-    def __init__(
-        self,
-        *,
-        answers: Answers = "free",
-        scale_penalty: Strength = 1.0,
-        shift_penalty: Strength = 1.0,
-        mix_penalty: Strength = 1.0,
-    ) -> None:
-        self.scale_penalty = scale_penalty
-        self.shift_penalty = shift_penalty
-        self.mix_penalty = mix_penalty
-        self.answers = answers
 
     def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: Self | None = None) -> None:
         beta = fit_beta(views.logits, labels) if beta is None else beta

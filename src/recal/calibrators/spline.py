@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, from_map
+from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.solvers.curves import merge_ties, smooth
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.checks import Labels
@@ -65,16 +65,15 @@ class SplineCalibration(Calibrator):
     short_name = "spline"
     keeps_accuracy = True
 
-    map_: TopLine
-    knots_: NDArray[np.float64]
-    coefficients_: NDArray[np.float64]
+    n_knots: Annotated[int, Number(2, whole=True)] = 6
+    penalty: NotNegative = 1.0
+
+    map_: TopLine = from_fit()
+    knots_: NDArray[np.float64] = from_fit()
+    coefficients_: NDArray[np.float64] = from_fit()
     scores_ = from_map("scores")
     values_ = from_map("values")
     beta_ = from_map("beta")
-
-    def __init__(self, *, n_knots: Annotated[int, Number(2, whole=True)] = 6, penalty: NotNegative = 1.0) -> None:
-        self.n_knots = n_knots
-        self.penalty = penalty
 
     def _fit(self, views: Views, labels: Labels) -> None:
         n_samples = len(labels)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.calibrators.base import Calibrator, kept_by_answers
+from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.solvers.stack import StackMap
 from recal.calibrators.solvers.temperature import fit_beta
 from recal.calibrators.view_choice import WORTH, Choice, StackData, choose_views, plan_of
@@ -115,31 +115,20 @@ class ViewStacking(Calibrator):
     short_name: ClassVar[str] = "stack"
     draws_folds: ClassVar[bool] = True
     reads_views: ClassVar[bool] = True
-    keeps_accuracy: ClassVar[bool] = kept_by_answers("kept")
 
-    map_: Plan
-    accepted_: bool
-    temperature_: float
-    offsets_gain_: float
-    views_gain_: float
-    views_report_: list[dict[str, Any]]
+    answers: Answers = "kept"
+    max_views: Size = 3
+    gate: Gate = 0.99
+    no_harm: bool = True
+    worth: NotNegative | None = None
+    random_state: RandomState = 0
 
-    def __init__(
-        self,
-        *,
-        answers: Answers = "kept",
-        max_views: Size = 3,
-        gate: Gate = 0.99,
-        no_harm: bool = True,
-        worth: NotNegative | None = None,
-        random_state: RandomState = 0,
-    ) -> None:
-        self.answers = answers
-        self.max_views = max_views
-        self.gate = gate
-        self.no_harm = no_harm
-        self.worth = worth
-        self.random_state = random_state
+    map_: Plan = from_fit()
+    accepted_: bool = from_fit()
+    temperature_: float = from_fit()
+    offsets_gain_: float = from_fit()
+    views_gain_: float = from_fit()
+    views_report_: list[dict[str, Any]] = from_fit()
 
     def _fit(self, views: Views, labels: Labels, *, clusters: NDArray[np.intp] | None = None) -> None:
         rng = np.random.default_rng(self.random_state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
-from recal.calibrators.base import Calibrator, from_map
+from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.solvers.temperature import fit_temperature
 from recal.checks import Labels
 from recal.engine.scaled import Vector
@@ -44,8 +44,8 @@ class TemperatureScaling(Calibrator):
     takes_weights: ClassVar[bool] = True
     starts_near: ClassVar[bool] = True
     beta_ = from_map("beta")
-    map_: Temperature
-    converged_: bool
+    map_: Temperature = from_fit()
+    converged_: bool = from_fit()
 
     def _fit(
         self,
