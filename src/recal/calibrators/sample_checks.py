@@ -131,12 +131,9 @@ def refuse_codes(logits: Floats, y: Any, labels: Labels, names: Any) -> None:
 
 
 def _few_mistakes(logits: Floats, labels: Labels) -> str:
-    mistakes, n_samples = 0, len(labels)
-    for first in range(0, n_samples, 4096):  # most data sets show ten mistakes in the first piece
-        piece = slice(first, first + 4096)
-        mistakes += int((logits[piece].argmax(axis=1) != labels[piece]).sum())
-        if mistakes >= FEWEST_MISTAKES:
-            return ""
+    mistakes, n_samples = int((logits.argmax(axis=1) != labels).sum()), len(labels)
+    if mistakes >= FEWEST_MISTAKES:
+        return ""
     own = " If these are the samples that the model was trained on, use others." if n_samples >= 100 else ""
     if mistakes == 0:
         return (

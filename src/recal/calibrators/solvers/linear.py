@@ -14,7 +14,7 @@ do not depend on the scale of the logits.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,12 +31,10 @@ _SHORTEST_STEP = 2.0**-20
 
 @dataclass(frozen=True)
 class Solution:
-    """The final point, its loss, the estimated distance of the loss from its minimum, and the number of steps."""
+    """The final point and its loss."""
 
     point: np.ndarray
     loss: float
-    gap: float
-    n_steps: int
 
 
 # Conjugate gradient iterations per Newton step; the next step corrects what remains.
@@ -44,30 +42,27 @@ _MOST_PRODUCTS = 100
 
 
 def minimise(
-    problem: SoftmaxLoss, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True
+    problem: LinearMap, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True
 ) -> Solution:
     """Minimise from `start` until the expected decrease of a step is below `tol`; that step is still taken.
 
     Newton's method converges quadratically, so the loss is then much closer to its minimum than `tol`.
     """
     point, loss = start, problem.evaluate(start)
-    gap, steps = np.inf, 0
-    while steps < max_iter:
-        steps += 1
+    for n_steps in range(max_iter):
         gradient = problem.gradient()
         direction = _newton_direction(problem, gradient, tol)
         slope = float(np.vdot(gradient, direction))
         gap = -0.5 * slope
         if not np.isfinite(gap):
             warnings.warn(
-                f"The solver met a number that is not finite after {steps - 1} steps and stopped there, with the loss "
+                f"The solver met a number that is not finite after {n_steps} steps and stopped there, with the loss "
                 f"at {loss:.6g}. The logits may be too large to multiply: scale them down, or clip them.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
             break
         if gap <= 0.0:
-            gap = 0.0
             break
         moved = _line_search(problem, point, loss, direction, slope)
         if moved is None:
@@ -84,10 +79,10 @@ def minimise(
                 ConvergenceWarning,
                 stacklevel=3,
             )
-    return Solution(point, loss, float(gap), steps)
+    return Solution(point, loss)
 
 
-def _newton_direction(problem: SoftmaxLoss, gradient: np.ndarray, tol: float) -> np.ndarray:
+def _newton_direction(problem: LinearMap, gradient: np.ndarray, tol: float) -> np.ndarray:
     """Solve H d = -g by preconditioned conjugate gradients, more exactly the closer the minimum is."""
     direction = np.zeros_like(gradient)
     residual = -gradient
@@ -116,7 +111,7 @@ def _newton_direction(problem: SoftmaxLoss, gradient: np.ndarray, tol: float) ->
 
 
 def _line_search(
-    problem: SoftmaxLoss, point: np.ndarray, loss: float, direction: np.ndarray, slope: float
+    problem: LinearMap, point: np.ndarray, loss: float, direction: np.ndarray, slope: float
 ) -> tuple[np.ndarray, float] | None:
     """Halve the step until the loss falls as the slope predicts; None if rounding hides any decrease."""
     step = 1.0
@@ -129,48 +124,53 @@ def _line_search(
     return None
 
 
-class SoftmaxLoss:
-    """The penalised loss of one data set. Its methods refer to the point that `evaluate` saw last.
+class LinearMap:
+    """The penalised loss of a map that mixes the features. Methods refer to the point that `evaluate` saw last.
+
+    The ridge can be changed, so that a whole path of them shares what was computed.
 
     Parameters
     ----------
     features : ndarray of shape (n_samples, n_features), float64
     labels : ndarray of shape (n_samples,)
-    weights : ndarray of shape (n_samples,), optional
-        How often each sample counts.
+    n_classes : int
     base : ndarray of shape (n_samples, n_classes), optional
         Scores to which those of the features are added.
+    weights : ndarray of shape (n_samples,), optional
+        How often each sample counts.
     """
 
-    ridge: np.ndarray | float
-    centre: np.ndarray | float
-    # Weights of the samples as `_pull` uses them, in float64 and in float32.
-    _weights: np.ndarray | None
-    _light_weights: np.ndarray | None
-
     def __init__(
-        self, features: np.ndarray, labels: Labels, weights: np.ndarray | None, base: np.ndarray | None = None
+        self,
+        features: np.ndarray,
+        labels: Labels,
+        n_classes: int,
+        *,
+        base: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
     ) -> None:
-        self.features, self.labels, self._base = features, labels, base
+        self.features, self.labels, self.n_classes, self._base = features, labels, n_classes, base
         self._light = features.astype(np.float32)
         self._rows = np.arange(len(labels))
         self._mean = np.full(len(labels), 1.0 / len(labels)) if weights is None else weights / weights.sum()
+        # Weights of the samples as `_pull` uses them, in float64 and in float32.
+        self._weights = None if weights is None else weights * (len(labels) / weights.sum())
+        self._light_weights = None if self._weights is None else self._weights.astype(np.float32)
 
-    def _scores(self, features: np.ndarray, point: np.ndarray) -> np.ndarray:
-        """Return the scores of features, a new array."""
-        raise NotImplementedError
+    def penalise(self, ridge: np.ndarray, centre: np.ndarray | float = 0.0) -> None:
+        """Set the ridge strengths and what the weights are drawn to; both of theta's shape."""
+        self.ridge, self.centre = ridge, centre
 
-    def _pull(self, features: np.ndarray, weights: np.ndarray | None, values: np.ndarray) -> np.ndarray:
-        """Return the gradient of the mean of scores times `values`, which are overwritten."""
-        raise NotImplementedError
+    def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True) -> Solution:
+        """Return the minimum, with the common part of all classes' weights where the penalty is least.
 
-    def _prepare(self) -> None:
-        """Approximate the Hessian at the point."""
-        raise NotImplementedError
-
-    def precondition(self, residual: np.ndarray) -> np.ndarray:
-        """Solve with the approximation of the Hessian."""
-        raise NotImplementedError
+        A common vector added to the weights of all classes changes no probability.
+        """
+        with one_thread(self.features.size * self.n_classes):
+            solution = minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
+        total = self.ridge.sum(axis=0)
+        shift = (self.ridge * (solution.point - self.centre)).sum(axis=0) / np.where(total > 0.0, total, 1.0)
+        return Solution(solution.point - shift, solution.loss)
 
     def evaluate(self, point: np.ndarray) -> float:
         self._point = point
@@ -187,6 +187,7 @@ class SoftmaxLoss:
         return float(self._mean @ (np.log(totals) - at_truth) + np.vdot(off * self.ridge, off))
 
     def gradient(self) -> np.ndarray:
+        """Return the gradient, and approximate the Hessian for `precondition`."""
         self._light_probs = self._probs.astype(np.float32)
         residual = self._probs.copy()
         residual[self._rows, self.labels] -= 1.0
@@ -199,8 +200,53 @@ class SoftmaxLoss:
         change *= self._light_probs
         return self._pull(self._light, self._light_weights, change) + 2.0 * self.ridge * direction
 
+    def _scores(self, features: np.ndarray, point: np.ndarray) -> np.ndarray:
+        """Return the scores of features, a new array."""
+        scores: np.ndarray = features @ point[:, :-1].T
+        scores += point[:, -1]
+        return scores
 
-class DiagonalMap(SoftmaxLoss):
+    def _pull(self, features: np.ndarray, weights: np.ndarray | None, values: np.ndarray) -> np.ndarray:
+        """Return the gradient of the mean of scores times `values`, which are overwritten."""
+        if weights is not None:
+            values *= weights[:, None]
+        pull = np.empty_like(self._point)
+        pull[:, :-1] = values.T @ features
+        pull[:, -1] = values.sum(axis=0)
+        pull /= len(values)
+        return pull
+
+    def _prepare(self) -> None:
+        """Approximate each class's block of the Hessian by a diagonal plus the part along the features' mean.
+
+        A class's block is the second moment of the features, weighted by p(1-p). The part along the mean couples every
+        weight with the intercept and harms the conditioning most. It has rank one, so it can be kept exactly.
+        """
+        count = len(self.labels)
+        spread = self._light_probs * (1.0 - self._light_probs)
+        if self._light_weights is not None:
+            spread *= self._light_weights[:, None]
+        mass = spread.sum(axis=0, dtype=np.float64) / count
+        safe = np.maximum(mass, 1e-30)[:, None]
+        self._along = np.ones_like(self._point)
+        self._along[:, :-1] = (spread.T @ self._light) / count / safe
+        variance = np.zeros_like(self._point)
+        variance[:, :-1] = (spread.T @ np.square(self._light)) / count - safe * np.square(self._along[:, :-1])
+        # A class that is never probable has no curvature: add a small share of the others'.
+        least = 1e-6 * np.maximum(variance, 0.0).mean() + 1e-12
+        self._diagonal = np.maximum(variance, 0.0) + 2.0 * self.ridge + least
+        reach = np.square(self._along) / self._diagonal
+        self._weight = 1.0 / (1.0 / safe[:, 0] + reach.sum(axis=1))
+
+    def precondition(self, residual: np.ndarray) -> np.ndarray:
+        """Solve with the approximation: a diagonal plus rank one in each class, by the Sherman-Morrison formula."""
+        solved = residual / self._diagonal
+        shift = self._weight * np.einsum("ij,ij->i", self._along, solved)
+        solved -= shift[:, None] * self._along / self._diagonal
+        return solved
+
+
+class DiagonalMap(LinearMap):
     """Scale and shift each feature. `ridge` and `centre` broadcast to (2, n_classes).
 
     The strengths must be positive; scale (row 0) and shift (row 1) are drawn to the centre.
@@ -212,17 +258,17 @@ class DiagonalMap(SoftmaxLoss):
         labels: Labels,
         *,
         ridge: np.ndarray | float,
-        centre: np.ndarray | float,
+        centre: np.ndarray,
         weights: np.ndarray | None = None,
     ) -> None:
-        super().__init__(features, labels, weights)
-        self.ridge, self.centre = ridge, centre
+        super().__init__(features, labels, features.shape[1], weights=weights)
+        self.penalise(np.asarray(ridge), centre)
         self._weights, self._light_weights = self._mean, self._mean.astype(np.float32)
 
-    def solve(self, start: np.ndarray, *, tol: float = 1e-7, warn: bool = True) -> Solution:
+    def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 100, warn: bool = True) -> Solution:
         """Return the minimum."""
         with one_thread():
-            return minimise(self, start, tol=tol, max_iter=100, warn=warn)
+            return minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
 
     def _scores(self, features: np.ndarray, point: np.ndarray) -> np.ndarray:
         scores = features * point[0]
@@ -250,92 +296,5 @@ class DiagonalMap(SoftmaxLoss):
     def precondition(self, residual: np.ndarray) -> np.ndarray:
         square, linear, constant = self._block
         determinant = np.maximum(square * constant - linear * linear, 1e-12 * square * constant)
-        return np.stack(
-            [
-                (constant * residual[0] - linear * residual[1]) / determinant,
-                (square * residual[1] - linear * residual[0]) / determinant,
-            ]
-        )
-
-
-class LinearMap(SoftmaxLoss):
-    """Mix the features. The ridge can be changed, so that a whole path of them shares what was computed.
-
-    `weights` and `base` as in `SoftmaxLoss`.
-    """
-
-    ridge: np.ndarray
-
-    def __init__(
-        self,
-        features: np.ndarray,
-        labels: Labels,
-        n_classes: int,
-        *,
-        base: np.ndarray | None = None,
-        weights: np.ndarray | None = None,
-    ) -> None:
-        super().__init__(features, labels, weights, base)
-        self.n_classes = n_classes
-        self._weights = None if weights is None else weights * (len(labels) / weights.sum())
-        self._light_weights = None if self._weights is None else self._weights.astype(np.float32)
-        self._squares = np.square(self._light)
-        self.penalise(np.zeros((n_classes, features.shape[1] + 1)))
-
-    def penalise(self, ridge: np.ndarray, centre: np.ndarray | float = 0.0) -> None:
-        """Set the ridge strengths and what the weights are drawn to; both of theta's shape."""
-        self.ridge, self.centre = ridge, centre
-
-    def solve(self, start: np.ndarray, *, tol: float = 1e-7, max_iter: int = 50, warn: bool = True) -> Solution:
-        """Return the minimum, with the common part of all classes' weights where the penalty is least.
-
-        A common vector added to the weights of all classes changes no probability.
-        """
-        with one_thread(self.features.size * self.n_classes):
-            solution = minimise(self, start, tol=tol, max_iter=max_iter, warn=warn)
-        total = self.ridge.sum(axis=0)
-        shift = (self.ridge * (solution.point - self.centre)).sum(axis=0) / np.where(total > 0.0, total, 1.0)
-        return replace(solution, point=solution.point - shift)
-
-    def _scores(self, features: np.ndarray, point: np.ndarray) -> np.ndarray:
-        scores = features @ point[:, :-1].T
-        scores += point[:, -1]
-        return scores
-
-    def _pull(self, features: np.ndarray, weights: np.ndarray | None, values: np.ndarray) -> np.ndarray:
-        if weights is not None:
-            values *= weights[:, None]
-        pull = np.empty_like(self._point)
-        pull[:, :-1] = values.T @ features
-        pull[:, -1] = values.sum(axis=0)
-        pull /= len(values)
-        return pull
-
-    def _prepare(self) -> None:
-        """Approximate each class's block of the Hessian by a diagonal plus the part along the features' mean.
-
-        A class's block is the second moment of the features, weighted by p(1-p). The part along the mean couples every
-        weight with the intercept and harms the conditioning most. It has rank one, so it can be kept exactly.
-        """
-        count = len(self.labels)
-        spread = self._light_probs * (1.0 - self._light_probs)
-        if self._light_weights is not None:
-            spread *= self._light_weights[:, None]
-        mass = spread.sum(axis=0, dtype=np.float64) / count
-        safe = np.maximum(mass, 1e-30)[:, None]
-        self._along = np.ones_like(self._point)
-        self._along[:, :-1] = (spread.T @ self._light) / count / safe
-        variance = np.zeros_like(self._point)
-        variance[:, :-1] = (spread.T @ self._squares) / count - safe * np.square(self._along[:, :-1])
-        # A class that is never probable has no curvature: add a small share of the others'.
-        least = 1e-6 * np.maximum(variance, 0.0).mean() + 1e-12
-        self._diagonal = np.maximum(variance, 0.0) + 2.0 * self.ridge + least
-        reach = np.square(self._along) / self._diagonal
-        self._weight = 1.0 / (1.0 / safe[:, 0] + reach.sum(axis=1))
-
-    def precondition(self, residual: np.ndarray) -> np.ndarray:
-        """Solve with the approximation: a diagonal plus rank one in each class, by the Sherman-Morrison formula."""
-        solved = residual / self._diagonal
-        shift = self._weight * np.einsum("ij,ij->i", self._along, solved)
-        solved -= shift[:, None] * self._along / self._diagonal
-        return solved
+        scales = (constant * residual[0] - linear * residual[1]) / determinant
+        return np.stack([scales, (square * residual[1] - linear * residual[0]) / determinant])
