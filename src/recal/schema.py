@@ -7,6 +7,7 @@ a calibrator is fitted, checks what an untrusted file holds and reads the option
 
 from __future__ import annotations
 
+import inspect
 import math
 import types
 from collections.abc import Mapping, Sequence
@@ -325,9 +326,11 @@ def check(value: Any, kind: Kind, name: str, sizes: Sizes | None = None) -> Any:
 
 @lru_cache(maxsize=256)
 def parameter_kinds(family: Any) -> Mapping[str, Kind]:
-    """Return the kind of each parameter of a class's constructor."""
-    hints = get_type_hints(family.__init__, include_extras=True)
-    return {name: kind_of(hint) for name, hint in hints.items() if name != "return"}
+    """Return the kind of each parameter of a class's constructor: declared in the class, or in its own `__init__`."""
+    names, hints = inspect.signature(family).parameters, get_type_hints(family, include_extras=True)
+    if not hints.keys() >= names.keys():
+        hints = get_type_hints(family.__init__, include_extras=True)
+    return {name: kind_of(hints[name]) for name in names if name in hints}
 
 
 @lru_cache(maxsize=256)

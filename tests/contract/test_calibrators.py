@@ -546,3 +546,20 @@ def test_two_rows_at_the_least_float_do_not_spoil_the_fit(method):
     fresh, truth = draw(1000, 5, seed=1)
     assert nll(other.predict_proba(fresh), truth) < 1.02 * nll(usual.predict_proba(fresh), truth)
     assert_probabilities(other.predict_proba(spoilt), spoilt.shape)
+
+
+def test_a_method_of_ones_own_inherits_parameters_and_adds_some() -> None:
+    class Mine(recal.calibrators.VectorScaling):
+        """Somebody's own: its annotations are read in this module, those of the parent in the parent's."""
+
+        strength: float = 2.0
+        gain_: float
+
+        def _fit(self, views: Views, labels: Any, **options: Any) -> None:
+            super()._fit(views, labels, **options)
+            self.gain_ = self.strength
+
+    mine = clone(Mine(strength=3.0, penalty=0.1)).fit(problem())
+    assert (mine.gain_, mine.keeps_accuracy, repr(mine)) == (3.0, False, "Mine(penalty=0.1, strength=3.0)")
+    with pytest.raises(InputError, match="`strength` must be a finite number, got 'much'"):
+        Mine(strength="much").fit(problem())  # type: ignore[arg-type]

@@ -328,8 +328,8 @@ class Calibrator(Estimator, ABC):
         """Learn `map_`. A method gets more keyword arguments if its class says that it takes them.
 
         `weights` (`takes_weights`) and `clusters` (`draws_folds`) are arrays of shape (n_samples,) or None. An ensemble
-        passes `beta` and `near` (`starts_near`): 1/T of these samples, and a fit to nearly the same samples or None.
-        With `near` the fit may start there and end within 1e-5 of the least loss.
+        passes `beta` and `near` (`starts_near`): 1/T of these samples, and the map of a fit to nearly the same ones or
+        None. With `near` the fit may start there and end within 1e-5 of the least loss.
         """
 
     def _complete(self) -> None:

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from recal.calibrators.base import Calibrator, from_fit
 from recal.calibrators.ensemble_fit import (
     FAMILIES,
-    READS,
     Evidence,
     FittedEnsemble,
+    as_mixture,
     fit_ensemble,
-    needed_for,
     without_counts,
 )
 from recal.calibrators.stacking import Gate, Samples, report_of
@@ -121,20 +120,11 @@ class CalibrationEnsemble(Calibrator):
     def learn(self, samples: Samples, rng: np.random.Generator) -> FittedEnsemble:
         """Fit to these samples, and return the evidence too."""
         fitted = fit_ensemble(samples, rng, answers=self.answers, max_views=self.max_views, gate=self.gate)
-        names = needed_for(fitted.weights)
-        self.map_ = Mixture(
-            names=names,
-            members=tuple(fitted.members[name].map_ for name in names),
-            weights=np.array([fitted.weights.get(name, 0.0) for name in names]),
-            reads=np.array([names.index(READS[name]) if name in READS else -1 for name in names]),
-            plan=fitted.plan,
-        )
+        self.map_ = as_mixture(fitted.members, fitted.weights, fitted.plan)
         self.reason_ = sentence(fitted)
         self.views_report_ = []
         if fitted.choice is not None:
-            weights = {} if fitted.plan is None or fitted.plan.blend is None else dict(fitted.plan.blend.weights)
-            alone = dict(zip(fitted.candidates, fitted.choice.alone))
-            self.views_report_ = report_of(alone, fitted.candidates, fitted.choice, weights)
+            self.views_report_ = report_of(fitted.candidates, fitted.choice, fitted.plan)
         return fitted
 
     @property

@@ -34,6 +34,7 @@ from recal.checks import Floats, Labels
 from recal.engine.clusters import copies_of, effective_count, stratified_folds
 from recal.engine.compiled import one_thread
 from recal.errors import ConvergenceWarning, FewSamplesWarning
+from recal.maps.aggregation import Mixture
 from recal.maps.arrays import log_softmax, safe_log
 from recal.maps.base import wide
 from recal.maps.plan import Answers, Plan
@@ -91,12 +92,12 @@ def fit_members(
     sources: dict[str | None, Views] = {None: Views.unchecked(logits, {}, None, None)}
     betas: dict[str | None, float] = {}
     for name in needed_for(names):
-        source, start = READS.get(name), None if near is None else near[name]
+        source, start = READS.get(name), None if near is None else near[name].map_
         if source is not None and source not in sources:
             sources[source] = Views.unchecked(safe_log(members[source].map_.probs(wide(logits))), {}, None, None)
         views = sources[source]
         if source not in betas:
-            betas[source] = fit_beta(views.logits, labels, weights, getattr(start, "beta_", None))
+            betas[source] = fit_beta(views.logits, labels, weights, getattr(start, "beta", None))
         member = members[name] = FAMILIES[name]()
         if isinstance(member, BetaCalibration):
             member.joint = logits.shape[1] in _JOINT_BETA
@@ -107,21 +108,20 @@ def fit_members(
             warnings.simplefilter("ignore", FewSamplesWarning)
             warnings.simplefilter("ignore", ConvergenceWarning)
             member._fit(views[rows], labels[rows], **options)
-        member.classes_ = np.arange(logits.shape[1])
         member.n_fitted_ = len(labels[rows])
     return members
 
 
-def each_probs(members: Members, logits: Floats) -> dict[str, NDArray[np.float64]]:
-    """Return the probabilities of each member, (n_samples, n_classes) each."""
-    probs: dict[str, NDArray[np.float64]] = {}
-    inputs: dict[str | None, NDArray[np.float64]] = {None: wide(logits)}
-    for name, member in members.items():
-        source = READS.get(name)
-        if source not in inputs:
-            inputs[source] = safe_log(probs[str(source)])
-        probs[name] = member.map_.probs(inputs[source])
-    return probs
+def as_mixture(members: Members, weights: dict[str, float], plan: Plan | None = None) -> Mixture:
+    """Return the map of an ensemble."""
+    names = tuple(members)
+    return Mixture(
+        names=names,
+        members=tuple(member.map_ for member in members.values()),
+        weights=np.array([weights.get(name, 0.0) for name in names]),
+        reads=np.array([names.index(READS[name]) if name in READS else -1 for name in names]),
+        plan=plan,
+    )
 
 
 # With fewer samples, or no mistakes, there is no evidence about which method is best.
@@ -252,8 +252,7 @@ def cross_fitted(members: Members, evidence: Evidence) -> NDArray[np.float32]:
     for fold in track(range(int(folds.max()) + 1), "members on samples left out, fold"):
         rest, left_out = samples[np.flatnonzero(folds != fold)], np.flatnonzero(folds == fold)
         fitted = fit_members(members, rest.views.logits, rest.labels, rest.weights, near=members)
-        for place, answer in enumerate(each_probs(fitted, logits[left_out]).values()):
-            probs[place, left_out] = answer
+        probs[:, left_out] = as_mixture(fitted, {"ts": 1.0}).member_probs(wide(logits[left_out]))
     return probs
 
 

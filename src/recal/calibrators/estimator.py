@@ -39,28 +39,16 @@ class Estimator:
         return list(inspect.signature(cls).parameters)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name and, if `deep`, those of a parameter that is itself an estimator."""
-        params = {name: getattr(self, name) for name in self.parameter_names()}
-        if deep:
-            for name, value in list(params.items()):
-                if hasattr(value, "get_params") and not isinstance(value, type):
-                    params |= {f"{name}__{inner}": part for inner, part in value.get_params().items()}
-        return params
+        """Return the parameters by name. `deep` changes nothing, since no parameter is itself an estimator."""
+        return {name: getattr(self, name) for name in self.parameter_names()}
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters by name; `outer__inner` reaches into a parameter that is itself an estimator."""
+        """Set parameters by name."""
         names = self.parameter_names()
-        inner: dict[str, dict[str, Any]] = {}
-        for key, value in params.items():
-            name, reaches_in, rest = key.partition("__")
+        for name, value in params.items():
             if name not in names:
                 raise InputError(f"{type(self).__name__} has no parameter {name!r}; it has: {', '.join(names)}.")
-            if reaches_in:
-                inner.setdefault(name, {})[rest] = value
-            else:
-                setattr(self, name, value)
-        for name, values in inner.items():
-            getattr(self, name).set_params(**values)
+            setattr(self, name, value)
         return self
 
     @classmethod
@@ -99,7 +87,7 @@ class Estimator:
         defaults = inspect.signature(type(self)).parameters
         changed = [
             f"{name}={value!r}"
-            for name, value in self.get_params(deep=False).items()
+            for name, value in self.get_params().items()
             if repr(value) != repr(defaults[name].default)
         ]
         return f"{type(self).__name__}({', '.join(changed)})"

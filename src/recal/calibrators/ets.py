@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import numpy as np
 import scipy
 
@@ -66,9 +64,11 @@ class EnsembleTemperatureScaling(Calibrator):
     beta_ = from_map("beta")
     weights_ = from_map("weights")
 
-    def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: Self | None = None) -> None:
+    def _fit(
+        self, views: Views, labels: Labels, *, beta: float | None = None, near: TemperatureMixture | None = None
+    ) -> None:
         with one_thread():
-            self.map_ = _fit_mixture(views.logits, labels, beta, None if near is None else near.beta_)
+            self.map_ = _fit_mixture(views.logits, labels, beta, None if near is None else near.beta)
 
 
 def _fit_mixture(logits: Floats, labels: Labels, beta: float | None, near: float | None) -> TemperatureMixture:

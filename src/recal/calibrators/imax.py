@@ -13,15 +13,13 @@ from recal.calibrators.binning import frequencies
 from recal.calibrators.sample_checks import warn_if_few
 from recal.checks import Labels
 from recal.maps.arrays import log_odds, log_softmax
-from recal.maps.curves import InformativeBins
+from recal.maps.curves import CERTAIN, InformativeBins
 from recal.maps.plan import Answers
 from recal.schema import Count, NotNegative
 from recal.views import Views
 
 Vector = NDArray[np.float64]
 
-# Log-odds beyond this are as good as certain; clipping keeps every sum below exact enough.
-CERTAIN = 36.0
 # A relative gain below this is none.
 _STANDSTILL = 1e-9
 _MAX_ITER = 100

@@ -15,7 +15,7 @@ from recal.calibrators.solvers.temperature import fit_betas
 from recal.checks import Floats, Labels
 from recal.engine.scaled import ScaledLogits
 from recal.maps.arrays import class_scores, softmax
-from recal.maps.curves import Brackets, Lines, SharedLine
+from recal.maps.curves import ENDLESS, Brackets, Lines, SharedLine
 from recal.maps.plan import Answers
 from recal.schema import NotNegative, Number
 from recal.views import Views
@@ -23,7 +23,6 @@ from recal.views import Views
 Array = NDArray[np.float64]
 # Scores closer than this, relative to their size, are one: rounding must move no sample across an edge.
 _SAME = 1e-9
-_ENDLESS = float(np.finfo(np.float64).max)
 
 
 class IsotonicCalibration(Calibrator):
@@ -307,8 +306,8 @@ def bracket(scores: Array, hits: NDArray[np.bool_]) -> tuple[tuple[Array, Array]
     high = _with_one_more_hit(counts.astype(np.float64), own)
     low = 1.0 - _with_one_more_hit(counts[::-1].astype(np.float64), (counts - own)[::-1])[::-1]
     return (
-        _merged(np.append(where - same, _ENDLESS), np.append(0.0, low)),
-        _merged(np.append(where + same, _ENDLESS), np.append(high, 1.0)),
+        _merged(np.append(where - same, ENDLESS), np.append(0.0, low)),
+        _merged(np.append(where + same, ENDLESS), np.append(high, 1.0)),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -248,8 +248,8 @@ class BetaCalibration(Calibrator):
     coefficients_ = from_map("coefficients")
     limit_ = from_map("limit")
 
-    def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: Self | None = None) -> None:
-        start = None if near is None else near.coefficients_
+    def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: BetaCurves | None = None) -> None:
+        start = None if near is None else near.coefficients
         warn_if_few(self, len(labels), views.n_classes)
         scores = class_scores(views.logits)
         limit = largest_score(scores)

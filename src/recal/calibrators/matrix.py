@@ -39,11 +39,8 @@ _SEARCH_TOL = 1e-4
 
 def _candidates(values: float | Sequence[float] | None, name: str, defaults: NDArray[np.float64]) -> tuple[float, ...]:
     """Return the values to try, strongest first."""
-    try:
-        numbers = np.unique(np.asarray(defaults if values is None else values, dtype=np.float64))
-    except (TypeError, ValueError):
-        numbers = np.empty(0)
-    if numbers.size == 0 or not (np.isfinite(numbers).all() and numbers[0] > 0.0):
+    numbers = np.unique(np.asarray(defaults if values is None else values, dtype=np.float64))
+    if not numbers.size:  # the annotation of the parameter refuses other numbers
         raise InputError(
             f"must hold positive numbers, got {values!r}", argument=name, remedy="A tiny one stands for none"
         )

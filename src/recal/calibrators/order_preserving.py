@@ -100,7 +100,7 @@ class OrderNetwork:
     @classmethod
     def for_logits(cls, logits: Floats, n_ranks: int, n_hidden: int) -> OrderNetwork:
         n_ranks = min(n_ranks, logits.shape[1])
-        features = _features(_Sorted(logits, n_ranks).values)
+        features = _features(_largest(logits, n_ranks)[1])
         scales = features.std(axis=0)
         inputs = np.stack([features.mean(axis=0), np.where(scales > 1e-9, scales, 1.0)])
         return cls(inputs, logits.shape[1], n_hidden)
@@ -132,13 +132,13 @@ class OrderNetwork:
 
     def objective(self, logits: Floats, labels: Labels, penalty: float) -> Objective:
         """Return the function of the parameters that is minimised, with its gradient."""
-        ranked = _Sorted(logits, self.n_ranks)
-        scaled = (_features(ranked.values) - self.inputs[0]) / self.inputs[1]
-        gaps, n_samples, n_gaps = ranked.gaps, len(labels), self.n_ranks - 1
-        hits = ranked.columns == labels[:, None]
+        columns, values = _largest(logits, self.n_ranks)
+        scaled = (_features(values) - self.inputs[0]) / self.inputs[1]
+        gaps, n_samples, n_gaps = values[:, :-1] - values[:, 1:], len(labels), self.n_ranks - 1
+        hits = columns == labels[:, None]
         truth = np.where(hits.any(axis=1), hits.argmax(axis=1), self.n_ranks)  # n_ranks: below the ranks that are read
         rows = np.arange(n_samples)
-        tail = _Tail(logits, labels, ranked, truth) if self.n_classes > self.n_ranks else None
+        tail = _Tail(logits, labels, columns, truth) if self.n_classes > self.n_ranks else None
 
         def loss(parameters: Vector) -> tuple[float, Vector]:
             weights, offsets, out_weights, out_offsets = unpack(parameters, self.shapes)
@@ -177,28 +177,24 @@ class OrderNetwork:
         return loss
 
 
-class _Sorted:
-    """The largest logits of each row, in falling order, and the columns they stand in."""
-
-    def __init__(self, logits: Floats, n_ranks: int) -> None:
-        exact = np.asarray(logits, dtype=np.float64)
-        self.columns = largest_columns(exact, n_ranks)
-        self.values = np.take_along_axis(exact, self.columns, axis=1)
-        self.gaps = self.values[:, :-1] - self.values[:, 1:]
+def _largest(logits: Floats, n_ranks: int) -> tuple[NDArray[np.intp], Vector]:
+    """Return the columns of each row's largest logits, in falling order, and these logits."""
+    exact = np.asarray(logits, dtype=np.float64)
+    columns = largest_columns(exact, n_ranks)
+    return columns, np.take_along_axis(exact, columns, axis=1)
 
 
 class _Tail:
     """What lies below the ranks that are read: a partition function with one factor per row."""
 
-    def __init__(self, logits: Floats, labels: Labels, ranked: _Sorted, truth: NDArray[np.intp]) -> None:
-        n_samples, n_ranks = ranked.values.shape
-        outside = np.ones(logits.shape, dtype=bool)
-        np.put_along_axis(outside, ranked.columns, False, axis=1)
-        rest = np.asarray(logits, dtype=np.float64)[outside].reshape(n_samples, -1)
-        self._state = ScaledLogits(rest)
-        self._drop = ranked.values[:, -1] - self._state.maxima
-        own = np.asarray(logits, dtype=np.float64)[np.arange(n_samples), labels]
-        self.truth_below = np.where(truth == n_ranks, ranked.values[:, -1] - own, 0.0)
+    def __init__(self, logits: Floats, labels: Labels, columns: NDArray[np.intp], truth: NDArray[np.intp]) -> None:
+        exact, rows = np.asarray(logits, dtype=np.float64), np.arange(len(labels))
+        last = exact[rows, columns[:, -1]]
+        outside = np.ones(exact.shape, dtype=bool)
+        np.put_along_axis(outside, columns, False, axis=1)
+        self._state = ScaledLogits(exact[outside].reshape(len(rows), -1))
+        self._drop = last - self._state.maxima
+        self.truth_below = np.where(truth == columns.shape[1], last - exact[rows, labels], 0.0)
 
     def partition(self, factors: Vector) -> tuple[Vector, Vector]:
         """Return log sum exp(-factor * distance below the last rank), and its derivative in the factor."""

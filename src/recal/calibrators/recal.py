@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -288,12 +288,7 @@ class ReCal(Calibrator):
         """Yield the transformation of each iteration."""
         candidates = views.transforms
         if self.sequence is not None:
-            if isinstance(self.sequence, str) or not isinstance(self.sequence, Iterable):
-                raise InputError(
-                    f"must be a list, one transformation per iteration, got {self.sequence!r}", argument="sequence"
-                )
-            chosen = [_find(item, candidates) for item in self.sequence]
-            return iter(chosen[: self.max_iter])
+            return iter([_find(item, candidates) for item in self.sequence][: self.max_iter])
         # The method reads how a sample reacts to a loss of information, and a mirrored copy loses none.
         candidates = tuple(t for t in candidates if not getattr(t, "keeps_information", False)) or candidates
         rng = np.random.default_rng(self.random_state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +120,9 @@ class StructuredVectorScaling(Calibrator):
     scales_ = from_map("scale")
     shifts_ = from_map("shift")
 
-    def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: Self | None = None) -> None:
+    def _fit(
+        self, views: Views, labels: Labels, *, beta: float | None = None, near: StructuredAffine | None = None
+    ) -> None:
         beta = fit_beta(views.logits, labels) if beta is None else beta
         uniform = 1.0 / (len(labels) + 1.0)
         features = soft_log_probs(wide(views.logits) * beta, 1.0, uniform)
@@ -131,7 +133,7 @@ class StructuredVectorScaling(Calibrator):
         if near is None:
             solution = problem.solve(identity)
         else:
-            solution = problem.solve(np.stack([near.scales_, near.shifts_]), tol=NEAR_TOL)
+            solution = problem.solve(np.stack([near.scale, near.shift]), tol=NEAR_TOL)
         self.map_, self.loss_ = StructuredAffine(beta, uniform, *solution.point), solution.loss
 
 
@@ -185,7 +187,9 @@ class StructuredMatrixScaling(Calibrator):
     weights_ = from_map("weights")
     intercept_ = from_map("intercept")
 
-    def _fit(self, views: Views, labels: Labels, *, beta: float | None = None, near: Self | None = None) -> None:
+    def _fit(
+        self, views: Views, labels: Labels, *, beta: float | None = None, near: StructuredLinear | None = None
+    ) -> None:
         beta = fit_beta(views.logits, labels) if beta is None else beta
         count = views.n_classes
         ridge = np.full((count, count + 1), self.mix_penalty * (count - 1))
@@ -199,6 +203,6 @@ class StructuredMatrixScaling(Calibrator):
         if near is None:
             solution = problem.solve(identity)
         else:
-            solution = problem.solve(np.column_stack([near.weights_, near.intercept_]), tol=NEAR_TOL)
+            solution = problem.solve(np.column_stack([near.weights, near.intercept]), tol=NEAR_TOL)
         self.map_ = StructuredLinear(beta, uniform, solution.point[:, :-1].copy(), solution.point[:, -1].copy())
         self.loss_ = solution.loss

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.estimator import Estimator
 from recal.calibrators.group_offsets import ridge_offsets
-from recal.calibrators.signal_models import FITS, fit_linear, fit_platt, fit_scale, fit_splines
+from recal.calibrators.signal_models import FITS, Fit, fit_linear, fit_platt, fit_scale, fit_splines
 from recal.calibrators.signal_table import SignalTable, read_correct
 from recal.calibrators.solvers.mixture import mixture_weights, without_light_ones
 from recal.checks import check_weights
@@ -216,15 +217,7 @@ class _GradedAnswers:
         right, counts = self.right, self.counts
         n_folds = _MORE_FOLDS if self.share * len(right) < _FEW else _FOLDS
         folds = stratified_folds(right.astype(np.intp), n_folds, rng, clusters=self.clusters)
-        log_odds = np.empty((len(FITS), len(right)))
-        for fold in range(int(folds.max()) + 1):
-            inside, left_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-            scale, scaled, missing = self._scaled(inside)
-            scaled_out, missing_out = scale.standardise(self.values[left_out])
-            for place, fit in enumerate(FITS.values()):
-                model = fit(scaled, missing, right[inside], counts[inside])
-                log_odds[place, left_out] = model.log_odds(scaled_out, missing_out)
-        probs = sigmoid(log_odds)
+        probs = self._cross_fitted(tuple(FITS.values()), folds)
         likelihoods = np.where(right > 0.5, probs, 1.0 - probs).T
         prior = np.array(list(_PRIOR.values()))
         prior += [_PLATT_PRIOR / rarer, *[min((rarer / _EVEN_PRIOR) ** 3, _MOST_EVEN)] * (len(FITS) - 1)]
@@ -257,19 +250,28 @@ class _GradedAnswers:
     def _simple_loss(
         self, rows: NDArray[np.intp], folds: NDArray[np.intp], columns: list[int], categories: tuple[int, ...]
     ) -> float:
-        probs = np.empty(len(rows))
-        for fold in range(int(folds.max()) + 1):
-            inside, left_out = rows[folds != fold], folds == fold
-            if not columns:
-                probs[left_out] = np.average(self.right[inside], weights=self.counts[inside])
-                continue
-            scale = fit_scale(self.values[inside][:, columns])
-            scaled, missing = scale.standardise(self.values[inside][:, columns])
-            outside = scale.standardise(self.values[rows[left_out]][:, columns])
-            both = [fit(scaled, missing, self.right[inside], self.counts[inside]) for fit in (fit_linear, fit_splines)]
-            probs[left_out] = np.mean([sigmoid(model.log_odds(*outside)) for model in both], axis=0)
         part = _GradedAnswers(self.values[rows], self.right[rows], self.counts[rows], categories)
+        if columns:
+            numeric = replace(part, values=part.values[:, columns], categories=())
+            probs = numeric._cross_fitted((fit_linear, fit_splines), folds).mean(axis=0)
+        else:
+            probs = np.empty(len(rows))
+            for fold in range(int(folds.max()) + 1):
+                rest = folds != fold
+                probs[~rest] = np.average(part.right[rest], weights=part.counts[rest])
         return _loss(part._finish(probs, folds)[0], part.right, part.counts)
+
+    def _cross_fitted(self, fits: Sequence[Fit], folds: NDArray[np.intp]) -> Vector:
+        """Return the probabilities of each model for rows left out, (n_models, n_samples)."""
+        log_odds = np.empty((len(fits), len(folds)))
+        for fold in range(int(folds.max()) + 1):
+            inside, left_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+            scale, scaled, missing = self._scaled(inside)
+            outside = scale.standardise(self.values[left_out])
+            for place, fit in enumerate(fits):
+                model = fit(scaled, missing, self.right[inside], self.counts[inside])
+                log_odds[place, left_out] = model.log_odds(*outside)
+        return sigmoid(log_odds)
 
     def _scaled(self, rows: NDArray[np.intp]) -> tuple[SignalScale, Vector, Vector]:
         scale = fit_scale(self.values[rows], self.categories)

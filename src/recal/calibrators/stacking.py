@@ -144,10 +144,9 @@ class ViewStacking(Calibrator):
         self.accepted_ = bool(self.map_.transforms)
         self.temperature_ = 1.0 / beta
         self.offsets_gain_ = choice.base_gain.mean
-        weights = {} if self.map_.blend is None else dict(self.map_.blend.weights)
-        used = [gain.mean for view, gain in zip(choice.order, choice.gains) if candidates[view - 1] in weights]
-        self.views_gain_ = float(sum(used))
-        self.views_report_ = report_of(gains or dict(zip(candidates, choice.alone)), candidates, choice, weights)
+        used = zip(choice.order, choice.gains)
+        self.views_gain_ = float(sum(g.mean for view, g in used if candidates[view - 1] in self.map_.transforms))
+        self.views_report_ = report_of(candidates, choice, self.map_, gains)
 
     def _answer_views(self, views: Views) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         probs, confidence = super()._answer_views(views)
@@ -252,12 +251,14 @@ def shortlist(
 
 
 def report_of(
-    alone: dict[Transform, float],
-    candidates: tuple[Transform, ...],
-    choice: Choice,
-    weights: dict[Transform, float],
+    candidates: tuple[Transform, ...], choice: Choice, plan: Plan | None, alone: dict[Transform, float] | None = None
 ) -> list[dict[str, Any]]:
-    """Return a record of each candidate, in the order of the search."""
+    """Return a record of each candidate, in the order of the search.
+
+    `alone` has the gain of each candidate alone, also of those that were not shortlisted.
+    """
+    weights = {} if plan is None or plan.blend is None else dict(plan.blend.weights)
+    alone = alone or dict(zip(candidates, choice.alone.tolist()))
     places = {candidates[view - 1]: place for place, view in enumerate(choice.order, 1)}
     records = []
     for transform, gain in alone.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from recal.calibrators.base import Calibrator, from_fit, from_map
 from recal.calibrators.solvers.temperature import fit_temperature
@@ -54,7 +54,7 @@ class TemperatureScaling(Calibrator):
         *,
         weights: Vector | None = None,
         beta: float | None = None,
-        near: Self | None = None,
+        near: Temperature | None = None,
     ) -> None:
         if beta is not None:
             self.map_, self.converged_ = Temperature(beta), True

@@ -222,13 +222,17 @@ class Mixture(Map):
         mixed = self.mixed(z)
         return mixed if self.plan is None else self.plan.blended(z, views, mixed)
 
+    def member_probs(self, z: Array) -> list[Array]:
+        """Return the probabilities of each member, (n_samples, n_classes) each."""
+        probs: list[Array] = []
+        for member, source in zip(self.members, self.reads.tolist()):
+            probs.append(member.probs(z if source < 0 else safe_log(probs[source])))
+        return probs
+
     def mixed(self, z: Array) -> Array:
         """Return the weighted mean of what the members give, (n_samples, n_classes)."""
-        answers: list[Array] = []
-        for member, source in zip(self.members, self.reads.tolist()):
-            answers.append(member.probs(z if source < 0 else safe_log(answers[source])))
         total = None
-        for weight, probs in zip(self.weights.tolist(), answers):
+        for weight, probs in zip(self.weights.tolist(), self.member_probs(z)):
             if weight > 0.0:
                 total = probs * weight if total is None else total + probs * weight
         return total

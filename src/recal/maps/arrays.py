@@ -1,7 +1,8 @@
 """Functions on arrays that several maps share, written against the array API.
 
 Arrays are (n_samples, n_classes) float64. Everything works row by row, so that a row alone gets what it gets in a
-batch. Large numpy arrays go to compiled loops where these are clearly faster; `is_large` decides, in one place.
+batch. Large numpy arrays go to compiled loops where these are clearly faster: from `SMALL` values on, which are worth
+the start of a compiler.
 """
 
 from __future__ import annotations
@@ -25,11 +26,6 @@ TIE = 1e-12
 _BLOCK = 64
 
 
-def is_large(z: Array) -> bool:
-    """Whether compiled loops take over: numpy arrays that are large enough to be worth the start of a compiler."""
-    return isinstance(z, np.ndarray) and z.size >= SMALL
-
-
 def row_max(z: Array) -> Array:
     """Return the largest value of each row, (n_samples, 1)."""
     # For a single row, numpy's own `max` and `sum` take twice as long as the ufuncs they call.
@@ -50,7 +46,7 @@ def softmax(z: Array, beta: float | Array = 1.0) -> Array:
 
     Classes far below the largest may underflow to 0.
     """
-    if is_large(z) and isinstance(beta, float):
+    if isinstance(z, np.ndarray) and z.size >= SMALL and isinstance(beta, float):
         logits = as_rows(z)
         probs = np.empty(logits.shape)
         over_rows(rows.plain_softmax, logits, beta, probs)
@@ -221,18 +217,12 @@ def interpolate(scores: Array, knots: np.ndarray, values: np.ndarray, offsets: n
     return y0 + (y1 - y0) * clip(part, 0.0, 1.0)
 
 
-def past_ties(edges: np.ndarray) -> np.ndarray:
-    """Return upper edges of bins moved up so far that scores equal to an edge, but for rounding, lie below it."""
-    with np.errstate(over="ignore"):  # an edge at the end of all floats may become infinite
-        return edges + TIE * (1.0 + np.abs(edges))
-
-
 def look_up(scores: Array, edges: np.ndarray, values: np.ndarray, offsets: np.ndarray) -> Array:
     """Send each column to the values of its own bins; a bin holds its upper edge.
 
-    Bins of all columns lie end to end, as in `interpolate`; each column's last edge is endless. `past_ties` moves the
-    edges beyond what equals them but for rounding.
+    Bins of all columns lie end to end, as in `interpolate`; each column's last edge is endless.
     """
+    scores = _below_ties(scores)
     if isinstance(scores, np.ndarray):
         out = np.empty_like(scores)
         for columns, part in _parts(scores, offsets):
@@ -240,6 +230,11 @@ def look_up(scores: Array, edges: np.ndarray, values: np.ndarray, offsets: np.nd
         return out
     last, _ = _search(scores, edges, offsets, inclusive=False)
     return values_at(like(scores, values), last + 1)
+
+
+def _below_ties(scores: Array) -> Array:
+    """Return scores moved down so far that one that equals an edge, but for rounding, lies below the edge."""
+    return scores - TIE * (1.0 + namespace(scores).abs(scores))
 
 
 def pieces_at(scores: Array, edges: np.ndarray, tables: Sequence[np.ndarray]) -> list[Array]:
@@ -285,10 +280,14 @@ def put(z: Array, columns: Array, values: Array | float) -> Array:
 
 
 def look_up_table(scores: Array, edges: np.ndarray, values: np.ndarray) -> Array:
-    """Do the same with as many bins in each column, or one table for all columns: (n_tables, n_bins) each."""
-    if is_large(scores) and len(edges) == scores.shape[1]:
+    """Do the same with as many bins in each column, or one table for all columns: (n_tables, n_bins).
+
+    There is one edge less than bins; the last bin has none.
+    """
+    edges = np.concatenate([edges, np.full((len(edges), 1), np.inf)], axis=1)
+    if isinstance(scores, np.ndarray) and scores.size >= SMALL and len(edges) == scores.shape[1]:
         out = np.empty_like(scores)
-        over_rows(rows.look_up, np.ascontiguousarray(scores), edges, values, out)
+        over_rows(rows.look_up, np.ascontiguousarray(_below_ties(scores)), edges, values, out)
         return out
     count, n_bins = values.shape
     return look_up(scores, edges.ravel(), values.ravel(), np.arange(count + 1) * n_bins)

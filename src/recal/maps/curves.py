@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -20,7 +19,6 @@ from recal.maps.arrays import (
     look_up,
     look_up_table,
     normalise,
-    past_ties,
     put,
     repeated,
     row_max,
@@ -48,20 +46,6 @@ ENDLESS = float(np.finfo(np.float64).max)
 _LOWEST = -1e6
 # Halvings of a factor between 0 and 1: as exact as float32.
 _HALVINGS = 30
-
-
-def _past_ties(name: str, *, endless: bool = False) -> cached_property[Vector]:
-    """Return an attribute with the edges of a field, moved past scores that equal an edge but for rounding.
-
-    The edges are moved once, because moving them takes longer than predicting one row. With `endless`, an infinite
-    edge is added behind those of each class.
-    """
-
-    def moved(bins: Map) -> Vector:
-        edges = past_ties(getattr(bins, name))
-        return np.pad(edges, ((0, 0), (0, 1)), constant_values=np.inf) if endless else edges
-
-    return cached_property(moved)
 
 
 class Lines(Map):
@@ -107,10 +91,8 @@ class Steps(Map):
     def check(self) -> None:
         check_curves(self.edges, self.offsets, "edges", last=np.inf)
 
-    _edges = _past_ties("edges")
-
     def probs(self, z: Array, views: Views = ()) -> Array:
-        return normalise(look_up(class_scores(z), self._edges, self.values, self.offsets))
+        return normalise(look_up(class_scores(z), self.edges, self.values, self.offsets))
 
 
 class Bins(Map):
@@ -119,10 +101,8 @@ class Bins(Map):
     edges: Annotated[Vector, Floats("K", "B-1", low=-np.inf, high=np.inf, rising=True)]
     values: Annotated[Vector, Floats("K", "B", low=0.0, high=1.0)]
 
-    _edges = _past_ties("edges", endless=True)
-
     def probs(self, z: Array, views: Views = ()) -> Array:
-        return normalise(look_up_table(class_scores(z), self._edges, self.values))
+        return normalise(look_up_table(class_scores(z), self.edges, self.values))
 
 
 class InformativeBins(Map):
@@ -131,15 +111,13 @@ class InformativeBins(Map):
     edges: Annotated[Vector, Floats("G", "B-1", low=-np.inf, high=np.inf, rising=True)]
     values: Annotated[Vector, Floats("G", "B", low=0.0, high=1.0)]
 
-    _edges = _past_ties("edges", endless=True)
-
     @property
     def n_classes(self) -> int | None:
         return None if len(self.edges) == 1 else len(self.edges)
 
     def probs(self, z: Array, views: Views = ()) -> Array:
         odds = clip(log_odds(log_softmax(z)), -CERTAIN, CERTAIN)
-        return normalise(look_up_table(odds, self._edges, self.values) * (1.0 + 1e-9 * sigmoid(odds)))
+        return normalise(look_up_table(odds, self.edges, self.values) * (1.0 + 1e-9 * sigmoid(odds)))
 
 
 class Brackets(Map):
@@ -152,8 +130,6 @@ class Brackets(Map):
     high_values: Annotated[Vector, Floats("H", low=0.0, high=1.0)]
     high_offsets: Offsets
 
-    _low_edges, _high_edges = _past_ties("low_edges"), _past_ties("high_edges")
-
     def check(self) -> None:
         check_curves(self.low_edges, self.low_offsets, "low_edges", last=ENDLESS)
         check_curves(self.high_edges, self.high_offsets, "high_edges", last=ENDLESS)
@@ -161,8 +137,8 @@ class Brackets(Map):
     def interval(self, z: Array) -> tuple[Array, Array]:
         """Return both ends for each class, before rows are divided by their sums."""
         scores = class_scores(z)
-        low = look_up(scores, self._low_edges, self.low_values, self.low_offsets)
-        return low, look_up(scores, self._high_edges, self.high_values, self.high_offsets)
+        low = look_up(scores, self.low_edges, self.low_values, self.low_offsets)
+        return low, look_up(scores, self.high_edges, self.high_values, self.high_offsets)
 
     def probs(self, z: Array, views: Views = ()) -> Array:
         low, high = self.interval(z)

@@ -80,7 +80,7 @@ class TemperatureMixture(Map):
             raise InputError(f"must sum to 1, got {self.weights.sum():.6g}", argument="weights")
 
     def probs(self, z: Array, views: Views = ()) -> Array:
-        scaled, own, uniform = (float(weight) for weight in self.weights)
+        scaled, own, uniform = self.weights.tolist()
         return scaled * softmax(z, self.beta) + own * softmax(z) + uniform / z.shape[1]
 
 
