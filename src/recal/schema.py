@@ -271,9 +271,8 @@ class Record:
     def __post_init__(self) -> None:
         sizes: Sizes = {}
         family: Any = type(self)
-        kinds = field_kinds(family)
-        for name in field_names(family):
-            object.__setattr__(self, name, check(getattr(self, name), kinds[name], name, sizes))
+        for name, kind in field_kinds(family).items():
+            object.__setattr__(self, name, check(getattr(self, name), kind, name, sizes))
         object.__setattr__(self, "_sizes", sizes)
         self.check()
 

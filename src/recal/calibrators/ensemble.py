@@ -12,8 +12,8 @@ from recal.calibrators.ensemble_fit import (
     FAMILIES,
     Evidence,
     FittedEnsemble,
-    as_mixture,
     fit_ensemble,
+    places_read,
     without_counts,
 )
 from recal.calibrators.stacking import Gate, Samples, report_of
@@ -120,7 +120,14 @@ class CalibrationEnsemble(Calibrator):
     def learn(self, samples: Samples, rng: np.random.Generator) -> FittedEnsemble:
         """Fit to these samples, and return the evidence too."""
         fitted = fit_ensemble(samples, rng, answers=self.answers, max_views=self.max_views, gate=self.gate)
-        self.map_ = as_mixture(fitted.members, fitted.weights, fitted.plan)
+        names = tuple(fitted.members)
+        self.map_ = Mixture(
+            names=names,
+            members=tuple(member.map_ for member in fitted.members.values()),
+            weights=np.array([fitted.weights.get(name, 0.0) for name in names]),
+            reads=np.array(places_read(names)),
+            plan=fitted.plan,
+        )
         self.reason_ = sentence(fitted)
         self.views_report_ = []
         if fitted.choice is not None:

@@ -34,7 +34,7 @@ from recal.checks import Floats, Labels
 from recal.engine.clusters import copies_of, effective_count, stratified_folds
 from recal.engine.compiled import one_thread
 from recal.errors import ConvergenceWarning, FewSamplesWarning
-from recal.maps.aggregation import Mixture
+from recal.maps.aggregation import member_probs
 from recal.maps.arrays import log_softmax, safe_log
 from recal.maps.base import wide
 from recal.maps.plan import Answers, Plan
@@ -112,16 +112,9 @@ def fit_members(
     return members
 
 
-def as_mixture(members: Members, weights: dict[str, float], plan: Plan | None = None) -> Mixture:
-    """Return the map of an ensemble."""
-    names = tuple(members)
-    return Mixture(
-        names=names,
-        members=tuple(member.map_ for member in members.values()),
-        weights=np.array([weights.get(name, 0.0) for name in names]),
-        reads=np.array([names.index(READS[name]) if name in READS else -1 for name in names]),
-        plan=plan,
-    )
+def places_read(names: tuple[str, ...]) -> list[int]:
+    """Return which of these members each one reads, -1 for the logits."""
+    return [names.index(READS[name]) if name in READS else -1 for name in names]
 
 
 # With fewer samples, or no mistakes, there is no evidence about which method is best.
@@ -252,7 +245,8 @@ def cross_fitted(members: Members, evidence: Evidence) -> NDArray[np.float32]:
     for fold in track(range(int(folds.max()) + 1), "members on samples left out, fold"):
         rest, left_out = samples[np.flatnonzero(folds != fold)], np.flatnonzero(folds == fold)
         fitted = fit_members(members, rest.views.logits, rest.labels, rest.weights, near=members)
-        probs[:, left_out] = as_mixture(fitted, {"ts": 1.0}).member_probs(wide(logits[left_out]))
+        maps, reads = [member.map_ for member in fitted.values()], places_read(tuple(fitted))
+        probs[:, left_out] = member_probs(maps, reads, wide(logits[left_out]))
     return probs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -222,17 +223,18 @@ class Mixture(Map):
         mixed = self.mixed(z)
         return mixed if self.plan is None else self.plan.blended(z, views, mixed)
 
-    def member_probs(self, z: Array) -> list[Array]:
-        """Return the probabilities of each member, (n_samples, n_classes) each."""
-        probs: list[Array] = []
-        for member, source in zip(self.members, self.reads.tolist()):
-            probs.append(member.probs(z if source < 0 else safe_log(probs[source])))
-        return probs
-
     def mixed(self, z: Array) -> Array:
         """Return the weighted mean of what the members give, (n_samples, n_classes)."""
         total = None
-        for weight, probs in zip(self.weights.tolist(), self.member_probs(z)):
+        for weight, probs in zip(self.weights.tolist(), member_probs(self.members, self.reads.tolist(), z)):
             if weight > 0.0:
                 total = probs * weight if total is None else total + probs * weight
         return total
+
+
+def member_probs(members: Sequence[Map], reads: Sequence[int], z: Array) -> list[Array]:
+    """Return the probabilities of each member, (n_samples, n_classes) each; `reads` as in `Mixture`."""
+    probs: list[Array] = []
+    for member, source in zip(members, reads):
+        probs.append(member.probs(z if source < 0 else safe_log(probs[source])))
+    return probs

@@ -9,12 +9,12 @@ import pytest
 
 from recal import Views, load, save
 from recal.calibrators import AutoCalibration, CalibrationEnsemble, TemperatureScaling
-from recal.calibrators.ensemble_fit import as_mixture, fit_members, member_names, without_counts
+from recal.calibrators.ensemble_fit import fit_members, member_names, places_read, without_counts
 from recal.calibrators.solvers.mixture import mixture_weights
 from recal.calibrators.stacking import Samples
 from recal.engine.clusters import copies_of, stratified_folds
 from recal.errors import FileError
-from recal.maps.aggregation import Mixture
+from recal.maps.aggregation import Mixture, member_probs
 from recal.maps.scaling import Temperature
 from tests.problems import logits_and_labels, nll
 
@@ -131,7 +131,8 @@ def test_fits_near_those_of_all_samples_are_as_good_as_from_the_start():
     names = member_names(4)
     near = fit_members(names, z[rest], y[rest], near=fit_members(names, z, y))
     anew = fit_members(names, z[rest], y[rest])
-    for one, other in zip(*(as_mixture(fits, {"ts": 1.0}).member_probs(z) for fits in (near, anew))):
+    maps = [[member.map_ for member in fits.values()] for fits in (near, anew)]
+    for one, other in zip(*(member_probs(each, places_read(names), z) for each in maps)):
         assert abs(nll(one[~rest], y[~rest]) - nll(other[~rest], y[~rest])) < 1e-3
         np.testing.assert_allclose(one, other, atol=0.01)
 
