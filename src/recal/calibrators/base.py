@@ -84,7 +84,7 @@ class Calibrator(Estimator, ABC):
     decision_ : DecisionRule, where one was set
         Which answers `accept` accepts; see `recal.decide`.
     sets_ : PredictionSets, where they were set
-        Which classes stay in play; see `recal.prediction_sets`.
+        Which classes are in each prediction set; see `recal.prediction_sets`.
     profile_ : Profile, where one was set
         What inputs looked like at the fit; see `recal.decisions.watch`. All three are saved with the calibrator, and
         a new fit forgets them.

@@ -96,7 +96,7 @@ class HistogramBinning(Calibrator):
 
 # Histograms with less than this share of the weight are left out of the stored function.
 _NEGLIGIBLE = 1e-7
-# Bins of equal width are of use to a class where at least so many samples' probabilities lie between these.
+# A class uses bins of equal width if at least this many of its log-odds lie between these.
 _FEWEST_INSIDE, _INSIDE = 5, scipy.special.logit(0.999)
 
 
@@ -139,7 +139,7 @@ class BayesianBinning(Calibrator):
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(1000, 2))
     >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> model = BayesianBinning().fit(5 * logits, labels)  # five times too sure
+    >>> model = BayesianBinning().fit(5 * logits, labels)  # overconfident: five times too large
     >>> bool(model.predict_proba([[5.0, 0.0]])[0, 0] < 0.85)
     True
     """

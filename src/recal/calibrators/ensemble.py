@@ -119,7 +119,7 @@ class CalibrationEnsemble(Calibrator):
 
     def learn(self, samples: Samples, rng: np.random.Generator) -> FittedEnsemble:
         """Fit to these samples, and return the evidence too."""
-        fitted = fit_ensemble(samples, rng, answers=self.answers, max_views=self.max_views, gate=self.gate)
+        fitted = fit_ensemble(self, samples, rng)
         names = tuple(fitted.members)
         self.map_ = Mixture(
             names=names,

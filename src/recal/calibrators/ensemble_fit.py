@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +38,13 @@ from recal.errors import ConvergenceWarning, FewSamplesWarning
 from recal.maps.aggregation import member_probs
 from recal.maps.arrays import log_softmax, safe_log
 from recal.maps.base import wide
-from recal.maps.plan import Answers, Plan
+from recal.maps.plan import Plan
 from recal.progress import track
 from recal.transforms import Transform
 from recal.views import Views
+
+if TYPE_CHECKING:
+    from recal.calibrators.ensemble import CalibrationEnsemble
 
 Vector = NDArray[np.float64]
 Members = dict[str, Calibrator]
@@ -185,14 +189,7 @@ def without_counts(samples: Samples) -> Samples:
     return replace(samples, weights=None)[np.repeat(np.arange(len(weights)), weights.astype(np.intp))]
 
 
-def fit_ensemble(
-    samples: Samples,
-    rng: np.random.Generator,
-    *,
-    answers: Answers,
-    max_views: int | None,
-    gate: float | str | None,
-) -> FittedEnsemble:
+def fit_ensemble(method: CalibrationEnsemble, samples: Samples, rng: np.random.Generator) -> FittedEnsemble:
     """Return the ensemble of these samples."""
     logits, labels, n_classes = samples.views.logits, samples.labels, samples.views.n_classes
     if samples.weights is not None:  # weights are relative
@@ -216,17 +213,15 @@ def fit_ensemble(
     evidence = Evidence(samples, copies, share, folds)
     probs = cross_fitted(members, evidence)
     with one_thread():
-        weights = _weigh(probs, tuple(members), evidence, answers == "kept")
+        weights = _weigh(probs, tuple(members), evidence, method.answers == "kept")
     plan, choice = None, None
     candidates: tuple[Transform, ...] = ()
-    if views.transforms and max_views != 0:
+    if views.transforms and method.max_views != 0:
         mixed = np.tensordot([weights.get(name, 0.0) for name in members], probs, axes=1)
         single = "sms" if "sms" in members else "svs"
         alone = probs[tuple(members).index(single)]
         beta = float(members["ts"].beta_)  # type: ignore[attr-defined]
-        plan, choice, candidates, replaced = _stack(
-            evidence, mixed, alone, beta, rng, answers=answers, max_views=max_views, gate=gate
-        )
+        plan, choice, candidates, replaced = _stack(method, evidence, mixed, alone, beta, rng)
         weights = {single: 1.0} if replaced else weights
     if plan is None:
         weights = _one_or_all(weights, evidence)
@@ -295,27 +290,25 @@ def _one_or_all(weights: dict[str, float], evidence: Evidence) -> dict[str, floa
 
 
 def _stack(
+    method: CalibrationEnsemble,
     evidence: Evidence,
     mixed: NDArray[np.floating],
     alone: NDArray[np.float32],
     beta: float,
     rng: np.random.Generator,
-    *,
-    answers: Answers,
-    max_views: int | None,
-    gate: float | str | None,
 ) -> tuple[Plan | None, Choice, tuple[Transform, ...], bool]:
     """Return the plan of the mixture with views (None if no view pays), the choice of views, and the candidates.
 
     The views are those that `ViewStacking` chooses. The last value says whether `alone`, structured scaling by itself,
     replaces the mixture: the lower loss on samples left out decides.
     """
-    samples, kept = evidence.samples, answers == "kept"
+    samples, answers, max_views = evidence.samples, method.answers, method.max_views
+    kept = answers == "kept"
     views, labels, epsilon = samples.views, samples.labels, share_of_chance(len(samples.labels))
     candidates, _ = shortlist(samples, views.transforms, beta, epsilon)
     data = stack_data(samples, candidates, beta, epsilon, kept=kept, copies=evidence.copies)
     most = _MOST_VIEWS if max_views is None else max_views
-    choice = choose_views(data, rng, max_views=most, gate=gate, no_harm=True, worth=WORTH[answers])
+    choice = choose_views(data, rng, max_views=most, gate=method.gate, no_harm=True, worth=WORTH[answers])
     used = () if choice.stack is None else choice.stack.views
     plain = losses_of(mixed, labels, data.answers if kept else None)
     features = np.concatenate([data.features[[0, 0]], data.features[1:]])

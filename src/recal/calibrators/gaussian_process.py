@@ -135,7 +135,7 @@ def kernel(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarr
 
 
 def whitening(points: np.ndarray, length: float) -> np.ndarray:
-    """Return L^-1 for the kernel between the points, L L^T, with a trace on the diagonal for the sake of rounding."""
+    """Return L^-1 for the kernel between the points, L L^T, with 1e-6 added to the diagonal against rounding."""
     between = kernel(points[None, :], points, length)[0]
     root = np.linalg.cholesky(between + 1e-6 * np.eye(len(points)))
     return scipy.linalg.solve_triangular(root, np.eye(len(points)), lower=True)
@@ -147,7 +147,7 @@ def basis(log_probs: np.ndarray, points: np.ndarray, length: float) -> np.ndarra
     return (flat @ whitening(points, length).T).reshape(*log_probs.shape, len(points))
 
 
-# Below e^-12 a class hardly weighs in the softmax, and there is nothing to learn about g.
+# A class below e^-12 has almost no part in the softmax, so it says nothing about g.
 _LOWEST = -12.0
 _LENGTHS = (1.0, 2.0, 4.0)
 _VARIANCES = (0.01, 0.1, 1.0, 10.0)
@@ -200,9 +200,9 @@ class GaussianProcessCalibration(Calibrator):
     >>> import numpy as np
     >>> from recal.calibrators import GaussianProcessCalibration
     >>> rng = np.random.default_rng(0)
-    >>> honest = rng.normal(size=(300, 3))
-    >>> y = (honest + rng.gumbel(size=(300, 3))).argmax(axis=1)
-    >>> model = GaussianProcessCalibration(random_state=0).fit(3.0 * honest, y)
+    >>> scores = rng.normal(size=(300, 3))
+    >>> y = (scores + rng.gumbel(size=(300, 3))).argmax(axis=1)
+    >>> model = GaussianProcessCalibration(random_state=0).fit(3.0 * scores, y)
     >>> model.draws_.shape
     (32, 16)
     """

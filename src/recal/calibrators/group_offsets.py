@@ -27,7 +27,6 @@ def fit_group_offsets(
     sample_weight: Vector | None = None,
     *,
     clusters: ArrayLike | None = None,
-    random_state: int = 0,
 ) -> GroupOffsets:
     """Fit one offset per group on the log-odds of the confidence.
 
@@ -43,8 +42,6 @@ def fit_group_offsets(
     sample_weight : array of shape (n_samples,), optional
     clusters : array-like of shape (n_samples,), optional
         Rows that belong together: folds never divide them, and the standard error of the gain counts clusters.
-    random_state : int
-        Draws the folds.
 
     Examples
     --------
@@ -64,7 +61,7 @@ def fit_group_offsets(
     n_folds = min(_FOLDS, len(right) if together is None else int(together.max()) + 1)
     if n_folds < 2:
         return GroupOffsets(names, np.zeros(len(names)))
-    fold = stratified_folds(index, n_folds, np.random.default_rng(random_state), clusters=together)
+    fold = stratified_folds(index, n_folds, np.random.default_rng(0), clusters=together)
     losses = np.empty((len(STRENGTHS), len(right)))
     for number in range(n_folds):
         rest, left = fold != number, fold == number

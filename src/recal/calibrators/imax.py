@@ -33,16 +33,16 @@ class MutualInformationBinning(Calibrator):
     Equal-mass bins lie where most scores are, far from where decisions are made; equal-width bins are nearly empty in
     between. These bins maximise the mutual information of bin and label, by turns setting the edges for given bin
     values and the values for given edges, each of which can only raise it. All classes share one set of bins, so that
-    rare classes lend each other samples. Within a bin ties are broken by the model's own order, but predictions may
+    rare classes share samples. Within a bin ties are broken by the model's own order, but predictions may
     still change. Reference: Patel et al., *Multi-class uncertainty calibration via mutual information
     maximization-based binning* (ICLR 2021), there I-Max with shared class-wise binning.
 
     Parameters
     ----------
     n_bins : int
-        At most so many bins; fewer where the scores have fewer distinct values.
+        The most bins; fewer where the scores have fewer distinct values.
     share : {"all", "none"}
-        One set of bins for all classes, or one for each (which wants many samples of each).
+        One set of bins for all classes, or one for each (which needs many samples of each).
     penalty : float
         How many samples, spread evenly over the classes, are added to every bin so that no share is 0 or 1.
     answers : {"free", "kept"}

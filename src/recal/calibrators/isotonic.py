@@ -29,7 +29,7 @@ class IsotonicCalibration(Calibrator):
     """Map each class's log-odds through an increasing function of its own, then normalise the rows.
 
     For every class the increasing function that best predicts "is it this class?" is found by pooling adjacent
-    violators. It bends freely, so it wants many samples of each class: a thousand and more in all for ten classes.
+    violators. It bends freely, so it needs many samples of each class: for ten classes, a thousand or more in all.
     Rows are divided by their sums afterwards, which may change predictions. Reference: Zadrozny and Elkan,
     *Transforming classifier scores into accurate multiclass probability estimates* (KDD 2002).
 
@@ -290,7 +290,7 @@ class VennAbers(Calibrator):
     def predict_interval(self, X: Views | ArrayLike) -> tuple[Array, Array]:
         """Return p0 and p1 of each class, (n_samples, n_classes) each: one against the rest, before rows are divided.
 
-        The interval is wide where few samples are near, and is no confidence interval of the probability.
+        The interval is wide where few samples are near, and is not a confidence interval of the probability.
         """
         self._check_width(X)
         views = X if isinstance(X, Views) else Views(X)
@@ -344,6 +344,6 @@ def _turns_left(a: tuple[float, float], b: tuple[float, float], c: tuple[float, 
 
 
 def _merged(edges: Array, values: Array) -> tuple[Array, Array]:
-    """Return the same steps with neighbours of one value made one."""
+    """Return the same steps, with neighbours of equal value merged."""
     last = np.append(values[1:] != values[:-1], True)
     return edges[last], values[last]

@@ -28,7 +28,7 @@ from recal.progress import track
 from recal.schema import Number, RandomState, Strength
 from recal.views import Views
 
-# The free diagonal is given a trace of ridge, else it would run away wherever the classes can be told apart.
+# A slight ridge on the free diagonal keeps it finite where the classes are separated perfectly.
 _TRACE = 1e-9
 # Weaker and weaker penalties lead from under- to over-fitting; once the held-out loss is this much above the best of
 # its path, what follows is more of the same, and costs most.
@@ -146,9 +146,9 @@ class MatrixScaling(Calibrator):
     >>> import numpy as np
     >>> from recal.calibrators import MatrixScaling
     >>> rng = np.random.default_rng(0)
-    >>> honest = rng.normal(size=(300, 3))
-    >>> y = (honest + rng.gumbel(size=(300, 3))).argmax(axis=1)
-    >>> model = MatrixScaling(random_state=0).fit(3.0 * honest, y)
+    >>> scores = rng.normal(size=(300, 3))
+    >>> y = (scores + rng.gumbel(size=(300, 3))).argmax(axis=1)
+    >>> model = MatrixScaling(random_state=0).fit(3.0 * scores, y)
     >>> model.weights_.shape
     (5, 3, 3)
     """
@@ -215,11 +215,11 @@ class DirichletCalibration(MatrixScaling):
     >>> import numpy as np
     >>> from recal.calibrators import DirichletCalibration
     >>> rng = np.random.default_rng(0)
-    >>> honest = rng.normal(size=(300, 3))
-    >>> y = (honest + rng.gumbel(size=(300, 3))).argmax(axis=1)
-    >>> model = DirichletCalibration(penalty=1.0, intercept_penalty=1.0).fit(3.0 * honest, y)
-    >>> shifted = 3.0 * honest + rng.normal(size=(300, 1))
-    >>> bool(np.allclose(model.predict_proba(shifted), model.predict_proba(3.0 * honest)))
+    >>> scores = rng.normal(size=(300, 3))
+    >>> y = (scores + rng.gumbel(size=(300, 3))).argmax(axis=1)
+    >>> model = DirichletCalibration(penalty=1.0, intercept_penalty=1.0).fit(3.0 * scores, y)
+    >>> shifted = 3.0 * scores + rng.normal(size=(300, 1))
+    >>> bool(np.allclose(model.predict_proba(shifted), model.predict_proba(3.0 * scores)))
     True
     """
 

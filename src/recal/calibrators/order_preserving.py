@@ -29,20 +29,20 @@ Objective = Callable[[Vector], tuple[float, Vector]]
 class IncreasingCurve:
     """From 0 downwards: piece j lies between inputs[j] and inputs[j + 1] and has the slope exp(parameters[j]).
 
-    The last piece goes on for ever. A log-probability of 0 stays 0; softmax needs no more.
+    The last piece has no end. A log-probability of 0 stays 0; softmax ignores a common shift.
     """
 
     inputs: Vector  # knots, falling from 0
 
     @classmethod
     def for_logits(cls, logits: Floats, labels: Labels, n_pieces: int) -> IncreasingCurve:
-        """Put the knots where the truth's log-probability and the two largest lie: what the likelihood hangs on."""
+        """Put the knots where the truth's log-probability and the two largest lie: they decide the likelihood."""
         log_probs = log_softmax(logits)
         truth = log_probs[np.arange(len(labels)), labels]
         largest = np.partition(log_probs, -2, axis=1)[:, -2:]
         crucial = np.concatenate([truth, largest.ravel()])
         knots = np.quantile(crucial, np.arange(1, n_pieces) / n_pieces)
-        # Knots closer than this cannot be told apart by data, and would make slopes of nothing.
+        # The slope between closer knots would be arbitrary: hardly any data lie between them.
         distinct = [0.0]
         for knot in knots[::-1]:
             if knot < distinct[-1] - 1e-3:
@@ -118,7 +118,7 @@ class OrderNetwork:
         return GapNetwork(self.inputs, parameters, self.n_classes)
 
     def start(self, beta: float, rng: np.random.Generator) -> Vector:
-        """Return parameters of temperature scaling: the first layer drawn at random, the second all but silent."""
+        """Return parameters of temperature scaling: the first layer drawn at random, the weights of the second zero."""
         first, hidden, second, outputs = self.shapes
         before_softplus = beta + np.log(-np.expm1(-beta))
         return np.concatenate(
@@ -241,7 +241,7 @@ class OrderPreserving(Calibrator):
     Attributes
     ----------
     parameters_ : ndarray
-        All that was learned, end to end: factors are kept as logarithms or before the softplus.
+        All parameters in one vector: factors as logarithms, or before the softplus.
     inputs_ : ndarray
         The network's means and scales of its inputs, or the curve's knots.
     loss_ : float
@@ -254,7 +254,7 @@ class OrderPreserving(Calibrator):
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(500, 3))
     >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> model = OrderPreserving(random_state=0).fit(4 * logits, labels)  # four times too sure
+    >>> model = OrderPreserving(random_state=0).fit(4 * logits, labels)  # overconfident: four times too large
     >>> bool(model.predict_proba([[4.0, 0.0, 0.0]])[0, 0] < 0.7)
     True
     """

@@ -26,7 +26,7 @@ from recal.views import Views
 
 # How far a row's slope may be off before the row is read again; betas are then within 1e-8 of those of exact slopes.
 _TOLERANCE = 1e-7
-# The group that the next draw forms may be another: beyond this its beta is no help.
+# The next draw may form another group: a beta outside this range is no good start for it.
 _SENSIBLE_START = (0.25, 4.0)
 FourBetas = tuple[float, float, float, float]
 

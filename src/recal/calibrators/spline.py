@@ -46,7 +46,7 @@ class SplineCalibration(Calibrator):
     knots_, coefficients_ : ndarray of shape (n_knots,)
         The spline of the cumulative hits minus confidence: its knots in [0, 1] and its values there.
     scores_, values_ : ndarray
-        Confidences seen, in order, and what they become.
+        The confidences of the fit, in rising order, and their calibrated values.
     beta_ : float
         The scale 1/T of the temperature scaling by which the rest is spread.
 
@@ -57,7 +57,7 @@ class SplineCalibration(Calibrator):
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(1000, 3))
     >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> model = SplineCalibration().fit(3 * logits, labels)  # three times too sure
+    >>> model = SplineCalibration().fit(3 * logits, labels)  # overconfident: three times too large
     >>> bool(model.predict_proba(3 * logits).max(axis=1).mean() < 0.65)
     True
     """

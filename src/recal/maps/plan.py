@@ -158,7 +158,7 @@ class Blend(Record):
 
     @property
     def n_classes(self) -> int | None:
-        """How many classes the offsets speak of; None where there are no offsets."""
+        """The number of classes that the offsets are made for; None where there are no offsets."""
         return len(self.offsets) or len(self.gated_offsets) or None
 
     def lines(self) -> list[str]:
@@ -166,7 +166,8 @@ class Blend(Record):
         parts: list[tuple[Any, float]] = [("mixture", self.mixture)] if self.needs_mixture else []
         parts += [("original", self.own), *self.weights]
         lines = [f"  {name!s:<16} {weight:.4f}" for name, weight in parts]
-        lines += [f"  {name:<16} {_range(values)}" for name, values in (("class offsets", self.offsets),) if values]
+        if self.offsets:
+            lines.append(f"  {'class offsets':<16} {_range(self.offsets)}")
         if self.matrices:
             entries = tuple(value for matrix in self.matrices for row in matrix for value in row)
             lines.append(f"  {'class weights':<16} {_range(entries)}, added to the weights above")
