@@ -81,13 +81,9 @@ class Clock:
 
 def clocked(kind: type, clock: Clock) -> type:
     class Clocked(kind):  # type: ignore[misc]
-        def put(self, block: Block) -> None:
-            super().put(block)
-            clock.note(len(block))
-
-        def take(self, finished: Any) -> None:
-            super().take(finished)
-            clock.note(len(finished))
+        def take(self, index: int, result: Any) -> None:  # `put` ends with it
+            super().take(index, result)
+            clock.note(len(result) if isinstance(result, Block) else result["rows"])
 
     return Clocked
 

@@ -38,8 +38,7 @@ class Block:
         return len(self.logits)
 
 
-# What a worker does with a block before it sends the result. The result is the block itself, for the driver to keep, or
-# something whose `len` is the number of rows.
+# What a worker does with a block before it sends the result. It may return the block itself, for the driver to keep.
 Finisher = Callable[[Block], Any]
 
 

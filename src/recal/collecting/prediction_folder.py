@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.collecting.fingerprint import digest
@@ -53,27 +54,19 @@ class PredictionFolder:
 
 
 @dataclass(frozen=True)
-class WrittenPart:
-    """A part that is in its folder."""
-
-    index: int
-    rows: int
-    passes: int
-
-    def __len__(self) -> int:
-        return self.rows
-
-
-@dataclass(frozen=True)
 class PartWriter:
-    """Calibrates a block and writes its table; a table of an earlier attempt is replaced."""
+    """Calibrates a block and writes its table; a table of an earlier attempt is replaced.
+
+    The result is the number of forward passes of each row.
+    """
 
     calibrate: BlockCalibrator
     folder: Path
     made_by: str
 
-    def __call__(self, block: Block) -> WrittenPart:
+    def __call__(self, block: Block) -> NDArray[np.int64]:
         part, calibrator = self.calibrate(block), self.calibrate.calibrator
+        assert part.passes is not None
         names, rule = class_names(calibrator), getattr(calibrator, "decision_", None)
         write_prob_file(
             self.folder / part_name(block.index),
@@ -86,7 +79,7 @@ class PartWriter:
             fitted_rows=part.fitted_rows,
             job={"job": self.made_by, "inputs": block.inputs},
         )
-        return WrittenPart(block.index, len(block), int(part.passes.sum()))
+        return part.passes
 
 
 class PartsSink(Sink):
@@ -104,11 +97,11 @@ class PartsSink(Sink):
         return self.writer
 
     def put(self, block: Block) -> None:
-        self.take(self.writer(block))
+        self.take(block.index, self.writer(block))
 
-    def take(self, finished: WrittenPart) -> None:
-        self.written += finished.rows
-        self.passes += finished.passes
+    def take(self, index: int, result: NDArray[np.int64]) -> None:
+        self.written += len(result)
+        self.passes += int(result.sum())
 
     def finish(self) -> PredictionFolder:
         return PredictionFolder(self.writer.folder, self.n_samples, self.written, self.passes)

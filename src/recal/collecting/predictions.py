@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
-from recal.checks import Floats, Labels
+from recal.checks import Floats
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import Engine, choose_engine, open_source
 from recal.collecting.models.base import as_model
@@ -33,7 +33,7 @@ class Predictions:
     """Calibrated probabilities of some inputs, with their labels if those are known."""
 
     probs: NDArray[np.float64]
-    labels: Labels | None
+    labels: NDArray[Any] | None
     classes: NDArray[Any] | None
     passes: NDArray[np.int64] | None = None  # forward passes of each answer
     confidences: NDArray[np.float64] | None = None  # the chance that each answer is right, as `predict_confidence`
@@ -42,6 +42,7 @@ class Predictions:
     class_mix: ClassMix | None = None  # if another class mix than the fit's was asked for
     predictions_changed: int = 0  # by the class mix
     logits: Floats | None = None  # if they were kept, for a comparison with those of the fit
+    numbers: tuple[RowNumbers, ...] = ()  # statistics of each batch, if `follow`
 
     def followed(self, condition: WatchResult) -> Predictions:
         """Return the same predictions at the temperature for these inputs."""
@@ -173,7 +174,7 @@ def apply(
     applied = sink.finish()
     if profile is None:
         return applied
-    condition = profile.condition_of(sink.numbers()) if follow else None
+    condition = profile.condition_of(applied.numbers) if follow else None
     if class_mix != "follow":
         return applied.judged(profile, condition, class_mix)
     assert applied.logits is not None
@@ -223,25 +224,8 @@ def needed_transforms(calibrator: Calibrator, functions: Own = ()) -> tuple[Tran
 
 
 @dataclass(frozen=True)
-class CalibratedBlock:
-    """Predictions for one block, and how many forward passes they took."""
-
-    index: int
-    probs: NDArray[np.float64]
-    confidences: NDArray[np.float64]
-    passes: NDArray[np.int64]
-    labels: NDArray[Any] | None
-    fitted_rows: int = 0
-    numbers: RowNumbers | None = None
-    logits: NDArray[np.float32] | None = None
-
-    def __len__(self) -> int:
-        return len(self.probs)
-
-
-@dataclass(frozen=True)
 class BlockCalibrator:
-    """Calibrates a block, here or where it was computed."""
+    """Calibrates a block, here or where it was computed. Labels of the result are as the source gives them."""
 
     calibrator: Calibrator
     transforms: tuple[Transform, ...]
@@ -249,16 +233,21 @@ class BlockCalibrator:
     keeps_logits: bool = False
     groups: NDArray[Any] | None = None  # of all inputs
 
-    def __call__(self, block: Block) -> CalibratedBlock:
+    def __call__(self, block: Block) -> Predictions:
         transformed: dict[Transform | str, Any] = dict(zip(self.transforms, block.transformed))
         views = Views(block.logits, transformed)
         rows = slice(block.start, block.start + len(block))
-        both = self.calibrator.predict_both(views, None if self.groups is None else self.groups[rows])
-        passes = passes_of(self.calibrator, block.logits)
-        fitted = self.calibrator.fitted_rows(views)
-        numbers = None if self.profile is None else self.profile.numbers(block.logits)
-        logits = np.asarray(block.logits, np.float32) if self.keeps_logits else None
-        return CalibratedBlock(block.index, *both, passes, block.labels, fitted, numbers, logits)
+        probs, confidences = self.calibrator.predict_both(views, None if self.groups is None else self.groups[rows])
+        return Predictions(
+            probs,
+            block.labels,
+            None,
+            passes_of(self.calibrator, block.logits),
+            confidences,
+            self.calibrator.fitted_rows(views),
+            logits=np.asarray(block.logits, np.float32) if self.keeps_logits else None,
+            numbers=() if self.profile is None else (self.profile.numbers(block.logits),),
+        )
 
 
 class ProbabilitySink(Sink):
@@ -269,27 +258,29 @@ class ProbabilitySink(Sink):
     def __init__(self, job: Job, source: Source, calibrate: BlockCalibrator) -> None:
         super().__init__(job, source, class_names(calibrate.calibrator))
         self.calibrate = calibrate
-        self._blocks: dict[int, CalibratedBlock] = {}
+        self._parts: dict[int, Predictions] = {}
 
     def finisher(self) -> BlockCalibrator:
         return self.calibrate
 
-    def take(self, finished: CalibratedBlock) -> None:
-        if finished.labels is not None and self.source.labels is None:
-            self._labels[finished.index] = finished.labels
-        self._blocks[finished.index] = finished
+    def take(self, index: int, result: Predictions) -> None:
+        self._parts[index] = result
 
     def finish(self) -> Predictions:
-        blocks = [self._blocks[index] for index in sorted(self._blocks)]
-        probs, passes, confidences = (
-            np.concatenate([getattr(block, name) for block in blocks]) for name in ("probs", "passes", "confidences")
-        )
-        labels, classes = self.labels(*probs.shape)
-        logits = [block.logits for block in blocks if block.logits is not None]
-        kept = np.concatenate(logits) if logits else None
-        fitted_rows = sum(block.fitted_rows for block in blocks)
-        return Predictions(probs, labels, classes, passes, confidences, fitted_rows, logits=kept)
+        parts = [self._parts[index] for index in sorted(self._parts)]
 
-    def numbers(self) -> list[RowNumbers]:
-        """Return the statistics of each block, for following."""
-        return [block.numbers for _, block in sorted(self._blocks.items()) if block.numbers is not None]
+        def join(name: str) -> Any:
+            return np.concatenate([getattr(part, name) for part in parts])
+
+        probs = join("probs")
+        labels, classes = self.labels((part.labels for part in parts), *probs.shape)
+        return Predictions(
+            probs,
+            labels,
+            classes,
+            join("passes"),
+            join("confidences"),
+            sum(part.fitted_rows for part in parts),
+            logits=join("logits") if self.calibrate.keeps_logits else None,
+            numbers=tuple(one for part in parts for one in part.numbers),
+        )

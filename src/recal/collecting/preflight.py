@@ -100,7 +100,7 @@ def check_agreement(
         job = Job(model, (), between, model.returns(outputs))
         with model.running():
             logits = np.concatenate([job.run(batch, source.describe).logits for batch in batches])
-        truth, _ = MemorySink(job, source, classes)._columns(labels, logits.shape[1])
+        truth, _ = MemorySink(job, source, classes).columns(labels, logits.shape[1])
         assert truth is not None
         return _in_best_order(logits, truth, names, channels)
 
@@ -222,7 +222,7 @@ def preflight(
         logits = job.run(batch, source.describe).logits
     sink = MemorySink(job, source, classes)
     for values in (source.labels, batch.labels):
-        sink._columns(values, logits.shape[1])
+        sink.columns(values, logits.shape[1])
     n_flat = int((logits == logits[:, :1]).all(axis=1).sum())
     same = f"all classes the same logit for {n_flat} of" if n_flat > len(logits) / 2 else ""
     if not same and len(logits) > 1 and (logits == logits[0]).all():

@@ -123,8 +123,8 @@ class WorkerPool:
         for worker in self._ready:
             self._actors[worker].finish_with.remote(self._finish)
 
-    def answers(self, chunks: list[int]) -> Iterator[Any]:
-        """Yield the answer for each batch, in the order of arrival."""
+    def answers(self, chunks: list[int]) -> Iterator[tuple[int, Any]]:
+        """Yield the number of each batch and its answer, in the order of arrival."""
         waiting, missing, since = deque(chunks), len(chunks), time.monotonic()
         while missing:
             for worker in self._ready:
@@ -142,10 +142,11 @@ class WorkerPool:
                 continue
             done, _ = ray.wait(list(self._calls), timeout=_ASK_AGAIN_SECONDS)
             for call in done:
-                answer = self._receive(call, *self._calls.pop(call), waiting)
-                if answer is not None:
+                worker, place = self._calls.pop(call)
+                answer = self._receive(call, worker, place, waiting)
+                if place is not None and answer is not None:
                     missing -= 1
-                    yield answer
+                    yield place, answer
             since = self._warn_of_waiting(since)
 
     def close(self) -> None:
@@ -262,11 +263,11 @@ class RayEngine:
         ):
             if (finish := sink.finisher()) is not None:
                 workers.finish_with(finish)
-            for answer in workers.answers(chunks):
-                sink.put(answer) if isinstance(answer, Block) else sink.take(answer)
+            for index, answer in workers.answers(chunks):
+                sink.put(answer) if isinstance(answer, Block) else sink.take(index, answer)
                 if finish is None and (finish := sink.finisher()) is not None:
                     workers.finish_with(finish)
-                advance(len(answer))
+                advance(min(batch_size, task.source.n_samples - index * batch_size))
 
     def _start_workers(self, task: Task, n_chunks: int) -> WorkerPool:
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]

@@ -6,13 +6,13 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Labels, check_classes, check_labels, check_one_each
 from recal.collecting.fingerprint import digest_texts
@@ -65,7 +65,6 @@ class Sink(ABC):
     def __init__(self, job: Job, source: Source, classes: Sequence[Any] | None) -> None:
         self.job, self.source, self.asked_classes = job, source, classes
         self._first: First | None = None
-        self._labels: dict[int, NDArray[Any]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +76,7 @@ class Sink(ABC):
         """Keep a block that was computed here."""
         self._check(block)
         finish = self.finisher()
-        self.take(block if finish is None else finish(block))
+        self.take(block.index, block if finish is None else finish(block))
 
     def meet_again(self, batch: Batch) -> None:
         """Check a batch in `done`, from a source that cannot skip batches."""
@@ -88,33 +87,36 @@ class Sink(ABC):
         return None
 
     @abstractmethod
-    def take(self, finished: Any) -> None:
-        """Keep the result of the finisher, or a block if there is no finisher."""
+    def take(self, index: int, result: Any) -> None:
+        """Keep what the finisher made of a block, or the block if there is no finisher."""
 
     @abstractmethod
     def finish(self) -> Any:
         """Return the result of the run."""
 
     def _check(self, block: Block) -> None:
-        """Compare a block with the first one, and keep its labels."""
+        """Compare a block with the first one."""
         if self._first is None:
             self._first = (block.logits.shape[1], block.logits.dtype)
             if self.source.labels is not None:  # refuse bad labels before the work, not after it
-                self._columns(self.source.labels, block.logits.shape[1])
+                self.columns(self.source.labels, block.logits.shape[1])
         check_block(block, self._first, self.job.model.name)
-        if block.labels is not None and self.source.labels is None:
-            self._labels[block.index] = block.labels
 
-    def labels(self, n_samples: int, n_classes: int) -> tuple[Labels | None, NDArray[Any] | None]:
-        """Return the labels as column indices, and the names of the columns if there are any."""
-        values = self.source.labels
-        if values is None and self._labels:
-            values = np.concatenate([self._labels[index] for index in sorted(self._labels)])
+    def labels(
+        self, parts: Iterable[ArrayLike | None], n_samples: int, n_classes: int
+    ) -> tuple[Labels | None, NDArray[Any] | None]:
+        """Return the labels as column indices, and the names of the columns if there are any.
+
+        `parts` are the labels of each block in order, for a source that has labels only when it is read.
+        """
+        values, arrays = self.source.labels, [np.asarray(part) for part in parts if part is not None]
+        if values is None and arrays:
+            values = np.concatenate(arrays)
         if values is not None and len(values) != n_samples:
             check_one_each(values, n_samples)
-        return self._columns(values, n_classes)
+        return self.columns(values, n_classes)
 
-    def _columns(self, values: NDArray[Any] | None, n_classes: int) -> tuple[Labels | None, NDArray[Any] | None]:
+    def columns(self, values: NDArray[Any] | None, n_classes: int) -> tuple[Labels | None, NDArray[Any] | None]:
         names = self.asked_classes if self.asked_classes is not None else self.job.model.classes
         folders = self.source.classes
         if names is None and folders is not None and len(folders) != n_classes:
@@ -151,8 +153,8 @@ class MemorySink(Sink):
             except OSError as error:
                 raise FileError(f"Cannot write {target}: {error.strerror or error}.") from error
 
-    def take(self, finished: Block) -> None:
-        self._blocks[finished.index] = finished
+    def take(self, index: int, result: Block) -> None:
+        self._blocks[index] = result
 
     def finish(self) -> Views:
         n_samples = sum(map(len, self._blocks.values()))
@@ -160,13 +162,14 @@ class MemorySink(Sink):
             raise InputError(f"{self.source.n_samples} samples were expected and {n_samples} arrived.")
         assert self._first is not None
         n_classes, dtype = self._first
+        parts = [self._blocks[index].labels for index in sorted(self._blocks)]
         stack = np.empty((1 + len(self.job.transforms), n_samples, n_classes), dtype=dtype)
         while self._blocks:
             _, block = self._blocks.popitem()  # so that only one block is in memory twice
             rows = slice(block.start, block.start + len(block))
             stack[0, rows], stack[1:, rows] = block.logits, block.transformed
         transformed: dict[Transform | str, Any] = dict(zip(self.job.transforms, stack[1:]))
-        labels, columns = self.labels(n_samples, n_classes)
+        labels, columns = self.labels(parts, n_samples, n_classes)
         named = labels if labels is None or columns is None else columns[labels]
         names = {"clusters": self.source.clusters, "groups": self.source.groups}
         views = Views(stack[0], transformed, named, classes=columns, preprocessing=self.job.preprocessing, **names)

@@ -15,7 +15,6 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -36,7 +35,6 @@ from recal.files.zarr_rows import check_chunks
 from recal.files.zarr_views import describe_store, description
 from recal.views import Views
 
-_PACKAGES = ("recal-calibration", "numpy", "zarr", "scikit-learn", "torch", "onnxruntime")
 # The parts of a job that must be equal to resume it, and their names in messages.
 _JOB = {
     "model": "another model",
@@ -143,19 +141,11 @@ def _writing(target: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class WrittenBlock:
-    """A block whose arrays are in the store, and its record for the ledger."""
-
-    index: int
-    record: dict[str, Any]
-
-    def __len__(self) -> int:
-        return int(self.record["rows"])
-
-
-@dataclass(frozen=True)
 class BlockWriter:
-    """Lets a worker that can reach the store write its blocks there; otherwise they go back to the driver."""
+    """Lets a worker that can reach the store write its blocks there; otherwise they go back to the driver.
+
+    The result is the block's record for the ledger.
+    """
 
     arrays: StoreArrays
     token: WriterToken
@@ -163,13 +153,13 @@ class BlockWriter:
     with_labels: bool
     model: str
 
-    def __call__(self, block: Block) -> Block | WrittenBlock:
+    def __call__(self, block: Block) -> Block | dict[str, Any]:
         if not self.token.is_valid():
             return block
         check_block(block, self.first, self.model)
         with _writing(self.arrays.target):
             self.arrays.write(block)
-        return WrittenBlock(block.index, _record(block, self.with_labels))
+        return _record(block, self.with_labels)
 
 
 def _record(block: Block, with_labels: bool) -> dict[str, Any]:
@@ -203,7 +193,6 @@ class StoreSink(Sink):
             "version": ledgers.VERSION,
             # The record may have the digest already; computing it takes seconds for a large model.
             "model": (record and record.model) or self.job.model.fingerprint(),
-            "model_name": self.job.model.name,
             "pool": [str(transform) for transform in self.job.transforms],
             "data": {"fingerprint": self.source.fingerprint(), "skipped": list(self.source.skipped)},
             "batch_size": self.batch_size,
@@ -211,7 +200,6 @@ class StoreSink(Sink):
             "preprocess": None if self.job.preprocess is None else digest(self.job.preprocess),
             "labels": None if labels is None else digest([np.asarray(labels), self.source.classes, self.asked_classes]),
             "rows": digest(rows) if any(values is not None for values in rows) else None,
-            "versions": {name: _version_of(name) for name in _PACKAGES},
         }
 
     def __enter__(self) -> Self:
@@ -312,8 +300,7 @@ class StoreSink(Sink):
                 self._arrays.create(block, attributes, self.source.n_samples)
             self._arrays.grow(block)
             self._arrays.write(block)
-            self._lock.check()
-            self._ledger.add(block.index, record)
+        self.take(block.index, record)
 
     def finisher(self) -> BlockWriter | None:
         # The driver creates the arrays from the first block, and compares the block that is computed again.
@@ -327,10 +314,10 @@ class StoreSink(Sink):
         with_labels = self.source.labels is None
         return BlockWriter(self._arrays, self._token, self._arrays.first, with_labels, self.job.model.name)
 
-    def take(self, finished: WrittenBlock) -> None:
+    def take(self, index: int, result: dict[str, Any]) -> None:
         with _writing(self.target):
             self._lock.check()
-            self._ledger.add(finished.index, finished.record)
+            self._ledger.add(index, result)
 
     def meet_again(self, batch: Batch) -> None:
         if not has_inputs_of(self._ledger.blocks[batch.index], batch):
@@ -371,10 +358,8 @@ class StoreSink(Sink):
         n_samples = sum(record["rows"] for record in blocks.values())
         if missing or self.source.n_samples not in (None, n_samples):
             raise InputError(f"{self.target}: {self.source.n_samples} samples were expected and {n_samples} arrived.")
-        if self.source.labels is None:
-            self._labels = {i: np.array(r["labels"]) for i, r in blocks.items() if r["labels"] is not None}
         n_classes, pool = self._arrays.first[0], self._ledger.header["pool"]
-        labels, columns = self.labels(n_samples, n_classes)
+        labels, columns = self.labels((blocks[index].get("labels") for index in sorted(blocks)), n_samples, n_classes)
         root: Any = zarr.open_group(str(self.target), mode="a")
         rows = {name: row_names(getattr(self.source, name), n_samples, name) for name in ("clusters", "groups")}
         end = describe_store(root, pool, columns, labels, (n_samples, n_classes), self._preprocessing, rows)
@@ -391,10 +376,3 @@ def differ_by_rounding(old: NDArray[Any], new: NDArray[Any]) -> bool:
     limits = np.finfo(old.dtype)
     unit = float(limits.eps) * max(float(np.abs(old).max(initial=0.0)), float(limits.tiny))
     return bool(np.abs(old.astype(np.float64) - new.astype(np.float64)).max(initial=0.0) <= _ROUNDING_UNITS * unit)
-
-
-def _version_of(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -80,16 +80,21 @@ def job(images, **options):
 @pytest.fixture
 def kept(monkeypatch):
     """Which blocks the driver wrote itself, and which it only wrote a line on."""
-    found = {"put": [], "take": []}
-    for name in found:
-        whole = getattr(StoreSink, name)
+    blocks = {"put": [], "take": []}
+    put, take = StoreSink.put, StoreSink.take
 
-        def noting(sink, block, name=name, whole=whole):
-            found[name].append(block.index)
-            whole(sink, block)
+    def note_put(sink, block):
+        blocks["put"].append(block.index)
+        put(sink, block)
 
-        monkeypatch.setattr(StoreSink, name, noting)
-    return found
+    def note_take(sink, index, record):
+        if index not in blocks["put"]:  # `put` ends with `take`
+            blocks["take"].append(index)
+        take(sink, index, record)
+
+    monkeypatch.setattr(StoreSink, "put", note_put)
+    monkeypatch.setattr(StoreSink, "take", note_take)
+    return blocks
 
 
 def test_workers_write_the_bytes_of_a_local_run(tmp_path, images, kept):

@@ -81,7 +81,6 @@ def test_a_store_holds_what_memory_would(tmp_path, job, images, labels, model):
 def test_the_ledger_has_the_job_and_one_checksum_per_block_and_view(tmp_path, whole):
     ledger = read_ledger(tmp_path / "whole.zarr")
     assert len(ledger.header["pool"]) == 3
-    assert ledger.header["versions"]["numpy"] == np.__version__
     assert [record["rows"] for record in ledger.blocks.values()] == [4, 4, 4, 4, 4]
     assert [len(record["sums"]) for record in ledger.blocks.values()] == [4] * 5
     assert all(len(record["inputs"]) == 32 for record in ledger.blocks.values())
