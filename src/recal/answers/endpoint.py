@@ -218,9 +218,7 @@ class Asking:
 
     def columns(self) -> list[int]:
         """Return for each option the place under whose name the model was shown it."""
-        if not self.moves_texts:
-            return list(range(len(self.order)))
-        return [self.order.index(option) for option in range(len(self.order))]
+        return [self.order.index(option) if self.moves_texts else option for option in range(len(self.order))]
 
 
 def ways_to_ask(

@@ -111,10 +111,7 @@ def language_model(
             with torch_model.running():
                 logits = model(**{name: value.to(torch_model.device) for name, value in encoded.items()}).logits[:, -1]
             rows.append(logits[:, [first[0] for first in firsts]].float().cpu().numpy())
-        scores = np.concatenate(rows)
-        result = np.empty_like(scores)
-        result[order] = scores
-        return result
+        return np.concatenate(rows)[np.argsort(order)]
 
     score.__name__ = type(model).__name__
     return MultipleChoice(score, options, template)

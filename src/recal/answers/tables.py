@@ -25,11 +25,6 @@ _SEPARATORS = ",;\t"
 _MISSING = frozenset(["", "na", "nan", "null", "none", "n/a"])
 
 
-def is_table(path: str | os.PathLike[str]) -> bool:
-    """Whether a file's name says that it holds a table."""
-    return Path(path).suffix.lower() in SUFFIXES
-
-
 def read_table(path: str | os.PathLike[str]) -> Columns:
     """Read a table as columns by name: float64 with NaN where all values are numbers, else texts ("" where missing)."""
     source = Path(path)

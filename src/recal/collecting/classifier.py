@@ -161,7 +161,6 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             raise InputError("Labels are needed to fit", remedy=Remedy(words, typed="Add --labels FILE"))
         if y is not None:
             refuse_codes(views.logits, y, views.labels, views.classes)
-        clusters = source.clusters if clusters is None else clusters
         self.calibrator_: Calibrator = calibrator.fit(views, sample_weight=sample_weight, clusters=clusters)
         if self.follow:
             damaged = self._damaged(source, y, views.classes if classes is None else classes, views)

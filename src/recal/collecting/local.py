@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from recal.checks import check_one_each
@@ -23,6 +22,7 @@ from recal.collecting.sinks import MemorySink, Sink
 from recal.collecting.sources import Source, as_source
 from recal.errors import InputError, Remedy
 from recal.files.paths import as_path, refuse_single_file
+from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
 from recal.transforms.preprocessing import Outputs, record
@@ -164,9 +164,7 @@ def collect(
     >>> collect(model, images, "zoom:0.5-0.9:3", labels=[0, 1, 0, 1, 0, 1])
     Views: 6 samples, 2 classes, 3 transformations, labelled
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise InputError(f"must be a whole number from 1 on, got {batch_size!r}", argument="batch_size")
-    batch_size = int(batch_size)
+    batch_size = check(batch_size, Number(1, whole=True), "batch_size")
     adapter = as_model(model, outputs=outputs, device=device)
     outputs = adapter.returns(outputs)
     source = open_source(inputs, labels, files)

@@ -25,6 +25,7 @@ from recal.collecting.sources import FILE_OPTIONS, ArraySource, IndexedSource, S
 from recal.errors import DependentRowsWarning, InputError, Remedy
 from recal.files.views import read_views
 from recal.maps.arrays import log_softmax
+from recal.schema import Number, check
 from recal.transforms import Transform, pool
 from recal.transforms.base import short_spec
 from recal.transforms.pool import DAMAGE
@@ -223,7 +224,6 @@ def run_pilot(
     labels: Any = None,
     out: Path | None = None,
     seed: int = 0,
-    stacking: ViewStacking | None = None,
     reuse: bool = False,
     **how: Any,
 ) -> Pilot:
@@ -239,8 +239,6 @@ def run_pilot(
         How many samples.
     out : path, optional
         Where `collect` will write. The pilot is kept beside it, with `.pilot` before the ending of the name.
-    stacking : ViewStacking, optional
-        Chooses the views. The default is ``ViewStacking()``.
     reuse : bool
         Read the views of an earlier run of the same model and inputs without running the model to compare.
 
@@ -260,8 +258,7 @@ def run_pilot(
     """
     from recal.collecting.local import as_pool, collect, open_source  # it imports this module
 
-    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-        raise InputError(f"must be a whole number of samples from 1 on, got {size!r}", argument="pilot")
+    size = check(size, Number(1, whole=True), "pilot")
     files: dict[str, Any] = {name: how.pop(name) for name in FILE_OPTIONS if name in how}
     source = open_source(inputs, labels, files)
     if not isinstance(source, IndexedSource):
@@ -276,7 +273,7 @@ def run_pilot(
     model = as_model(model, outputs=how.get("outputs", "logits"), device=how.pop("device", None))
     before = model.n_answered
     rows = np.random.default_rng([seed, 1]).permutation(source.n_samples)[:size]
-    stacking = ViewStacking() if stacking is None else stacking
+    stacking = ViewStacking()
     views: Views | None = None
     parts = [np.sort(part) for part in (rows[:_FIRST], rows[_FIRST:]) if len(part)]
     for number, part in enumerate(parts):
@@ -286,11 +283,9 @@ def run_pilot(
         new = read_finished(target, candidates) if reuse and target is not None else None
         new = collect(model, Subset(source, part), candidates, out=target, **how) if new is None else new
         views = new if views is None else _join(views, new)
-        rows_so_far = np.concatenate(parts[: number + 1])
-        clusters = None if source.clusters is None else source.clusters[rows_so_far]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DependentRowsWarning)  # the fit on all samples warns
-            stacking.fit(views, clusters=clusters)
+            stacking.fit(views)
         if not _is_near_paying(stacking, views):
             break
     assert views is not None

@@ -15,7 +15,7 @@ from recal.collecting.fingerprint import digest
 from recal.collecting.job import Block, Job, Preprocess
 from recal.collecting.local import choose_engine, open_source
 from recal.collecting.predictions import BlockCalibrator, class_names, job_of
-from recal.collecting.sinks import InputStamps, Sink
+from recal.collecting.sinks import Sink, first_changed_block
 from recal.collecting.sources import IndexedSource, as_indexed
 from recal.errors import InputError, RecalError
 from recal.files.paths import as_path, exists, is_remote
@@ -156,15 +156,13 @@ def apply_distributed(
     made_by = digest(
         [calibrator.get_params(deep=False), calibrator.state(), computed, source.fingerprint(), batch_size]
     )
-    stamps = InputStamps(source, batch_size, folder)
     other = next((index for index, record in records.items() if record.get("job") != made_by), None)
-    other = stamps.first_change(records) if other is None else other
+    other = first_changed_block(source, batch_size, folder, records) if other is None else other
     if other is not None:
         raise InputError(
             f"{folder / part_name(other)} was made with another calibrator, model or other inputs. Parts of two jobs "
             "are not mixed. Choose another folder, or remove the parts in this one."
         )
-    stamps.write()
     missing = sum(min(batch_size, source.n_samples - index * batch_size) for index in every if index not in records)
     writer = PartWriter(BlockCalibrator(calibrator, job.transforms), folder, made_by)
     sink = PartsSink(job, source, writer, frozenset(records))

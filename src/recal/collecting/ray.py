@@ -108,11 +108,9 @@ class WorkerPool:
         self._finish: Any = None
         self._actors = [actor.remote(threads) for _ in range(size)]
         self._ready: set[int] = set()  # workers are known by their place in the list
-        self._greeted: set[int] = set()
         self._silent: dict[int, float] = {}  # those to be greeted again, and when
         # The worker of each call, and the number of a batch or None for a greeting.
         self._calls: dict[Any, tuple[int, int | None]] = {}
-        self._load: Counter[int] = Counter()
         self._deaths: Counter[int] = Counter()
         for worker in range(size):
             self._greet(worker)
@@ -127,11 +125,11 @@ class WorkerPool:
         """Yield the number of each batch and its answer, in the order of arrival."""
         waiting, missing, since = deque(chunks), len(chunks), time.monotonic()
         while missing:
+            load = Counter(worker for worker, _ in self._calls.values())
             for worker in self._ready:
-                while waiting and self._load[worker] < _AHEAD:
+                for _ in range(min(_AHEAD - load[worker], len(waiting))):
                     index = waiting.popleft()
                     self._calls[self._actors[worker].run.remote(index)] = (worker, index)
-                    self._load[worker] += 1
             for worker in [worker for worker, moment in self._silent.items() if moment <= time.monotonic()]:
                 del self._silent[worker]
                 self._greet(worker)
@@ -155,15 +153,10 @@ class WorkerPool:
             ray.kill(actor)
 
     def _greet(self, worker: int) -> None:
-        self._greeted.add(worker)
         self._calls[self._actors[worker].begin.remote(self._task, self._finish)] = (worker, None)
 
     def _receive(self, call: Any, worker: int, index: int | None, waiting: deque[int]) -> Any:
         """Return a batch's answer; None for a greeting, and for a batch that must wait again."""
-        if index is None:
-            self._greeted.discard(worker)
-        else:
-            self._load[worker] -= 1
         try:
             answer = ray.get(call)
         except _LOST as error:
@@ -194,7 +187,7 @@ class WorkerPool:
         if isinstance(error, exceptions.ObjectLostError):  # the answer is lost, but the worker may be alive
             return
         self._ready.discard(worker)
-        if worker not in self._greeted:
+        if (worker, None) not in self._calls.values():
             self._silent.setdefault(worker, time.monotonic() + _ASK_AGAIN_SECONDS)
 
     def _warn_of_waiting(self, since: float) -> float:

@@ -29,6 +29,7 @@ NAME_CLASSES = Remedy(
 )
 # A file that changes twice within one tick of the clock keeps its time, so files this young are always read again.
 _YOUNG = 2_000_000_000
+STAMPS = ".stamps.json"
 # The number of classes and the dtype of the first block.
 First = tuple[int, np.dtype[Any]]
 
@@ -178,53 +179,27 @@ class MemorySink(Sink):
         return views
 
 
-class InputStamps:
-    """Notices inputs that changed since an earlier run computed blocks from them.
+def first_changed_block(
+    source: Source, batch_size: int, folder: Path, records: Mapping[int, Mapping[str, Any]]
+) -> int | None:
+    """Return the first finished block whose inputs differ from its record, or None.
 
-    Every finished block has a digest of its inputs. A file in the output folder records names, sizes and times of the
-    input files of each block, so that unchanged files are not read again. That file may be lost without harm.
+    Every finished block has a digest of its inputs. A file in the output folder records the names, sizes and times of
+    the input files, so that they are not read again if none of them was touched. That file may be lost without harm.
     """
-
-    NAME = ".stamps.json"
-
-    def __init__(self, source: Source, batch_size: int, folder: Path) -> None:
-        self.source, self.batch_size, self.path = source, batch_size, folder / self.NAME
-        self._time = time.time_ns()
-        self._stamps: dict[int, tuple[str, int]] = {}  # a digest, and the newest time
-        if isinstance(source, IndexedSource) and not source.covers_all_bytes():
-            for index, start in enumerate(range(0, source.n_samples, batch_size)):
-                files = source.files(range(start, min(start + batch_size, source.n_samples)))
-                if files is not None:
-                    self._stamps[index] = _stamp(files)
-
-    def first_change(self, records: Mapping[int, Mapping[str, Any]]) -> int | None:
-        """Return the first finished block whose inputs differ from its record, or None."""
-        if not isinstance(self.source, IndexedSource) or self.source.covers_all_bytes():
-            return None  # a loader's batches are compared as they arrive; the other fingerprint covers all bytes
-        stored_time, stored = self._read()
+    if not isinstance(source, IndexedSource) or source.covers_all_bytes():
+        return None  # a loader's batches are compared as they arrive; the other fingerprint covers all bytes
+    now, files = time.time_ns(), source.files(range(source.n_samples))
+    stamp, newest = ("", now) if files is None else _stamp(files)
+    if not stamp or not _is_untouched(folder / STAMPS, stamp, newest):
         for index, record in sorted(records.items()):
-            text, newest = self._stamps.get(index, ("", 0))
-            if text and stored.get(str(index)) == text and newest < stored_time - _YOUNG:
-                continue
-            if index * self.batch_size >= self.source.n_samples:
+            is_beyond = index * batch_size >= source.n_samples
+            if is_beyond or not has_inputs_of(record, source.batch(index, batch_size)):
                 return index
-            if not has_inputs_of(record, self.source.batch(index, self.batch_size)):
-                return index
-        return None
-
-    def write(self) -> None:
-        """Write the stamps for the next run; do without them in a folder that cannot be written."""
-        if self._stamps:
-            content = {"taken": self._time, "stamps": {index: text for index, (text, _) in self._stamps.items()}}
-            with suppress(FileError), replacing(self.path) as file:
-                file.write(json.dumps(content).encode())
-
-    def _read(self) -> tuple[int, dict[str, str]]:
-        try:
-            content = json.loads(self.path.read_bytes())
-            return int(content["taken"]), dict(content["stamps"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
-            return 0, {}
+    if stamp:
+        with suppress(FileError), replacing(folder / STAMPS) as file:  # a folder may be read-only
+            file.write(json.dumps({"taken": now, "files": stamp}).encode())
+    return None
 
 
 def _stamp(paths: Sequence[Path]) -> tuple[str, int]:
@@ -233,6 +208,15 @@ def _stamp(paths: Sequence[Path]) -> tuple[str, int]:
     # Unlike the modification time, the time of the last change (ctime) cannot be set by hand.
     texts = [f"{path} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns}" for path, info in zip(paths, infos)]
     return digest_texts(texts), max((max(info.st_mtime_ns, info.st_ctime_ns) for info in infos), default=0)
+
+
+def _is_untouched(path: Path, stamp: str, newest: int) -> bool:
+    """Whether an earlier run recorded this stamp, and its files were no longer young then."""
+    try:
+        stored = json.loads(path.read_bytes())
+        return bool(stored["files"] == stamp and newest < stored["taken"] - _YOUNG)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def has_inputs_of(record: Mapping[str, Any], batch: Batch) -> bool:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest
 from recal.collecting.job import Block, Job
-from recal.collecting.sinks import First, InputStamps, Sink, check_block, has_inputs_of
+from recal.collecting.sinks import First, Sink, check_block, first_changed_block, has_inputs_of
 from recal.collecting.sources import Batch, Source
 from recal.engine.clusters import row_names
 from recal.errors import FileError, InputError, Remedy
@@ -221,6 +221,7 @@ class StoreSink(Sink):
             self.target.mkdir(parents=True, exist_ok=True)
         self._lock = WriterToken(self.target) if is_remote(self.target) else FolderLock(self.target)
         self._locks.callback(self._lock.close)
+        self._token = self._lock if isinstance(self._lock, WriterToken) else None  # it serves for the workers, too
         header, ledger = self._ledger.header, self._read_ledger()
         if self.resume and ledger is not None and ledger.blocks:
             if different := [words for key, words in _JOB.items() if ledger.header.get(key) != header[key]]:
@@ -235,10 +236,9 @@ class StoreSink(Sink):
             self._ledger.start()
             remove_inside(self.target, ledgers.NAME, ledgers.TOKEN)
             self._arrays = StoreArrays(self.target, self.batch_size)
-        stamps = InputStamps(self.source, self.batch_size, self.target)
-        if (changed := stamps.first_change(self._ledger.blocks)) is not None:
+        changed = first_changed_block(self.source, self.batch_size, self.target, self._ledger.blocks)
+        if changed is not None:
             raise self._other_inputs(changed)
-        stamps.write()
         self.done = frozenset(self._ledger.blocks)
         if self.done:
             # Compute one block again: only its logits show a changed function or preprocess.
@@ -306,9 +306,7 @@ class StoreSink(Sink):
         # The driver creates the arrays from the first block, and compares the block that is computed again.
         if self._ledger.end is not None or self._probe is not None or not self._arrays:
             return None
-        if self._token is None and isinstance(self._lock, WriterToken):
-            self._token = self._lock  # it serves for the workers, too
-        elif self._token is None:
+        if self._token is None:
             self._token = WriterToken(self.target, f".writers-{secrets.token_hex(8)}.part")
             self._locks.callback(self._token.close)
         with_labels = self.source.labels is None

@@ -142,7 +142,7 @@ def test_a_store_without_its_stamps_is_read_again_and_still_good(tmp_path):
     images(tmp_path / "data", 1)
     store = {"out": tmp_path / "v.zarr", "batch_size": 4}
     collect(model, tmp_path / "data", None, **store)
-    (tmp_path / "v.zarr" / sinks.InputStamps.NAME).write_text("{")
+    (tmp_path / "v.zarr" / sinks.STAMPS).write_text("{")
     collect(model, tmp_path / "data", None, **store)
     assert read_views(tmp_path / "v.zarr").n_samples == 12
 

@@ -122,7 +122,7 @@ def test_a_nan_names_the_sample_and_the_view(images, model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "`batch_size` must be a whole number from 1 on, got 0"),
+        ({"batch_size": 0}, "`batch_size` must be a whole number of at least 1, got 0"),
         ({"batch_size": 2.5}, "got 2.5"),
         ({"engine": "spark"}, "`engine` must be 'local' or 'ray', got 'spark'"),
         ({"out": "views.csv"}, r"must end in \.zarr .* or \.npz .*, got 'views.csv'"),

@@ -68,9 +68,7 @@ class HuggingFaceModel(TorchModel):
         order = np.argsort([len(item) for item in items], kind="stable")
         pieces = self._pieces(order, [len(item) for item in items])
         answers = np.concatenate([self._ask([items[row] for row in piece]) for piece in pieces])
-        result = np.empty_like(answers)
-        result[order] = answers
-        return result
+        return answers[np.argsort(order)]
 
     def _pieces(self, order: NDArray[np.intp], lengths: list[int]) -> list[NDArray[np.intp]]:
         """Cut the sorted samples into batches. A batch has sounds of one length: many networks hear the padding."""
