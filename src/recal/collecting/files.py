@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +73,13 @@ def open_path(path: Path, **options: Any) -> Source:
         return folder
     if suffix in TABLES:
         return open_table(path, **options)
-    try:
+    with _reading(path):
         if suffix == ".npz":
             return ArraySource(*_read_npz(path))
         if suffix == ".npy":
             return ArraySource(np.load(path, mmap_mode="r", allow_pickle=False), file=path)
         if suffix == ".txt":
             return ArraySource(_read_lines(path))
-    except RecalError:
-        raise
-    except Exception as error:  # zipfile, zlib, struct and numpy each fail in their own ways
-        raise FileError(f"{path} cannot be read: {_reason(error)}.") from error
     raise InputError(
         f"{path.name}: inputs are read from .npz, .npy, tables (.csv, .tsv, .parquet), texts (.txt, one per line), or "
         "a folder of images, sounds or texts."
@@ -109,12 +106,20 @@ def _most(path: Path) -> str:
     return kind
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, zipfile.BadZipFile):
-        return "it is damaged or truncated"
-    if "pickle" in str(error) or "Python objects" in str(error):
-        return "it is damaged, or holds Python objects, which are never opened"  # numpy would offer to open them
-    return str(error).rstrip(".")
+@contextmanager
+def _reading(path: Path, purpose: str = "") -> Iterator[None]:
+    """Turn the errors of readers into a FileError: zipfile, zlib, struct and numpy each fail in their own ways."""
+    try:
+        yield
+    except RecalError:
+        raise
+    except Exception as error:
+        reason = str(error).rstrip(".")
+        if isinstance(error, zipfile.BadZipFile):
+            reason = "it is damaged or truncated"
+        elif "pickle" in reason or "Python objects" in reason:  # numpy would offer to open them
+            reason = "it is damaged, or holds Python objects, which are never opened"
+        raise FileError(f"{path} cannot be read{purpose}: {reason}.") from error
 
 
 def clusters_by_name(names: Sequence[str], rule: str) -> NDArray[Any]:
@@ -142,18 +147,12 @@ def clusters_by_name(names: Sequence[str], rule: str) -> NDArray[Any]:
 
 def read_labels(path: Path) -> NDArray[Any]:
     """Read labels from a .npy file, or from text with one label per line; whole numbers if all labels are."""
-    try:
+    with _reading(path, " as labels (.npy, or .txt with one per line)"):
         if path.suffix == ".npy":
             return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: its size must be the file's
         if path.suffix not in (".txt", ".csv"):
             raise InputError(f"Labels are read from .npy, or from .txt with one per line, got {path}.")
         lines = [line.strip() for line in _read_lines(path, trim=True)]
-    except RecalError:
-        raise
-    except Exception as error:
-        raise FileError(
-            f"{path} cannot be read as labels (.npy, or .txt with one per line): {_reason(error)}."
-        ) from error
     if "" in lines:
         raise InputError(
             f"{path}: line {lines.index('') + 1} is empty; every sample needs a label, in the samples' order."

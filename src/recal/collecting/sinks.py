@@ -118,18 +118,16 @@ class Sink(ABC):
         return self.columns(values, n_classes)
 
     def columns(self, values: NDArray[Any] | None, n_classes: int) -> tuple[Labels | None, NDArray[Any] | None]:
-        names = self.asked_classes if self.asked_classes is not None else self.job.model.classes
         folders = self.source.classes
-        if names is None and folders is not None and len(folders) != n_classes:
+        names = next((one for one in (self.asked_classes, self.job.model.classes, folders) if one is not None), None)
+        if folders is not None and names is folders and len(folders) != n_classes:
             raise InputError(
                 f"The labels have {len(folders)} classes and the model has {n_classes}, so the order of its columns is "
                 "unknown",
                 remedy=NAME_CLASSES,
             )
         columns = None if names is None else check_classes(names, n_classes)
-        if columns is None and folders is not None:
-            columns = check_classes(folders, n_classes)
-        elif columns is not None and columns.dtype.kind in "iu" and np.array_equal(columns, np.arange(n_classes)):
+        if columns is not None and columns.dtype.kind in "iu" and np.array_equal(columns, np.arange(n_classes)):
             columns = None
         if values is None:
             return None, columns
