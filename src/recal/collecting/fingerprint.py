@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.maps.plan import Plan
+from recal.schema import Record, field_names
 
 # Arrays up to this size are read whole; of larger arrays, this many bytes are read, evenly spaced. A store also keeps a
 # digest of every batch, so this one tells data sets apart and need not find one changed byte in a hundred gigabytes.
@@ -96,8 +95,8 @@ def _describe(value: Any, depth: int, digests: dict[int, tuple[Any, str]]) -> st
 
 
 def _contents(value: Any) -> Iterable[Any]:
-    if isinstance(value, Plan):  # by its fields: what it remembers beside them comes with use
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Record):  # by its fields: a map stores more beside them when it is first used
+        value = {name: getattr(value, name) for name in field_names(type(value))}
     if isinstance(value, Mapping):
         keys = sorted((key for key in value if key not in _ADDRESSES), key=repr)
         return [part for key in keys for part in (repr(key), value[key])]

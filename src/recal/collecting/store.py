@@ -203,12 +203,9 @@ class StoreSink(Sink):
         }
 
     def __enter__(self) -> Self:
-        try:
-            with _writing(self.target):
-                self._open()
-        except BaseException:  # __exit__ is not called
-            self._locks.close()
-            raise
+        with _writing(self.target), self._locks:  # an error closes the locks here, because __exit__ is not called
+            self._open()
+            self._locks = self._locks.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:

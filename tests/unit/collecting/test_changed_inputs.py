@@ -183,3 +183,19 @@ def test_a_loaded_calibrator_has_the_digest_of_the_fitted_one(tmp_path):
     circle = [1]
     circle.append(circle)
     assert digest(circle) != digest([1, [1]])
+
+
+@pytest.mark.parametrize("method", ["HistogramBinning", "BayesianBinning", "MutualInformationBinning", "VennAbers"])
+def test_a_loaded_calibrator_keeps_its_digest_when_it_predicts(tmp_path, method):
+    from recal import calibrators, load, save
+    from recal.collecting.fingerprint import digest
+
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 300)
+    logits = rng.normal(size=(300, 3)) + 2 * np.eye(3)[y]
+    fitted = getattr(calibrators, method)().fit(logits, y)
+    save(fitted, tmp_path / "c.recal")
+    loaded = load(tmp_path / "c.recal")
+    before = digest(loaded)
+    loaded.predict_proba(logits)
+    assert before == digest(loaded) == digest(fitted), "what a map computes on first use is no part of it"
