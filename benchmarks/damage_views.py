@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from paper.training.layouts import read_idx
 from recal import collect
 from recal.collecting import Normalize
-from recal.collecting.files import read_idx
 from recal.transforms import as_transform
 
 Images = NDArray[np.uint8]
