@@ -34,6 +34,8 @@ LEAST_ROWS = 20
 # The smallest share of fitted rows that matters.
 _LEAST_SHARE = 0.01
 _BLOCK = 1_000_000
+# The step from one state of SplitMix64 to the next.
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # Two independent draws from this many kinds of rows hardly ever contain each kind equally often.
 _ENOUGH_KINDS = 5
 
@@ -53,21 +55,21 @@ def row_hashes(rows: ArrayLike) -> Hashes:
     """
     array = np.asarray(rows)
     width = min(array.shape[1], _COLUMNS)
-    factors = _mixed(np.arange(1, width + 1, dtype=np.uint64)) | np.uint64(1)
+    factors = mix(np.arange(1, width + 1, dtype=np.uint64)) | np.uint64(1)
     hashes = np.empty(len(array), np.uint64)
     size = max(1, _BLOCK // width)
     for begin in range(0, len(array), size):
         with np.errstate(over="ignore"):  # values beyond float32 become inf
             block = np.ascontiguousarray(array[begin : begin + size, :width], dtype=np.float32) + np.float32(0.0)
-        hashes[begin : begin + size] = _mixed(np.einsum("ij,j->i", block.view(np.uint32), factors))
+        hashes[begin : begin + size] = mix(np.einsum("ij,j->i", block.view(np.uint32), factors))
         if isinstance(rows, MappedRows):
             rows.release()
     return hashes
 
 
-def _mixed(values: Hashes) -> Hashes:
-    """Spread every bit over all 64 (the finish of splitmix64)."""
-    mixed = values + np.uint64(0x9E3779B97F4A7C15)
+def mix(values: Hashes) -> Hashes:
+    """Spread every bit over all 64: one number of SplitMix64, whose state is `values`."""
+    mixed = values + GOLDEN
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))

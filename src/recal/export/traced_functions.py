@@ -6,7 +6,6 @@ Functions that numpy has leave constants to it.
 from __future__ import annotations
 
 import builtins
-import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
@@ -31,8 +30,7 @@ def _by_node(kind: str, dtype: str | None = None) -> Any:
     return lambda *operands: elementwise(kind, *operands, dtype=dtype)
 
 
-exp, log, sqrt, tanh = _by_node("Exp"), _by_node("Log"), _by_node("Sqrt"), _by_node("Tanh")
-abs, sign, floor, ceil, round = (_by_node(kind) for kind in ("Abs", "Sign", "Floor", "Ceil", "Round"))
+exp, log, tanh, abs, ceil = (_by_node(kind) for kind in ("Exp", "Log", "Tanh", "Abs", "Ceil"))
 isnan, maximum, minimum = _by_node("IsNaN", "bool"), _by_node("Max"), _by_node("Min")
 
 
@@ -40,21 +38,6 @@ def log1p(x: Symbol) -> Symbol:
     """log(1 + x), with the digits of x that 1 + x loses: ONNX has no node for it."""
     one = x + 1.0
     return log(one) + (x - (one - 1.0)) / maximum(one, 1e-300)
-
-
-def expm1(x: Symbol) -> Symbol:
-    """exp(x) - 1 by Kahan's quotient, which keeps the digits of a small x."""
-    power = exp(x)
-    below, logs = power - 1.0, log(power)
-    return where(power == 1.0, x, where(below == -1.0, -1.0, below * x / where(logs == 0.0, 1.0, logs)))
-
-
-def logaddexp(x: Symbol, y: Any) -> Symbol:
-    return maximum(x, y) + log1p(exp(-abs(x - y)))
-
-
-def isfinite(x: Symbol) -> Symbol:
-    return abs(x) < math.inf
 
 
 def clip(x: Symbol, min: Any = None, max: Any = None) -> Symbol:
@@ -111,10 +94,10 @@ def _reduction(kind: str, *, of_bools: builtins.bool = False) -> Any:
     return function
 
 
-sum, mean = _reduction("ReduceSum"), _reduction("ReduceMean")
+sum = _reduction("ReduceSum")
 max = amax = _reduction("ReduceMax")
 min = amin = _reduction("ReduceMin")
-any, all = _reduction("ReduceMax", of_bools=True), _reduction("ReduceMin", of_bools=True)
+any = _reduction("ReduceMax", of_bools=True)
 
 
 def argmax(x: Symbol, *, axis: int, keepdims: builtins.bool = False) -> Symbol:
@@ -144,12 +127,6 @@ def _ordered(x: Symbol, axis: int, descending: builtins.bool) -> tuple[Symbol, S
         "TopK", x.name, g.const([x.shape[at]]), outputs=2, axis=at, largest=int(descending), sorted=1
     )
     return Symbol(x.device, values, x.dtype, x.shape), Symbol(x.device, places, "int64", x.shape)
-
-
-def searchsorted(table: Any, values: Symbol, *, side: str = "left", sorter: Any = None) -> Symbol:
-    """How many entries of a fixed sorted table lie below each value, or at or below it with side="right"."""
-    wide = values[..., None]
-    return sum(wide > table if side == "left" else wide >= table, axis=-1)
 
 
 def take(x: Any, places: Any, *, axis: int = 0) -> Symbol:

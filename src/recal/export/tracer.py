@@ -135,7 +135,6 @@ class Symbol(Traced):
     __eq__ = _binary("Equal", "bool")  # type: ignore[assignment]
     __and__ = __rand__ = _binary("And")
     __or__ = __ror__ = _binary("Or")
-    __mod__ = _binary("Mod")
 
     def __ne__(self, other: Any) -> Symbol:  # type: ignore[override]
         return ~(self == other)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.engine.same_rows import GOLDEN, mix
 from recal.errors import InputError
 from recal.schema import ListOf, Number, Sizes, Text, field_kinds
 
@@ -255,12 +256,7 @@ def uniforms(keys: Keys, count: int, stream: int = 0) -> NDArray[np.float64]:
 
 def uniforms_at(keys: Keys, places: NDArray[np.uint64], stream: int = 0) -> NDArray[np.float64]:
     """Return the numbers at these places of each key's stream, (n_keys, n_places); keys may each have their own."""
-    with np.errstate(over="ignore"):  # SplitMix64 is arithmetic modulo 2**64
-        start = np.uint64(stream) * np.uint64(1 << 40) + np.uint64(1)
-        mixed = keys[:, None] + (places + start) * np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(31)
+    mixed = mix(keys[:, None] + (places + np.uint64(stream << 40)) * GOLDEN)
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

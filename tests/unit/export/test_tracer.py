@@ -14,7 +14,6 @@ from recal.export import traced_functions
 from recal.export.tracer import OPEN, Graph
 
 K = 5
-TABLE, LONG_TABLE = np.array([-1.0, 0.0, 0.0, 1.5]), np.sort(np.random.default_rng(1).normal(size=300))
 
 
 def constant(z: Any, values: Any) -> Any:
@@ -25,18 +24,12 @@ def descending(xp: Any, z: Any) -> Any:
     return -np.sort(-z, axis=1) if xp is np else xp.sort(z, axis=1, descending=True)
 
 
-def searched(xp: Any, z: Any, table: np.ndarray) -> Any:
-    below, upto = (xp.searchsorted(constant(z, table), z, side=side) for side in ("left", "right"))
-    return z + below + 10.0 * upto
-
-
 def reduced(xp: Any, z: Any) -> Any:
-    return z - xp.max(z, axis=1, keepdims=True) + xp.min(z, axis=1)[:, None] + xp.mean(z, axis=1)[:, None]
+    return z - xp.max(z, axis=1, keepdims=True) + xp.min(z, axis=1)[:, None] + xp.sum(z, axis=1)[:, None]
 
 
 def quantified(xp: Any, z: Any) -> Any:
-    some, every = xp.any(z > 1.0, axis=1, keepdims=True), xp.all(z > 0.0, axis=1, keepdims=True)
-    return xp.where(some & ~every, z, -z)
+    return xp.where(xp.any(z > 1.0, axis=1, keepdims=True), z, -z)
 
 
 def rearranged(xp: Any, z: Any) -> Any:
@@ -46,15 +39,14 @@ def rearranged(xp: Any, z: Any) -> Any:
 
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "arithmetic": lambda xp, z: (2.0 * z - 1.0 / (z * z + 1.0)) ** 2 + 3.0 - z / 2.0 + (-z) ** 3.0,
-    "exp and log": lambda xp, z: xp.log(xp.exp(z) + 1.0) + xp.sqrt(xp.abs(z)) * xp.sign(z) + xp.tanh(z),
-    "log1p and expm1": lambda xp, z: xp.log1p(xp.exp(z * 20.0)) + xp.expm1(z * 1e-9) + xp.expm1(z * 50.0 - 100.0),
-    "logaddexp": lambda xp, z: xp.logaddexp(z, 0.0 * z + 0.5),
+    "exp and log": lambda xp, z: xp.log(xp.exp(z) + 1.0) + xp.ceil(xp.abs(z)) + xp.tanh(z),
+    "log1p": lambda xp, z: xp.log1p(xp.exp(z * 20.0)) + xp.log1p(xp.exp(z * 20.0 - 30.0)) * 1e9,
     "comparisons": lambda xp, z: xp.where((z > 0.0) & (z <= 1.0) | ~(z >= -1.0) | (z == 2.0), z, -z),
     "clip": lambda xp, z: xp.clip(z, -1.0, 1.0) + xp.maximum(z, 0.5 * z) + xp.minimum(z, constant(z, np.ones(K))),
     "softmax": lambda xp, z: _softmax(xp, z * 0.5),
     "reductions": reduced,
     "argmax": lambda xp, z: z * xp.astype(xp.argmax(z, axis=1)[:, None] == constant(z, np.arange(K)), xp.float64),
-    "any and all": quantified,
+    "any": quantified,
     "matmul": lambda xp, z: xp.matmul(z, constant(z, np.arange(K * K, dtype=float).reshape(K, K))),
     "layout": rearranged,
     "concat": lambda xp, z: xp.concat([z[:, 3:], z[:, :1], z[:, 1:3]], axis=1) + xp.expand_dims(z[:, 2], axis=1),
@@ -62,8 +54,6 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "take_along_axis": lambda xp, z: z + xp.take_along_axis(z, xp.argmax(z, axis=1)[:, None], axis=1),
     "sort": lambda xp, z: xp.sort(z, axis=1) + descending(xp, z) + xp.take_along_axis(z, xp.argsort(z, axis=1), axis=1),
     "cumulative_sum": lambda xp, z: xp.cumulative_sum(z, axis=1),
-    "searchsorted": lambda xp, z: searched(xp, z, TABLE),
-    "searchsorted, long": lambda xp, z: searched(xp, z, LONG_TABLE),
     "filled": lambda xp, z: xp.zeros_like(z) + xp.ones_like(z) * 3.0 + xp.full_like(z, 0.5) + z,
     "constants": lambda xp, z: z + xp.sum(constant(z, np.arange(2.0))),
 }
@@ -91,7 +81,7 @@ def run(model: onnx.ModelProto, z: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_traced_function_gives_what_numpy_gives(name: str) -> None:
     rng = np.random.default_rng(0)
-    z = np.concatenate([rng.normal(size=(40, K)) * 2.0, [TABLE[[0, 1, 1, 2, 3]], LONG_TABLE[:K], np.zeros(K)]])
+    z = np.concatenate([rng.normal(size=(40, K)) * 2.0, [[-1.0, 0.0, 0.0, 0.0, 1.5], np.zeros(K)]])
     model = trace(FUNCTIONS[name])
     for rows in (z, z[:1], z[:0]):
         expected = FUNCTIONS[name](np, rows)
