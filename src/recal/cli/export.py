@@ -70,14 +70,14 @@ def export(
             if getattr(source, "profile_", None) is not None:  # a service needs it to watch and follow its logits
                 profile = save(source.profile_, out.with_suffix(PROFILE))
         cost = measure(out, parts, n_classes, with_model=model is not None)
-    views = [str(transform) for transform in parts.transforms]
+    views = [str(transform) for transform in parts.map.transforms]
     facts = {"file": out, "transforms": views, "steps": len(getattr(parts.map, "steps", ()))}
     times = {"ms": cost.whole, "calibration_ms": cost.calibration}
     print_json({**facts, "bytes": out.stat().st_size, **times, "profile": profile})
     if model is None:
         what = f", {len(views)} views; inputs: logits{', transformed' if views else ''}"
-    elif parts.gate is not None:
-        what = f"; an answer costs 1 forward pass from a confidence of {parts.gate:g} on, {1 + len(views)} below"
+    elif parts.map.gate is not None:
+        what = f"; an answer costs 1 forward pass from a confidence of {parts.map.gate:g} on, {1 + len(views)} below"
     else:
         what = f", {len(views)} views; each answer costs {1 + len(views)} forward pass{'es' if views else ''}"
     say(f"Written to {out}: {parts.describe()}{what}.")

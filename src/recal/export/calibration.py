@@ -14,7 +14,6 @@ from recal.maps.arrays import is_at, take_along, top_column
 from recal.maps.base import Array, Map, Views, like, namespace, wide
 from recal.maps.guard import answer
 from recal.maps.plan import Plan, plan_of
-from recal.transforms import Transform
 
 
 @dataclass(frozen=True)
@@ -24,15 +23,6 @@ class Calibration:
     map: Map
     kept: bool
     n_classes: int | None = None
-
-    @property
-    def transforms(self) -> tuple[Transform, ...]:
-        return self.map.transforms
-
-    @property
-    def gate(self) -> float | None:
-        """The confidence from which on no view is computed; None if views are computed for all samples or for none."""
-        return self.map.gate
 
     def with_gate(self, gate: float | None) -> Calibration:
         """Return the same calibration with another gate; None computes the views of all samples."""

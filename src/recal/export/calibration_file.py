@@ -48,13 +48,13 @@ def export_calibration(plan: Plan | Any, path: str | os.PathLike[str], n_classes
     if not classes:
         raise InputError("A plan does not know how many classes there are: pass n_classes.")
     rule = getattr(plan, "decision_", None)
-    return write(calibration_model(calibration, int(classes)), path, metadata(plan, calibration.transforms, rule))
+    return write(calibration_model(calibration, int(classes)), path, metadata(plan, calibration.map.transforms, rule))
 
 
 def calibration_model(calibration: Calibration, n_classes: int) -> onnx.ModelProto:
     """Return the ONNX model that `export_calibration` writes."""
     calibration.check_classes(n_classes)
-    graph, n_views = Graph(), len(calibration.transforms)
+    graph, n_views = Graph(), len(calibration.map.transforms)
     inputs = [graph.input("logits", "float32", (OPEN, n_classes))]
     if n_views:
         inputs.append(graph.input("transformed", "float32", (n_views, OPEN, n_classes)))
@@ -71,7 +71,7 @@ def own_probs(calibration: Calibration, logits: Symbol, transformed: Symbol | No
     views: list[Symbol] = []
     if transformed is not None:
         stack = transformed.to("float64")
-        views = [stack[number] for number in range(len(calibration.transforms))]
+        views = [stack[number] for number in range(len(calibration.map.transforms))]
     probs: Symbol = calibration.map.probs(logits.to("float64"), views)
     return probs
 
@@ -139,6 +139,7 @@ def metadata(source: Any, transforms: tuple[Transform, ...], rule: Any) -> dict[
     if rule is not None:
         values["thresholds"] = [None if np.isinf(limit) else float(limit) for limit in rule.thresholds]
         values |= {"reads": rule.reads, "risk": rule.risk, "confidence": rule.confidence}
+        values["groups"] = list(getattr(rule, "groups", ())) or None
     if stored is not None:
         values["preprocessing"] = stored.as_json()
     return {name: value for name, value in values.items() if value is not None}

@@ -119,14 +119,14 @@ def export_onnx(
         example = np.zeros((1, *stored.shape), stored.dtype)
     if isinstance(model, str | os.PathLike | onnx.ModelProto):
         calibration = calibration_of(plan)
-        _check_traceable(calibration.transforms)
-        front, batch = _onnx_front(model, calibration.transforms, preprocess, example, outputs)
+        _check_traceable(calibration.map.transforms)
+        front, batch = _onnx_front(model, calibration.map.transforms, preprocess, example, outputs)
     else:
         from recal.export.torch_onnx import gives_probabilities, logits_of, parts_of
 
         model, plan, preprocess = parts_of(model, plan, preprocess)
         calibration = calibration_of(plan)
-        _check_traceable(calibration.transforms)
+        _check_traceable(calibration.map.transforms)
         if example is None:
             raise InputError(
                 "A torch model is exported with an example input: pass a batch such as torch.rand(1, 3, 32, 32)."
@@ -136,14 +136,14 @@ def export_onnx(
         front, batch = _with_two_columns([trace_module(logits_of(model, preprocess), example)], outputs), example
     n_classes = _classes_of(front[-1])
     calibration.check_classes(n_classes)
-    views = _views(calibration.transforms, batch, opsets_of(*(part.model for part in front))[""])
+    views = _views(calibration.map.transforms, batch, opsets_of(*(part.model for part in front))[""])
     rule = _rule(getattr(plan, "decision_", None) if accept is None else accept, n_classes)
     file = _File(front, views, calibration, n_classes, outputs, batch, rule)
-    if calibration.gate is not None:
+    if calibration.map.gate is not None:
         file = _gateable(file)
     whole = file.model()
     run(whole, whole.graph.input[0].name, _zeros(front[0] if batch is None else batch, rows_of(front[-1])))
-    return write(whole, path, metadata(plan, calibration.transforms, rule))
+    return write(whole, path, metadata(plan, calibration.map.transforms, rule))
 
 
 @dataclass(frozen=True)
@@ -204,18 +204,18 @@ class _File:
 
     def _answers(self, inputs: Symbol) -> tuple[Symbol, Symbol, Symbol]:
         """Return the originals' logits, the map's own float64 probabilities, and the passes that each row takes."""
-        calibration, n_views = self.calibration, len(self.calibration.transforms)
+        calibration, n_views = self.calibration, len(self.calibration.map.transforms)
         if self.views is None:
             logits = self._logits(inputs)
             return logits, own_probs(calibration, logits), xp.argmax(logits, axis=1) * 0 + 1
-        if calibration.gate is None:
+        if calibration.map.gate is None:
             rows = xp.concat([inputs, self.views.put(inputs, "views_")], axis=0)
             stack = self._logits(_named(rows)).reshape((1 + n_views, OPEN, self.n_classes))
-            stack = _refused(stack, calibration.transforms, inputs)
+            stack = _refused(stack, calibration.map.transforms, inputs)
             logits = stack[0]
             own = own_probs(calibration, logits, stack[1:])
             return logits, own, xp.argmax(logits, axis=1) * 0 + (1 + n_views)
-        logits = _refused(self._logits(inputs), calibration.transforms, inputs)
+        logits = _refused(self._logits(inputs), calibration.map.transforms, inputs)
         is_below = calibration.map.needs_views(logits.to("float64"))
         above, passes = own_probs(calibration, logits), is_below.long() * n_views + 1
         if not self.branched:
@@ -237,7 +237,7 @@ class _File:
         assert self.views is not None
         rows = is_below.op("NonZero", shape=(1, OPEN), dtype="int64").reshape((OPEN,))
         views = _named(self.views.put(inputs[rows], "views_"))
-        stack = self._logits(views).reshape((len(self.calibration.transforms), OPEN, self.n_classes))
+        stack = self._logits(views).reshape((len(self.calibration.map.transforms), OPEN, self.n_classes))
         below = own_probs(self.calibration.with_gate(None), logits[rows], stack)
         return above.op("ScatterND", rows[:, None], below, shape=above.shape)
 
@@ -299,6 +299,12 @@ def _rule(accept: Any, n_classes: int) -> _Rule | None:
     if accept is None:
         return None
     is_rule = isinstance(accept, DecisionRule)
+    if is_rule and accept.groups:
+        raise InputError(
+            f"has a threshold for each of {len(accept.groups)} groups, and an ONNX file does not read groups",
+            argument="accept",
+            remedy="Give one number, or one for each class",
+        )
     thresholds = np.asarray(accept.thresholds if is_rule else accept, dtype=np.float64).reshape(-1)
     if len(thresholds) not in (1, n_classes):
         raise InputError(

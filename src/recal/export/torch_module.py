@@ -165,7 +165,7 @@ class CalibratedModule(torch.nn.Module):
     @property
     def transforms(self) -> tuple[Transform, ...]:
         """The transformations whose views are computed."""
-        return self.calibration.transforms
+        return self.calibration.map.transforms
 
     def train(self, mode: bool = True) -> CalibratedModule:
         """Stay in eval mode: a calibrated model is a finished one."""
@@ -197,7 +197,7 @@ class CalibratedModule(torch.nn.Module):
             )
         inputs = torch.as_tensor(inputs)
         tracing = torch.compiler.is_compiling()
-        if self.calibration.gate is not None and not tracing:
+        if self.calibration.map.gate is not None and not tracing:
             return self._gated(inputs)
         views = (None, *self.transforms)
         logits = self._logits(inputs, views, tracing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from recal import Blend, CalibratedModule, Plan, Step, Views, save
+from recal import Blend, CalibratedModule, DecisionRule, Plan, Step, Views, save
 from recal.cli.app import run
 from recal.collecting import Normalize
 from recal.errors import InputError
-from recal.export import export_onnx
+from recal.export import export_calibration, export_onnx
 from recal.maps.plan import calibrated_probs
 from recal.transforms import as_transform
 
@@ -136,6 +137,16 @@ def test_accept_by_one_threshold_or_one_per_class(tmp_path: Path) -> None:
         assert 0 < found["accept"].sum() < 40
     with pytest.raises(InputError, match="each of 5 classes, got 3"):
         export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(), accept=[0.1, 0.2, 0.3])
+
+
+def test_thresholds_of_groups_are_not_taken_for_those_of_classes(tmp_path: Path) -> None:
+    model, _ = linear_model(tmp_path / "linear.onnx")
+    rule = DecisionRule((0.9, 0.2, 0.5, 0.7, 0.4), 0.01, 0.95, groups=("a", "b", "c", "d", "e"))
+    with pytest.raises(InputError, match="threshold for each of 5 groups"):
+        export_onnx(model, path=tmp_path / "x.onnx", plan=Plan(), accept=rule)
+    path = export_calibration(SimpleNamespace(map_=Plan(), decision_=rule), tmp_path / "alone.onnx", 5)
+    facts = {entry.key: json.loads(entry.value) for entry in onnx.load(path).metadata_props}
+    assert facts["recal_groups"] == ["a", "b", "c", "d", "e"]
 
 
 def test_the_command_line_reads_preprocessing_as_collect_and_apply_do(
