@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import recal
-from recal.files.probabilities import write_probs
+from recal.files.probabilities import write_prob_file
 
 # Whose import takes longer than all the rest of such a command.
 HEAVY = ("numba", "scipy", "sklearn", "torch", "onnx", "onnxruntime", "zarr", "matplotlib", "pandas", "pyarrow", "ray")
@@ -56,7 +56,7 @@ def folder(tmp_path_factory):
     recal.save(recal.ViewStacking().fit(views, y), place / "stack.recal")
     recal.save(recal.profile(recal.Views(logits, labels=y)), place / "profile.recal")
     odds = np.exp(logits)
-    write_probs(place / "probs.npz", odds / odds.sum(1, keepdims=True), y)
+    write_prob_file(place / "probs.npz", odds / odds.sum(1, keepdims=True), y)
     return place
 
 

@@ -100,12 +100,12 @@ def honest() -> dict[str, list[bytes]]:
     import numpy as np
 
     from recal import Plan, Step, TemperatureScaling, Views, save
-    from recal.files.probabilities import write_probs
+    from recal.files.probabilities import write_prob_file
 
     views = Views([[2.0, 0.5], [0.1, 0.3]], {"zoom:0.5": [[1.0, 0.5], [0.2, 0.3]]}, labels=[0, 1])
     views.write(FOLDER / "v.npz")
     views.write(FOLDER / "seed.zarr")
-    write_probs(FOLDER / "p.npz", [[0.25, 0.75]], np.array([1]))
+    write_prob_file(FOLDER / "p.npz", np.array([[0.25, 0.75]]), np.array([1]))
     np.savez(FOLDER / "i.npz", inputs=np.zeros((2, 3), np.uint8), labels=np.arange(2))
     plan = save(Plan((Step("zoom:0.5", (1.0, 0.9, 0.8, 1.0)),)), FOLDER / "plan.recal").read_bytes()
     fitted = save(TemperatureScaling().fit([[3.0, 0], [0, 3.0], [3.0, 0]], [0, 1, 1]), FOLDER / "ts.recal").read_bytes()

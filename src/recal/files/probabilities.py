@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels, check_classes, check_confidences, check_labels, check_probs
 from recal.errors import FileError, InputError, Remedy
@@ -74,27 +74,6 @@ class Probabilities:
                 f"The labels of row {row} differ, so these are not the same samples in the same order. Sort both alike."
             )
         return result
-
-
-def write_probs(
-    path: str | os.PathLike[str],
-    probs: ArrayLike,
-    labels: Labels | None = None,
-    classes: NDArray[Any] | None = None,
-    confidence: NDArray[np.float64] | None = None,
-    fitted_rows: int = 0,
-    **more: NDArray[Any],
-) -> Path:
-    """Write probabilities, and more arrays with them, to an .npz file, atomically."""
-    target = Path(path)
-    if target.suffix != ".npz":
-        raise InputError(f"Probabilities are written to a name ending in .npz, got {target.name!r}.")
-    arrays: dict[str, Any] = {"probs": check_probs(probs)}
-    named = labels if labels is None or classes is None else classes[labels]
-    count = np.array(fitted_rows) if fitted_rows else None
-    optional = {"labels": named, "classes": classes, "confidence": confidence, "fitted_rows": count, **more}
-    write_npz(target, arrays | {name: values for name, values in optional.items() if values is not None})
-    return target
 
 
 def read_probs(path: str | os.PathLike[str]) -> Probabilities:
@@ -155,8 +134,12 @@ def write_prob_file(
     names = np.arange(probs.shape[1]) if classes is None else classes
     answer = names[probs.argmax(axis=1)]
     if path.suffix == ".npz":
-        more = {"answer": answer} | ({} if accepted is None else {"accepted": accepted})
-        return write_probs(path, probs, labels, classes, confidence, fitted_rows, **more)
+        count = np.array(fitted_rows) if fitted_rows else None
+        truth = labels if labels is None or classes is None else classes[labels]
+        arrays = {"probs": check_probs(probs), "labels": truth, "classes": classes, "confidence": confidence}
+        arrays |= {"fitted_rows": count, "answer": answer, "accepted": accepted}
+        write_npz(path, {name: values for name, values in arrays.items() if values is not None})
+        return path
     confidence = probs.max(axis=1) if confidence is None else confidence
     if inputs is None and path.suffix == ".csv":  # people look for the row
         inputs = [str(row) for row in range(len(probs))]

@@ -10,7 +10,7 @@ import pytest
 
 from recal import DecisionRule, TemperatureScaling, decide, load, read_views, save
 from recal.cli.app import run
-from recal.files.probabilities import write_probs
+from recal.files.probabilities import write_prob_file
 from tests.problems import looks
 
 problem = partial(looks, n_classes=3, strength=4.0, scale=2, transforms={"zoom:0.8": 0.8})
@@ -63,7 +63,7 @@ def test_apply_says_which_answers_a_saved_rule_accepts(files, capsys):
 
 def test_decide_reads_probabilities_and_saves_a_rule_alone(files, capsys):
     test = read_views(files / "test.npz")
-    write_probs(files / "probs.npz", TemperatureScaling().fit(test).predict_proba(test), test.labels)
+    write_prob_file(files / "probs.npz", TemperatureScaling().fit(test).predict_proba(test), test.labels)
     assert run(["decide", str(files / "probs.npz"), "--risk", "0.05", "--out", str(files / "rule")]) == 0
     out = capsys.readouterr().out
     assert "with at most 5% of them wrong, at 95% confidence" in out
@@ -79,8 +79,8 @@ def test_a_refusal_is_an_answer_with_a_number(files, capsys):
 
 def test_decide_by_cost_by_class_and_side_by_side(files, capsys):
     test = read_views(files / "test.npz")
-    write_probs(files / "flat.npz", np.full((2000, 3), 1 / 3), test.labels)
-    write_probs(files / "good.npz", TemperatureScaling().fit(test).predict_proba(test), test.labels)
+    write_prob_file(files / "flat.npz", np.full((2000, 3), 1 / 3), test.labels)
+    write_prob_file(files / "good.npz", TemperatureScaling().fit(test).predict_proba(test), test.labels)
     cost = answer(capsys, "decide", files / "good.npz", "--cost-error", 50, "--cost-review", 1)
     assert cost["risk"] == 0.02
     assert cost["cost"] < 1

@@ -9,7 +9,7 @@ from recal import Views, evaluate, read_views
 from recal.calibrators import CALIBRATORS
 from recal.cli.app import run
 from recal.errors import InputError
-from recal.files.probabilities import write_probs
+from recal.files.probabilities import write_prob_file
 from recal.reporting import group_study
 
 
@@ -26,7 +26,7 @@ def files(tmp_path, monkeypatch):
     rng = np.random.default_rng(2)
     probs = rng.dirichlet([0.4] * 3, 150)
     y = (probs.cumsum(1) > rng.random((150, 1))).argmax(1)
-    write_probs(tmp_path / "probs.npz", probs, y)
+    write_prob_file(tmp_path / "probs.npz", probs, y)
     lines = ["cat,dog,owl,truth"] + [
         ",".join([*map(repr, map(float, row)), ("cat", "dog", "owl")[label]]) for row, label in zip(probs, y)
     ]
@@ -87,7 +87,7 @@ def test_evaluate_prints_for_people_and_writes_a_page(files, capsys):
 
 
 def test_evaluate_without_labels_is_refused(files, capsys):
-    write_probs(files / "bare.npz", np.array([[0.5, 0.5]]))
+    write_prob_file(files / "bare.npz", np.array([[0.5, 0.5]]))
     assert run(["evaluate", "bare.npz"]) == 2
     assert "holds no labels" in capsys.readouterr().err
 

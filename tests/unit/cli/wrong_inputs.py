@@ -169,11 +169,11 @@ def _write_views(folder: Path, logits: np.ndarray, y: np.ndarray) -> None:
 
 
 def _write_probs(folder: Path, probs: np.ndarray, y: np.ndarray) -> None:
-    from recal.files.probabilities import write_probs
+    from recal.files.probabilities import write_prob_file
 
-    write_probs(folder / "probs.npz", probs, y)
-    write_probs(folder / "bare-probs.npz", probs)
-    write_probs(folder / "hundred.npz", probs[:100], y[:100])
+    write_prob_file(folder / "probs.npz", probs, y)
+    write_prob_file(folder / "bare-probs.npz", probs)
+    write_prob_file(folder / "hundred.npz", probs[:100], y[:100])
 
 
 def _write_arrays(folder: Path, logits: np.ndarray, probs: np.ndarray, y: np.ndarray) -> None:

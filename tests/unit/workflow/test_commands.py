@@ -70,13 +70,13 @@ def test_new_inputs_are_answered_by_the_folder_alone(calibrated, monkeypatch, ca
 
 
 def test_a_rule_alone_says_which_rows_of_a_file_of_probabilities_it_accepts(calibrated, monkeypatch, tmp_path):
-    from recal.files.probabilities import write_probs
+    from recal.files.probabilities import write_prob_file
 
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(1)
     sure = rng.uniform(0.5, 1, 2000)
-    write_probs(tmp_path / "old.npz", np.stack([sure, 1 - sure], 1), (rng.random(2000) > sure).astype(int))
-    write_probs(tmp_path / "new.npz", [[0.99, 0.01], [0.55, 0.45]])
+    write_prob_file(tmp_path / "old.npz", np.stack([sure, 1 - sure], 1), (rng.random(2000) > sure).astype(int))
+    write_prob_file(tmp_path / "new.npz", np.array([[0.99, 0.01], [0.55, 0.45]]))
     assert run(["decide", "old.npz", "--risk", "0.1", "--out", "rule.recal"]) == 0
     assert run(["apply", "rule.recal", "new.npz", "--out", "answers.csv"]) == 0
     assert [row["accepted"] for row in answers(tmp_path / "answers.csv")] == ["true", "false"]
