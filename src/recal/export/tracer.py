@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from recal.export.graph import IR_VERSION, OPSET, Nodes, kind_of, onnx, tensor
 from recal.transforms.arrays import Traced
@@ -174,9 +173,6 @@ class Symbol(Traced):
 
     def float(self) -> Symbol:
         return self.to("float32")
-
-    def new_tensor(self, values: ArrayLike) -> NDArray[Any]:
-        return np.asarray(values, self.dtype)
 
     def clone(self) -> Symbol:
         return self

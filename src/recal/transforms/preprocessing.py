@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from recal.errors import InputError, Remedy
-from recal.schema import ListOf, Number, Size, check, field_kinds
+from recal.schema import ListOf, Number, Record, Size, Sizes, field_names
+from recal.transforms import arrays
 
 # "logits", "probabilities", "votes", or "probabilities:FLOOR" with the user's own floor.
 Outputs = str
@@ -54,11 +55,22 @@ def least_probability(outputs: Outputs, n_classes: int) -> float:
     return float(floor) if floor else PROBABILITY_FLOOR
 
 
+class _PerChannel(ListOf):
+    """One number, or one for each channel."""
+
+    def __init__(self) -> None:
+        super().__init__(Number(), keep=tuple)
+        self.rule = "a number, or a list with one for each channel"
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        return super().read([value] if np.ndim(value) == 0 else value, sizes)
+
+
 Channels = Literal["first", "last", "keep"]
+PerChannel = Annotated[float | Sequence[float], _PerChannel()]
 
 
-@dataclass(frozen=True)
-class Normalize:
+class Normalize(Record):
     """Divide by `divide`, subtract `mean`, divide by `std`, per channel; for arrays and tensors, to float32.
 
     Parameters
@@ -77,23 +89,17 @@ class Normalize:
     (1, 3, 2, 2)
     """
 
-    mean: float | Sequence[float] = 0.0
-    std: float | Sequence[float] = 1.0
+    mean: PerChannel = 0.0
+    std: PerChannel = 1.0
     divide: float = 255.0
     channels: Channels = "first"
 
-    def __post_init__(self) -> None:
-        if self.channels not in ("first", "last", "keep"):
-            raise InputError(f"must be 'first', 'last' or 'keep', got {self.channels!r}", argument="channels")
-        if self.divide == 0 or np.any(np.asarray(self.std) == 0):
+    def check(self) -> None:
+        if self.divide == 0 or 0 in np.asarray(self.std):
             raise InputError("must not be 0", argument=("divide", "std"))
 
-    def plain(self) -> Normalize:
-        """Return an equal one that holds tuples and floats only, as files do; equal ones compare as equal."""
-        return Normalize(_floats(self.mean), _floats(self.std), float(self.divide), self.channels)
-
     def __call__(self, images: Any) -> Any:
-        values = images.float() if hasattr(images, "detach") else np.asarray(images, dtype=np.float32)
+        values = images.float() if arrays.is_tensor(images) else np.asarray(images, dtype=np.float32)
         values = values / self.divide
         if self.channels != "keep":
             values = self._place_channels(values)
@@ -109,8 +115,7 @@ class Normalize:
         is_last = shape[-1] in (1, 3, 4) and shape[1] not in (1, 3, 4)
         if is_last == (self.channels == "last"):
             return values
-        order = (0, 3, 1, 2) if is_last else (0, 2, 3, 1)
-        return values.permute(*order) if hasattr(values, "permute") else values.transpose(order)
+        return arrays.namespace(values).moveaxis(values, *((3, 1) if is_last else (1, 3)))
 
     def _along(self, axis: int, number: float | Sequence[float], values: Any) -> Any:
         constants = np.asarray(number, dtype=np.float32).reshape(-1)
@@ -121,17 +126,10 @@ class Normalize:
             )
         shape = [1] * len(values.shape)
         shape[axis] = len(constants)
-        if hasattr(values, "new_tensor"):
-            return values.new_tensor(constants.tolist()).reshape(shape)
-        return constants.reshape(shape)
+        return arrays.constant(constants.reshape(shape).tolist(), values)
 
 
-def _floats(number: float | Sequence[float]) -> tuple[float, ...]:
-    return tuple(float(value) for value in np.asarray(number, dtype=np.float64).reshape(-1))
-
-
-@dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(Record):
     """How inputs reached the model when views were collected.
 
     Parameters
@@ -175,13 +173,9 @@ class Preprocessing:
     dtype: str | None = None
     model: str | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.normalize is not None and self.function is not None:
             raise InputError("Preprocessing is a Normalize, or the name of a function, not both.")
-        for name, kind in field_kinds(Preprocessing).items():
-            object.__setattr__(self, name, check(getattr(self, name), kind, name))
-        if self.normalize is not None:
-            object.__setattr__(self, "normalize", self.normalize.plain())
         check_outputs(self.outputs)
 
     def as_json(self) -> dict[str, Any]:
@@ -191,8 +185,8 @@ class Preprocessing:
     @classmethod
     def from_json(cls, values: Any) -> Preprocessing:
         """Return what `as_json` wrote; refuse anything else."""
-        if not isinstance(values, Mapping) or not set(values) <= {field.name for field in fields(cls)}:
-            raise InputError(f"a preprocessing has the fields {', '.join(f.name for f in fields(cls))}, got {values!r}")
+        if not isinstance(values, Mapping) or not set(values) <= set(field_names(cls)):
+            raise InputError(f"a preprocessing has the fields {', '.join(field_names(cls))}, got {values!r}")
         try:
             normalize = values.get("normalize")
             return cls(**{**values, "normalize": None if normalize is None else Normalize(**normalize)})
@@ -254,7 +248,7 @@ def match_preprocess(stored: Preprocessing | None, own: Callable[[Any], Any] | N
             )
         return stored.normalize
     if isinstance(own, Normalize):
-        if stored.function is None and stored.normalize != own.plain():
+        if stored.function is None and stored.normalize != own:
             raise InputError(
                 f"{own} contradicts the calibration, whose views were collected with "
                 f"{stored.normalize or 'no preprocessing'}; leave it out, or collect and fit again."

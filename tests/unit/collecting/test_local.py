@@ -173,7 +173,7 @@ def test_normalize_agrees_between_arrays_and_tensors(shape, channels):
 
 
 def test_normalize_refuses_what_it_cannot_place():
-    with pytest.raises(InputError, match="'first', 'last' or 'keep', got 'middle'"):
+    with pytest.raises(InputError, match="one of 'first', 'last', 'keep', got 'middle'"):
         Normalize(channels="middle")
     with pytest.raises(InputError, match="must not be 0"):
         Normalize(std=0)

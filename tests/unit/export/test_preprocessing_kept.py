@@ -270,7 +270,7 @@ def test_a_file_that_says_nonsense_is_refused(tmp_path: Path) -> None:
 def test_what_is_not_known_settles_nothing() -> None:
     assert match_preprocess(None, None) is None
     assert match_preprocess(None, NORMALIZE) is NORMALIZE
-    assert match_preprocess(record(NORMALIZE, "logits", {}, None, "digest"), None) == NORMALIZE.plain()
+    assert match_preprocess(record(NORMALIZE, "logits", {}, None, "digest"), None) == NORMALIZE
     assert match_outputs(None, None) == "logits"
     assert match_outputs(Preprocessing(outputs="probabilities"), None) == "probabilities"
     with pytest.raises(InputError, match="not both"):
