@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, check_logits
-from recal.engine.compiled import SMALL
 from recal.engine.scaled import SCALE_RANGE, Columns, ScaledLogits, ScaledRows, Vector, rescale_floored
 from recal.errors import InputError
 from recal.schema import Number, Record
@@ -96,8 +95,6 @@ def group(
         raise InputError(
             f"`logits` and `transformed_logits` must have one shape, got {original.shape} and {view.shape}."
         )
-    if original.size < SMALL:
-        return groups(Rows(original), Rows(view), rule).astype(np.int64) + 1
     pair = ScaledLogits(original), ScaledLogits(view)
     return group_indices(*pair, pair[1].drop_at(pair[0].columns), rule).astype(np.int64) + 1
 

@@ -92,8 +92,6 @@ class StoredRows:
                     whole = len(self.shape) == 2 and len(run) == self.shape[0]
                     large = math.prod(self.shape) * self._stored.dtype.itemsize > _MAX_BYTES_IN_MEMORY
                     return self._mapped() if whole and large else self._run(run.start, run.stop)
-                if run.step == -1 and run:
-                    return self._run(run[-1], run[0] + 1)[::-1]
                 rows = np.arange(run.start, run.stop, run.step)
             self._compare_blocks(rows)
             return self._pick(rows)
@@ -136,9 +134,8 @@ class StoredRows:
     def _compare_blocks(self, rows: NDArray[np.intp]) -> None:
         size = self._block_rows
         for block in np.unique(rows // size).tolist() if size else ():
-            for unchecked in self._snapshot.unchecked(self._sum, block, block):
-                values = self._read(unchecked * size, min((unchecked + 1) * size, self.shape[0]))
-                self._snapshot.compare(self._sum, unchecked, values)
+            if self._snapshot.unchecked(self._sum, block, block):
+                self._run(block * size, min((block + 1) * size, self.shape[0]))
 
     def _read(self, start: int, stop: int) -> NDArray[Any]:
         if self._plain:
