@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recal.calibrators import TemperatureScaling
-from recal.engine.same_rows import kept_hashes, seen_among
+from recal.engine.same_rows import count_fitted, kept_hashes
 from recal.maps.guard import MARGIN, keep_answers
 from recal.metrics import evaluate
 from recal.metrics.calibration_error import equal_mass_edges, table_of
@@ -126,13 +126,13 @@ def test_the_guard_lifts_the_answer_by_a_millionth():
 def test_as_many_equal_rows_as_pairs_within_one_set_are_chance():
     fit = np.column_stack([np.r_[np.arange(100.0), np.arange(40.0)], np.ones(140)])  # 40 rows appear twice
     new = np.column_stack([np.arange(60.0, 160.0), np.ones(100)])  # 40 equal rows that appear once in either
-    assert not seen_among(new, kept_hashes(fit), 140)[0].any()
-    assert seen_among(new, kept_hashes(fit[:100]), 100)[0].sum() == 40
+    assert count_fitted(new, kept_hashes(fit), 140) == 0
+    assert count_fitted(new, kept_hashes(fit[:100]), 100) == 40
 
 
 def test_a_row_that_comes_again_and_again_is_no_sign_of_the_fit():
     """Only rows that stand alone on both sides can tell one set from another."""
     fit = np.column_stack([np.arange(100.0), np.ones(100)])
-    assert not seen_among(np.repeat(fit[:60], 3, axis=0), kept_hashes(fit), 100)[0].any()
-    assert seen_among(fit[:60], kept_hashes(fit), 100)[0].all()
-    assert not seen_among(fit[:60], kept_hashes(np.repeat(fit, 3, axis=0)), 300)[0].any()
+    assert count_fitted(np.repeat(fit[:60], 3, axis=0), kept_hashes(fit), 100) == 0
+    assert count_fitted(fit[:60], kept_hashes(fit), 100) == 60
+    assert count_fitted(fit[:60], kept_hashes(np.repeat(fit, 3, axis=0)), 300) == 0

@@ -39,7 +39,7 @@ from recal.checks import (
     looks_like_probabilities,
 )
 from recal.engine.clusters import check_clusters
-from recal.engine.same_rows import MOST_HASHES, row_hashes, sampled_rows, seen_among
+from recal.engine.same_rows import MOST_HASHES, count_fitted, row_hashes, sampled_rows
 from recal.errors import InputError, NotFittedError, Remedy
 from recal.maps.base import Map, namespace
 from recal.maps.group_offsets import GroupOffsets
@@ -260,7 +260,7 @@ class Calibrator(Estimator, ABC):
         are_probs = not isinstance(X, Views) and looks_like_probabilities(rows)
         # The method that AutoCalibration chose keeps no hashes.
         hashes = getattr(self, "prob_hashes_" if are_probs else "row_hashes_", np.empty(0, np.uint64))
-        return seen_among(rows, hashes, getattr(self, "n_fitted_", 0))[1]
+        return count_fitted(rows, hashes, getattr(self, "n_fitted_", 0))
 
     def _answer_tensors(self, logits: Any, others: Mapping[Transform, Any]) -> tuple[Any, Any]:
         return answer_array(self.map_, logits, others, kept=self.keeps_accuracy, method=type(self).__name__)

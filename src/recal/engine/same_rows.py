@@ -13,7 +13,6 @@ size produce about as many of either. Two sets that contain the same rows equall
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -87,28 +86,21 @@ def sampled_rows(hashes: Hashes) -> NDArray[np.intp]:
     return np.sort(np.argpartition(hashes, MOST_PROB_HASHES)[:MOST_PROB_HASHES])
 
 
-def seen_among(rows: ArrayLike, kept: Hashes, n_fitted: int) -> tuple[NDArray[np.bool_], int]:
-    """Say of each row whether it is one of those kept, and about how many of all rows were in the fit.
+def count_fitted(rows: ArrayLike, kept: Hashes, n_fitted: int) -> int:
+    """Return about how many rows were in a fit; 0 if there are no more equal rows than chance explains.
 
-    `kept` are all hashes of a fit, or a random sample of them; `n_fitted` is the number of rows of the fit. All False,
-    and 0, if there are no more equal rows than chance explains.
+    `kept` are all hashes of the fit, or a random sample of them; `n_fitted` is the number of rows of the fit.
     """
     n = len(np.asarray(rows))
     if n < LEAST_ROWS or not len(kept):
-        return np.zeros(n, np.bool_), 0
-    hashes = row_hashes(rows)
-    if not np.isin(hashes, kept).any():
-        return np.zeros(n, np.bool_), 0
-    is_sample = len(kept) in (MOST_HASHES, MOST_PROB_HASHES)
-    return _overlap(hashes, *np.unique(kept, return_counts=True), max(n_fitted, len(kept)) if is_sample else len(kept))
-
-
-def _overlap(hashes: Hashes, there: Hashes, times: NDArray[np.intp], n_there: int) -> tuple[NDArray[np.bool_], int]:
-    """Compare rows with the distinct rows of another set and their counts, possibly a sample of its `n_there` rows."""
-    n, share_kept = len(hashes), times.sum() / n_there
-    here, where, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-    if share_kept == 1.0 and len(here) >= _ENOUGH_KINDS and _equal(here, there) and _equal(counts, times):
-        return np.ones(n, np.bool_), n
+        return 0
+    n_there = max(n_fitted, len(kept)) if len(kept) in (MOST_HASHES, MOST_PROB_HASHES) else len(kept)
+    share_kept = len(kept) / n_there
+    here, counts = np.unique(row_hashes(rows), return_counts=True)
+    there, times = np.unique(kept, return_counts=True)
+    is_whole = share_kept == 1.0 and len(here) >= _ENOUGH_KINDS
+    if is_whole and np.array_equal(here, there) and np.array_equal(counts, times):
+        return n
     alone = counts == 1
     single = int((alone & np.isin(here, there[times == 1], assume_unique=True)).sum())
     # Chance makes as many equal rows as there are pairs within the sets, fewer if one set is smaller.
@@ -116,13 +108,8 @@ def _overlap(hashes: Hashes, there: Hashes, times: NDArray[np.intp], n_there: in
     by_chance = doubles * 2.0 * n * n_there / (n**2 + n_there**2)
     # Both numbers vary, so their difference has twice the variance of one.
     if single <= by_chance + 3.0 * np.sqrt(2.0 * max(by_chance, share_kept)):
-        return np.zeros(n, np.bool_), 0
-    count = min(round(single / (share_kept * int(alone.sum())) * n), n)
-    return np.isin(here, there, assume_unique=True)[where], count
-
-
-def _equal(some: NDArray[Any], others: NDArray[Any]) -> bool:
-    return len(some) == len(others) and bool((some == others).all())
+        return 0
+    return min(round(single / (share_kept * int(alone.sum())) * n), n)
 
 
 def matters(count: int, n_samples: int) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from recal import TemperatureScaling, decide, evaluate, load, prediction_sets, save
 from recal.calibrators import HistogramBinning, IsotonicCalibration
 from recal.decisions import decide_crossfitted
-from recal.engine.same_rows import MOST_HASHES, MOST_PROB_HASHES, kept_hashes, matters, row_hashes, seen_among
+from recal.engine.same_rows import MOST_HASHES, MOST_PROB_HASHES, count_fitted, kept_hashes, matters, row_hashes
 from recal.errors import InputError, SameRowsWarning
 from recal.files.probabilities import read_prob_table, read_probs, write_prob_file
 from tests.problems import logits_and_labels
@@ -72,9 +72,7 @@ def test_a_large_fit_keeps_a_sample_of_its_hashes_and_still_counts() -> None:
     logits = np.random.default_rng(0).normal(size=(40_000, 2))
     kept = kept_hashes(logits)
     assert len(kept) == MOST_HASHES
-    seen, count = seen_among(logits[:20_000], kept, len(logits))
-    assert 0 < seen.sum() < MOST_HASHES
-    assert abs(count - 20_000) < 1_000
+    assert abs(count_fitted(logits[:20_000], kept, len(logits)) - 20_000) < 1_000
 
 
 def test_equal_rows_by_chance_are_not_taken_for_the_same() -> None:
@@ -82,8 +80,7 @@ def test_equal_rows_by_chance_are_not_taken_for_the_same() -> None:
     rng = np.random.default_rng(0)
     for scale in (1.0, 0.1, 30.0):  # from a few values to many that appear once or twice
         fit, new = (np.round(scale * rng.normal(size=(1000, 1)), 1) * [1, -1] for _ in range(2))
-        seen, _ = seen_among(new, kept_hashes(fit), 1000)
-        assert not seen.any()
+        assert count_fitted(new, kept_hashes(fit), 1000) == 0
 
 
 def test_new_samples_with_equal_probabilities_are_not_taken_for_those_of_the_fit() -> None:
@@ -111,22 +108,22 @@ def test_a_large_fit_keeps_the_hashes_of_some_probabilities_and_still_counts() -
 def test_a_small_part_of_the_fit_is_recognised_though_the_fit_holds_many_pairs() -> None:
     kinds = np.random.default_rng(0).normal(size=(50_000, 2))
     fit = kinds[np.random.default_rng(1).integers(0, 50_000, 5000)]  # some 230 pairs of equal rows
-    assert seen_among(fit[:200], kept_hashes(fit), 5000)[1] >= 170
-    assert seen_among(kinds[np.random.default_rng(2).integers(0, 50_000, 200)], kept_hashes(fit), 5000)[1] == 0
+    assert count_fitted(fit[:200], kept_hashes(fit), 5000) >= 170
+    assert count_fitted(kinds[np.random.default_rng(2).integers(0, 50_000, 200)], kept_hashes(fit), 5000) == 0
 
 
 def test_two_sets_that_hold_the_same_few_kinds_of_rows_equally_often_are_one() -> None:
     """A tree has a few leaves: no row is alone, and the same file is still the same."""
     fit = np.random.default_rng(0).integers(0, 30, 2000)[:, None] * [1.0, -1.0]
     other = np.random.default_rng(1).integers(0, 30, 2000)[:, None] * [1.0, -1.0]
-    assert seen_among(fit[::-1], kept_hashes(fit), 2000)[1] == 2000
-    assert seen_among(other, kept_hashes(fit), 2000)[1] == 0
+    assert count_fitted(fit[::-1], kept_hashes(fit), 2000) == 2000
+    assert count_fitted(other, kept_hashes(fit), 2000) == 0
 
 
 def test_one_equal_row_such_as_a_blank_image_is_no_reason_to_refuse() -> None:
     fit, new = problem(500)[0], problem(500, seed=1)[0]
     fit[7] = new[3] = 0.0
-    assert seen_among(new, kept_hashes(fit), 500)[1] == 0
+    assert count_fitted(new, kept_hashes(fit), 500) == 0
     assert not matters(4, 500)
     assert matters(5, 500)
 

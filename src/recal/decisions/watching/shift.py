@@ -24,7 +24,7 @@ from recal.decisions.rule import check_share
 from recal.decisions.watching.class_mix import class_mix
 from recal.decisions.watching.profile import Profile, Reactions, Vector, confidence_reactions, reactions
 from recal.decisions.watching.result import Finding, WatchResult
-from recal.engine.same_rows import kept_hashes, seen_among, warn_of_fitted
+from recal.engine.same_rows import count_fitted, kept_hashes, warn_of_fitted
 from recal.errors import InputError
 from recal.maps.group_offsets import sigmoid
 from recal.progress import track
@@ -95,7 +95,7 @@ def watch(
     fit = profile.reactions if specs else profile.reactions.without_views
     # Rows of the fit are known by their log-odds, which agree to the last digit.
     warn_of_fitted(
-        seen_among(_digits(today), kept_hashes(_digits(fit)), len(fit.answers))[1],
+        count_fitted(_digits(today), kept_hashes(_digits(fit)), len(fit.answers)),
         len(today.answers),
         "comparing them with the fit says nothing about new inputs",
         "Pass the logits of new inputs.",
