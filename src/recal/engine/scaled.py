@@ -239,12 +239,10 @@ class ScaledRows:
 class ScaledLogits(ScaledRows):
     """The same for logits in one array."""
 
-    def __init__(self, logits: Floats, scales: Vector | None = None, tolerance: float = 0.0) -> None:
+    def __init__(self, logits: Floats, tolerance: float = 0.0) -> None:
         self.logits = as_rows(logits)
         n_samples, n_classes = self.logits.shape
         super().__init__(lambda rows: (self.logits, rows), (n_samples, n_classes), tolerance)
-        if scales is not None:
-            self.scales = scales
 
 
 class FlooredLogits(ScaledLogits):

@@ -139,7 +139,7 @@ def metadata(source: Any, transforms: tuple[Transform, ...], rule: Any) -> dict[
     if rule is not None:
         values["thresholds"] = [None if np.isinf(limit) else float(limit) for limit in rule.thresholds]
         values |= {"reads": rule.reads, "risk": rule.risk, "confidence": rule.confidence}
-        values["groups"] = list(getattr(rule, "groups", ())) or None
+        values["groups"] = list(rule.groups) or None
     if stored is not None:
         values["preprocessing"] = stored.as_json()
     return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""An ONNX graph in the making: nodes in order, constants beside them, other graphs put in wherever they are wanted."""
+"""An ONNX graph under construction: its nodes in order, its constants, and copies of other graphs inside it."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class Nodes:
         return helper.make_graph(nodes, name, list(inputs), list(outputs), initializer=constants, value_info=shapes)
 
     def splice(self, graph: onnx.GraphProto, prefix: str, feeds: dict[str, str], output: str) -> str:
-        """Put a copy of what `output` needs of `graph` here, its inputs read from `feeds`; return its name now.
+        """Copy the nodes that `output` needs from `graph`, with inputs from `feeds`; return the output's new name.
 
-        Its constants are kept once under `prefix`, however often it is put in.
+        Constants are stored once, under `prefix`, however often the graph is copied.
         """
         sources = _sources(graph.node, [output])
         names = dict(feeds)

@@ -1,7 +1,7 @@
 """The parts of an exported file before its calibration: the user's network, its preprocessing, the views.
 
-A part is an ONNX graph with one input and one output. What exporters write into a network about the size of a batch is
-changed here, and what comes of it is run before it is believed.
+A part is an ONNX graph with one input and one output. Exporters often fix the batch size of a network. It is opened
+here, and the changed network is run to check that its answers stay the same.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from recal.export import traced_functions as xp
 from recal.export.graph import IR_VERSION, OPSET, TensorProto, dtype_of, onnx, tensor
 from recal.export.tracer import OPEN, Graph, Symbol
 from recal.transforms import Transform
+from recal.transforms.arrays import dtype_name
 from recal.transforms.preprocessing import Normalize
 
-# Nodes that hand values on: a softmax before them is still a softmax.
+# Nodes that do not change values: a softmax before them is still a softmax.
 _HAND_ON = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
 _LOGITS = "recal_logits"
 # How far the answers of a model with an opened batch may differ.
@@ -36,21 +37,21 @@ ON_ONE_THREAD = ("1", ("CPUExecutionProvider",))
 
 @dataclass(frozen=True)
 class Part:
-    """A graph with one input and one output, to be put wherever it is wanted."""
+    """A graph with one input and one output that can be copied into other graphs."""
 
     model: onnx.ModelProto
     input: onnx.ValueInfoProto
     output: onnx.ValueInfoProto
 
     def put(self, rows: Symbol, prefix: str) -> Symbol:
-        """Put a copy of it behind `rows` and return its output."""
+        """Add a copy of the part that reads `rows`, and return its output."""
         graph, feeds = rows.device, {self.input.name: rows.to(dtype_of(self.input)).name}
         name = graph.nodes.splice(self.model.graph, prefix, feeds, self.output.name)
         return graph.input(name, dtype_of(self.output), [size or OPEN for size in sizes(self.output)])
 
     @property
     def ends_in_softmax(self) -> bool:
-        """Whether its output is a softmax of something, so far as its nodes tell."""
+        """Whether the output comes from a softmax node."""
         makers = {name: node for node in self.model.graph.node for name in node.output}
         node = makers.get(self.output.name)
         while node is not None and node.op_type in _HAND_ON:
@@ -149,13 +150,13 @@ def example_of(part: Part, dtype: Any = None, shape: Sequence[int] | None = None
 
 
 def channel_part(part: Part) -> Part:
-    """Return what gives grey images, (n, height, width), the axis of length 1 that a model has for channels."""
+    """Return a part that adds the channel axis, of length 1, to grey images, (n, height, width)."""
     grey = Graph().input("grey", dtype_of(part.input), (OPEN, OPEN, OPEN))
     return _traced(grey, xp.expand_dims(grey, axis=1 if sizes(part.input)[1] == 1 else 3))
 
 
 def two_column_part(part: Part, outputs: str) -> Part | None:
-    """Return what makes two columns of a binary model's one output, as `checks.two_columns` does; None for others."""
+    """Return a part that makes two columns of a binary model's one output, or None (see `checks.two_columns`)."""
     shape = sizes(part.output)
     if not (len(shape) == 1 or shape[1:] == [1]):
         return None
@@ -206,7 +207,7 @@ def normalize_part(normalize: Normalize, batch: Any) -> Part:
 
 def _batch_like(batch: Any, opset: int) -> Symbol:
     shape = (OPEN, *(int(size) for size in batch.shape[1:]))
-    return Graph(opset).input("inputs", str(batch.dtype).removeprefix("torch."), shape)
+    return Graph(opset).input("inputs", dtype_name(batch), shape)
 
 
 def open_batch(part: Part, shape: tuple[int, ...]) -> Part:
@@ -235,8 +236,8 @@ def open_batch(part: Part, shape: tuple[int, ...]) -> Part:
 def fix_reshapes(part: Part, shape: tuple[int, ...], fixed: int | None = None) -> Part:
     """Return the model with an open batch in which every Reshape says all sizes but the first.
 
-    Exporters write Reshapes that copy the batch's size and leave another to be found out, which nobody can for a batch
-    of no rows, or that hold a `fixed` size. What the sizes are is seen by running the model.
+    Some exporters write Reshapes that copy the batch size and infer another size, which fails for an empty batch.
+    Others write a `fixed` batch size. The other sizes are taken from a run of the model.
     """
     model = onnx.ModelProto()
     model.CopyFrom(part.model)

@@ -38,6 +38,7 @@ from recal.export.network import (
 from recal.export.tracer import OPEN, Graph, Symbol
 from recal.maps.plan import Plan
 from recal.transforms import BuiltIn, Transform
+from recal.transforms.arrays import dtype_name
 from recal.transforms.preprocessing import (
     Normalize,
     Outputs,
@@ -148,12 +149,13 @@ def export_onnx(
 
 @dataclass(frozen=True)
 class _Rule:
-    """The confidence from which on a prediction is accepted, of any class or of each, and what is compared with it."""
+    """Thresholds that a user gives as numbers: a DecisionRule without a guarantee."""
 
-    thresholds: NDArray[np.float64]
-    reads: str
+    thresholds: tuple[float, ...]
+    reads: str = "confidence"
     risk: float | None = None
     confidence: float | None = None
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class _File:
     n_classes: int
     outputs: str
     example: Any = None
-    rule: _Rule | None = None
+    rule: DecisionRule | _Rule | None = None
     branched: bool = False
 
     @property
@@ -181,7 +183,7 @@ class _File:
         name = first.name if own else "inputs"
         if self.example is None:
             return name, dtype_of(first), sizes(first)
-        return name, str(self.example.dtype).removeprefix("torch."), list(self.example.shape)
+        return name, dtype_name(self.example), list(self.example.shape)
 
     def model(self) -> onnx.ModelProto:
         name, dtype, shape = self.input
@@ -248,7 +250,7 @@ class _File:
         results = {"probs": probs.float(), "prediction": xp.where(unknown, -1, answer)}
         results |= {"confidence": confidence.float(), "passes": passes}
         if self.rule is not None:
-            limits, read = self.rule.thresholds, confidence
+            limits, read = np.asarray(self.rule.thresholds), confidence
             if self.rule.reads != "confidence":
                 read = xp.take_along_axis(probs, answer[:, None], axis=1)[:, 0]
             results["accept"] = read >= (limits[0] if len(limits) == 1 else xp.take(limits, answer))
@@ -292,27 +294,23 @@ def _zeros(source: Any, fixed: int = 0) -> NDArray[Any] | None:
         if len(sizes(source.input)) < 2 or 0 in sizes(source.input)[1:]:
             return None
         source = example_of(source)
-    return np.zeros((fixed or 1, *source.shape[1:]), str(source.dtype).removeprefix("torch."))
+    return np.zeros((fixed or 1, *source.shape[1:]), dtype_name(source))
 
 
-def _rule(accept: Any, n_classes: int) -> _Rule | None:
+def _rule(accept: Any, n_classes: int) -> DecisionRule | _Rule | None:
     if accept is None:
         return None
-    is_rule = isinstance(accept, DecisionRule)
-    if is_rule and accept.groups:
+    rule = accept if isinstance(accept, DecisionRule) else _Rule(tuple(np.ravel(accept).astype(float).tolist()))
+    if rule.groups:
         raise InputError(
-            f"has a threshold for each of {len(accept.groups)} groups, and an ONNX file does not read groups",
+            f"has a threshold for each of {len(rule.groups)} groups, and an ONNX file does not read groups",
             argument="accept",
             remedy="Give one number, or one for each class",
         )
-    thresholds = np.asarray(accept.thresholds if is_rule else accept, dtype=np.float64).reshape(-1)
-    if len(thresholds) not in (1, n_classes):
-        raise InputError(
-            f"is one number, or one for each of {n_classes} classes, got {len(thresholds)}", argument="accept"
-        )
-    return (
-        _Rule(thresholds, accept.reads, accept.risk, accept.confidence) if is_rule else _Rule(thresholds, "confidence")
-    )
+    count = len(rule.thresholds)
+    if count not in (1, n_classes):
+        raise InputError(f"is one number, or one for each of {n_classes} classes, got {count}", argument="accept")
+    return rule
 
 
 def _onnx_front(

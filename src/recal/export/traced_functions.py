@@ -113,19 +113,17 @@ def cumulative_sum(x: Symbol, *, axis: int, dtype: Any = None) -> Symbol:
     return x.op("CumSum", np.int64(axis % x.ndim), shape=x.shape)
 
 
-def sort(x: Symbol, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True) -> Symbol:
-    return _ordered(x, axis, descending)[0]
+def sort(x: Symbol, *, axis: int = -1) -> Symbol:
+    return _ordered(x, axis)[0]
 
 
-def argsort(x: Symbol, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True) -> Symbol:
-    return _ordered(x, axis, descending)[1]
+def argsort(x: Symbol, *, axis: int = -1, stable: builtins.bool = True) -> Symbol:
+    return _ordered(x, axis)[1]
 
 
-def _ordered(x: Symbol, axis: int, descending: builtins.bool) -> tuple[Symbol, Symbol]:
+def _ordered(x: Symbol, axis: int) -> tuple[Symbol, Symbol]:
     at, g = axis % x.ndim, x.device.nodes
-    values, places = g.ops(
-        "TopK", x.name, g.const([x.shape[at]]), outputs=2, axis=at, largest=int(descending), sorted=1
-    )
+    values, places = g.ops("TopK", x.name, g.const([x.shape[at]]), outputs=2, axis=at, largest=0, sorted=1)
     return Symbol(x.device, values, x.dtype, x.shape), Symbol(x.device, places, "int64", x.shape)
 
 

@@ -20,10 +20,6 @@ def constant(z: Any, values: Any) -> Any:
     return values if isinstance(z, np.ndarray) else z.namespace.asarray(values, device=z.device)
 
 
-def descending(xp: Any, z: Any) -> Any:
-    return -np.sort(-z, axis=1) if xp is np else xp.sort(z, axis=1, descending=True)
-
-
 def reduced(xp: Any, z: Any) -> Any:
     return z - xp.max(z, axis=1, keepdims=True) + xp.min(z, axis=1)[:, None] + xp.sum(z, axis=1)[:, None]
 
@@ -52,7 +48,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "concat": lambda xp, z: xp.concat([z[:, 3:], z[:, :1], z[:, 1:3]], axis=1) + xp.expand_dims(z[:, 2], axis=1),
     "take": lambda xp, z: xp.take(z, constant(z, np.array([4, 0, 0, 2, 1])), axis=1),
     "take_along_axis": lambda xp, z: z + xp.take_along_axis(z, xp.argmax(z, axis=1)[:, None], axis=1),
-    "sort": lambda xp, z: xp.sort(z, axis=1) + descending(xp, z) + xp.take_along_axis(z, xp.argsort(z, axis=1), axis=1),
+    "sort": lambda xp, z: xp.sort(z, axis=1) + xp.take_along_axis(z, xp.argsort(z, axis=1), axis=1),
     "cumulative_sum": lambda xp, z: xp.cumulative_sum(z, axis=1),
     "filled": lambda xp, z: xp.zeros_like(z) + xp.ones_like(z) * 3.0 + xp.full_like(z, 0.5) + z,
     "constants": lambda xp, z: z + xp.sum(constant(z, np.arange(2.0))),
