@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from recal.errors import FileError, InputError
-from recal.files.probabilities import read_prob_table
+from recal.files.probabilities import read_prob_table, write_prob_file
 
 
 def write(path, text):
@@ -73,3 +74,10 @@ def test_files_that_are_no_tables_are_refused(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(FileError, match="not a readable CSV"):
         read_prob_table(tmp_path / "a.csv")
+
+
+def test_a_number_of_fitted_rows_with_any_number_of_digits_stops_no_reader(tmp_path):
+    path = write_prob_file(tmp_path / "probs.parquet", np.array([[0.9, 0.1], [0.2, 0.8]]), fitted_rows=2)
+    table = parquet.read_table(path)
+    parquet.write_table(table.replace_schema_metadata({"recal.fitted_rows": "9" * 5000}), path)
+    assert read_prob_table(path).fitted_rows == 0
