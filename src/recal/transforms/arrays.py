@@ -135,11 +135,6 @@ def number(value: float, like: Array) -> Any:
     return constant(value, like) if is_tensor(like) else value
 
 
-def pick(table: Array, places: Array) -> Array:
-    """Return the values of a fixed table, as `constant` gives it, at places of any shape."""
-    return namespace(places).take(table, places) if isinstance(places, Traced) else table[places]
-
-
 def contiguous(array: Array) -> Array:
     return array.contiguous() if is_tensor(array) else np.ascontiguousarray(array)
 

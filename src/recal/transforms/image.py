@@ -146,13 +146,6 @@ class Brightness(Pointwise):
     def full_scale(self, dtype: str) -> float | None:
         return self.white if self.factor > 1 and "float" in dtype else None
 
-    def _transformed(self, images: Array, layout: str) -> Array:
-        if not arrays.is_tensor(images) or arrays.dtype_name(images) != "uint8":
-            return Pointwise._transformed(self, images, layout)
-        # A table of 256 entries is quick on any device, and exact in runtimes that have no float64.
-        table = arrays.from_working(self._values(_LEVELS, images, "uint8"), "uint8")
-        return arrays.pick(arrays.constant(table[0], images), images.long())
-
     def _values(self, x: Array, images: Array, dtype: str) -> Array:
         bright = x * arrays.number(self.factor, x)
         return bright if self.factor <= 1 else bright.clip(None, check_white(x, dtype, self.white, self.kind))
