@@ -28,7 +28,6 @@ class Nodes:
 
     def __init__(self, parent: Nodes | None = None) -> None:
         self.nodes: list[onnx.NodeProto] = []
-        self.shapes: list[onnx.ValueInfoProto] = []
         self.root: Nodes = self if parent is None else parent.root
         if parent is None:
             self.constants: dict[str, onnx.TensorProto] = {}
@@ -65,8 +64,7 @@ class Nodes:
         sources = _sources(self.nodes, [value.name for value in outputs])
         nodes = [node for node in self.nodes if sources.intersection(node.output)]
         constants = [value for key, value in self.constants.items() if key in sources] if self.root is self else []
-        shapes = [value for value in self.shapes if value.name in sources]
-        return helper.make_graph(nodes, name, list(inputs), list(outputs), initializer=constants, value_info=shapes)
+        return helper.make_graph(nodes, name, list(inputs), list(outputs), initializer=constants)
 
     def splice(self, graph: onnx.GraphProto, prefix: str, feeds: dict[str, str], output: str) -> str:
         """Copy the nodes that `output` needs from `graph`, with inputs from `feeds`; return the output's new name.

@@ -18,7 +18,7 @@ from recal.errors import InputError, Remedy
 from recal.export import traced_functions as xp
 from recal.export.calibration import Calibration, calibration_of
 from recal.export.calibration_file import answers, export_signals, metadata, own_probs, write
-from recal.export.graph import IR_VERSION, Nodes, dtype_of, kind_of, onnx, tensor
+from recal.export.graph import IR_VERSION, Nodes, dtype_of, onnx
 from recal.export.network import (
     Part,
     channel_part,
@@ -52,8 +52,6 @@ from recal.transforms.preprocessing import (
 _NEVER = 1e-300
 # As in Python: a little above full scale is rounding, more is another scale.
 _ABOVE = 1.001
-# The name of the number of rows that go through the model with their views.
-_ROWS = "view_rows"
 
 
 def export_onnx(
@@ -212,7 +210,7 @@ class _File:
             return logits, own_probs(calibration, logits), xp.argmax(logits, axis=1) * 0 + 1
         if calibration.map.gate is None:
             rows = xp.concat([inputs, self.views.put(inputs, "views_")], axis=0)
-            stack = self._logits(_named(rows)).reshape((1 + n_views, OPEN, self.n_classes))
+            stack = self._logits(rows).reshape((1 + n_views, OPEN, self.n_classes))
             stack = _refused(stack, calibration.map.transforms, inputs)
             logits = stack[0]
             own = own_probs(calibration, logits, stack[1:])
@@ -238,8 +236,9 @@ class _File:
         """Gather the rows below the gate, run them with their views, and put their probabilities back."""
         assert self.views is not None
         rows = is_below.op("NonZero", shape=(1, OPEN), dtype="int64").reshape((OPEN,))
-        views = _named(self.views.put(inputs[rows], "views_"))
-        stack = self._logits(views).reshape((len(self.calibration.map.transforms), OPEN, self.n_classes))
+        stack = self._logits(self.views.put(inputs[rows], "views_")).reshape(
+            (len(self.calibration.map.transforms), OPEN, self.n_classes)
+        )
         below = own_probs(self.calibration.with_gate(None), logits[rows], stack)
         return above.op("ScatterND", rows[:, None], below, shape=above.shape)
 
@@ -256,13 +255,6 @@ class _File:
             results["accept"] = read >= (limits[0] if len(limits) == 1 else xp.take(limits, answer))
         # The model's own logits come last; a watch compares them with those of the fit.
         return results | {"logits": logits.float()}
-
-
-def _named(rows: Symbol) -> Symbol:
-    """Name the number of rows. With names, runtimes see that two values have the same shape, and fuse their sum."""
-    shape = [_ROWS, *(None if size == OPEN else size for size in rows.shape[1:])]
-    rows.device.nodes.shapes.append(tensor(rows.name, kind_of(rows.dtype), shape))
-    return rows
 
 
 def _refused(logits: Symbol, transforms: tuple[Transform, ...], inputs: Symbol) -> Symbol:
