@@ -24,8 +24,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.collecting import as_source
 from recal.decisions.certify import Ranked, certified, chance_of_so_few, one_row_per_cluster, ranked
 from recal.workflow.job import calibrate
+from recal.workflow.result import Settings
 
 N_CLASSES = 5
 RISK, LEVEL = 0.1, 0.05
@@ -185,18 +187,10 @@ def study_workflow(setting: Setting, draws: int, with_clusters: bool, seed: int 
 
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = calibrate(
-                model,
-                np.arange(len(y), dtype=np.float32)[:, None],
-                folder,
-                risk=RISK,
-                confidence=1 - LEVEL,
-                pool=None,
-                labels=y,
-                clusters=clusters if with_clusters else None,
-                random_state=number,
-                progress=False,
-            )
+            inputs = as_source(np.arange(len(y), dtype=np.float32)[:, None])
+            inputs.clusters = clusters if with_clusters else None
+            settings = Settings(risk=RISK, confidence=1 - LEVEL, random_state=number)
+            result = calibrate(model, inputs, folder, settings, pool=None, labels=y, progress=False)
         accepted = result.calibrator.accept(2.2 * population)
         error = float((population.argmax(axis=1) != truth)[accepted].mean()) if accepted.any() else 0.0
         outcomes.append((error > RISK, float(accepted.mean())))

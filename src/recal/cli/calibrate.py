@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from recal.cli.collect import ask_endpoint, is_endpoint, is_log, preflight, read_log, transforms_for
+from recal.cli.collect import ask_endpoint, check_pool, is_endpoint, is_log, read_log
 from recal.cli.files import check_kind, kind_of, open_views, row_columns
 from recal.cli.options import (
     RISK,
@@ -21,7 +21,7 @@ from recal.cli.options import (
     split_names,
     typed_value,
 )
-from recal.cli.printing import SESSION, print_json, say, say_skipped, shell_line, working
+from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line, working
 from recal.errors import InputError
 from recal.files.paths import as_path
 
@@ -97,40 +97,22 @@ def calibrate(
         views = read_log(inputs, language).views
     if views is not None:
         from recal.workflow.job import calibrate_views
+        from recal.workflow.result import Settings
 
-        result = calibrate_views(views, out, about=about, **rules)
+        result = calibrate_views(views, out, Settings(about=about, **rules))
         _print_result(result, out, shell_line("apply", out, "NEW_VIEWS", "--out", "answers.csv"))
         return
     inputs.check_files("calibrate")
-    from recal.collecting.files import check_labelled
     from recal.workflow.job import calibrate as run
-    from recal.workflow.job import ran_before
+    from recal.workflow.result import Settings
 
-    preprocess, model, how = inputs.preprocessing(), inputs.open_model(), inputs.running()
+    model = inputs.open_model()
     source = inputs.open_labelled_data(model)
-    transforms = transforms_for(pool, source, model, seed)
-    if inputs.labels is None:
-        check_labelled(source, inputs.data)
-    candidates = None if pool == "none" else pool
-    if again or not ran_before(out, model, source, candidates, seed, cross_fit=cross_fit):
-        preflight(model, source, transforms, preprocess=preprocess, classes=inputs.class_names, **how)
-    try:
-        result = run(
-            model,
-            source,
-            out,
-            pool=candidates,
-            pilot=pilot,
-            classes=inputs.class_names,
-            preprocess=preprocess,
-            about={"Model": str(inputs.model), **about},
-            resume=not again,
-            **rules,
-            **how,
-        )
-    except KeyboardInterrupt as stop:
-        stop.add_note(f"What is done is kept in {out}: run the same command again to resume.")
-        raise
+    settings = Settings(about={"Model": str(inputs.model), **about}, **rules)
+    how: dict[str, Any] = {"pool": check_pool(pool), "pilot": pilot, "resume": not again}
+    how |= {"classes": inputs.class_names, "preprocess": inputs.preprocessing(), **inputs.running()}
+    with on_interrupt(f"What is done is kept in {out}: run the same command again to resume."):
+        result = run(model, source, out, settings, **how)
     next_line = shell_line("apply", out, *inputs.words(), "--data", "NEW", "--out", "answers.csv")
     if not result.decision.possible and result.decision.suggested_risk is not None:
         next_line = _with_risk(result.decision.suggested_risk)
@@ -160,9 +142,11 @@ def _calibrate_table(
     options |= {"--cluster-by": inputs.cluster_by, "--rows": inputs.rows}
     _refuse(options, f"the table of graded answers {table}")
     from recal.workflow.graded import calibrate_table
+    from recal.workflow.result import Settings
 
     columns: dict[str, Any] = {"signals": split_names(signals), "group": inputs.group, "cluster": inputs.cluster}
-    result = calibrate_table(table, out, correct=correct, **columns, **rules)
+    settings = Settings(about={"Data": str(table)}, **rules)
+    result = calibrate_table(table, out, settings, correct=correct, **columns)
     _print_result(result, out, shell_line("apply", out, f"new{table.suffix}", "--out", f"accepted{table.suffix}"))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recal.cli.files import check_exists
 from recal.cli.options import LanguageOptions, ModelOptions, more_option, option, split_names
-from recal.cli.printing import SESSION, print_json, say, say_skipped, shell_line
+from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line
 from recal.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,24 +58,25 @@ def collect(
         raise InputError("--pilot finds out which transformations help: name them with --pool, such as --pool auto.")
     from recal.collecting import collect as run
     from recal.collecting import run_pilot
-    from recal.collecting.local import needs_pilot
+    from recal.collecting.local import as_pool, needs_pilot
+    from recal.collecting.preflight import preflight
 
     preprocess, model = inputs.preprocessing(), inputs.open_model()
     source = inputs.open_labelled_data(model)
     how: dict[str, Any] = inputs.running() | ({} if seed is None else {"seed": seed})
     how |= {"out": out, "resume": not again, "preprocess": preprocess, "classes": inputs.class_names}
-    transforms, trial = transforms_for(pool, source, model, seed), None
+    transforms, trial = as_pool(check_pool(pool), seed or 0, source, model), None
+    checks = {name: value for name, value in how.items() if name not in ("engine", "out", "progress", "resume")}
+    note = "No files were written; with --out NAME.zarr a run can be resumed."
+    if out.suffix == ".zarr":
+        note = f"What is done is kept in {out}: run the same command again to resume."
     try:
-        preflight(model, source, transforms, **how)
-        if pilot is not None and transforms and needs_pilot(source, pilot):
-            trial = run_pilot(model, source, transforms, pilot, **how)
-            say(f"{trial}.")
-        views = run(model, source, transforms if trial is None else trial.chosen, **how)
-    except KeyboardInterrupt as stop:
-        resumable = f"What is done is kept in {out}: run the same command again to resume."
-        lost = "No files were written; with --out NAME.zarr a run can be resumed."
-        stop.add_note(resumable if out.suffix == ".zarr" else lost)
-        raise
+        with on_interrupt(note):
+            preflight(model, source, transforms, run_model=inputs.engine is None, **checks)
+            if pilot is not None and transforms and needs_pilot(source, pilot):
+                trial = run_pilot(model, source, transforms, pilot, **how)
+                say(f"{trial}.")
+            views = run(model, source, transforms if trial is None else trial.chosen, **how)
     except InputError as error:
         if inputs.labels is not None and error.argument == "labels":
             error.at(inputs.labels)
@@ -89,21 +90,11 @@ def collect(
     say(f"{views}. Written to {out}. Next: {shell_line('fit', out, *labels, '--out', 'calibration.recal')}")
 
 
-def transforms_for(pool: str, source: Any, model: Any, seed: int | None) -> Any:
-    """Return the transformations that were typed: a spec, a name such as auto, or none."""
+def check_pool(pool: str) -> str:
+    """Refuse an empty pool."""
     if not pool.strip():
         raise InputError("--pool is empty; give none, auto, or transformations such as zoom:0.5-0.9:10.")
-    from recal.collecting.local import as_pool
-
-    return as_pool(pool, seed or 0, source, model)
-
-
-def preflight(model: Any, source: Any, transforms: Any, *, engine: Any = None, **how: Any) -> None:
-    """Put the first batch through everything before the work; on a cluster the model is not run here."""
-    from recal.collecting.preflight import preflight as check
-
-    names = ("labels", "classes", "preprocess", "outputs", "batch_size", "device", "seed")
-    check(model, source, transforms, run_model=engine is None, **{name: how[name] for name in names if name in how})
+    return pool
 
 
 def is_endpoint(model: str | None) -> bool:

@@ -182,6 +182,16 @@ def working(what: str) -> Iterator[None]:
             thread.join()
 
 
+@contextmanager
+def on_interrupt(note: str) -> Iterator[None]:
+    """If the work in the block is interrupted, also tell how to resume it."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.add_note(note)
+        raise
+
+
 def _so_far(what: str, seconds: float, watcher: Watcher) -> str:
     """Return one line: what, how much of it is done, the time left, and the loops under way.
 

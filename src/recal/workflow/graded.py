@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,10 @@ from recal.answers.scores import text_of
 from recal.answers.tables import Columns, read_table, write_with_columns
 from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
-from recal.decisions import decide
 from recal.errors import InputError
 from recal.maps.signals import LOG_ODDS
 from recal.workflow.job import split
-from recal.workflow.result import Answers, Result, Settings, broken_line, group_lines, today
+from recal.workflow.result import Answers, Result, Settings, broken_line, group_lines
 
 Vector = NDArray[np.float64]
 
@@ -37,18 +36,12 @@ class GradedResult(Result):
     before_name: str
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("nll", "ece", "brier", "auroc")
-        scores = {
-            name: {each: evaluation[each] for each in names}
-            for name, evaluation in (("before", self.before), ("after", self.after))
-            if evaluation is not None
-        }
         return {
             "reason": self.calibrator.reason_,
             "signals": list(self.calibrator.table_.names),
             "importance": self.calibrator.signal_importance_,
             "parts": dict(zip(("fit", "decide", "check"), self.sizes)),
-            **scores,
+            **self._scores("nll", "ece", "brier", "auroc"),
             "decision": self.decision.to_dict(),
             "checked": {"accepted": self.n_accepted, "errors": self.n_errors},
             "broken_groups": list(self.broken_groups),
@@ -56,24 +49,16 @@ class GradedResult(Result):
 
     def lines(self) -> list[str]:
         """What a person wants to know."""
-        after, n_checked = self.after, self.sizes[2]
+        after = self.after
         was = "" if self.before is None else f" ({self.before_name!r} as it is: {self.before['ece']:.3f})"
         important = [name for name, rise in self.calibrator.signal_importance_.items() if rise > 0.0]
         lines = [
             self.calibrator.reason_,
-            f"Checked on {n_checked:,} other answers: NLL {after['nll']:.3f}, ECE {after['ece']:.3f}{was}.",
+            f"Checked on {self.sizes[2]:,} other answers: NLL {after['nll']:.3f}, ECE {after['ece']:.3f}{was}.",
         ]
         if important:
             lines.append(f"Signals that matter, most important first: {', '.join(important)}.")
-        risk = f"{100 * self.decision.risk:g} %"
-        if self.decision.possible:
-            lines.append(
-                f"{self.n_accepted / n_checked:.1%} of the answers can be automated with at most {risk} errors: "
-                f"{self.n_accepted:,} of the {n_checked:,} checking answers accepted, {self.n_errors:,} wrong. The "
-                f"threshold was chosen on {self.sizes[1]:,} other answers."
-            )
-        else:
-            lines.append(str(self.decision))
+        lines.append(self._automated() if self.decision.possible else str(self.decision))
         lines += group_lines(self.decision, self.sizes[1] / sum(self.sizes))
         return [line for line in (*lines, broken_line(self.broken_groups, self.decision.risk)) if line]
 
@@ -81,18 +66,12 @@ class GradedResult(Result):
 def calibrate_table(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
+    settings: Settings,
     *,
     correct: str,
     signals: Sequence[str] | None = None,
     group: str | None = None,
-    one_rule: bool = False,
     cluster: str | None = None,
-    risk: float = 0.01,
-    confidence: float = 0.95,
-    random_state: int = 0,
-    title: str = "Calibration report",
-    command: str = "",
-    say: Callable[[str], None] = lambda line: None,
 ) -> GradedResult:
     """Learn the confidence of graded answers from their signals, and which answers can be automated.
 
@@ -103,13 +82,10 @@ def calibrate_table(
     correct : the column that says which answers are right
     signals : the columns to learn from; by default all numeric columns
     group : the column of groups, each of which gets an offset, a threshold and a guarantee
-    one_rule : whether one threshold is used for all groups
     cluster : the column of rows that belong together, such as answers about one document
-    risk, confidence : as in `recal.decide`
     """
-    about = {"Data": os.fspath(path), "Date": today()}
-    settings = Settings(risk, confidence, one_rule, random_state, title, command, about)
-    if one_rule and group is None:
+    seed, say = settings.random_state, settings.say
+    if settings.one_rule and group is None:
         raise InputError("--one-rule is one threshold for all groups: name their column with --group COLUMN.")
     columns = read_table(path)
     right = _grades(path, columns, correct)
@@ -117,12 +93,12 @@ def calibrate_table(
     values = {name: columns[name] for name in names}
     groups = None if group is None else _texts(columns[group])
     clusters = None if cluster is None else _texts(columns[cluster])
-    parts = split(len(right), random_state, clusters)
+    parts = split(len(right), seed, clusters)
     fit, decide_on, check_on = parts
     sizes = len(fit), len(decide_on), len(check_on)
     say(f"1/3  Read {len(right):,} graded answers; signals: {', '.join(names)}.")
     say(f"2/3  Fit on {sizes[0]:,} answers, choose the threshold on {sizes[1]:,}, check on {sizes[2]:,}.")
-    calibrator = SignalCalibration(random_state).fit(
+    calibrator = SignalCalibration(seed).fit(
         {name: column[fit] for name, column in values.items()},
         right[fit],
         None if groups is None else {str(group): groups[fit]},
@@ -142,16 +118,9 @@ def calibrate_table(
         )
         for rows in (decide_on, check_on)
     )
-    limits: dict[str, Any] = {"groups": None if one_rule else deciding.groups, "clusters": deciding.clusters}
-    decisions = {
-        name: decide(confidences, deciding.truth, risk, confidence, **limits)
-        for name, confidences in deciding.methods.items()
-    }
     say("3/3  Write the report.")
     own: dict[str, Any] = {"sizes": sizes, "folder": Path(out), "before_name": before_name}
-    result = GradedResult.of(calibrator, decisions, deciding, checking, settings, **own)
-    result.write(deciding, checking, settings)
-    return result
+    return GradedResult.of(calibrator, deciding, checking, settings, **own)
 
 
 def _at(values: NDArray[Any] | None, rows: NDArray[np.intp]) -> NDArray[Any] | None:

@@ -11,12 +11,12 @@ import copy
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
@@ -26,11 +26,11 @@ from recal.collecting.fingerprint import digest
 from recal.collecting.job import Job
 from recal.collecting.local import as_pool, collect, needs_pilot, open_source
 from recal.collecting.models.base import Model, as_model
-from recal.collecting.pools import AUTO, NAMED, read_finished, run_pilot, usual_pool
+from recal.collecting.pools import AUTO, read_finished, run_pilot, usual_pool
 from recal.collecting.predictions import passes_of
-from recal.collecting.preflight import name_and_check
-from recal.collecting.sources import IndexedSource, Source, Subset
-from recal.decisions import decide_each, profile
+from recal.collecting.preflight import name_labels, preflight
+from recal.collecting.sources import IndexedSource, Subset
+from recal.decisions import profile
 from recal.decisions.guarantee import crossfitted_answers
 from recal.engine.clusters import near_duplicates, row_names, split_by_cluster
 from recal.errors import DependentRowsWarning, InputError, Remedy
@@ -41,7 +41,7 @@ from recal.reporting.verdict import answer_change
 from recal.transforms import Transform
 from recal.views import Views
 from recal.workflow import CROSS_FIT, DECIDE, FIT, JUDGE
-from recal.workflow.result import DRAWS, Answers, CalibrationResult, Settings, today
+from recal.workflow.result import Answers, CalibrationResult, Settings
 
 # Fitting needs the most; a guarantee needs hundreds; to judge is to confirm.
 SHARES = (0.5, 0.3, 0.2)
@@ -56,27 +56,15 @@ def calibrate(
     model: Any,
     inputs: Any,
     out: str | os.PathLike[str],
+    settings: Settings,
     *,
-    risk: float = 0.01,
-    confidence: float = 0.95,
-    calibrator: Calibrator | None = None,
     pool: str | Sequence[Any] | None = AUTO,
     pilot: int = 1000,
     labels: Any = None,
     classes: Sequence[Any] | None = None,
-    clusters: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-    one_rule: bool = False,
-    cross_fit: bool = False,
-    random_state: int = 0,
     progress: bool = True,
-    title: str = "Calibration report",
-    command: str = "",
-    about: Mapping[str, str] | None = None,
-    say: Callable[[str], None] = lambda line: None,
     outputs: Any = "logits",
     device: Any = None,
-    files: dict[str, Any] | None = None,
     **how: Any,
 ) -> CalibrationResult:
     """Calibrate a model on labelled inputs, decide which answers can be automated, and write both into a folder.
@@ -84,31 +72,13 @@ def calibrate(
     Parameters
     ----------
     model, inputs, pool, labels, classes, outputs, device
-        As in `recal.collect`. Inputs must be readable in any order: arrays, files, folders.
+        As in `recal.collect`. Inputs must be readable in any order: arrays, files, folders. A cluster of the source is
+        never divided between the parts, and the guarantee accounts for it. Each of its groups gets an offset of its
+        confidence, a threshold and a guarantee.
     out : path of the folder
         An interrupted run resumes from it.
-    risk, confidence : float
-        As in `recal.decide`.
-    calibrator : Calibrator, optional
-        ``AutoCalibration()`` where not given.
     pilot : int
-        The whole pool is computed for so many of the fitting inputs; for the others only the views that help.
-    clusters : array-like of shape (n_samples,), optional
-        Inputs that belong together: frames of a video, samples of a patient. A cluster is never divided between the
-        parts, and the guarantee accounts for it. By default what the source tells (`cluster_column`, `cluster_by`).
-    groups : array-like of shape (n_samples,), optional
-        Inputs of one subject, customer or camera. Each group gets an offset of its confidence, a threshold and a
-        guarantee. By default what the source tells (`group_column`).
-    one_rule : bool
-        Use one threshold for all groups, whose guarantee holds for all of them together.
-    cross_fit : bool
-        Fit and decide on the same inputs, as `recal.decisions.decide_crossfitted` does. More inputs choose the
-        threshold, which automates more where labels are few. The guarantee is then measured, not proven.
-    about : mapping, optional
-        Facts for the top of the page. Model, data and date are filled in where they are missing; the date comes from
-        the environment variable SOURCE_DATE_EPOCH where it is set.
-    say : callable
-        Called with each line about the progress of the run.
+        Compute the whole pool for this many of the fitting inputs, and for the others only the views that help.
     **how : `preprocess`, `batch_size`, `engine`, `resume`
         As in `recal.collect`.
     """
@@ -116,48 +86,47 @@ def calibrate(
         raise InputError(
             f"is a folder of this machine; only views and answers can lie at a URL, got {out}", argument="out"
         )
-    names = {"Model": model, "Data": inputs}
-    facts = {key: str(one) if isinstance(one, str | os.PathLike) else type(one).__name__ for key, one in names.items()}
-    facts |= {"Date": today(), **(about or {})}
-    settings = Settings(risk, confidence, one_rule, random_state, title, command, facts)
-    source = open_source(inputs, labels, files or {})
+    seed, say, cross_fit = settings.random_state, settings.say, settings.cross_fit
+    source = open_source(inputs, labels, {})
     if not isinstance(source, IndexedSource):
         raise InputError(
             "The labelled inputs are split at random, so they must be readable in any order: an array, a file, a "
             "folder or a torch dataset, not a loader or a generator."
         )
-    check_labelled(source)
+    check_labelled(source, settings.about.get("Data", ""))
     source = copy.copy(source)
-    source.clusters = row_names(source.clusters if clusters is None else clusters, source.n_samples, "clusters")
-    group_names = row_names(source.groups if groups is None else groups, source.n_samples, "groups")
+    source.clusters = row_names(source.clusters, source.n_samples, "clusters")
+    groups = row_names(source.groups, source.n_samples, "groups")
     source.groups = None  # they are added to the views below, so that stores can be used again with other groups
-    parts = split(source.n_samples, random_state, source.clusters, cross_fit)
-    say(f"1/4  {_split_words(parts, source.clusters, cross_fit)}")
+    parts = split(source.n_samples, seed, source.clusters, cross_fit)
     adapter = as_model(model, outputs=outputs, device=device)
+    source = cast(IndexedSource, name_labels(source, adapter, classes))
+    transforms = as_pool(pool, seed, source, adapter)
     local = how.get("engine", "local") == "local"
-    how["outputs"] = outputs
-    if local:
-        options = {name: how[name] for name in ("preprocess", "outputs", "batch_size") if name in how}
-        source = cast(IndexedSource, name_and_check(source, adapter, classes, **options))
-    before = adapter.n_answered
-    how |= {"classes": classes, "progress": progress}
+    how |= {"classes": classes, "outputs": outputs}
     stores = Path(out) / CROSS_FIT if cross_fit else Path(out)  # other parts of the inputs than those of a run without
+    key = _run_key(adapter, source, pool, seed)
+    earlier = _read_candidates(stores, key) if how.get("resume", True) else None
+    if earlier is None:
+        checks = {name: how[name] for name in ("preprocess", "classes", "outputs", "batch_size") if name in how}
+        preflight(adapter, source, transforms, run_model=local, **checks)
+    n_before = adapter.n_answered
+    how["progress"] = progress
+    say(f"1/4  {_split_words(parts, source.clusters, cross_fit)}")
     stores.mkdir(parents=True, exist_ok=True)
     fit_part, decide_part, check_part = (Subset(source, rows) for rows in parts)
 
     say("2/4  Run the model on the inputs, and on transformed copies of some of them.")
-    method = AutoCalibration(random_state=random_state) if calibrator is None else calibrator
-    key = _run_key(adapter, source, pool, random_state)
-    earlier = _read_candidates(stores, key)
-    candidates: tuple[Transform, ...] = ()
-    if method.needs_views or method.reads_views:
-        candidates = _candidates(adapter, source, pool, random_state, how, earlier)
-    reuse = adapter.known_by_content and how.get("resume", True) and earlier is not None
+    method = settings.calibrator or AutoCalibration(random_state=seed)
+    candidates = transforms if method.needs_views or method.reads_views else ()
+    if candidates and pool == AUTO:
+        candidates = _with_damage(candidates, adapter, source, seed, how, earlier)
+    reuse = adapter.known_by_content and earlier is not None
 
     def views_of(rows: Subset, transforms: Sequence[Transform], name: str) -> Views:
         views = read_finished(stores / name, transforms) if reuse else None
         views = collect(adapter, rows, transforms, out=stores / name, **how) if views is None else views
-        return views if group_names is None else views.assign(groups=group_names[rows.rows])
+        return views if groups is None else views.assign(groups=groups[rows.rows])
 
     trial = None
     if candidates and needs_pilot(fit_part, pilot):
@@ -165,54 +134,40 @@ def calibrate(
             f"     A pilot tries {len(candidates)} transformations on up to {pilot:,} inputs. It finds views that "
             "improve the answers, and teaches recal apply --follow and recal watch to recognise damaged inputs."
         )
-        trial = run_pilot(adapter, fit_part, candidates, pilot, out=stores / FIT, seed=random_state, reuse=reuse, **how)
+        trial = run_pilot(adapter, fit_part, candidates, pilot, out=stores / FIT, seed=seed, reuse=reuse, **how)
         say(f"     {trial}.")
     views = views_of(fit_part, candidates if trial is None else trial.chosen, FIT)
     say("3/4  Fit the calibration.")
     # The pilot holds every transformation.
-    fitted = _fit(method, views, views if trial is None else trial.views, random_state)
+    fitted = _fit(method, views, views if trial is None else trial.views, seed)
     say("4/4  Choose the threshold, and check everything on the remaining inputs.")
-    transforms = fitted.needed_transforms()
-    check_views = views_of(check_part, transforms, JUDGE)
-    decide_views = views if cross_fit else views_of(decide_part, transforms, DECIDE)
-    n_passes = adapter.n_answered - before if local else None
-    result = _finish(method, fitted, (views, decide_views, check_views), settings, cross_fit, Path(out), n_passes)
+    needed = fitted.needed_transforms()
+    check_views = views_of(check_part, needed, JUDGE)
+    decide_views = views if cross_fit else views_of(decide_part, needed, DECIDE)
+    n_passes = adapter.n_answered - n_before if local else None
+    result = _finish(method, fitted, (views, decide_views, check_views), settings, Path(out), n_passes)
     with replacing(stores / _RUN) as file:
         record = {"key": key, "candidates": [str(one) for one in candidates]}
         file.write((json.dumps(record, indent=2) + "\n").encode())
     return result
 
 
-def calibrate_views(
-    views: Views,
-    out: str | os.PathLike[str],
-    *,
-    risk: float = 0.01,
-    confidence: float = 0.95,
-    calibrator: Calibrator | None = None,
-    one_rule: bool = False,
-    cross_fit: bool = False,
-    random_state: int = 0,
-    title: str = "Calibration report",
-    command: str = "",
-    about: Mapping[str, str] | None = None,
-    say: Callable[[str], None] = lambda line: None,
-) -> CalibrationResult:
+def calibrate_views(views: Views, out: str | os.PathLike[str], settings: Settings) -> CalibrationResult:
     """Do what `calibrate` does with views that were collected before, such as those of a language model's log.
 
     Clusters and groups are those of the views.
     """
-    settings = Settings(risk, confidence, one_rule, random_state, title, command, {"Date": today(), **(about or {})})
     if views.labels is None:
         raise InputError("The views have no labels", remedy=Remedy("Pass views with labels", typed="Add --labels FILE"))
-    parts = split(views.n_samples, random_state, views.clusters, cross_fit)
-    say(f"1/3  {_split_words(parts, views.clusters, cross_fit)}")
+    seed, say = settings.random_state, settings.say
+    parts = split(views.n_samples, seed, views.clusters, settings.cross_fit)
+    say(f"1/3  {_split_words(parts, views.clusters, settings.cross_fit)}")
     say("2/3  Fit the calibration.")
-    method = AutoCalibration(random_state=random_state) if calibrator is None else calibrator
+    method = settings.calibrator or AutoCalibration(random_state=seed)
     fit_views, decide_views, check_views = (views[rows] for rows in parts)
-    fitted = _fit(method, fit_views, fit_views, random_state)
+    fitted = _fit(method, fit_views, fit_views, seed)
     say("3/3  Choose the threshold, and check everything on the remaining inputs.")
-    return _finish(method, fitted, (fit_views, decide_views, check_views), settings, cross_fit, Path(out))
+    return _finish(method, fitted, (fit_views, decide_views, check_views), settings, Path(out))
 
 
 def _run_key(model: Model, source: IndexedSource, pool: Any, seed: int) -> dict[str, Any]:
@@ -237,16 +192,6 @@ def _read_candidates(stores: Path, key: dict[str, Any]) -> list[str] | None:
     return [str(spec) for spec in record["candidates"]] if same else None
 
 
-def ran_before(
-    out: str | os.PathLike[str], model: Model, source: Source, pool: Any, seed: int, *, cross_fit: bool = False
-) -> bool:
-    """Whether a folder holds a finished run on the same model, inputs and pool, so that nothing needs checking."""
-    if not isinstance(source, IndexedSource):
-        return False
-    folder = Path(out) / CROSS_FIT if cross_fit else Path(out)
-    return _read_candidates(folder, _run_key(model, source, pool, seed)) is not None
-
-
 def _fit(method: Calibrator, views: Views, transformed: Views, seed: int) -> Calibrator:
     """Fit, and add the profile that `recal watch` and `recal apply --follow` compare with."""
     with warnings.catch_warnings():
@@ -262,49 +207,33 @@ def _finish(
     fitted: Calibrator,
     parts: tuple[Views, Views, Views],
     settings: Settings,
-    cross_fit: bool,
     folder: Path,
     n_passes: int | None = None,
 ) -> CalibrationResult:
     """Choose the rules on one part, judge them on another, and write the folder."""
     fit_views, decide_views, check_views = parts
-    seed = settings.random_state
-    if cross_fit:
+    if settings.cross_fit:
         how: dict[str, Any] = {"folds": _FOLDS, "classes": fit_views.classes, "clusters": fit_views.clusters}
-        both = crossfitted_answers(method, fit_views, cast(Labels, fit_views.labels), random_state=seed, **how)
+        how["random_state"] = settings.random_state
+        both = crossfitted_answers(method, fit_views, cast(Labels, fit_views.labels), **how)
     else:
         both = fitted.predict_both(decide_views)
     deciding, checking = _answers(decide_views, *both), _answers(check_views, *fitted.predict_both(check_views))
     if check_views.clusters is None:
-        _warn_of_copies([fit_views, check_views] if cross_fit else parts)
-    decisions = decide_each(
-        deciding.methods,
-        deciding.truth,
-        settings.risk,
-        settings.confidence,
-        confidences={"after": deciding.confidences},
-        groups=None if settings.one_rule else deciding.groups,
-        clusters=deciding.clusters,
-        draws=DRAWS,
-        random_state=seed,
-    )
+        _warn_of_copies([fit_views, check_views] if settings.cross_fit else parts)
     own = fitted._predict_proba(check_views).argmax(axis=1)  # before the guard keeps the model's answers
-    result = CalibrationResult.of(
+    return CalibrationResult.of(
         fitted,
-        decisions,
         deciding,
         checking,
         settings,
         sizes=tuple(views.n_samples for views in parts),
         folder=folder,
-        gain=decisions.gains["after"],
         change=answer_change(checking.after.argmax(axis=1), own, checking.truth),
         passes_per_answer=float(passes_of(fitted, check_views.logits).mean()),
-        cross_fit=cross_fit,
+        cross_fit=settings.cross_fit,
         n_passes=n_passes,
     )
-    result.write(deciding, checking, settings)
-    return result
 
 
 def _answers(views: Views, probs: Floats, confidences: Floats) -> Answers:
@@ -366,20 +295,20 @@ def _split_words(parts: Sequence[NDArray[np.intp]], clusters: NDArray[Any] | Non
     return f"Split {n_samples:,} labelled inputs{by}: {words}, {check:,} to check."
 
 
-def _candidates(
-    model: Model, source: IndexedSource, pool: Any, seed: int, how: dict[str, Any], earlier: list[str] | None
+def _with_damage(
+    transforms: Sequence[Transform],
+    model: Model,
+    source: IndexedSource,
+    seed: int,
+    how: dict[str, Any],
+    earlier: list[str] | None,
 ) -> tuple[Transform, ...]:
-    """Return the transformations to try: those that may improve answers, and damage, which the profile learns from."""
-    if not (isinstance(pool, str) and pool in NAMED):
-        return as_pool(pool, seed)
-    transforms = usual_pool(source, model, seed, pool)
-    if pool == AUTO:
-        transforms += tuple(
-            one
-            for one in usual_pool(source, model, seed, "damage")
-            if (_is_taken(model, source, one, how) if earlier is None else str(one) in earlier)
-        )
-    return tuple({str(transform): transform for transform in transforms}.values())
+    """Return the transformations that may improve answers, and damage, which the profile learns from."""
+    candidates = {str(one): one for one in transforms}
+    for one in usual_pool(source, model, seed, "damage"):
+        if _is_taken(model, source, one, how) if earlier is None else str(one) in earlier:
+            candidates.setdefault(str(one), one)
+    return tuple(candidates.values())
 
 
 def _is_taken(model: Model, source: IndexedSource, transform: Transform, how: dict[str, Any]) -> bool:

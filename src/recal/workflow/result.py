@@ -6,17 +6,18 @@ import datetime
 import json
 import os
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.calibrators.base import Calibrator
 from recal.checks import Floats
 from recal.comparison import compare_probs
-from recal.decisions import Decision, risk_curve
+from recal.decisions import Decision, decide_each, risk_curve
 from recal.decisions.curves import Gain
 from recal.decisions.decision import two_digits
 from recal.decisions.rule import check_share
@@ -76,17 +77,40 @@ def group_lines(decision: Decision, share: float) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Options that every kind of run has; `about` holds facts for the top of the page."""
+    """Options that every kind of run has.
 
-    risk: float
-    confidence: float
-    one_rule: bool
-    random_state: int
-    title: str
-    command: str
-    about: Mapping[str, str]
+    Attributes
+    ----------
+    risk, confidence : float
+        As in `recal.decide`.
+    calibrator : Calibrator, optional
+        ``AutoCalibration()`` by default. Graded answers always get a `SignalCalibration`.
+    one_rule : bool
+        Use one threshold for all groups, whose guarantee holds for all of them together.
+    cross_fit : bool
+        Fit and decide on the same inputs, as `recal.decisions.decide_crossfitted` does. More inputs choose the
+        threshold, which automates more where labels are few. The guarantee is then measured, not proven. Not for
+        graded answers.
+    command : str
+        How to make the report again.
+    about : mapping
+        Facts for the top of the page. The date is added; it comes from the environment variable SOURCE_DATE_EPOCH
+        where it is set.
+    say : callable
+        Called with each line about the progress of the run.
+    """
+
+    risk: float = 0.01
+    confidence: float = 0.95
+    calibrator: Calibrator | None = None
+    one_rule: bool = False
+    cross_fit: bool = False
+    random_state: int = 0
+    command: str = ""
+    about: Mapping[str, str] = field(default_factory=dict)
+    say: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:
         check_share(self.risk, "risk")
@@ -145,13 +169,15 @@ class Result:
     broken_groups : tuple of str
         Groups in which one rule for all makes clearly more errors than its risk.
     folder : Path
+    gain : Gain or None
+        How much more is automated after calibration than before, with the interval of that difference.
     change : AnswerChange or None
         What answers that the calibration may change would gain on the checking part.
     passes_per_answer : float or None
         Forward passes of the model; None where there is no model.
     """
 
-    rows_name: ClassVar[str] = "checking answers"
+    rows_name: ClassVar[str] = "answers"
     calibrator: Any
     decision: Decision
     decision_before: Decision | None
@@ -163,20 +189,24 @@ class Result:
     n_accepted_before: int
     broken_groups: tuple[str, ...]
     folder: Path
+    gain: Gain | None
     change: AnswerChange | None = None
     passes_per_answer: float | None = None
 
     @classmethod
-    def of(
-        cls,
-        calibrator: Any,
-        decisions: Mapping[str, Decision],
-        deciding: Answers,
-        checking: Answers,
-        settings: Settings,
-        **own: Any,
-    ) -> Self:
-        """Measure on the checking answers what the rules, which were chosen on others, accept."""
+    def of(cls, calibrator: Any, deciding: Answers, checking: Answers, settings: Settings, **own: Any) -> Self:
+        """Choose the rules on one part, measure on another what they accept, and write the folder."""
+        decisions = decide_each(
+            deciding.methods,
+            deciding.truth,
+            settings.risk,
+            settings.confidence,
+            confidences={"after": deciding.confidences},
+            groups=None if settings.one_rule else deciding.groups,
+            clusters=deciding.clusters,
+            draws=DRAWS,
+            random_state=settings.random_state,
+        )
         decision, groups = decisions["after"], None if settings.one_rule else checking.groups
         accepted = {
             name: decisions[name].accept(probs, checking.confidences if name == "after" else None, groups)
@@ -185,7 +215,7 @@ class Result:
         options: dict[str, Any] = {"clusters": checking.clusters, "random_state": settings.random_state}
         before = None if checking.before is None else evaluate(checking.before, checking.truth, DRAWS, **options)
         calibrator.decision_ = decision.rule
-        return cls(
+        result = cls(
             calibrator=calibrator,
             decision=decision,
             decision_before=decisions.get("before"),
@@ -197,10 +227,13 @@ class Result:
             broken_groups=broken_groups(
                 decision, deciding.after, deciding.truth, deciding.groups, deciding.confidences
             ),
+            gain=decisions.gains.get("after"),
             **own,
         )
+        result._write(deciding, checking, settings)
+        return result
 
-    def write(self, deciding: Answers, checking: Answers, settings: Settings) -> None:
+    def _write(self, deciding: Answers, checking: Answers, settings: Settings) -> None:
         """Write the page and the summary, and the calibration last: a folder that has it is complete.
 
         The page applies the rules of the deciding answers to the checking answers, as the lines of the terminal do.
@@ -231,9 +264,8 @@ class Result:
         report(
             compared,
             self.folder / PAGE,
-            title=settings.title,
-            about=settings.about,
-            rows=self.rows_name,
+            about={**settings.about, "Date": today()},
+            rows=f"checking {self.rows_name}",
             command=settings.command,
             groups=None if checking.groups is None else {checking.by: checking.groups},
             risk=settings.risk,
@@ -250,6 +282,20 @@ class Result:
         """Plain values for JSON."""
         raise NotImplementedError
 
+    def _scores(self, *names: str) -> dict[str, dict[str, float]]:
+        """Return metrics before (if there was a confidence) and after calibration."""
+        both = {"before": self.before, "after": self.after}
+        return {when: {name: one[name] for name in names} for when, one in both.items() if one is not None}
+
+    def _automated(self, before: str = "") -> str:
+        """Say how many checking answers the rule accepts; `before` is what it was before calibration."""
+        name, n_checked = self.rows_name, self.sizes[2]
+        return (
+            f"{self.n_accepted / n_checked:.1%} of the answers can be automated with at most "
+            f"{100 * self.decision.risk:g} % errors{before}: {self.n_accepted:,} of the {n_checked:,} checking {name} "
+            f"accepted, {self.n_errors:,} wrong. The threshold was chosen on {self.sizes[1]:,} other {name}."
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationResult(Result):
@@ -257,15 +303,13 @@ class CalibrationResult(Result):
 
     Attributes
     ----------
-    gain : Gain
-        How much more is automated after calibration than before, with the interval of that difference.
     cross_fit : bool
         Whether fitting and deciding used the same inputs.
     n_passes : int or None
         Forward passes of this run, all of its parts included; None if they were made on a cluster.
     """
 
-    rows_name: ClassVar[str] = "checking inputs"
+    rows_name: ClassVar[str] = "inputs"
     decision_before: Decision
     before: Evaluation
     gain: Gain
@@ -279,8 +323,7 @@ class CalibrationResult(Result):
             "reason": getattr(self.calibrator, "reason_", ""),
             "method": getattr(self.calibrator, "choice_", self.calibrator.short_name),
             "parts": dict(zip(("fit", "decide", "judge"), self.sizes)),
-            "before": {name: self.before[name] for name in ("nll", "ece", "brier", "error_rate")},
-            "after": {name: self.after[name] for name in ("nll", "ece", "brier", "error_rate")},
+            **self._scores("nll", "ece", "brier", "error_rate"),
             "decision": self.decision.to_dict(),
             "decision_before": self.decision_before.to_dict(),
             "gain": {"difference": self.gain.difference, "interval": list(self.gain.interval)},
@@ -306,26 +349,17 @@ class CalibrationResult(Result):
         )
         passes = f"Forward passes per answer: {self.passes_per_answer:.2f}."
         passes += "" if self.n_passes is None else f" This run made {self.n_passes:,} in all."
-        free = self.change.words if self.change.clear and "--answers free" not in self.reason else ""
-        groups = group_lines(self.decision, self._share) if self.decision.possible else []
+        reason = str(getattr(self.calibrator, "reason_", ""))
+        free = self.change.words if self.change.clear and "--answers free" not in reason else ""
+        if self.decision.possible:
+            was = f"{self.n_accepted_before / self.sizes[2]:.1%}" if self.decision_before.possible else "none"
+            automated = self._automated(f" ({was} before calibration)") + self._chance()
+            groups = group_lines(self.decision, self._share)
+        else:
+            risk = f"{100 * self.decision.risk:g} %"
+            automated, groups = f"No answers can be automated with at most {risk} errors: {self._why_none()}", []
         broken = broken_line(self.broken_groups, self.decision.risk)
-        return [line for line in (self.reason, scores, free, self._automated(), *groups, broken, passes) if line]
-
-    @property
-    def reason(self) -> str:
-        return str(getattr(self.calibrator, "reason_", ""))
-
-    def _automated(self) -> str:
-        risk = f"{100 * self.decision.risk:g} %"
-        if not self.decision.possible:
-            return f"No answers can be automated with at most {risk} errors: {self._why_none()}"
-        old = self.decision_before
-        was = f"{self.n_accepted_before / self.sizes[2]:.1%}" if old.possible else "none"
-        return (
-            f"{self.n_accepted / self.sizes[2]:.1%} of the answers can be automated with at most {risk} errors ({was} "
-            f"before calibration): {self.n_accepted:,} of the {self.sizes[2]:,} checking inputs accepted, "
-            f"{self.n_errors:,} wrong. The threshold was chosen on {self.sizes[1]:,} other inputs.{self._chance()}"
-        )
+        return [line for line in (reason, scores, free, automated, *groups, broken, passes) if line]
 
     def _chance(self) -> str:
         """Say how uncertain the change is, unless the share is clearly larger than before."""

@@ -11,6 +11,7 @@ from recal.collecting.preflight import check_agreement
 from recal.collecting.sources import ArraySource
 from recal.errors import InputError
 from recal.workflow.job import calibrate
+from recal.workflow.result import Settings
 
 
 def pictures(n=600, classes=("apple", "bee", "cat")):
@@ -97,11 +98,12 @@ def test_named_labels_mean_the_same_in_python_and_in_commands(tmp_path):
     views = collect(logits, height, None, labels=trees, progress=False)
     assert views.classes.tolist() == ["oak", "pine"]
     np.testing.assert_array_equal(views.labels, trees == "pine")
-    how = {"risk": 0.3, "pool": None, "labels": trees, "progress": False}
-    assert calibrate(logits, height, tmp_path / "out", **how).calibrator.classes_.tolist() == ["oak", "pine"]
+    settings, how = Settings(risk=0.3), {"pool": None, "labels": trees, "progress": False}
+    result = calibrate(logits, height, tmp_path / "out", settings, **how)
+    assert result.calibrator.classes_.tolist() == ["oak", "pine"]
     for wrong in (
         lambda: collect(swapped, height, None, labels=trees, progress=False),
-        lambda: calibrate(swapped, height, tmp_path / "other", **how),
+        lambda: calibrate(swapped, height, tmp_path / "other", settings, **how),
         lambda: CalibratedClassifier(swapped, pool="none").fit(height, trees),
     ):
         with pytest.raises(InputError, match=r"look swapped.*classes=\['pine', 'oak'\]"):

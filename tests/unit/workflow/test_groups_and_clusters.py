@@ -9,13 +9,14 @@ import pytest
 
 from recal import TemperatureScaling, Views, compare, decide, load, read_views
 from recal.cli.app import run
+from recal.collecting import as_source
 from recal.decisions import decide_crossfitted
 from recal.workflow.job import calibrate, calibrate_views
-from recal.workflow.result import broken_groups, broken_line, group_lines
+from recal.workflow.result import Settings, broken_groups, broken_line, group_lines
 
 
-def how():
-    return {"risk": 0.2, "calibrator": TemperatureScaling()}
+def settings(**more):
+    return Settings(risk=0.2, calibrator=TemperatureScaling(), **more)
 
 
 def videos(n_clusters=200, size=5, seed=0):
@@ -42,13 +43,13 @@ def test_a_fit_reads_groups_and_clusters_from_views():
 @pytest.mark.parametrize("cross_fit", [False, True])
 def test_views_are_split_and_decided_by_cluster_and_group(tmp_path, cross_fit):
     views, lines = videos(), []
-    result = calibrate_views(views, tmp_path / "out", cross_fit=cross_fit, say=lines.append, **how())
+    result = calibrate_views(views, tmp_path / "out", settings(cross_fit=cross_fit, say=lines.append))
     assert "in 200 clusters" in lines[0]
     assert sum(result.sizes[1:]) % 5 == 0
     assert result.decision.n_clusters == result.sizes[1] / 5
     assert result.decision.rule.groups == ("day", "night")
     assert hasattr(result.calibrator, "group_offsets_")
-    one = calibrate_views(views, tmp_path / "one", one_rule=True, cross_fit=cross_fit, **how())
+    one = calibrate_views(views, tmp_path / "one", settings(one_rule=True, cross_fit=cross_fit))
     assert one.decision.rule.groups == ()
     if not cross_fit:
         assert (
@@ -59,14 +60,15 @@ def test_views_are_split_and_decided_by_cluster_and_group(tmp_path, cross_fit):
 
 def test_arrays_with_clusters_and_groups_give_what_views_give(tmp_path):
     views = videos()
-    arrays = {"labels": views.labels, "clusters": views.clusters, "groups": views.groups, "pool": None}
-    by_model = calibrate(lambda batch: batch, views.logits, tmp_path / "a", progress=False, **arrays, **how())
-    by_views = calibrate_views(views, tmp_path / "b", **how())
+    source = as_source(views.logits)
+    source.clusters, source.groups = views.clusters, views.groups
+    how = {"labels": views.labels, "pool": None, "progress": False}
+    by_model = calibrate(lambda batch: batch, source, tmp_path / "a", settings(), **how)
+    by_views = calibrate_views(views, tmp_path / "b", settings())
     assert by_model.decision.thresholds == by_views.decision.thresholds
     # Other groups need no new answers of the model.
-    again = calibrate(
-        lambda batch: batch, views.logits, tmp_path / "a", progress=False, **{**arrays, "groups": None}, **how()
-    )
+    source.groups = None
+    again = calibrate(lambda batch: batch, source, tmp_path / "a", settings(), **how)
     assert again.decision.rule.groups == ()
 
 

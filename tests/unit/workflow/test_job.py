@@ -18,7 +18,7 @@ from recal.reporting.verdict import AnswerChange
 from recal.transforms import as_transform
 from recal.workflow import calibration_in
 from recal.workflow.job import _is_taken, calibrate, split
-from recal.workflow.result import today
+from recal.workflow.result import Settings, today
 
 
 def overconfident(batch):
@@ -43,8 +43,9 @@ def centred(batch):
 def done(problem, tmp_path_factory):
     folder = tmp_path_factory.mktemp("job") / "calibrated"
     told = []
-    how = {"labels": problem[1], "risk": 0.1, "preprocess": centred, "progress": False, "say": told.append}
-    found = calibrate(overconfident, problem[0], folder, pool="flip+shift", pilot=300, **how)
+    how = {"labels": problem[1], "preprocess": centred, "progress": False}
+    settings = Settings(risk=0.1, say=told.append)
+    found = calibrate(overconfident, problem[0], folder, settings, pool="flip+shift", pilot=300, **how)
     return found, folder, told
 
 
@@ -85,8 +86,9 @@ def test_the_folder_holds_a_calibration_that_knows_its_rule(done, problem):
 
 def test_cross_fitting_decides_on_all_but_the_judging_inputs(done, problem, tmp_path, recwarn):
     told = []
-    how = {"labels": problem[1], "risk": 0.1, "preprocess": centred, "progress": False, "say": told.append}
-    found = calibrate(overconfident, problem[0], tmp_path, calibrator=TemperatureScaling(), cross_fit=True, **how)
+    how = {"labels": problem[1], "preprocess": centred, "progress": False}
+    settings = Settings(risk=0.1, calibrator=TemperatureScaling(), cross_fit=True, say=told.append)
+    found = calibrate(overconfident, problem[0], tmp_path, settings, **how)
     assert found.sizes == (640, 640, 160)
     assert found.decision.n_samples == 640
     assert found.decision.n_fitted == 0
@@ -157,18 +159,20 @@ def test_the_same_command_resumes_what_was_interrupted(problem, tmp_path):
 
     def counted(batch):
         asked.append(len(batch))
-        if len(asked) == 3:
+        if len(asked) == 9:  # the first batch is the check before the work
             raise KeyboardInterrupt
         return overconfident(batch)
 
-    how = {"labels": problem[1], "preprocess": centred, "progress": False, "calibrator": TemperatureScaling()}
+    how = {"labels": problem[1], "preprocess": centred, "progress": False, "pool": None, "batch_size": 50}
+    how["classes"] = [0, 1]
+    settings = Settings(calibrator=TemperatureScaling())
     with pytest.raises(KeyboardInterrupt):
-        calibrate(counted, problem[0], tmp_path / "out", batch_size=100, **how)
+        calibrate(counted, problem[0], tmp_path / "out", settings, **how)
     with pytest.raises(FileError, match="run the same recal calibrate command again"):
         calibration_in(tmp_path / "out")
     asked.extend([0] * 10)
     before = len(asked)
-    calibrate(counted, problem[0], tmp_path / "out", batch_size=100, **how)
+    calibrate(counted, problem[0], tmp_path / "out", settings, **how)
     assert sum(asked[before:]) < 800
     assert calibration_in(tmp_path / "out").is_file()
 
@@ -193,8 +197,10 @@ def test_bad_arguments_are_refused_before_the_model_runs(problem, tmp_path, monk
     def never(batch):
         raise AssertionError("the model was run")
 
+    out = wrong.get("out", "calibrated")
+    settings = {name: value for name, value in wrong.items() if name != "out"}
     with pytest.raises(InputError, match=told):
-        calibrate(never, problem[0], **{"out": "calibrated", "labels": problem[1], "progress": False, **wrong})
+        calibrate(never, problem[0], out, Settings(**settings), labels=problem[1], progress=False)
     assert not list(tmp_path.iterdir())
 
 

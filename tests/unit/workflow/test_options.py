@@ -17,6 +17,7 @@ from recal.collecting.local import ProgressLines, progress_bar
 from recal.collecting.models.base import CallableModel
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
 from recal.workflow.job import calibrate, calibrate_views, split
+from recal.workflow.result import Settings
 
 
 def shifted(n=2000, seed=0):
@@ -72,10 +73,10 @@ class Counted(CallableModel):
 def test_another_risk_asks_the_model_nothing(tmp_path):
     s, y = shifted(600)
     first = Counted(lambda batch: batch)
-    result = calibrate(first, s, tmp_path / "out", labels=y, pool=None, risk=0.2, progress=False)
-    assert result.n_passes == first.n_answered == 600
+    how = {"labels": y, "pool": None, "progress": False}
+    assert calibrate(first, s, tmp_path / "out", Settings(risk=0.2), **how).n_passes == 600
     second = Counted(lambda batch: batch)
-    assert calibrate(second, s, tmp_path / "out", labels=y, pool=None, risk=0.3, progress=False).n_passes == 0
+    assert calibrate(second, s, tmp_path / "out", Settings(risk=0.3), **how).n_passes == 0
     assert second.n_answered == 0
 
 
@@ -147,9 +148,9 @@ def test_near_copies_without_clusters_are_warned_of(tmp_path):
     s, y = shifted(200)
     rng = np.random.default_rng(1)
     copies = np.repeat(np.c_[np.zeros(200), s, rng.normal(size=200)], 10, axis=0) + rng.normal(0, 1e-4, (2000, 3))
-    how = {"labels": np.repeat(y, 10), "pool": None, "risk": 0.3, "progress": False}
+    how = {"labels": np.repeat(y, 10), "pool": None, "progress": False}
     with pytest.warns(DependentRowsWarning, match=r"near-copies.*--cluster COLUMN"):
-        calibrate(lambda batch: batch, copies, tmp_path / "out", **how)
+        calibrate(lambda batch: batch, copies, tmp_path / "out", Settings(risk=0.3), **how)
 
 
 def test_python_and_commands_read_tables_and_pools_alike(tmp_path):
@@ -198,6 +199,7 @@ def test_clusters_and_groups_of_views_reach_the_decision(tmp_path, cross_fit):
     logits = 4 * (np.eye(3)[y] + rng.normal(0, 0.5, (900, 3)))
     clusters, groups = np.arange(900) // 3, rng.choice(["a", "b"], 900)
     views = Views(logits, labels=y, clusters=clusters, groups=groups)
-    result = calibrate_views(views, tmp_path, risk=0.2, calibrator=TemperatureScaling(), cross_fit=cross_fit)
+    settings = Settings(risk=0.2, calibrator=TemperatureScaling(), cross_fit=cross_fit)
+    result = calibrate_views(views, tmp_path, settings)
     assert result.decision.n_clusters == (240 if cross_fit else 90)
     assert {part.name for part in result.decision.parts} == {"a", "b"}
