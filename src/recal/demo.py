@@ -33,7 +33,7 @@ from recal import (
 from recal.collecting.predictions import passes_of
 from recal.comparison import compare_probs
 from recal.decisions import Decision, risk_curve
-from recal.errors import FewSamplesWarning, InputError, MissingExtraError
+from recal.errors import FewSamplesWarning, MissingExtraError
 from recal.maps.arrays import softmax
 from recal.maps.plan import calibrated_probs
 from recal.metrics import Evaluation
@@ -96,8 +96,6 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
     """Train, collect, fit, decide, judge, draw, save and reload. Same seed, same numbers."""
     from threadpoolctl import threadpool_limits
 
-    if seed < 0:
-        raise InputError(f"`seed` must be at least 0, got {seed}.")
     images, labels = load_digits()
     order = np.random.default_rng(seed).permutation(len(labels))
     train, fit, decide_on, test = np.split(order, np.cumsum([_N_TRAIN, _N_FIT, _N_DECIDE]))

@@ -52,9 +52,6 @@ COMMANDS: dict[str, str] = {
     "transforms": "doctor",
     "doctor": "doctor",
 }
-# Commands that run with all defaults when nothing else is typed; the others show their help.
-WITHOUT_ARGUMENTS = ("demo", "transforms", "doctor")
-
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 130, 141, 143
 
 # The markup is named because older releases of typer take it for plain text by default.
@@ -82,9 +79,11 @@ class LazyGroup(TyperGroup):
             raise InputError(f"There is no command {cmd_name!r}; {hint}")
         argv: list[str] = ctx.obj or []
         function = command_function(cmd_name, argv[1:] if argv[:1] == [cmd_name] else [])
-        names = [*_HELP, _HELP_ALL] if _has_many(inspect.signature(function).parameters) else _HELP
+        parameters = inspect.signature(function).parameters
+        names = [*_HELP, _HELP_ALL] if _has_many(parameters) else _HELP
         single = typer.Typer(**_STYLE, context_settings={"help_option_names": names})
-        needs_arguments = cmd_name not in WITHOUT_ARGUMENTS
+        # Without arguments, a command that needs some shows its help.
+        needs_arguments = any(parameter.default.default is ... for parameter in parameters.values())
         single.command(cmd_name, no_args_is_help=needs_arguments, help=_reflow(function.__doc__))(function)
         return typer.main.get_command(single)
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from recal.cli.collect import LEDGER, ask_endpoint, is_endpoint
 from recal.cli.files import (
+    check_calibration,
     check_exists,
     check_kind,
     check_views,
     kind_of,
-    load_calibration,
+    load_saved,
     open_views,
     read_probs,
     row_columns,
 )
 from recal.cli.options import AdaptOptions, LanguageOptions, ModelOptions, argument, option, without_none
-from recal.cli.printing import SESSION, print_json, say, say_skipped, shell_line, working
+from recal.cli.printing import SESSION, on_interrupt, print_json, say, say_skipped, shell_line, working
 from recal.errors import InputError
-from recal.workflow import calibration_in
 
 if TYPE_CHECKING:
     from recal.collecting.predictions import Predictions
@@ -86,20 +86,17 @@ def apply(
 
     Example: [bold]recal apply calibration.recal --model net.onnx --data new/ --out answers --engine ray[/bold]
     """
-    calibration = calibration_in(calibration)
-    check_kind(calibration, "calibration")
-    from recal.files.saved import load
-
+    calibration, content = load_saved(calibration)
     if views is not None and inputs.model is None:
-        content = load(calibration)
         if type(content).__name__ == "SignalCalibration":
             _apply_signals(content, views, out)
             return
         if kind_of(views) in ("probabilities", "table"):
             _apply_rule(calibration, content, views, inputs.labels, out)
             return
+    calibrator = check_calibration(calibration, content)
     if is_endpoint(inputs.model):
-        needed = {str(transform) for transform in load_calibration(calibration).needed_transforms()}
+        needed = {str(transform) for transform in calibrator.needed_transforms()}
         joined = ask_endpoint(inputs, language, Path(f"{out}{LEDGER}"), needed)
         views = joined.views.write(Path(f"{out}.views.npz"))
         inputs = replace(inputs, model=None, data=None)
@@ -107,7 +104,6 @@ def apply(
         inputs.check_files("apply")
     elif views is not None:
         check_kind(views, "views")
-    calibrator = load_calibration(calibration)
     if inputs.class_names is not None:
         _name_classes(calibrator, inputs.class_names, calibration)
     from recal.collecting.predictions import profile_of
@@ -186,26 +182,19 @@ def _answer_inputs(
     """Run the model on new inputs and calibrate its answers; None if they were written as a folder of tables."""
     from recal.collecting.prediction_folder import apply_distributed
     from recal.collecting.predictions import apply as run
-    from recal.transforms.preprocessing import check_model
 
-    stored = getattr(calibrator, "preprocessing_", None)
-    model = inputs.open_model(stored)
-    check_model(stored, model.fingerprint(), refuse=not force)
-    source = inputs.open_data(model, stored)
+    model, source, how = inputs.open_as_fitted(calibrator, refuse=not force)
     _check_groups(calibrator, source.groups, inputs.data)
-    how: dict[str, Any] = {"engine": "local", **inputs.running(stored, labels=False)}
-    how["preprocess"] = inputs.preprocessing(stored)
-    try:
+    how.setdefault("engine", "local")
+    note = f"Finished parts are kept in {out}: run the same command again to resume."
+    if out.suffix:
+        note = "No files were written. To be able to resume, collect first: recal collect --out NAME.zarr"
+    with on_interrupt(note):
         if out.suffix:
             how |= {"follow": follow, "class_mix": mix, **without_none(labels=inputs.labels)}
             how["keep_logits"] = not follow and getattr(calibrator, "profile_", None) is not None
             return _Answers(run(calibrator, model, source, **how), source.groups, source.names(), source.skipped)
         parts = apply_distributed(calibrator, model, source, out, **how)
-    except KeyboardInterrupt as stop:
-        lost = "No files were written. To be able to resume, collect first: recal collect --out NAME.zarr"
-        resumable = f"Finished parts are kept in {out}: run the same command again to resume."
-        stop.add_note(lost if out.suffix else resumable)
-        raise
     counts = {"samples": parts.samples, "written": parts.written, "passes_per_answer": parts.passes_per_answer}
     print_json({**counts, "skipped": source.skipped, "file": parts.folder})
     say_skipped(source.skipped)
@@ -369,8 +358,8 @@ def _apply_signals(calibration: Any, table: Path, out: Path) -> None:
     from recal.workflow.graded import apply_table
 
     check_exists(table)
-    result = apply_table(calibration, table, out)
-    print_json({"answers": result.n_answers, "accepted": result.n_accepted, "file": out})
-    if result.n_accepted is not None:
-        say(_share(result.n_accepted, result.n_answers))
-    say(f"{result.n_answers:,} answers with their confidence written to {out}.")
+    n_answers, n_accepted = apply_table(calibration, table, out)
+    print_json({"answers": n_answers, "accepted": n_accepted, "file": out})
+    if n_accepted is not None:
+        say(_share(n_accepted, n_answers))
+    say(f"{n_answers:,} answers with their confidence written to {out}.")

@@ -160,10 +160,8 @@ def ask_endpoint(
             print(f"\r{done:,} of {total:,} answers", end=end, file=sys.stderr, flush=True)
 
     try:
-        interview.run(progress)
-    except KeyboardInterrupt as stop:
-        stop.add_note(f"The answers so far are kept in {ledger}: run the same command again to resume.")
-        raise
+        with on_interrupt(f"The answers so far are kept in {ledger}: run the same command again to resume."):
+            interview.run(progress)
     except Exception as error:
         error.add_note(f"the answers so far are kept in {ledger}; the same command resumes")
         raise

@@ -335,15 +335,11 @@ def watch(
 def _collect(reference: Path, inputs: ModelOptions) -> Views:
     """Return the logits of new inputs, prepared as they were for the fit."""
     from recal.collecting import collect
-    from recal.transforms.preprocessing import check_model
 
     inputs.check_files("watch")
-    stored = getattr(load_calibration(reference), "preprocessing_", None)
-    model = inputs.open_model(stored)
-    check_model(stored, model.fingerprint())
-    preprocess = inputs.preprocessing(stored)
-    if preprocess is None and stored is not None:
-        preprocess = stored.normalize
-    source = inputs.open_data(model, stored)
+    calibrator = load_calibration(reference)
+    model, source, how = inputs.open_as_fitted(calibrator)
+    if how["preprocess"] is None and hasattr(calibrator, "preprocessing_"):
+        how["preprocess"] = calibrator.preprocessing_.normalize
     source.labels = source.classes = None  # labels are not read
-    return collect(model, source, None, preprocess=preprocess, **inputs.running(stored, labels=False))
+    return collect(model, source, None, **how)

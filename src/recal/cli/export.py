@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from recal.cli.destinations import PROFILE
-from recal.cli.files import check_exists, check_kind, load_calibration
+from recal.cli.files import check_calibration, check_exists, is_calibration, load_saved
 from recal.cli.options import OUTPUTS, TRUST, PreprocessOptions, argument, option, outputs_for, without_none
 from recal.cli.printing import print_json, say, say_facts, shell_line, working
 from recal.errors import InputError
-from recal.workflow import file_or_in
 
 
 def export(
@@ -35,17 +34,16 @@ def export(
 
     Example: [bold]recal export calibration.recal --model model.onnx --out calibrated.onnx[/bold]
     """
-    file = file_or_in(calibration)
-    check_kind(file, "calibration")
-    from recal import export_onnx, load, save
+    file, source = load_saved(calibration)
+    from recal import export_onnx, save
 
-    if model is None and type(signals := load(file)).__name__ == "SignalCalibration":
-        export_onnx(signals, path=out)
-        names = signals.table_.names
+    if model is None and type(source).__name__ == "SignalCalibration":
+        export_onnx(source, path=out)
+        names = source.table_.names
         print_json({"file": out, "signals": names, "bytes": out.stat().st_size})
         say(f"Written to {out}: signals (n, {len(names)}) in the order {', '.join(names)}; confidence (n,) out.")
         return
-    source = load_calibration(file)
+    check_calibration(file, source)
     from recal.export import export_calibration
     from recal.export.calibration import calibration_of
     from recal.export.calibration_file import measure
@@ -155,15 +153,11 @@ def plan(
 
     Example: [bold]recal plan calibration.recal[/bold]
     """
-    from recal.files.saved import load
-
-    file = file_or_in(file)
-    check_kind(file, "calibration")
-    content = load(file)
+    file, content = load_saved(file)
     if type(content).__name__ == "SignalCalibration":
         _print_signals(file, content)
         return
-    if not hasattr(content, "predict_proba") and not hasattr(content, "steps"):
+    if not is_calibration(content):
         _print_record(file, content)
         return
     facts = describe(content)
@@ -197,14 +191,14 @@ def describe(calibration: Any) -> dict[str, Any]:
 
     is_plan = isinstance(calibration, Plan)
     holder = getattr(calibration, "calibrator_", calibration)
-    plan = calibration if is_plan else holder.map_.plan
-    blend, stored = getattr(plan, "blend", None), getattr(holder, "preprocessing_", None)
-    views = calibration.transforms if is_plan else holder.needed_transforms()
-    count, gate, inputs = len(views), getattr(blend, "gate", None), None
+    fitted_map = calibration if is_plan else holder.map_
+    stored = getattr(holder, "preprocessing_", None)
+    views = fitted_map.transforms if is_plan else holder.needed_transforms()
+    count, inputs = len(views), None
     if count == 0:
         cost = "one forward pass per answer, as without calibration"
-    elif gate is not None:
-        cost = f"one forward pass per answer, and {count} more where the confidence is below {gate:g}"
+    elif fitted_map.gate is not None:
+        cost = f"one forward pass per answer, and {count} more where the confidence is below {fitted_map.gate:g}"
     else:
         extra = f"{count} more for each view" if count > 1 else "one more for the view"
         cost = f"{1 + count} forward passes per answer: the input's own and {extra}"
@@ -216,10 +210,10 @@ def describe(calibration: Any) -> dict[str, Any]:
         "class": type(calibration).__name__,
         "classes": None if is_plan else len(holder.classes_),
         "fitted_on": getattr(holder, "n_fitted_", None),
-        "keeps_answers": getattr(blend, "answers", "kept") != "free" if is_plan else bool(holder.keeps_accuracy),
+        "keeps_answers": bool(calibration.keeps_answers if is_plan else holder.keeps_accuracy),
         "views": [str(view) for view in views],
         "cost": cost,
-        "plan": plan,
+        "plan": fitted_map if is_plan else fitted_map.plan,
         "rule": _describe_rule(getattr(calibration, "decision_", None)),
         "inputs": inputs,
         "preprocessing": None if stored is None else stored.as_json(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recal.errors import FileError, InputError
 from recal.files.paths import exists, is_remote
-from recal.workflow import calibration_in, file_or_in
+from recal.workflow import calibration_in
 
 if TYPE_CHECKING:
     from recal.decisions import Profile
@@ -47,6 +47,20 @@ _ORIGINS = {
     "probabilities": "Probabilities are an .npz file with an array `probs`, or a .csv or .parquet table: recal apply "
     "makes them.",
     "calibration": "recal fit makes one: recal fit VIEWS --out calibration.recal",
+}
+# What to do about a file, by what is expected and what it is, or by what it is alone.
+_FIRST = "The calibration comes first where both are given."
+_LOGITS = "Logits are needed. {origin} Probabilities are read by recal evaluate, decide and report."
+_REMEDIES: dict[Any, str] = {
+    ("calibration", "views"): f"{_FIRST} To make one: recal fit {{path}} --out calibration.recal",
+    ("calibration", "probabilities"): f"{_FIRST} {{origin}}",
+    ("views", "calibration"): _FIRST,
+    ("views", "probabilities"): _LOGITS,
+    ("views", "table"): _LOGITS,
+    ("views", "folder"): "{origin} A folder of inputs is read by recal collect --data.",
+    ("probabilities", "calibration"): "Probabilities come from it by: recal apply {path} VIEWS --out probs.npz",
+    "array": "Save it by name: np.savez('views.npz', logits=..., labels=...)",
+    "spreadsheet": "{origin} Save the spreadsheet as .csv.",
 }
 
 
@@ -123,7 +137,7 @@ def check_exists(path: Path) -> None:
 
 def _mixed_up(path: Path, kind: str, expected: Kind) -> str:
     """Return the sentence for a file of another kind: what it is, and what to type instead."""
-    remedy = _ORIGINS[expected]
+    origin = _ORIGINS[expected]
     if kind == "arrays":
         from recal.files.views import names_in
 
@@ -132,22 +146,7 @@ def _mixed_up(path: Path, kind: str, expected: Kind) -> str:
             f"{path} cannot be used: it holds no array `{array}`; it holds: {', '.join(names_in(path)[:8])}. Give the "
             f"array that name; if these are a model's inputs: recal collect --model MODEL --data {path} --out views.npz"
         )
-    if expected == "calibration" and kind in ("views", "probabilities"):
-        remedy = "The calibration comes first where both are given. " + (
-            f"To make one: recal fit {path} --out calibration.recal" if kind == "views" else remedy
-        )
-    elif expected == "views" and kind == "calibration":
-        remedy = "The calibration comes first where both are given."
-    elif expected == "views" and kind in ("probabilities", "table"):
-        remedy = f"Logits are needed. {remedy} Probabilities are read by recal evaluate, decide and report."
-    elif expected == "probabilities" and kind == "calibration":
-        remedy = f"Probabilities come from it by: recal apply {path} VIEWS --out probs.npz"
-    elif kind == "array":
-        remedy = "Save it by name: np.savez('views.npz', logits=..., labels=...)"
-    elif kind == "folder" and expected == "views":
-        remedy += " A folder of inputs is read by recal collect --data."
-    elif kind == "spreadsheet":
-        remedy += " Save the spreadsheet as .csv."
+    remedy = (_REMEDIES.get((expected, kind)) or _REMEDIES.get(kind, "{origin}")).format(origin=origin, path=path)
     verb = "holds" if kind in ("views", "probabilities") else "is"
     return f"{path} {verb} {_DESCRIPTIONS.get(kind, kind)}, not {_DESCRIPTIONS.get(expected, expected)}. {remedy}"
 
@@ -202,19 +201,32 @@ def _read_labels(path: Path) -> Any:
     return read_labels(path)
 
 
+def load_saved(path: Path) -> tuple[Path, Any]:
+    """Load a calibration, rule or profile, also from a folder of `recal calibrate`; return its file and the object."""
+    file = calibration_in(path)
+    check_kind(file, "calibration")
+    from recal.files.saved import load
+
+    return file, load(file)
+
+
+def is_calibration(content: Any) -> bool:
+    """Whether an object calibrates logits: a calibrator or a plan."""
+    return hasattr(content, "predict_proba") or hasattr(content, "steps")
+
+
 def load_calibration(path: Path) -> Any:
     """Load what `recal fit` wrote; say so if the file is something else."""
-    from recal import load
+    return check_calibration(*load_saved(path))
 
-    path = file_or_in(path)
-    check_kind(path, "calibration")
-    calibration = load(path)
-    if not hasattr(calibration, "predict_proba") and not hasattr(calibration, "steps"):
+
+def check_calibration(path: Path, content: Any) -> Any:
+    """Return what a file holds if it is a calibration of logits; refuse anything else."""
+    if not is_calibration(content):
         raise InputError(
-            f"{path} holds a {type(calibration).__name__}, not a calibration, which recal fit makes. "
-            f"See: recal plan {path}"
+            f"{path} holds a {type(content).__name__}, not a calibration, which recal fit makes. See: recal plan {path}"
         )
-    return calibration
+    return content
 
 
 def check_views(calibrator: Any, calibration: Path, views: Views, source: Path) -> None:
@@ -239,14 +251,12 @@ def check_views(calibrator: Any, calibration: Path, views: Views, source: Path) 
 
 def profile_in(path: Path, seed: int) -> Profile:
     """Return the profile in a file or in a folder of `recal calibrate`, or that of a file of views."""
-    from recal import load
     from recal.decisions import Profile
     from recal.decisions import profile as take
 
-    path = path if path.suffix == ".zarr" else calibration_in(path)
-    if check_kind(path, "calibration", "views") == "views":
+    if check_kind(calibration_in(path), "calibration", "views") == "views":
         return take(open_views(path), random_state=seed)
-    content = load(path)
+    path, content = load_saved(path)
     profile = getattr(content, "profile_", content)
     if not isinstance(profile, Profile):
         raise InputError(

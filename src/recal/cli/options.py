@@ -233,6 +233,19 @@ class ModelOptions(PreprocessOptions):
                 setattr(source, name, values)
         return source
 
+    def open_as_fitted(self, calibrator: Any, *, refuse: bool = False) -> tuple[Any, Any, dict[str, Any]]:
+        """Return the model, the inputs, and how to run them, prepared as they were for the fit of a calibration.
+
+        If the calibration was fitted for another model, it is refused, or a warning says so.
+        """
+        from recal.transforms.preprocessing import check_model
+
+        stored = getattr(calibrator, "preprocessing_", None)
+        model = self.open_model(stored)
+        check_model(stored, model.fingerprint(), refuse=refuse)
+        how = {"preprocess": self.preprocessing(stored), **self.running(stored, labels=False)}
+        return model, self.open_data(model, stored), how
+
     def open_labelled_data(self, model: Any) -> Any:
         """Return the source of inputs to calibrate on. What is not typed is guessed where only one guess is possible.
 

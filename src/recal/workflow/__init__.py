@@ -18,22 +18,13 @@ def is_unfinished(path: Path) -> bool:
     return stores and not (path / CALIBRATION).exists()
 
 
-def file_or_in(path: Path) -> Path:
-    """Return the calibration in a folder of `recal calibrate`; any other path as it is."""
-    inner = path / CALIBRATION
-    return inner if inner.is_file() else path
-
-
 def calibration_in(path: Path) -> Path:
     """Return the calibration's file: `path` itself, or the one in the folder that `recal calibrate` wrote."""
-    file = file_or_in(path)
-    if file.is_dir():
-        raise FileError(
-            f"{path} holds no {CALIBRATION}. "
-            + (
-                "Its run was interrupted: run the same recal calibrate command again to resume it."
-                if is_unfinished(path)
-                else "Make it with: recal calibrate --model MODEL --data LABELLED --out FOLDER"
-            )
-        )
-    return file
+    if (path / CALIBRATION).is_file():
+        return path / CALIBRATION
+    if path.suffix == ".zarr" or not path.is_dir():  # views, or a file
+        return path
+    remedy = "Make it with: recal calibrate --model MODEL --data LABELLED --out FOLDER"
+    if is_unfinished(path):
+        remedy = "Its run was interrupted: run the same recal calibrate command again to resume it."
+    raise FileError(f"{path} holds no {CALIBRATION}. {remedy}")

@@ -93,8 +93,7 @@ def calibrate_table(
     values = {name: columns[name] for name in names}
     groups = None if group is None else _texts(columns[group])
     clusters = None if cluster is None else _texts(columns[cluster])
-    parts = split(len(right), seed, clusters)
-    fit, decide_on, check_on = parts
+    fit, decide_on, check_on = split(len(right), seed, clusters)
     sizes = len(fit), len(decide_on), len(check_on)
     say(f"1/3  Read {len(right):,} graded answers; signals: {', '.join(names)}.")
     say(f"2/3  Fit on {sizes[0]:,} answers, choose the threshold on {sizes[1]:,}, check on {sizes[2]:,}.")
@@ -102,29 +101,14 @@ def calibrate_table(
         {name: column[fit] for name, column in values.items()},
         right[fit],
         None if groups is None else {str(group): groups[fit]},
-        clusters=_at(clusters, fit),
+        clusters=None if clusters is None else clusters[fit],
     )
     after = calibrator.predict_confidence(values, None if groups is None else {str(group): groups})
     before_name, before = _probability(calibrator, values, right, fit)
-    deciding, checking = (
-        Answers(
-            _at(before, rows),
-            after[rows],
-            right[rows] > 0.5,
-            None,
-            _at(groups, rows),
-            _at(clusters, rows),
-            by=str(group),
-        )
-        for rows in (decide_on, check_on)
-    )
+    answers = Answers(before, after, right > 0.5, None, groups, clusters, by=str(group))
     say("3/3  Write the report.")
     own: dict[str, Any] = {"sizes": sizes, "folder": Path(out), "before_name": before_name}
-    return GradedResult.of(calibrator, deciding, checking, settings, **own)
-
-
-def _at(values: NDArray[Any] | None, rows: NDArray[np.intp]) -> NDArray[Any] | None:
-    return None if values is None else values[rows]
+    return GradedResult.of(calibrator, answers.take(decide_on), answers.take(check_on), settings, **own)
 
 
 def _grades(path: Any, columns: Columns, correct: str) -> Vector:
@@ -178,18 +162,13 @@ def _probability(
     return ("", None) if best is None else best[1:]
 
 
-@dataclass(frozen=True)
-class AppliedTable:
-    """How many answers got a confidence, and how many of them are accepted; None if there is no rule."""
-
-    n_answers: int
-    n_accepted: int | None
-
-
 def apply_table(
     calibrator: SignalCalibration, path: str | os.PathLike[str], out: str | os.PathLike[str]
-) -> AppliedTable:
-    """Write a copy of a table with the columns `confidence` and, if there is a rule, `accepted`."""
+) -> tuple[int, int | None]:
+    """Write a copy of a table with the columns `confidence` and, if there is a rule, `accepted`.
+
+    Returns how many answers there are, and how many of them are accepted; None if there is no rule.
+    """
     columns, table = read_table(path), calibrator.table_
     _check_columns(path, columns, table.names)
     group = table.names[-1] if table.grouped else None
@@ -201,4 +180,4 @@ def apply_table(
     if rule is not None:
         added["accepted"] = rule.accept(confidences, groups=groups if rule.groups else None)
     write_with_columns(path, out, added)
-    return AppliedTable(len(confidences), None if rule is None else int(added["accepted"].sum()))
+    return len(confidences), (None if rule is None else int(added["accepted"].sum()))

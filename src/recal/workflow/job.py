@@ -34,7 +34,7 @@ from recal.decisions import profile
 from recal.decisions.guarantee import crossfitted_answers
 from recal.engine.clusters import near_duplicates, row_names, split_by_cluster
 from recal.errors import DependentRowsWarning, InputError, Remedy
-from recal.files.paths import is_url, replacing
+from recal.files.paths import replacing
 from recal.maps.arrays import log_softmax
 from recal.maps.plan import Plan, calibrated_probs
 from recal.reporting.verdict import answer_change
@@ -62,7 +62,6 @@ def calibrate(
     pilot: int = 1000,
     labels: Any = None,
     classes: Sequence[Any] | None = None,
-    progress: bool = True,
     outputs: Any = "logits",
     device: Any = None,
     **how: Any,
@@ -79,22 +78,12 @@ def calibrate(
         An interrupted run resumes from it.
     pilot : int
         Compute the whole pool for this many of the fitting inputs, and for the others only the views that help.
-    **how : `preprocess`, `batch_size`, `engine`, `resume`
+    **how : `preprocess`, `batch_size`, `engine`, `resume`, `progress`
         As in `recal.collect`.
     """
-    if is_url(out):
-        raise InputError(
-            f"is a folder of this machine; only views and answers can lie at a URL, got {out}", argument="out"
-        )
     seed, say, cross_fit = settings.random_state, settings.say, settings.cross_fit
-    source = open_source(inputs, labels, {})
-    if not isinstance(source, IndexedSource):
-        raise InputError(
-            "The labelled inputs are split at random, so they must be readable in any order: an array, a file, a "
-            "folder or a torch dataset, not a loader or a generator."
-        )
+    source = copy.copy(cast(IndexedSource, open_source(inputs, labels, {})))
     check_labelled(source, settings.about.get("Data", ""))
-    source = copy.copy(source)
     source.clusters = row_names(source.clusters, source.n_samples, "clusters")
     groups = row_names(source.groups, source.n_samples, "groups")
     source.groups = None  # they are added to the views below, so that stores can be used again with other groups
@@ -111,7 +100,6 @@ def calibrate(
         checks = {name: how[name] for name in ("preprocess", "classes", "outputs", "batch_size") if name in how}
         preflight(adapter, source, transforms, run_model=local, **checks)
     n_before = adapter.n_answered
-    how["progress"] = progress
     say(f"1/4  {_split_words(parts, source.clusters, cross_fit)}")
     stores.mkdir(parents=True, exist_ok=True)
     fit_part, decide_part, check_part = (Subset(source, rows) for rows in parts)
@@ -289,9 +277,8 @@ def split(
 def _split_words(parts: Sequence[NDArray[np.intp]], clusters: NDArray[Any] | None, cross_fit: bool) -> str:
     fit, decide, check = map(len, parts)
     by = "" if clusters is None else f" in {len(np.unique(clusters)):,} clusters"
-    n_samples, words = (fit + check, f"{fit:,} to fit and to decide") if cross_fit else (
-        fit + decide + check, f"{fit:,} to fit, {decide:,} to decide"
-    )  # fmt: skip
+    words = f"{fit:,} to fit and to decide" if cross_fit else f"{fit:,} to fit, {decide:,} to decide"
+    n_samples = fit + check + (0 if cross_fit else decide)
     return f"Split {n_samples:,} labelled inputs{by}: {words}, {check:,} to check."
 
 

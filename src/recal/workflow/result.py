@@ -7,7 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -140,6 +140,12 @@ class Answers:
     clusters: NDArray[Any] | None = None
     classes: NDArray[Any] | None = None
     by: str = "group"
+
+    def take(self, rows: NDArray[np.intp]) -> Answers:
+        """Return some of the answers."""
+        names = ("before", "after", "truth", "confidences", "groups", "clusters")
+        columns = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: values[rows] for name, values in columns.items() if values is not None})
 
     @property
     def methods(self) -> dict[str, Floats]:
