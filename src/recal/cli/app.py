@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -267,18 +268,18 @@ class _Warnings:
     """
 
     def __init__(self) -> None:
-        self.counts: dict[tuple[type[Warning], str], int] = {}
+        self.counts: Counter[tuple[type[Warning], str]] = Counter()
 
     def show(self, message: Warning | str, category: type[Warning], *_where: Any, **_more: Any) -> None:
         text = printable(" ".join(str(message).split()))
         key = category, re.sub(r"\d[\d.,]*", "#", text)
-        self.counts[key] = self.counts.get(key, 0) + 1
+        self.counts[key] += 1
         if self.counts[key] == 1:
             name = "Warning" if category is UserWarning else category.__name__
             print(f"recal: {name}: {text}", file=sys.stderr)
 
     def close(self) -> None:
-        if more := sum(self.counts.values()) - len(self.counts):
+        if more := self.counts.total() - len(self.counts):
             print(f"recal: {more} more warnings of the same kind, with other figures.", file=sys.stderr)
 
 

@@ -171,8 +171,9 @@ def _answer_views(
         if follow or mix is not None:
             profile = profile_of(calibrator)
             condition = profile.condition(views.logits) if follow else None
-            known_mix = class_mix(profile, views.logits) if mix == "follow" else mix
-            predictions = predictions.judged(profile, condition, known_mix, estimated=mix == "follow")
+            estimated = mix == "follow"
+            mix = class_mix(profile, views.logits) if estimated else mix
+            predictions = predictions.judged(profile, condition, mix, estimated=estimated)
     return _Answers(predictions, views.groups)
 
 

@@ -80,13 +80,15 @@ def calibrate(
     if graded is not None and (inputs.model is not None or inputs.data is not None):
         raise InputError(f"recal calibrate takes either {graded}, or --model and --data.")
     if graded is not None and (kind_of(graded) in ("table", "text") or graded.suffix.lower() in (".jsonl", ".ndjson")):
-        _calibrate_table(graded, out, correct, signals, inputs, rules, (method, answers, cross_fit))
+        options = {"--method": method != _DEFAULT_METHOD, "--answers": answers != "kept", "--cross-fit": cross_fit}
+        options |= {"--cluster-by": inputs.cluster_by is not None, "--rows": inputs.rows is not None}
+        _refuse(options, f"the table of graded answers {graded}")
+        _calibrate_table(graded, out, correct, signals, inputs, rules)
         return
     rules |= {"calibrator": _method(method, answers, seed), "cross_fit": cross_fit}
     views, about = None, {"Data": str(graded or inputs.data)}
     if graded is not None:
-        options = {"--correct": correct, "--signals": signals, "--cluster-by": inputs.cluster_by}
-        _refuse(options, f"the views {graded}")
+        _refuse({"--correct": correct, "--signals": signals, "--cluster-by": inputs.cluster_by}, f"the views {graded}")
         views = open_views(graded, inputs.labels, inputs.class_names)
         views = views.assign(**row_columns(inputs.rows or graded, inputs.group, inputs.cluster))
     elif is_endpoint(inputs.model):
@@ -121,13 +123,7 @@ def calibrate(
 
 
 def _calibrate_table(
-    table: Path,
-    out: Path,
-    correct: str | None,
-    signals: str | None,
-    inputs: ModelOptions,
-    rules: dict[str, Any],
-    fitting: tuple[str, str, bool],
+    table: Path, out: Path, correct: str | None, signals: str | None, inputs: ModelOptions, rules: dict[str, Any]
 ) -> None:
     """Calibrate a table of graded answers, and decide which answers can be automated."""
     if correct is None:
@@ -137,10 +133,6 @@ def _calibrate_table(
             f"Name the column of {table} that says which answers are right: --correct COLUMN. It has "
             f"{', '.join(read_table(table))}."
         )
-    method, answers, cross_fit = fitting
-    options: dict[str, Any] = {"--method": method != "auto", "--answers": answers != "kept", "--cross-fit": cross_fit}
-    options |= {"--cluster-by": inputs.cluster_by, "--rows": inputs.rows}
-    _refuse(options, f"the table of graded answers {table}")
     from recal.workflow.graded import calibrate_table
     from recal.workflow.result import Settings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from recal.cli.files import check_kind, open_views, profile_in, read_probs, rows_of_views, table_columns
 from recal.cli.options import BINS, LABEL_COLUMN, LABELS, METHODS, RISK, SPLITS, argument, option
@@ -145,14 +145,13 @@ def groups(
     Example: [bold]recal groups held-out.npz --scaled --confidence-at own[/bold]
     """
     source = open_views(views)
-    from recal.maps.plan import ConfidenceAt, Rule, Ties
     from recal.reporting.studies import FEWEST_RANKED, GROUP_LABELS, group_study
 
     if not source.transforms:
         raise InputError(f"{views} holds no transformations, so there is nothing to group.")
-    rule = Rule(confidence_at=cast(ConfidenceAt, confidence_at), ties=cast(Ties, ties))  # refuses other words
+    how: dict[str, Any] = {"confidence_at": confidence_at, "ties": ties}
     with working("Grouping"):
-        study = group_study(source, confidence_at=rule.confidence_at, ties=rule.ties, scaled=scaled, n_bins=bins)
+        study = group_study(source, scaled=scaled, n_bins=bins, **how)
     if chart is not None:
         from recal.reporting.charts import group_ranks_chart
         from recal.reporting.plots import figure_of, save_figure

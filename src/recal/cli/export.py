@@ -7,7 +7,7 @@ from typing import Any
 
 from recal.cli.destinations import PROFILE
 from recal.cli.files import check_calibration, check_exists, is_calibration, load_saved
-from recal.cli.options import OUTPUTS, TRUST, PreprocessOptions, argument, option, outputs_for, without_none
+from recal.cli.options import OUTPUTS, TRUST, PreprocessOptions, argument, option, without_none
 from recal.cli.printing import print_json, say, say_facts, shell_line, working
 from recal.errors import InputError
 
@@ -60,7 +60,7 @@ def export(
         else:
             network = _open_network(model, trust)
             stored = getattr(source, "preprocessing_", None)
-            more = without_none(outputs=outputs_for(outputs, stored), accept=accept)
+            more = without_none(outputs=outputs, accept=accept)
             preprocess, example = between.preprocessing(stored), _example(network, shape, dtype, stored)
             export_onnx(network, example, out, plan=source, preprocess=preprocess, **more)
             n_classes = _n_classes(out)

@@ -371,12 +371,11 @@ class LanguageOptions:
 
 def outputs_for(outputs: str | None, stored: Any = None) -> Any:
     """Return the kind of outputs that was typed, or that the views of a calibration were collected with."""
-    if stored is None or outputs is None:
-        return outputs if stored is None else stored.outputs
-    if (outputs, stored.outputs) == ("probabilities", "votes"):
-        return stored.outputs
-    _refuse_others({"outputs": outputs}, {"outputs": stored.outputs}, stored)
-    return outputs
+    if stored is None:
+        return outputs
+    from recal.transforms.preprocessing import match_outputs
+
+    return match_outputs(stored, outputs)
 
 
 def _refuse_others(options: dict[str, Any], settings: dict[str, Any], stored: Any) -> None:

@@ -100,11 +100,14 @@ def test_a_contradiction_is_refused_and_a_repetition_is_not(fitted: Path, capsys
     exported = ["export", calibration, "--model", model, "--out", str(fitted / "other.onnx")]
     assert run([*applied, "--divide", "255"]) == 0
     for command in (applied, exported):
-        for typed in (["--mean", "0"], ["--divide", "1"], ["--channels", "last"], ["--outputs", "probabilities"]):
+        for typed in (["--mean", "0"], ["--divide", "1"], ["--channels", "last"]):
             assert run([*command, *typed]) == 2
             told = " ".join(capsys.readouterr().err.split())
             assert f"{' '.join(typed)} contradicts the calibration" in told
             assert "--divide 255 --mean 0.4,0.5,0.6" in told
+        assert run([*command, "--outputs", "probabilities"]) == 2
+        told = " ".join(capsys.readouterr().err.split())
+        assert "--outputs 'probabilities' contradicts the calibration, whose views were collected with 'logits'" in told
     assert run([*exported, "--dtype", "float32"]) == 2
     assert "float32 contradicts" in capsys.readouterr().err
 
