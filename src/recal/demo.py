@@ -77,7 +77,7 @@ _GROUPS = {
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo found, for each method, and the files that it wrote.
+    """The results of the demo for each method, and the files that it wrote.
 
     `shares` are those of the 1,000 test digits that each rule, chosen on other digits, accepts.
     """

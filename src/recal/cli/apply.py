@@ -36,7 +36,7 @@ _FEWEST_WATCHED, _MOST_WATCHED = 50, 5000
 
 @dataclass(frozen=True)
 class _Answers:
-    """Predictions for new inputs, and what is known of the inputs."""
+    """Predictions for new inputs, and the groups and names of the inputs."""
 
     predictions: Predictions
     groups: Any = None

@@ -71,7 +71,7 @@ def say(sentence: str) -> None:
 
 
 def say_facts(**facts: str | None) -> None:
-    """Print one line for each fact that is known, with its name in front."""
+    """Print one line for each fact, with its name in front; a fact that is None is left out."""
     for name, text in facts.items():
         if text is not None:
             say(f"{name.replace('_', ' '):<10} {text}")

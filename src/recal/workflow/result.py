@@ -176,7 +176,7 @@ class Result:
         Groups in which one rule for all makes clearly more errors than its risk.
     folder : Path
     gain : Gain or None
-        How much more is automated after calibration than before, with the interval of that difference.
+        How much more is automated after calibration than before. The interval is that of a `CalibrationResult` only.
     change : AnswerChange or None
         What answers that the calibration may change would gain on the checking part.
     passes_per_answer : float or None
@@ -184,6 +184,7 @@ class Result:
     """
 
     rows_name: ClassVar[str] = "answers"
+    gain_draws: ClassVar[int] = 1  # the interval of `gain` takes seconds, and a run on graded answers does not show it
     calibrator: Any
     decision: Decision
     decision_before: Decision | None
@@ -210,7 +211,7 @@ class Result:
             confidences={"after": deciding.confidences},
             groups=None if settings.one_rule else deciding.groups,
             clusters=deciding.clusters,
-            draws=DRAWS,
+            draws=cls.gain_draws,
             random_state=settings.random_state,
         )
         decision, groups = decisions["after"], None if settings.one_rule else checking.groups
@@ -316,6 +317,7 @@ class CalibrationResult(Result):
     """
 
     rows_name: ClassVar[str] = "inputs"
+    gain_draws: ClassVar[int] = DRAWS
     decision_before: Decision
     before: Evaluation
     gain: Gain
