@@ -83,23 +83,16 @@ class Settings:
 
     Attributes
     ----------
-    risk, confidence : float
-        As in `recal.decide`.
-    calibrator : Calibrator, optional
-        ``AutoCalibration()`` by default. Graded answers always get a `SignalCalibration`.
-    one_rule : bool
-        Use one threshold for all groups, whose guarantee holds for all of them together.
+    risk, confidence : as in `recal.decide`
+    calibrator : ``AutoCalibration()`` by default; graded answers always get a `SignalCalibration`
+    one_rule : use one threshold for all groups, whose guarantee holds for all of them together
     cross_fit : bool
         Fit and decide on the same inputs, as `recal.decisions.decide_crossfitted` does. More inputs choose the
         threshold, which automates more where labels are few. The guarantee is then measured, not proven. Not for
         graded answers.
-    command : str
-        How to make the report again.
-    about : mapping
-        Facts for the top of the page. The date is added; it comes from the environment variable SOURCE_DATE_EPOCH
-        where it is set.
-    say : callable
-        Called with each line about the progress of the run.
+    command : how to make the report again
+    about : facts for the top of the page, to which the date is added
+    say : called with each line about the progress of the run
     """
 
     risk: float = 0.01
