@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.decisions.certify import chance_of_so_few
-from recal.decisions.rule import DecisionRule, is_number
+from recal.decisions.rule import DecisionRule
 from recal.engine.clusters import check_names
 from recal.errors import GroupRiskWarning, InputError
 from recal.metrics.calibration_error import BinTable
 from recal.metrics.exact import Interval, rate_interval
 from recal.metrics.rows import score
+from recal.schema import Number, check
 
 # A rule counts as broken in a group if the data would be this unlikely otherwise, all groups together.
 _BROKEN_LEVEL = 0.05
@@ -32,9 +33,7 @@ class Costs:
 
     def __post_init__(self) -> None:
         for name, value in (("cost_error", self.error), ("cost_review", self.review)):
-            if not is_number(value) or not 0 < value < math.inf:
-                text = f"must both be positive numbers, got {name}={value!r}"
-                raise InputError(text, argument=("cost_error", "cost_review"))
+            check(value, Number(0.0, ends="()", hint="Give both costs, cost_error and cost_review"), name)
         if self.review >= self.error:
             raise InputError(
                 f"A review ({self.review:g}) costs as much as a mistake ({self.error:g}) or more: accepting every "

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,12 +12,25 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import check_confidences, check_probs, is_graded
 from recal.engine.clusters import check_names
 from recal.errors import InputError, UnseenGroupsWarning
+from recal.schema import ListOf, Number, Record, Sizes, Text, check
 
 Reads = Literal["maximum", "confidence"]
+SHARE = Number(0.0, 1.0, ends="()")
+SHARE.rule = "strictly between 0 and 1, as 0.05 for 5 %"
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRule:
+class OrInfinity(Number):
+    """A number between two bounds, or infinity."""
+
+    def __init__(self, low: float = -math.inf, high: float = math.inf, *, meaning: str) -> None:
+        super().__init__(low, high)
+        self.rule += f", or inf to {meaning}"
+
+    def read(self, value: Any, sizes: Sizes) -> float:
+        return math.inf if value == math.inf else float(super().read(value, sizes))
+
+
+class DecisionRule(Record):
     """Accept a prediction if its confidence reaches the threshold; leave the others to a person.
 
     The prediction is the column of the largest probability, the first of equal ones.
@@ -47,25 +59,16 @@ class DecisionRule:
     array([ True, False])
     """
 
-    thresholds: tuple[float, ...]
-    risk: float
-    confidence: float
+    # A finite threshold above 1 would accept nothing and is most likely a typing error.
+    thresholds: Annotated[tuple[float, ...], ListOf(OrInfinity(0.0, 1.0, meaning="accept nothing"), keep=tuple)]
+    risk: Annotated[float, SHARE]
+    confidence: Annotated[float, SHARE]
     reads: Reads = "maximum"
-    groups: tuple[str, ...] = ()
+    groups: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)] = ()
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.thresholds, tuple) or not self.thresholds:
-            raise InputError(f"must be a tuple of one or more numbers, got {self.thresholds!r}", argument="thresholds")
-        for threshold in self.thresholds:
-            # A finite threshold above 1 would accept nothing and is most likely a typing error.
-            if not is_number(threshold) or not (0 <= threshold <= 1 or threshold == math.inf):
-                raise InputError(f"A threshold lies in [0, 1], or is inf to accept nothing, got {threshold!r}.")
-        check_share(self.risk, "risk")
-        check_share(self.confidence, "confidence")
-        if self.reads not in ("maximum", "confidence"):
-            raise InputError(f"must be 'maximum' or 'confidence', got {self.reads!r}", argument="reads")
-        if not isinstance(self.groups, tuple) or not all(isinstance(name, str) for name in self.groups):
-            raise InputError(f"must be a tuple of names, got {self.groups!r}", argument="groups")
+    def check(self) -> None:
+        if not self.thresholds:
+            raise InputError("must hold one or more numbers, got ()", argument="thresholds")
         if self.groups and (len(self.groups) != len(self.thresholds) or len(set(self.groups)) < len(self.groups)):
             raise InputError("must name each threshold once", argument="groups")
 
@@ -141,16 +144,6 @@ class DecisionRule:
             )
 
 
-def is_number(value: object) -> bool:
-    """Whether a value is a real number and not a truth value or text."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
 def check_share(value: float, name: str) -> float:
     """Return a share strictly between 0 and 1."""
-    if not is_number(value) or not 0 < value < 1:
-        share = float(value) if is_number(value) and 1 < value < 100 else 5.0
-        raise InputError(
-            f"must lie strictly between 0 and 1, as {share / 100:g} for {share:g} %, got {value!r}", argument=name
-        )
-    return float(value)
+    return float(check(value, SHARE, name))

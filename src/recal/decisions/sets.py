@@ -23,17 +23,17 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import check_labels, check_probs
-from recal.decisions.rule import check_share, is_number
+from recal.decisions.rule import SHARE, OrInfinity
 from recal.engine.same_rows import warn_of_fitted
 from recal.errors import FewSamplesWarning, InputError
 from recal.metrics.exact import Interval, rate_interval
-from recal.schema import NotNegative, Size, check, field_kinds
+from recal.schema import ListOf, NotNegative, Record, Size
 
 Method = Literal["lac", "aps", "raps"]
 Vector = NDArray[np.float64]
@@ -49,8 +49,7 @@ _MOST = 2_000
 _FEWEST = 50
 
 
-@dataclass(frozen=True, slots=True)
-class PredictionSets:
+class PredictionSets(Record):
     """Which classes remain possible: all whose score is at most a limit; made by `prediction_sets`.
 
     Parameters
@@ -76,22 +75,16 @@ class PredictionSets:
     """
 
     method: Method
-    coverage: float
-    limits: tuple[float, ...]
+    coverage: Annotated[float, SHARE]
+    limits: Annotated[tuple[float, ...], ListOf(OrInfinity(meaning="keep a class always"), keep=tuple)]
     penalty: NotNegative = 0.1
     free_ranks: Size = 2
     randomised: bool = True
     at_least_one: bool = False
 
-    def __post_init__(self) -> None:
-        for name in ("method", "penalty", "free_ranks", "randomised", "at_least_one"):
-            check(getattr(self, name), field_kinds(PredictionSets)[name], name)
-        check_share(self.coverage, "coverage")
-        if not isinstance(self.limits, tuple) or not self.limits:
-            raise InputError(f"must be a tuple of one or more numbers, got {self.limits!r}", argument="limits")
-        for one in self.limits:
-            if not is_number(one) or math.isnan(one):
-                raise InputError(f"A limit must be a number, or inf to keep a class always, got {one!r}.")
+    def check(self) -> None:
+        if not self.limits:
+            raise InputError("must hold one or more numbers, got ()", argument="limits")
 
     @property
     def per_class(self) -> bool:

@@ -140,7 +140,7 @@ def test_by_class_is_saved_and_checked(kept, tmp_path):
     assert class_mix(again, logits) == class_mix(kept, logits)
     bad = profile(Views(*samples([1] * CLASSES, 200, 0)[:1]), samples([1] * CLASSES, 200, 0)[1])
     object.__setattr__(bad.by_class, "offsets", np.zeros(CLASSES))
-    with pytest.raises(FileError, match="must be above 0"):
+    with pytest.raises(FileError, match=r"`offsets` must be .* with numbers from 2\.2"):
         load(save(bad, tmp_path / "bad.recal"))
 
 

@@ -185,9 +185,9 @@ def test_labels_by_name_and_missing_classes():
     assert (
         decide(probs, np.array(names)[y], risk=0.05, classes=names).to_dict() == decide(probs, y, risk=0.05).to_dict()
     )
-    with pytest.raises(InputError, match=r"`risk` must lie strictly between 0 and 1.*got 5"):
+    with pytest.raises(InputError, match=r"`risk` must be strictly between 0 and 1.*got 5"):
         decide(probs, y, risk=5)
-    with pytest.raises(InputError, match="got cost_review=None"):
+    with pytest.raises(InputError, match="`cost_review` must be a positive number, got None"):
         decide(probs, y, cost_error=5)
     with pytest.raises(InputError, match="nothing to decide"):
         decide(probs, y, cost_error=1, cost_review=2)

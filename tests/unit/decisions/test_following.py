@@ -147,7 +147,7 @@ def test_a_profile_that_follows_is_saved(kept, tmp_path):
 def test_a_file_cannot_bring_a_following_that_makes_no_sense(tmp_path):
     bad = profile(views(200, 0))
     object.__setattr__(bad.following, "spread", np.zeros(9))
-    with pytest.raises(FileError, match="positive beta and spread"):
+    with pytest.raises(FileError, match="`spread` must be"):
         load(save(bad, tmp_path / "bad.recal"))
 
 

@@ -139,7 +139,7 @@ def test_sets_are_saved_alone_and_with_their_calibrator(tmp_path):
         ({"method": "thr"}, "got 'thr'"),
         ({"coverage": 90}, "got 90"),
         ({"limits": ()}, "got ()"),
-        ({"limits": (math.nan,)}, "got nan"),
+        ({"limits": (math.nan,)}, "got (nan,)"),
         ({"penalty": -1}, "got -1"),
         ({"free_ranks": 1.5}, "got 1.5"),
         ({"randomised": 1}, "got 1"),

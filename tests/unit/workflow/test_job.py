@@ -185,8 +185,8 @@ def test_a_folder_that_is_no_calibration_names_the_command(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"risk": 2.0}, "`risk` must lie strictly between 0 and 1"),
-        ({"confidence": 1.0}, "`confidence` must lie strictly between 0 and 1"),
+        ({"risk": 2.0}, "`risk` must be strictly between 0 and 1"),
+        ({"confidence": 1.0}, "`confidence` must be strictly between 0 and 1"),
         ({"random_state": -1}, "`random_state` must be a whole number"),
     ],
 )

@@ -12,15 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, check_logits, check_probs
-from recal.decisions.watching.following import RowNumbers, check_arrays, row_numbers
+from recal.decisions.watching.following import RowNumbers, row_numbers
 from recal.errors import InputError
 from recal.maps.arrays import softmax
+from recal.schema import Floats as FloatArray
+from recal.schema import Record
 
 if TYPE_CHECKING:
     from recal.decisions.watching.profile import Profile
@@ -45,6 +47,7 @@ _OFFSET_ROWS = 5000
 _USUAL = 5.0
 _N_NUMBERS = 4
 _LEAST = 1e-300
+_FLOAT = np.finfo(np.float64)
 _EM_ROUNDS, _EM_TOLERANCE = 500, 1e-7
 
 
@@ -86,8 +89,7 @@ class ClassMix:
         return self.describe()
 
 
-@dataclass(frozen=True, eq=False)
-class ByClass:
+class ByClass(Record):
     """What `class_mix` needs to know about the samples of each class of a fit.
 
     Parameters
@@ -100,15 +102,9 @@ class ByClass:
         Covariance of these numbers within classes.
     """
 
-    offsets: Vector
-    numbers: Vector
-    spread: Vector
-
-    def check(self, n_classes: int) -> None:
-        """Refuse arrays of other shapes than a profile with this many classes has."""
-        check_arrays(self, offsets=(n_classes,), numbers=(n_classes, _N_NUMBERS), spread=(_N_NUMBERS, _N_NUMBERS))
-        if not (self.offsets > 0).all():
-            raise InputError("must be above 0", argument="offsets")
+    offsets: Annotated[Vector, FloatArray("classes", low=_FLOAT.tiny, high=_FLOAT.max)]
+    numbers: Annotated[Vector, FloatArray("classes", _N_NUMBERS)]
+    spread: Annotated[Vector, FloatArray(_N_NUMBERS, _N_NUMBERS)]
 
 
 def learn_classes(logits: Floats, labels: NDArray[np.intp], beta: float, cut: float) -> ByClass:
@@ -243,7 +239,7 @@ def adapt_to_class_mix(probs: ArrayLike, mix: ClassMix) -> Vector:
         raise InputError(f"The class mix is of {len(mix.shares)} classes, got probabilities of {array.shape[1]}.")
     if not mix.changed:
         return array
-    weighted = np.maximum(array, np.finfo(np.float64).tiny) * np.divide(mix.shares, mix.at_fit)
+    weighted = np.maximum(array, _FLOAT.tiny) * np.divide(mix.shares, mix.at_fit)
     return np.asarray(weighted / weighted.sum(axis=1, keepdims=True))
 
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from recal.checks import Floats
 from recal.decisions.watching.result import WatchResult, unknown
 from recal.errors import InputError
 from recal.maps.group_offsets import sigmoid
+from recal.schema import SMALLEST, Count, Integers, ListOf, Number, Record, Text
+from recal.schema import Floats as FloatArray
 
 Vector = NDArray[np.float64]
 
@@ -201,16 +203,7 @@ class _Reading(NamedTuple):
     disputed: Vector  # how much both changes depend on single kinds of view, as a variance
 
 
-def check_arrays(owner: object, **shapes: tuple[int, ...]) -> None:
-    """Refuse arrays of other shapes than these, or with numbers that are not finite."""
-    for name, shape in shapes.items():
-        array = getattr(owner, name)
-        if np.shape(array) != shape or not np.isfinite(array).all():
-            raise InputError(f"`{name}` must be finite and have the shape {shape}, got {np.shape(array)}.")
-
-
-@dataclass(frozen=True, eq=False)
-class Following:
+class Following(Record):
     """What the views of a fit teach about damage; made by `learn` and kept in a `Profile`.
 
     Parameters
@@ -231,24 +224,20 @@ class Following:
         The batch size that each set serves, one of `SIZES`; 0 for whole sets, which serve all.
     """
 
-    beta: float
+    beta: Annotated[float, Number(0.0, ends="()")]
     cut: float
-    accuracy: float
-    n_samples: int
-    kinds: tuple[str, ...]
-    damaging: tuple[str, ...]
-    statistics: Vector
-    spread: Vector
-    changes: Vector
-    sizes: NDArray[np.int64]
+    accuracy: Annotated[float, Number(0.0, 1.0)]
+    n_samples: Count
+    kinds: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
+    damaging: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
+    statistics: Annotated[Vector, FloatArray("sets", N_STATISTICS)]
+    spread: Annotated[Vector, FloatArray(N_STATISTICS, low=SMALLEST)]
+    changes: Annotated[Vector, FloatArray("sets", 2)]
+    sizes: Annotated[NDArray[np.int64], Integers("sets")]
 
-    def __post_init__(self) -> None:
-        n = len(self.kinds)
-        if not all(isinstance(kind, str) for kind in (*self.kinds, *self.damaging)) or n < 1:
-            raise InputError("`kinds` and `damaging` must be tuples of text.")
-        check_arrays(self, statistics=(n, N_STATISTICS), spread=(N_STATISTICS,), changes=(n, 2), sizes=(n,))
-        if not (self.beta > 0 and 0 <= self.accuracy <= 1 and (self.spread > 0).all() and self.n_samples > 0):
-            raise InputError("Following needs a positive beta and spread, and an accuracy from 0 to 1.")
+    def check(self) -> None:
+        if len(self.kinds) != len(self.sizes):
+            raise InputError(f"must name the kind of each of {len(self.sizes)} sets", argument="kinds")
         if not np.isin(self.sizes, (0, *SIZES)).all() or self.sizes[0] != 0:
             raise InputError(f"`sizes` must be 0 or one of {SIZES}, and 0 for the first set.")
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +23,8 @@ from recal.errors import InputError
 from recal.maps.arrays import log_odds, log_softmax
 from recal.maps.group_offsets import log_odds as confidence_log_odds
 from recal.maps.group_offsets import sigmoid
+from recal.schema import Count, Instance, ListOf, Number, Record, Text
+from recal.schema import Floats as FloatArray
 from recal.transforms import as_transform
 from recal.views import Views
 
@@ -56,8 +57,19 @@ class Reactions(NamedTuple):
         return self._replace(groups=self.groups[:, :0])
 
 
-@dataclass(frozen=True, eq=False)
-class Profile:
+class _Answers(FloatArray):
+    dtype, codes = np.int32, "iu"
+
+
+class _Groups(FloatArray):
+    dtype, codes = np.uint8, "iu"
+
+
+class _Flags(FloatArray):
+    dtype, codes = np.bool_, "b"
+
+
+class Profile(Record):
     """What the inputs of a fit looked like; made by `profile`, saved alone or as a calibrator's ``profile_``.
 
     Parameters
@@ -83,43 +95,29 @@ class Profile:
         Which answers were right, in a profile of confidences.
     """
 
-    n_classes: int
-    transforms: tuple[str, ...]
-    log_odds: Vector
-    answers: NDArray[np.integer]
-    groups: NDArray[np.uint8]
-    beta: float = 1.0
-    accuracy: float = math.nan
-    cut: float = math.nan
+    n_classes: Count
+    transforms: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
+    log_odds: Annotated[Vector, FloatArray("n")]
+    answers: Annotated[NDArray[np.integer], _Answers("n", low=0)]
+    groups: Annotated[NDArray[np.uint8], _Groups("n", "V-1", low=1, high=4)]  # V - 1, because there may be no views
+    beta: Annotated[float, Number(0.0, ends="()")] = 1.0
+    accuracy: Annotated[float, Instance(float)] = math.nan
+    cut: Annotated[float, Instance(float)] = math.nan
     following: Following | None = None
-    class_shares: Vector | None = None
+    class_shares: Annotated[Vector, FloatArray("K")] | None = None
     by_class: ByClass | None = None
-    right: NDArray[np.bool_] | None = None
+    right: Annotated[NDArray[np.bool_], _Flags("n")] | None = None
 
-    def __post_init__(self) -> None:
-        n = len(self.log_odds)
-        if not isinstance(self.transforms, tuple) or not all(isinstance(spec, str) for spec in self.transforms):
-            raise InputError(f"must be a tuple of specs, got {self.transforms!r}", argument="transforms")
-        shapes = {"log_odds": (n,), "answers": (n,), "groups": (n, len(self.transforms))}
-        for name, shape in shapes.items():
-            if np.shape(getattr(self, name)) != shape or n < 2:
-                raise InputError(f"of a profile must have the shape {shape} of 2 rows or more", argument=name)
-        shares = self.class_shares
-        if shares is not None and (shares.shape != (self.n_classes,) or not np.isfinite(shares).all()):
-            raise InputError(f"The class shares of a profile must be {self.n_classes} finite numbers.")
-        if self.right is not None and (self.right.shape != (n,) or self.right.dtype != np.bool_):
-            raise InputError("of a profile must say of each row whether it is right", argument="right")
-        if self.by_class is not None:
-            self.by_class.check(self.n_classes)
-        if not isinstance(self.following, Following | None):
-            raise InputError(f"`following` must be a Following, got a {type(self.following).__name__}.")
-        for name in ("beta", "accuracy", "cut"):
-            if not isinstance(getattr(self, name), float | int):
-                raise InputError(f"of a profile must be a number, got {getattr(self, name)!r}", argument=name)
-        if not (np.isfinite(self.log_odds).all() and self.beta > 0):
-            raise InputError("The numbers of a profile must be finite, and its beta positive.")
-        if self.answers.min() < 0 or self.answers.max() >= self.n_classes or self.groups.max(initial=1) > 4:
-            raise InputError(f"A profile's answers must lie in 0..{self.n_classes - 1} and its groups in 1..4.")
+    def check(self) -> None:
+        if len(self.log_odds) < 2:
+            raise InputError("A profile needs 2 samples or more.")
+        if self.groups.shape[1] != len(self.transforms):
+            raise InputError(f"must have a column for each of {len(self.transforms)} views", argument="groups")
+        if self.answers.max() >= self.n_classes:
+            raise InputError(f"A profile's answers must lie in 0..{self.n_classes - 1}.")
+        offsets = None if self.by_class is None else self.by_class.offsets
+        if any(one is not None and len(one) != self.n_classes for one in (self.class_shares, offsets)):
+            raise InputError(f"The class shares and offsets of a profile must be {self.n_classes} numbers.")
 
     @property
     def labelled(self) -> bool:
