@@ -35,7 +35,7 @@ def comparison():
 
 @pytest.fixture(scope="module")
 def report(comparison, tmp_path_factory):
-    return comparison.report(tmp_path_factory.mktemp("report") / "report.html")
+    return write_report(comparison, tmp_path_factory.mktemp("report") / "report.html")
 
 
 @pytest.fixture(scope="module")

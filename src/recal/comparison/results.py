@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.comparison.tables import finite, markdown_table, number, passes, seconds, signed
+from recal.comparison.tables import markdown_table, number, passes, seconds, signed
+from recal.decisions.decision import finite
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.metrics import LABELS
@@ -105,17 +104,18 @@ class Comparison:
     fit_seconds : array (n_splits, n_methods), CPU seconds
     passes : forward passes of the model that each method needs for one new input, the mean over the first split's
         test rows: a gate may spare most of them the views
+    test_labels : the first split's test labels as column indices
     samples : mapping of method to the first split's test rows, their confidence and correctness
     answers : mapping of method to the first split's answers, as column indices
     calibrators : mapping of method to the calibrator fitted on the first split
     failures : mapping of method to why it could not be fitted
-    fit_views, test : the first split's views; None where only probabilities were given: then see `probs` and `labels`
+    fit_views, test : the first split's views; None where only probabilities were given: then see `probs`
     test_rows : the test rows' places in the file they come from; None where they are all of it, in order
     classes : names of the columns, where they were given
     passes_known : False if probabilities were given without their number of forward passes
     clusters : the cluster of each test row of the first split, if clusters were given
     graded : True if the confidence of each answer was given instead of probabilities; `probs` then holds 1-D arrays,
-        every prediction is class 0, and `labels` are 0 for right answers
+        every prediction is class 0, and `test_labels` are 0 for right answers
     """
 
     methods: Sequence[str]
@@ -125,6 +125,7 @@ class Comparison:
     passes: Sequence[float]
     keeps_accuracy: Sequence[bool]
     setup: Setup
+    test_labels: NDArray[np.intp]
     samples: Mapping[str, RowScores] = field(default_factory=dict)
     answers: Mapping[str, NDArray[np.intp]] = field(default_factory=dict)
     calibrators: Mapping[str, Calibrator] = field(default_factory=dict)
@@ -135,7 +136,6 @@ class Comparison:
     test: Views | None = None
     test_rows: NDArray[np.intp] | None = None
     probs: Mapping[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
-    labels: NDArray[np.intp] | None = None
     classes: NDArray[Any] | None = None
     passes_known: bool = True
     graded: bool = False
@@ -191,13 +191,6 @@ class Comparison:
         if method == UNCALIBRATED:
             return softmax(self.test.logits)
         return self.calibrators[method].predict_proba(self.test)
-
-    @property
-    def test_labels(self) -> NDArray[np.intp]:
-        """The first split's test labels as column indices."""
-        labels = self.labels if self.test is None else self.test.labels
-        assert labels is not None  # checked when the comparison was made
-        return labels
 
     def _interval(self, metric: str, index: int) -> Interval:
         if self.setup.splits > 1:
@@ -370,13 +363,8 @@ class Comparison:
         }
 
     def _repr_html_(self) -> str:
-        return str(import_module("recal.reporting.notebook").comparison_html(self))
-
-    def report(self, path: str | PathLike[str]) -> Path:
-        """Write the report: one HTML file that needs no network."""
         # Imported by name, because reporting imports comparisons and imports go one way.
-        file: Path = import_module("recal.reporting").report(self, path)
-        return file
+        return str(import_module("recal.reporting.notebook").comparison_html(self))
 
 
 def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Interval:

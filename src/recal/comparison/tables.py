@@ -46,8 +46,3 @@ def seconds(value: float) -> str:
 def passes(value: float) -> str:
     """Forward passes per answer: a whole number unless a gate spares some inputs their views."""
     return f"{value:.2f}".removesuffix(".00")
-
-
-def finite(value: float) -> float | None:
-    """Return None for a number that JSON cannot hold."""
-    return value if math.isfinite(value) else None

@@ -23,6 +23,7 @@ averages of p-values over many draws are valid, too, and accept less: see `bench
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,13 +89,11 @@ def fewest_answers(risk: float, level: float) -> int:
 
 def smallest_size(errors: int, risk: float, level: float) -> int:
     """Return how many predictions, with this many mistakes among them, show a risk at this level."""
-    low, high = errors, errors + 1
+    high = errors + 1
     while chance_of_so_few(errors, high, risk) > level:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if chance_of_so_few(errors, middle, risk) <= level else (middle, high)
-    return high
+        high *= 2
+    sizes = range(errors + 1, high)
+    return errors + 1 + bisect_left(sizes, True, key=lambda size: bool(chance_of_so_few(errors, size, risk) <= level))
 
 
 @dataclass(frozen=True)

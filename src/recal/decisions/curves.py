@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,26 +35,16 @@ class Gain:
         return not self.interval[0] <= 0.0 <= self.interval[1]
 
 
-@dataclass(frozen=True)
-class Decisions(Mapping[str, Decision]):
+class Decisions(dict[str, Decision]):
     """A `Decision` for each method, and the gains in coverage over the first one; made by `decide_each`."""
 
-    decisions: Mapping[str, Decision]
-    gains: Mapping[str, Gain]
-    baseline: str
-
-    def __getitem__(self, name: str) -> Decision:
-        return self.decisions[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.decisions)
-
-    def __len__(self) -> int:
-        return len(self.decisions)
+    def __init__(self, decisions: Mapping[str, Decision], gains: Mapping[str, Gain], baseline: str) -> None:
+        super().__init__(decisions)
+        self.gains, self.baseline = gains, baseline
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        rows = {name: decision.to_dict() for name, decision in self.decisions.items()}
+        rows = {name: decision.to_dict() for name, decision in self.items()}
         for name, gain in self.gains.items():
             rows[name]["gain"] = {"difference": gain.difference, "interval": list(gain.interval)}
         return {"baseline": self.baseline, "methods": rows}

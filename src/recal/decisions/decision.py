@@ -107,7 +107,7 @@ class Part(_Outcome):
     def to_dict(self, key: str) -> dict[str, Any]:
         """Plain values for JSON; `key` is what the name is called."""
         names = ("coverage", "n_samples", "n_accepted", "n_errors", "needed")
-        numbers = {"threshold": _finite(self.threshold), "error_rate": _finite(self.error_rate)}
+        numbers = {"threshold": finite(self.threshold), "error_rate": finite(self.error_rate)}
         return {key: self.name, **numbers, "interval": list(self.interval), **_read(self, names)}
 
 
@@ -301,9 +301,9 @@ class Decision(_Rates):
             plain |= _read(self, ("cost", "lowest_cost"))
             plain |= {"cost_error": self.costs.error, "cost_review": self.costs.review}
         if not self._each:
-            return {"threshold": _finite(self.threshold), **plain}
+            return {"threshold": finite(self.threshold), **plain}
         parts = self.table if self.rule.groups else self.parts
-        thresholds = [_finite(value) for value in self.thresholds]
+        thresholds = [finite(value) for value in self.thresholds]
         return {"thresholds": thresholds, **plain, f"by_{self._each}": [part.to_dict(self._each) for part in parts]}
 
     def _repr_html_(self) -> str:
@@ -383,5 +383,6 @@ def _read(source: object, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """Return None for a number that JSON cannot hold."""
     return value if math.isfinite(value) else None

@@ -296,11 +296,6 @@ class SetReport:
     empty: float
     coverage_by_class: tuple[float, ...]  # NaN for a class without samples
 
-    @property
-    def worst_class(self) -> int:
-        """The column of the class that is covered least."""
-        return int(np.nanargmin(self.coverage_by_class))
-
 
 def evaluate_sets(
     sets: PredictionSets, probs: ArrayLike, y: ArrayLike, confidence: float = 0.95, *, classes: Any = None

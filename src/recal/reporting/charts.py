@@ -129,25 +129,17 @@ def risk_coverage_chart(curves: Mapping[str, Curve]) -> Chart:
 
 def threshold_chart(tables: Mapping[str, Thresholds], index: int) -> Chart:
     """Accuracy of the answers that reach a threshold, by "before" and "after"; the page's script moves the dots."""
-    low = min(_lowest(table) for table in tables.values())
-    at = float(next(iter(tables.values())).thresholds[index])
+    shares = {key: {at: one.accuracy for at, one in table.items() if one.accepted} for key, table in tables.items()}
+    least = min((share for curve in shares.values() for share in curve.values()), default=1.0)
+    low = min(float(np.floor(least * 10) / 10), 0.9)  # a round number below every accuracy
+    at = list(tables["after"])[index]
     marks: list[Mark] = [Line((at, at), (low, 1), "cursor", id="cursor")]
-    for key, table in tables.items():
-        filled = table.accepted > 0
-        shares = table.correct[filled] / table.accepted[filled]
-        marks.append(Line(table.thresholds[filled], shares, f"curve {key}", id=f"line-{key}"))
-        share = table.correct[index] / table.accepted[index] if filled[index] else low
-        marks.append(Dots((at,), (float(share),), f"dot {key}", size=5, id=f"dot-{key}"))
+    for key, curve in shares.items():
+        marks.append(Line(list(curve), list(curve.values()), f"curve {key}", id=f"line-{key}"))
+        marks.append(Dots((at,), (curve.get(at, low),), f"dot {key}", size=5, id=f"dot-{key}"))
     y = Axis(low, 1, "accuracy of accepted answers", _at(ticks(low, 1), percent_tick))
     title = "Accuracy above a confidence threshold"
     return Chart(title, Axis(0, 1, "confidence threshold", FIFTHS), y, marks, height=320)
-
-
-def _lowest(table: Thresholds) -> float:
-    """Return a round number below every accuracy, at which the axis can start."""
-    filled = table.accepted > 0
-    least = float(np.min(table.correct[filled] / table.accepted[filled])) if filled.any() else 1.0
-    return min(float(np.floor(least * 10) / 10), 0.9)
 
 
 def methods_chart(data: MethodValues) -> Chart:

@@ -22,7 +22,7 @@ from recal.errors import FileError
 from recal.views import Views
 
 # Reading this many logits takes about a second.
-MOST_NUMBERS = 200_000_000
+_MOST_NUMBERS = 200_000_000
 _SIDE = 112
 _MOST_LETTERS = 300
 
@@ -80,11 +80,14 @@ def examples(comparison: Comparison, method: str, most: int = 8) -> Examples:
     return Examples(tuple(map(example, mistakes.tolist())), tuple(map(example, doubted.tolist())))
 
 
+def too_large(views: Views, times: int) -> bool:
+    """Whether reading all logits this many times would take more than about a second."""
+    return views.n_samples * views.n_classes * times > _MOST_NUMBERS
+
+
 def view_doubt(views: Views | None) -> NDArray[np.float64] | None:
     """Return the share of views in which the prediction changes; None without views or with too many of them."""
-    if views is None or not views.transforms:
-        return None
-    if views.n_samples * views.n_classes * len(views.transforms) > MOST_NUMBERS:
+    if views is None or not views.transforms or too_large(views, len(views.transforms)):
         return None
     own = views.logits.argmax(axis=1)
     changed = np.zeros(views.n_samples)

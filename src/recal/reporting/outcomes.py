@@ -34,8 +34,8 @@ class Acceptance:
     """Answers with at least one confidence. A calibrated model makes `low` to `high` errors in 95 % of samples."""
 
     threshold: float
-    accepted: int
     n_samples: int
+    accepted: int
     errors: int
     expected: float
     low: int
@@ -58,37 +58,18 @@ class Acceptance:
         return "overconfident" if self.errors > self.high else "underconfident"
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """The same for every threshold, as columns."""
-
-    thresholds: Vector
-    accepted: Counts
-    correct: Counts
-    expected: Vector
-    low: Counts
-    high: Counts
-    n_samples: int
-
-    def at(self, threshold: float) -> Acceptance:
-        return self.row(int(np.flatnonzero(np.isclose(self.thresholds, threshold, rtol=0, atol=1e-12))[0]))
-
-    def row(self, index: int) -> Acceptance:
-        accepted = int(self.accepted[index])
-        return Acceptance(
-            float(self.thresholds[index]), accepted, self.n_samples, accepted - int(self.correct[index]),
-            float(self.expected[index]), int(self.low[index]), int(self.high[index]),
-        )  # fmt: skip
+# One acceptance for each threshold.
+Thresholds = dict[float, Acceptance]
 
 
-def threshold_table(rows: RowScores, thresholds: ArrayLike = THRESHOLDS) -> Thresholds:
+def threshold_table(rows: RowScores, thresholds: Sequence[float] = THRESHOLDS) -> Thresholds:
     """Count the rows whose confidence reaches each threshold, as `DecisionRule.accept` does."""
-    levels = np.asarray(thresholds, dtype=np.float64)
     # Rows between two thresholds count alike, so they need not be sorted.
-    sums = _sums(rows, np.searchsorted(levels, rows.confidence, side="right"), len(levels) + 1)
+    sums = _sums(rows, np.searchsorted(thresholds, rows.confidence, side="right"), len(thresholds) + 1)
     accepted, errors, expected, variance = (np.cumsum(column[::-1])[::-1][1:] for column in sums)
-    low, high = calibrated_range(expected, variance)
-    return Thresholds(levels, accepted, accepted - errors, expected, low, high, len(rows))
+    columns = (accepted, errors, expected, *calibrated_range(expected, variance))
+    lines = zip(thresholds, *(column.tolist() for column in columns))
+    return {threshold: Acceptance(threshold, len(rows), *numbers) for threshold, *numbers in lines}
 
 
 def _sums(rows: RowScores, place: NDArray[np.intp], size: int) -> tuple[NDArray[Any], ...]:
@@ -328,7 +309,6 @@ def risk_coverage(rows: RowScores, points: int = 200) -> Curve:
 class MethodValues:
     """The values of one metric, and an axis for them. `beyond` names the methods that lie outside the axis."""
 
-    metric: str
     label: str
     digits: int
     rows: Sequence[Row]
@@ -346,8 +326,7 @@ class MethodValues:
 def method_values(comparison: Comparison, metric: str) -> MethodValues:
     """Choose an axis by the better half of the methods, so that one bad method does not squash the others."""
     rows = comparison.rows(metric)
-    values = np.array([row.value for row in rows])
-    finite = values[np.isfinite(values)]
+    finite = np.array([row.value for row in rows if np.isfinite(row.value)])
     far: set[str] = {row.method for row in rows if not np.isfinite(row.value)}
     if len(finite) > 2:
         best, middle = float(finite.min()), float(np.median(finite))
@@ -355,10 +334,8 @@ def method_values(comparison: Comparison, metric: str) -> MethodValues:
         typical = max(middle - best, float(np.median(widths)) if widths else 0.0)
         far |= {row.method for row in rows if typical > 0 and row.value > best + _FAR * typical}
     near = [row for row in rows if row.method not in far] or list(rows)
-    ends = [value for row in near for value in (row.value, *row.interval) if np.isfinite(value)] or [0.0]
-    low, high = min(ends), max(ends)
+    values = [value for row in near for value in (row.value, *row.interval) if np.isfinite(value)] or [0.0]
+    low, high = min(values), max(values)
     pad = 0.06 * ((high - low) or abs(high) or 1.0)
-    return MethodValues(
-        metric, LABELS[metric], comparison.digits(metric), rows, comparison.baseline, low - pad, high + pad,
-        frozenset(far),
-    )  # fmt: skip
+    ends = low - pad, high + pad
+    return MethodValues(LABELS[metric], comparison.digits(metric), rows, comparison.baseline, *ends, frozenset(far))

@@ -27,7 +27,7 @@ from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.metrics.rows import Classes
 from recal.reporting import charts, outcomes, studies
 from recal.reporting.chart import percent, render
-from recal.reporting.examples import MOST_NUMBERS, Examples, examples, shown_input
+from recal.reporting.examples import Examples, examples, shown_input, too_large
 from recal.reporting.outcomes import THRESHOLDS, Curve, Slices, Thresholds, risk_coverage, slices_of, threshold_table
 from recal.reporting.studies import DamageStudy, GroupStudy, PlanPath, damage_study, group_study, path_of
 from recal.reporting.verdict import (
@@ -254,14 +254,9 @@ class Page:
     @property
     def data(self) -> Markup:
         """What the script reads, as JSON that cannot end the element it stands in."""
+        columns = ("accepted", "errors", "expected", "low", "high")
         tables = {
-            name: {
-                "accepted": table.accepted.tolist(),
-                "right": table.correct.tolist(),
-                "expected": table.expected.round(3).tolist(),
-                "low": table.low.tolist(),
-                "high": table.high.tolist(),
-            }
+            name: {key: [round(getattr(one, key), 3) for one in table.values()] for key in columns}
             for name, table in self.tables.items()
         }
         value = {
@@ -351,8 +346,8 @@ class Page:
         for name, calibrator in self.comparison.calibrators.items():
             history, plan = getattr(calibrator, "history_", ()), calibrator.map_.plan
             if history and plan is not None and test is not None and name in self.choices:
-                few = test.n_samples * test.n_classes * len(plan.steps) <= MOST_NUMBERS
-                path = path_of(plan, test, self.comparison.test_labels) if few else None
+                large = too_large(test, len(plan.steps))
+                path = None if large else path_of(plan, test, self.comparison.test_labels)
                 fits[name] = history, path, len(plan.transforms)
         return fits
 
@@ -360,6 +355,6 @@ class Page:
     def group_study(self) -> GroupStudy | None:
         """The four groups of the test rows, before calibration."""
         test = self.comparison.test
-        if test is None or not test.transforms:
+        if test is None or not test.transforms or too_large(test, len(test.transforms)):
             return None
-        return group_study(test) if test.n_samples * test.n_classes * len(test.transforms) <= MOST_NUMBERS else None
+        return group_study(test)

@@ -251,7 +251,7 @@ def verdict(comparison: Comparison, method: str, change: AnswerChange | None = N
     names = [method] if method == first else [first, method]
     tables = [threshold_table(comparison.samples[name]) for name in names]
     # The first level that enough answers reach, before and after: not the one at which the method looks best.
-    level = next((v for v in _LEVELS if all(table.at(v).share >= _ENOUGH for table in tables)), 0.0)
+    level = next((v for v in _LEVELS if all(table[v].share >= _ENOUGH for table in tables)), 0.0)
     tests = tuple(comparison.calibration_tests[name] for name in names)
     interval = comparison.row("ece", method).interval
     remark = "" if comparison.setup.splits > 1 else tests[-1].beside(interval)
@@ -259,8 +259,8 @@ def verdict(comparison: Comparison, method: str, change: AnswerChange | None = N
     return Verdict(
         method,
         None if method == first else judge(comparison, method, first),
-        None if method == first else tables[0].at(level),
-        tables[-1].at(level),
+        None if method == first else tables[0][level],
+        tables[-1][level],
         tests,
         int((answers[0] != answers[-1]).sum()),
         tuple(1 - float(comparison.samples[name].correct.mean()) for name in names),

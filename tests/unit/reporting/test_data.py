@@ -23,15 +23,15 @@ def rows():
 
 def test_thresholds_count_what_reaches_them(rows):
     table = threshold_table(rows)
-    for index, threshold in enumerate(THRESHOLDS):
-        above = rows.confidence >= threshold
-        assert table.accepted[index] == above.sum()
-        assert table.correct[index] == rows.correct[above].sum()
-        assert table.expected[index] == pytest.approx((1 - rows.confidence[above]).sum(), abs=1e-9)
+    for threshold in THRESHOLDS:
+        above, reached = rows.confidence >= threshold, table[threshold]
+        assert reached.accepted == above.sum()
+        assert reached.errors == (~rows.correct[above]).sum()
+        assert reached.expected == pytest.approx((1 - rows.confidence[above]).sum(), abs=1e-9)
 
 
 def test_a_threshold_that_nothing_reaches_has_no_accuracy():
-    found = threshold_table(rows_of([0.5], [True])).at(0.9)
+    found = threshold_table(rows_of([0.5], [True]))[0.9]
     assert (found.share, found.errors, found.expected) == (0.0, 0, pytest.approx(0.0))
     assert np.isnan(found.accuracy)
 

@@ -78,7 +78,7 @@ def test_the_data_of_the_slider_are_counts(comparison):
         index = data["thresholds"].index(0.75)
         above = rows.confidence >= 0.75
         assert table["accepted"][index] == above.sum()
-        assert table["right"][index] == rows.correct[above].sum()
+        assert table["errors"][index] == (~rows.correct[above]).sum()
 
 
 def test_names_are_never_markup(comparison):

@@ -171,7 +171,7 @@ def test_thresholds_count_what_reaches_them():
     logits, y = honest_logits(1000)
     rows = compare_probs({"a": soft(logits)}, y, bootstrap=0).samples["a"]
     level = float(rows.confidence[3])
-    told = threshold_table(rows, [0.5, level]).at(level)
+    told = threshold_table(rows, [0.5, level])[level]
     above = rows.confidence >= level
     assert (told.accepted, told.errors) == (above.sum(), (~rows.correct[above]).sum())
     assert told.expected == pytest.approx((1 - rows.confidence[above]).sum())

@@ -55,13 +55,14 @@ class LabelledRows:
     numbers: RowNumbers
     losses: Vector  # (n_samples, n_grid)
     right: NDArray[np.bool_]
+    kind: str = ""  # of the view; empty for undamaged inputs
 
     def __getitem__(self, rows: NDArray[np.intp]) -> LabelledRows:
-        return LabelledRows(self.numbers[rows], self.losses[rows], self.right[rows])
+        return LabelledRows(self.numbers[rows], self.losses[rows], self.right[rows], self.kind)
 
     def joined(self, other: LabelledRows) -> LabelledRows:
         losses, right = np.concatenate([self.losses, other.losses]), np.concatenate([self.right, other.right])
-        return LabelledRows(join_rows([self.numbers, other.numbers]), losses, right)
+        return LabelledRows(join_rows([self.numbers, other.numbers]), losses, right, self.kind)
 
     @cached_property
     def log_ratio(self) -> float:
@@ -74,7 +75,7 @@ class LabelledRows:
         return log_odds_of(float(self.right.sum()), len(self.right))
 
 
-def labelled_rows(logits: Floats, labels: Labels, beta: float, cut: float) -> LabelledRows:
+def labelled_rows(logits: Floats, labels: Labels, beta: float, cut: float, kind: str = "") -> LabelledRows:
     """Compute the numbers and losses of every row of a view."""
     numbers = row_numbers(logits, beta, cut)
     shifted = np.array(logits, dtype=np.float64)
@@ -83,7 +84,7 @@ def labelled_rows(logits: Floats, labels: Labels, beta: float, cut: float) -> La
     losses = np.empty((len(labels), len(_GRID)))
     for column, scale in enumerate(beta * np.exp(_GRID)):
         losses[:, column] = np.log(np.exp(scale * shifted).sum(axis=1)) - scale * own
-    return LabelledRows(numbers, losses, numbers.answers == labels)
+    return LabelledRows(numbers, losses, numbers.answers == labels, kind)
 
 
 def lowest(curve: Vector) -> float:
@@ -93,13 +94,6 @@ def lowest(curve: Vector) -> float:
     bend = left - 2 * middle + right
     step = 0.0 if bend <= 0 else float(np.clip(0.5 * (left - right) / bend, -1.0, 1.0))
     return float(_GRID[at] + step * (_GRID[1] - _GRID[0]))
-
-
-class _Source(NamedTuple):
-    """Rows that sets are drawn from."""
-
-    kind: str  # of the view; "" for undamaged inputs
-    rows: LabelledRows
 
 
 class _Set(NamedTuple):
@@ -127,25 +121,25 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
     cut = float(np.quantile(entropies(views.logits, beta), accuracy))
     clean = labelled_rows(views.logits, labels, beta, cut)
     damaged = [
-        _Source(kind_of(str(transform)), labelled_rows(views.transformed(transform), labels, beta, cut))
+        labelled_rows(views.transformed(transform), labels, beta, cut, kind_of(str(transform)))
         for transform in views.transforms
     ]
     # Mirrored or shifted inputs teach nothing about damage.
-    damaging = dict.fromkeys(kind for kind, rows in damaged if rows.right.mean() <= (1 - _LOSS) * clean.right.mean())
+    damaging = dict.fromkeys(one.kind for one in damaged if one.right.mean() <= (1 - _LOSS) * clean.right.mean())
     mixed, mixes = _mixtures(clean, damaged, rng), _class_mixes(clean, labels, rng)
 
-    def made_of(source: _Source, size: int = 0) -> _Set:
-        """All rows of a source, or a draw of `size`: its statistics vary, temperature and accuracy stay."""
-        n, (kind, rows) = len(source.rows.right), source
+    def made_of(rows: LabelledRows, size: int = 0) -> _Set:
+        """All of some rows, or a draw of `size`: its statistics vary, temperature and accuracy stay."""
+        n = len(rows.right)
         chosen = rows.numbers[rng.choice(n, size, replace=size > n)] if size else rows.numbers
-        return _Set(kind, statistics(chosen), (rows.log_ratio, rows.log_odds - clean.log_odds), size)
+        return _Set(rows.kind, statistics(chosen), (rows.log_ratio, rows.log_odds - clean.log_odds), size)
 
-    undamaged, step = _Source("", clean), -(-len(damaged) // _MOST_VIEWS) or 1
-    sets = [made_of(source) for source in (undamaged, *damaged, *mixed, *mixes)]
+    step = -(-len(damaged) // _MOST_VIEWS) or 1
+    sets = [made_of(rows) for rows in (clean, *damaged, *mixed, *mixes)]
     spread = np.array([one.statistics for one in sets[: 1 + len(damaged)]]).std(axis=0)
-    sources = [undamaged] * _CLEAN_DRAWS
-    sources += [source for source in damaged[::step] for _ in range(_VIEW_DRAWS)] + mixed[::step]
-    small = [made_of(source, size) for size in SIZES for source in sources]
+    sources = [clean] * _CLEAN_DRAWS
+    sources += [rows for rows in damaged[::step] for _ in range(_VIEW_DRAWS)] + mixed[::step]
+    small = [made_of(rows, size) for size in SIZES for rows in sources]
     # Without this floor, a statistic that no view changes would amplify chance in small batches.
     chance = [one.statistics for one in small if one.kind == "" and one.size == _CHANCE_SIZE]
     spread = np.maximum(spread, np.std(chance, axis=0))
@@ -169,22 +163,22 @@ def kind_of(spec: str) -> str:
     return str(as_transform(spec)).split(":")[0]
 
 
-def _mixtures(clean: LabelledRows, damaged: list[_Source], rng: np.random.Generator) -> list[_Source]:
+def _mixtures(clean: LabelledRows, damaged: list[LabelledRows], rng: np.random.Generator) -> list[LabelledRows]:
     """For each view, mix some damaged samples with undamaged ones."""
     mixtures = []
-    for kind, rows in damaged:
+    for rows in damaged:
         order = rng.permutation(len(rows.right))
         part = int(rng.uniform(0.25, 0.75) * len(order))
-        mixtures.append(_Source(kind, rows[order[:part]].joined(clean[order[part:]])))
+        mixtures.append(rows[order[:part]].joined(clean[order[part:]]))
     return mixtures
 
 
-def _class_mixes(clean: LabelledRows, labels: Labels, rng: np.random.Generator) -> list[_Source]:
+def _class_mixes(clean: LabelledRows, labels: Labels, rng: np.random.Generator) -> list[LabelledRows]:
     """Draw undamaged inputs with other class shares."""
     mixes = []
     classes, members = np.unique(labels, return_inverse=True)
     for _ in range(_CLASS_MIXES):
         shares = rng.dirichlet(np.full(len(classes), _CONCENTRATION))[members]
         rows = rng.choice(len(labels), len(labels) // 2, p=shares / shares.sum())
-        mixes.append(_Source("", clean[rows]))
+        mixes.append(clean[rows])
     return mixes

@@ -8,19 +8,19 @@
   let method = data.shown;
 
   function write(key, name, index) {
-    const table = data.tables[name], accepted = table.accepted[index], right = table.right[index];
+    const table = data.tables[name], accepted = table.accepted[index], errors = table.errors[index];
     byId("coverage-" + key).textContent = percent(accepted / data.samples);
     byId("accepted-" + key).textContent = whole(accepted) + " of " + whole(data.samples);
-    byId("accuracy-" + key).textContent = percent(right / accepted);
-    byId("errors-" + key).textContent = whole(accepted - right);
+    byId("accuracy-" + key).textContent = percent(1 - errors / accepted);
+    byId("errors-" + key).textContent = whole(errors);
     byId("expected-" + key).textContent = whole(table.expected[index]);
     byId("range-" + key).textContent = whole(table.low[index]) + " to " + whole(table.high[index]) + " if calibrated";
   }
 
   function spoken(name, index) {
-    const table = data.tables[name], accepted = table.accepted[index], right = table.right[index];
-    return name + ": " + percent(accepted / data.samples) + " accepted, " + percent(right / accepted) + " right, " +
-      whole(accepted - right) + " errors, " + whole(table.expected[index]) + " expected";
+    const table = data.tables[name], accepted = table.accepted[index], errors = table.errors[index];
+    return name + ": " + percent(accepted / data.samples) + " accepted, " + percent(1 - errors / accepted) + " right, " +
+      whole(errors) + " errors, " + whole(table.expected[index]) + " expected";
   }
 
   function place(key, name, index, redraw) {
@@ -28,7 +28,7 @@
     const left = +box.left, right = +box.right, top = +box.top, bottom = +box.bottom, low = +box.low;
     const x = (value) => left + value * (right - left);
     const y = (value) => Math.min(bottom, bottom - ((value - low) / (1 - low)) * (bottom - top));
-    const share = (i) => table.right[i] / table.accepted[i];
+    const share = (i) => 1 - table.errors[i] / table.accepted[i];
     if (redraw) {
       const points = data.thresholds.map((t, i) => [t, share(i)]).filter((p) => Number.isFinite(p[1]));
       byId("line-" + key).setAttribute("points", points.map((p) => x(p[0]).toFixed(1) + "," + y(p[1]).toFixed(1)).join(" "));
