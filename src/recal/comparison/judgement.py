@@ -56,9 +56,10 @@ class Judgement:
 
 
 def difference(comparison: Comparison, metric: str, method: str, other: str) -> Difference:
-    """The paired difference of a proper score. Of one split its error comes from the rows, of several from the splits.
+    """Return the paired difference of a proper score.
 
-    Splits of one data set overlap: their error has Nadeau and Bengio's correction, as in `corrected_interval`.
+    With one split, its standard error comes from the rows; with several, from the splits. Splits of one data set
+    overlap, so this error has Nadeau and Bengio's correction, as in `corrected_interval`.
     """
     if comparison.setup.splits > 1:
         columns = [list(comparison.methods).index(name) for name in (method, other)]
@@ -134,10 +135,10 @@ def recommend(comparison: Comparison) -> Recommendation:
 
     A method is dropped when some other is distinguishably better by proper scores, at a level corrected for the number
     of methods: the truly best one stays in with a probability of at least 95 % (Hsu's comparisons with the best, by
-    Bonferroni). Of those that remain only the ones with the fewest forward passes per answer are looked at. The model
-    as it is comes first among them, unless the calibration test rejects it. Else it is the first method within half a
-    standard error of the best by both scores, those that keep every answer before others, then in the order given: to
-    calibrate in one way or another costs the same, so that a difference need not be proven to be used.
+    Bonferroni). Of the others, only those with the fewest forward passes per answer are considered. If the model itself
+    is among them and the calibration test does not reject it, it is chosen. Otherwise the choice is the first method
+    within half a standard error of the best one by both scores; methods that keep every answer come first, then the
+    given order counts. All of these cost the same, so a difference need not be proven to be used.
     """
     methods = comparison.methods
     level = 1 - (1 - LEVEL) / max(len(methods) - 1, 1)

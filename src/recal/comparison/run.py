@@ -76,10 +76,10 @@ def compare(
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 3, 400)
     >>> views = Views(6 * (np.eye(3)[y] + rng.normal(0, 0.6, (400, 3))), labels=y)
-    >>> found = compare(["ts", "vs"], views, splits=3)
-    >>> found.methods
+    >>> result = compare(["ts", "vs"], views, splits=3)
+    >>> result.methods
     ('uncalibrated', 'ts', 'vs')
-    >>> found.row("nll", "uncalibrated").difference > 0
+    >>> result.row("nll", "uncalibrated").difference > 0
     True
     """
     named = _named(methods, baseline)
@@ -191,8 +191,8 @@ def compare_probs(
     Examples
     --------
     >>> from recal.comparison import compare_probs
-    >>> found = compare_probs({"before": [[0.9, 0.1], [0.9, 0.1]], "after": [[0.6, 0.4], [0.6, 0.4]]}, [0, 1])
-    >>> found.best("nll")
+    >>> result = compare_probs({"before": [[0.9, 0.1], [0.9, 0.1]], "after": [[0.6, 0.4], [0.6, 0.4]]}, [0, 1])
+    >>> result.best("nll")
     'after'
     >>> compare_probs({"before": [0.9, 0.9], "after": [0.6, 0.6]}, [True, False]).best("nll")  # graded answers
     'after'

@@ -182,9 +182,9 @@ def risk_curve(
     --------
     >>> import numpy as np
     >>> from recal.decisions import risk_curve
-    >>> sure = np.linspace(1, 0.5, 1000)
+    >>> confidence = np.linspace(1, 0.5, 1000)
     >>> wrong = np.arange(1000) % 50 == 49
-    >>> curve = risk_curve(np.column_stack([sure, 1 - sure]), wrong.astype(int), risks=(0.01, 0.05))
+    >>> curve = risk_curve(np.column_stack([confidence, 1 - confidence]), wrong.astype(int), risks=(0.01, 0.05))
     >>> curve.coverage, curve.seen
     ((0.0, 1.0), (0.049, 1.0))
     """

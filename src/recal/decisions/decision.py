@@ -72,7 +72,7 @@ class _Rates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Outcome(_Rates):
+class Outcome(_Rates):
     """What a rule does with some labelled samples."""
 
     name: Any = None
@@ -83,7 +83,7 @@ class _Outcome(_Rates):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part(_Outcome):
+class Part(Outcome):
     """The decision about some predictions: all of them, those of one class, or those of one group.
 
     Attributes
@@ -112,7 +112,7 @@ class Part(_Outcome):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupRisk(_Outcome):
+class GroupRisk(Outcome):
     """How one rule does in one group of labelled samples.
 
     `interval` is the 95 % interval of the share of mistakes among accepted predictions. `broken` says whether this

@@ -273,7 +273,7 @@ class Page:
     def risk_curves(self, name: str) -> dict[str, tuple[str, RiskCurve]]:
         """Return methods and curves by "before" and "after"; empty if one of them is unknown."""
         pair = {key: self.automated[method] for key, method in self.pair(name).items()}
-        curves = {key: (one.method, one.curve) for key, one in pair.items() if one.curve is not None}
+        curves = {key: (one.name, one.curve) for key, one in pair.items() if one.curve is not None}
         return curves if len(curves) == len(pair) else {}
 
     @cached_property

@@ -23,7 +23,7 @@ from recal.decisions import (
     risk_by_group,
     risk_curve,
 )
-from recal.decisions.decision import GroupRisk
+from recal.decisions.decision import GroupRisk, Outcome
 from recal.errors import FewSamplesWarning, GroupRiskWarning
 from recal.metrics import CalibrationTest
 from recal.metrics.exact import rate_interval
@@ -43,9 +43,9 @@ RISKS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07
 _MOST_ROWS = 50_000
 
 
-@dataclass(frozen=True)
-class Automation:
-    """How much one method automates on the rows of the page.
+@dataclass(frozen=True, kw_only=True)
+class Automation(Outcome):
+    """How much one method, its name, automates on the rows of the page.
 
     Attributes
     ----------
@@ -57,29 +57,12 @@ class Automation:
     sets : prediction sets made on a random half of the rows and measured on the other; None for fewer than 40 rows
     """
 
-    method: str
     decision: Decision
     rows: RowScores
     accepted: NDArray[np.bool_]
     curve: RiskCurve | None
     set_coverage: float
     sets: SetReport | None
-
-    @property
-    def n_samples(self) -> int:
-        return len(self.accepted)
-
-    @property
-    def n_accepted(self) -> int:
-        return int(self.accepted.sum())
-
-    @property
-    def n_errors(self) -> int:
-        return int((self.accepted & ~self.rows.correct).sum())
-
-    @property
-    def share(self) -> float:
-        return self.n_accepted / self.n_samples
 
     def by_group(self, groups: NDArray[Any]) -> tuple[GroupRisk, ...]:
         """Return how the rule does in each group of the rows, worst first."""
@@ -127,7 +110,18 @@ def automation(
             warnings.simplefilter("ignore", FewSamplesWarning)  # the page shows how large the sets are
             sets = prediction_sets(probs[first], labels[first], coverage, at_least_one=True)
         report = evaluate_sets(sets, probs[second], labels[second])
-    return Automation(method, chosen, rows, accepted, curve, coverage, report)
+    return Automation(
+        name=method,
+        n_samples=len(rows),
+        n_accepted=int(accepted.sum()),
+        n_errors=int((accepted & ~rows.correct).sum()),
+        decision=chosen,
+        rows=rows,
+        accepted=accepted,
+        curve=curve,
+        set_coverage=coverage,
+        sets=report,
+    )
 
 
 def _applied(curve: RiskCurve, confidence: NDArray[np.float64]) -> RiskCurve:
@@ -296,4 +290,4 @@ def headline(comparison: Comparison, choice: Recommendation, automated: Mapping[
 
 def automates_less(before: Automation, after: Automation) -> bool:
     """Whether the share that can be automated falls visibly, in the digits that the page shows."""
-    return round(after.share, 3) < round(before.share, 3)
+    return round(after.coverage, 3) < round(before.coverage, 3)

@@ -223,13 +223,13 @@ def falling(n=4000):
 def test_calibrated_probabilities_that_automate_less_are_not_simply_recommended():
     result = falling()
     automated = {name: automation(result, name, 0.1) for name in result.methods}
-    assert automated["after"].share < automated["before"].share
+    assert automated["after"].coverage < automated["before"].coverage
     choice = recommend(result)
     assert choice.method == "after"
     lines = headline(result, choice, automated)
     assert lines[0].startswith("The calibrated probabilities have the better confidence, but fewer answers")
     assert "Use the calibrated probabilities" not in " ".join(lines)
-    assert f"With the model's own confidence, {100 * automated['before'].share:.1f} % can be automated." in lines[-1]
+    assert f"With the model's own confidence, {100 * automated['before'].coverage:.1f} % can be automated." in lines[-1]
 
 
 def test_a_rule_chosen_elsewhere_is_applied_to_the_rows_of_the_page():
@@ -246,7 +246,7 @@ def test_a_rule_chosen_elsewhere_is_applied_to_the_rows_of_the_page():
     curve = risk_curve(probs[:2000], y[:2000], (0.05, 0.1))
     applied = automation(result, "given", 0.1, decision=rule, curve=curve).curve
     assert applied.coverage == tuple((probs[2000:].max(1) >= threshold).mean() for threshold in curve.thresholds)
-    assert applied.coverage[1] == one.share, "headline and curve say the same"
+    assert applied.coverage[1] == one.coverage, "headline and curve say the same"
 
 
 def test_the_gain_of_changed_answers_is_told_where_it_is_clear():
