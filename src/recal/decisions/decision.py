@@ -49,12 +49,15 @@ class Costs:
         return (self.error * errors + self.review * (n_samples - accepted)) / n_samples
 
 
-class _Rates:
-    """Shares of `n_samples`, `n_accepted` and `n_errors`."""
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a rule does with some labelled samples; `name` says which, None for all."""
 
-    n_samples: Any
-    n_accepted: Any
-    n_errors: Any
+    name: Any = None
+    n_samples: int
+    n_accepted: int
+    n_errors: int
+    interval: Interval = (0.0, 1.0)
 
     @property
     def possible(self) -> bool:
@@ -69,17 +72,6 @@ class _Rates:
     def error_rate(self) -> float:
         """The observed share of mistakes among accepted predictions; the guarantee is `risk`."""
         return float(self.n_errors / self.n_accepted) if self.n_accepted else math.nan
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome(_Rates):
-    """What a rule does with some labelled samples."""
-
-    name: Any = None
-    n_samples: int
-    n_accepted: int
-    n_errors: int
-    interval: Interval = (0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +163,8 @@ def risk_by_group(
     return tuple(rows)
 
 
-@dataclass(frozen=True)
-class Decision(_Rates):
+@dataclass(frozen=True, kw_only=True)
+class Decision(Outcome):
     """Which predictions can be accepted, and the evidence for it; made by `decide`.
 
     Attributes
@@ -210,7 +202,6 @@ class Decision(_Rates):
 
     rule: DecisionRule
     parts: tuple[Part, ...]
-    interval: Interval
     costs: Costs | None = None
     classes: tuple[Any, ...] | None = None
     supported_risk: float | None = None
@@ -236,18 +227,6 @@ class Decision(_Rates):
     @property
     def confidence(self) -> float:
         return self.rule.confidence
-
-    @property
-    def n_samples(self) -> int:
-        return sum(part.n_samples for part in self.parts)
-
-    @property
-    def n_accepted(self) -> int:
-        return sum(part.n_accepted for part in self.parts)
-
-    @property
-    def n_errors(self) -> int:
-        return sum(part.n_errors for part in self.parts)
 
     @property
     def needed(self) -> int | None:

@@ -140,16 +140,19 @@ def decide(
     accepted = answers.confidence >= np.asarray(rule.thresholds)[answers.group]
     alone = answers.n_groups == 1 and not accepted.any()
     return Decision(
-        rule,
-        parts,
-        share_interval(accepted, answers.clusters, confidence),
-        costs,
-        None if classes is None else tuple(np.asarray(classes).tolist()),
-        _supported(pieces[0].evidence, bound, level) if alone else None,
-        n_fitted,
-        math.nan if costs is None else _lowest([piece.all_rows for piece in pieces], costs),
-        None if answers.clusters is None else int(answers.clusters.max()) + 1,
-        table_of(answers.confidence, ~answers.wrong, equal_width_edges(15)),
+        n_samples=len(answers),
+        n_accepted=int(accepted.sum()),
+        n_errors=int((accepted & answers.wrong).sum()),
+        interval=share_interval(accepted, answers.clusters, confidence),
+        rule=rule,
+        parts=parts,
+        costs=costs,
+        classes=None if classes is None else tuple(np.asarray(classes).tolist()),
+        supported_risk=_supported(pieces[0].evidence, bound, level) if alone else None,
+        n_fitted=n_fitted,
+        lowest_cost=math.nan if costs is None else _lowest([piece.all_rows for piece in pieces], costs),
+        n_clusters=None if answers.clusters is None else int(answers.clusters.max()) + 1,
+        bins=table_of(answers.confidence, ~answers.wrong, equal_width_edges(15)),
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import check_confidences, check_probs, is_graded
 from recal.engine.clusters import check_names
 from recal.errors import InputError, UnseenGroupsWarning
-from recal.schema import ListOf, Number, Record, Sizes, Text, check
+from recal.schema import ListOf, Number, Record, Sizes, Text
 
 Reads = Literal["maximum", "confidence"]
 SHARE = Number(0.0, 1.0, ends="()")
@@ -145,5 +145,10 @@ class DecisionRule(Record):
 
 
 def check_share(value: float, name: str) -> float:
-    """Return a share strictly between 0 and 1."""
-    return float(check(value, SHARE, name))
+    """Return a share strictly between 0 and 1; the error for a percentage says how to write it."""
+    try:
+        return float(SHARE.read(value, {}))
+    except ValueError:
+        share = value if isinstance(value, int | float) and 1 < value < 100 else 5
+        text = f"must be strictly between 0 and 1, as {share / 100:g} for {share:g} %, got {value!r}"
+        raise InputError(text, argument=name) from None
