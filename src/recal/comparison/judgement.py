@@ -61,20 +61,19 @@ def difference(comparison: Comparison, metric: str, method: str, other: str) -> 
     With one split, its standard error comes from the rows; with several, from the splits. Splits of one data set
     overlap, so this error has Nadeau and Bengio's correction, as in `corrected_interval`.
     """
-    if comparison.setup.splits > 1:
-        columns = [list(comparison.methods).index(name) for name in (method, other)]
-        values = comparison.values[metric][:, columns]
-        apart = values[:, 0] - values[:, 1]
-        if not np.isfinite(values).all():
-            return Difference(metric, _infinite(*values.mean(axis=0).tolist()), 0.0, 1)
-        scale = math.sqrt(1 / len(apart) + comparison.setup.n_test / comparison.setup.n_fit)
-        return Difference(metric, float(apart.mean()), float(apart.std(ddof=1)) * scale, len(apart) - 1)
-    one, two = (getattr(comparison.samples[name], metric) for name in (method, other))
-    if metric == "brier":
-        one, two = one / comparison.setup.n_classes, two / comparison.setup.n_classes
+    setup = comparison.setup
+    if setup.splits > 1:
+        one, two = (comparison.values[metric][:, comparison.methods.index(name)] for name in (method, other))
+    else:
+        one, two = (getattr(comparison.samples[name], metric) for name in (method, other))
+        if metric == "brier":
+            one, two = one / setup.n_classes, two / setup.n_classes
     if not (np.isfinite(one).all() and np.isfinite(two).all()):
         return Difference(metric, _infinite(float(one.mean()), float(two.mean())), 0.0, 1)
     apart = one - two
+    if setup.splits > 1:
+        scale = math.sqrt(1 / len(apart) + setup.n_test / setup.n_fit)
+        return Difference(metric, float(apart.mean()), float(apart.std(ddof=1)) * scale, len(apart) - 1)
     sums = apart - apart.mean()
     if comparison.clusters is not None:  # rows of one cluster are not independent: add them up
         sums = np.bincount(comparison.clusters, weights=sums)
@@ -156,15 +155,15 @@ def recommend(comparison: Comparison) -> Recommendation:
     cheapest = [name for name in contenders if cost(comparison, name)[0] == fewest]
     near = cheapest if methods[0] in cheapest else _near_best(comparison, cheapest)
     method = min(near, key=lambda name: cost(comparison, name))
-    return Recommendation(method, comparison.passes[list(methods).index(method)], contenders)
+    return Recommendation(method, comparison.passes[methods.index(method)], contenders)
 
 
 def _near_best(comparison: Comparison, methods: list[str]) -> list[str]:
     """Methods that are at most half a standard error worse than the best one, by each score."""
-    places = {name: place for place, name in enumerate(comparison.methods)}
     near: list[set[str]] = []
     for metric in PROPER:
-        best = min(methods, key=lambda name: float(comparison.values[metric][:, places[name]].mean()))
+        means = dict(zip(comparison.methods, comparison.values[metric].mean(axis=0).tolist()))
+        best = min(methods, key=lambda name: means[name])
         apart = {name: difference(comparison, metric, name, best) for name in methods}
         near.append({name for name, one in apart.items() if one.value <= _NEAR * one.error})
     # If the scores disagree about the best method, the first score decides.
@@ -173,5 +172,5 @@ def _near_best(comparison: Comparison, methods: list[str]) -> list[str]:
 
 def cost(comparison: Comparison, method: str) -> tuple[float, bool, int]:
     """What one answer costs, for sorting: forward passes, whether answers may change, the place in the comparison."""
-    index = list(comparison.methods).index(method)
+    index = comparison.methods.index(method)
     return comparison.passes[index], not comparison.keeps_accuracy[index], index

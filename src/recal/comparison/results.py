@@ -146,7 +146,7 @@ class Comparison:
         if metric not in self.values:
             raise InputError(f"There is no metric {metric!r}; there are {', '.join(self.values)}.")
         values = self.values[metric]
-        base = list(self.methods).index(self.baseline)
+        base = self.methods.index(self.baseline)
         marks = self._marks(metric)
         with np.errstate(invalid="ignore"):  # NaN where both are infinite: the NLL of a certain, wrong answer
             differences = (values - values[:, [base]]).mean(axis=0).tolist()
@@ -166,7 +166,7 @@ class Comparison:
         """One method's line for one metric."""
         if method not in self.methods:
             raise InputError(f"There is no method {method!r}; there are {', '.join(self.methods)}.")
-        return self.rows(metric)[list(self.methods).index(method)]
+        return self.rows(metric)[self.methods.index(method)]
 
     def best(self, metric: str = "nll") -> str:
         """The method with the best mean of a metric."""

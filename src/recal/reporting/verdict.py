@@ -190,13 +190,12 @@ def best_change(comparison: Comparison, method: str) -> AnswerChange | None:
 
     The method with the lowest NLL is looked at, so that no search over methods has to be corrected for.
     """
-    places = {name: index for index, name in enumerate(comparison.methods)}
-    if not comparison.keeps_accuracy[places[method]]:
+    keeps = dict(zip(comparison.methods, comparison.keeps_accuracy))
+    losses = dict(zip(comparison.methods, comparison.values["nll"].mean(axis=0).tolist()))
+    free = [name for name in comparison.methods if not keeps[name]]
+    if not free or not keeps[method]:
         return None
-    free = [name for name in comparison.methods if not comparison.keeps_accuracy[places[name]]]
-    if not free:
-        return None
-    best = min(free, key=lambda name: float(comparison.values["nll"][:, places[name]].mean()))
+    best = min(free, key=lambda name: losses[name])
     change = answer_change(comparison.answers[method], comparison.answers[best], comparison.test_labels, best)
     return change if change.clear else None
 

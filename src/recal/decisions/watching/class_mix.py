@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, check_logits, check_probs
-from recal.decisions.watching.following import RowNumbers, row_numbers
+from recal.decisions.watching.following import SMALLEST_BATCH, RowNumbers, row_numbers
 from recal.errors import InputError
 from recal.maps.arrays import softmax
 from recal.schema import Floats as FloatArray
@@ -37,7 +37,6 @@ _SURPRISE = 2.326
 _DOUBT = 1.2816
 # If following changes the temperature by more than this factor, the batch counts as damaged.
 _DAMAGED = 1.1
-SMALLEST_BATCH = 50
 # With fewer samples, shares and offsets of the fit are too uncertain and the first test would often reject them.
 SMALLEST_FIT = 500
 _MAX_ROWS = 20_000
@@ -211,14 +210,13 @@ def class_mix(
     possible[[_column(name, names) for name in impossible]] = 0.0
     if not possible.any():
         raise InputError("must leave one class at least, got all of them", argument="impossible")
-    restriction = "" if possible.all() else "classes that cannot occur"
     if shares is not None:
         return _mix(_check_shares(shares, at_fit, names, possible), at_fit, True, "as given")
     start = at_fit * possible / (at_fit @ possible)
     estimate, why = _estimate(profile, logits, start)
-    if estimate is None:
-        return _mix(start, at_fit, bool(restriction), restriction or why)
-    return _mix(estimate, at_fit, True, why)
+    if estimate is not None:
+        return _mix(estimate, at_fit, True, why)
+    return _mix(start, at_fit, False, why) if possible.all() else _mix(start, at_fit, True, "classes that cannot occur")
 
 
 def adapt_to_class_mix(probs: ArrayLike, mix: ClassMix) -> Vector:

@@ -52,10 +52,6 @@ class Reactions(NamedTuple):
         """Return these rows and those of another set."""
         return Reactions(*(np.concatenate([one, two]) for one, two in zip(self, other)))
 
-    @property
-    def without_views(self) -> Reactions:
-        return self._replace(groups=self.groups[:, :0])
-
 
 class _Answers(FloatArray):
     dtype, codes = np.int32, "iu"
@@ -129,9 +125,9 @@ class Profile(Record):
         """Whether this is a profile of confidences: of any system's answers, without classes."""
         return self.n_classes == 1
 
-    @property
-    def reactions(self) -> Reactions:
-        return Reactions(self.log_odds, self.answers, self.groups)
+    def reactions(self, *, views: bool) -> Reactions:
+        """Return the numbers that are compared, with or without those of the views."""
+        return Reactions(self.log_odds, self.answers, self.groups if views else self.groups[:, :0])
 
     def condition(self, logits: Floats) -> WatchResult:
         """Return accuracy and temperature of a batch of logits, or why they are unknown; no test is made."""

@@ -92,7 +92,7 @@ def watch(
     batch = _batch(profile, views)
     specs = () if batch is None or not profile.held_by(batch) else profile.transforms
     today = confidence_reactions(views) if batch is None else reactions(batch, specs)  # type: ignore[arg-type]
-    fit = profile.reactions if specs else profile.reactions.without_views
+    fit = profile.reactions(views=bool(specs))
     # Rows of the fit are known by their log-odds, which agree to the last digit.
     warn_of_fitted(
         count_fitted(_digits(today), kept_hashes(_digits(fit)), len(fit.answers)),
@@ -269,7 +269,7 @@ class StreamWatch:
         self.specs = profile.transforms if use_views else ()
         self._counts = np.bincount(profile.answers, minlength=profile.n_classes).astype(np.float64)
         self._rng = np.random.default_rng(random_state)
-        fit = profile.reactions if self.specs else profile.reactions.without_views
+        fit = profile.reactions(views=use_views)
         self._pools = [sorted(column.tolist()) for column in _columns(fit)]
         # One row of players per pool, then one per class, and the share of the capital of each row.
         n_pools, n_classes = len(self._pools), profile.n_classes
