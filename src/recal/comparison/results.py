@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal import __version__
 from recal.comparison.tables import markdown_table, number, passes, seconds, signed
 from recal.decisions.decision import finite
 from recal.errors import InputError
@@ -34,6 +36,7 @@ UNCALIBRATED = "uncalibrated"
 # Metrics of the paper's tables, and those that matter for decisions.
 MAIN_METRICS = ("ece", "brier", "nll", "error_rate", "aurc")
 Interval = tuple[float, float]
+_VERSIONS = {"recal": __version__, "python": platform.python_version(), "numpy": np.__version__}
 _NO_INTERVAL = (float("nan"), float("nan"))
 _LATEX = str.maketrans(
     {**{mark: f"\\{mark}" for mark in "&%_#${}"}, "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
@@ -77,20 +80,20 @@ class Row:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Settings of the comparison, so that it can be repeated."""
+    """Settings of the comparison, so that it can be repeated; the defaults are those of given probabilities."""
 
-    n_fit: int
+    n_fit: int = 0
     n_test: int
     n_classes: int
     n_bins: int
-    splits: int
-    random_halves: bool
+    splits: int = 1
+    random_halves: bool = False
     draws: int
     random_state: int
     fingerprints: Mapping[str, str]
-    versions: Mapping[str, str]
+    versions: Mapping[str, str] = field(default_factory=_VERSIONS.copy)
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal import __version__
 from recal.calibrators import find_method, name_of
 from recal.calibrators.base import Calibrator
 from recal.calibrators.sample_checks import warn_of_copies
@@ -32,7 +30,6 @@ from recal.views import Views
 Methods = Sequence[Calibrator | str] | Mapping[str, Calibrator | str]
 # Number of random halves if no test set is given; a single split proves little.
 _HALVES = 10
-_VERSIONS = {"recal": __version__, "python": platform.python_version(), "numpy": np.__version__}
 
 
 def compare(
@@ -141,7 +138,6 @@ def compare(
                 for name, views in (("fit", fit), ("test", test))
                 if views is not None
             },
-            versions=_VERSIONS,
         ),
         test_labels=labels,
         samples=samples,
@@ -229,16 +225,12 @@ def compare_probs(
         passes_known=passes is not None,
         keeps_accuracy=tuple(bool(np.array_equal(p, predictions[0])) for p in predictions),
         setup=Setup(
-            n_fit=0,
             n_test=len(labels),
             n_classes=2 if graded else arrays[0].shape[1],
             n_bins=n_bins,
-            splits=1,
-            random_halves=False,
             draws=bootstrap,
             random_state=random_state,
             fingerprints={name: _digest(array, labels) for name, array in zip(names, arrays)},
-            versions=_VERSIONS,
         ),
         test_labels=labels,
         samples=samples,
