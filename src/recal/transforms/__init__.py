@@ -1,4 +1,4 @@
-"""Transformations that keep the label: most lose information, some show the input in another way."""
+"""Transformations that keep the label: most remove information, some show the input in another way."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Arrays of numpy and tensors of torch: a transformation is written once, against what the two have in common.
+"""Numpy arrays and torch tensors: a transformation is written once, with the operations that both libraries have.
 
-Torch is never imported here: a caller with a tensor has imported it. Numpy computes tensors on the CPU in their own
+This module never imports torch: a caller with a tensor has already imported it. Numpy computes CPU tensors in their own
 memory, so both libraries give the same bits. Tensors on other devices stay there; they, traced tensors and tensors that
 need a gradient go through torch's own operations.
 """
@@ -18,13 +18,13 @@ from recal.errors import InputError
 Array = Any  # numpy.ndarray or torch.Tensor
 _INTEGERS = ("uint8", "uint16", "int8", "int16", "int32")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-# Sums are rounded to multiples of 1 / STEPS before they are rounded to whole numbers: the order of a sum changes its
-# last bits, which would decide how a half is rounded. A power of two multiplies without rounding.
+# Sums are rounded to multiples of 1 / STEPS before they are rounded to whole numbers. Otherwise the order of summation,
+# which changes the last bits, would decide how a half is rounded. Multiplying by a power of two is exact.
 STEPS = 2.0**20
 
 
 class Traced:
-    """The base of arrays that record a graph instead of computing; they have torch's methods and a namespace."""
+    """Base class of arrays that record a graph instead of computing; they have torch's methods and a namespace."""
 
     __array_ufunc__ = None  # numpy leaves arithmetic with its own numbers to the traced array
     namespace: Any
@@ -77,7 +77,7 @@ def dtype_name(array: Array) -> str:
 
 
 def check_numeric(array: Array, what: str, integers: tuple[str, ...] = _INTEGERS) -> None:
-    """Refuse dtypes to which a result cannot return, such as complex numbers or truth values."""
+    """Refuse dtypes that a result cannot be converted back to, such as complex numbers or booleans."""
     name = dtype_name(array)
     if name not in integers + _FLOATS:
         raise InputError(
@@ -106,15 +106,15 @@ def to_working(array: Array) -> Array:
 
 
 def cast(array: Array, dtype: str) -> Array:
-    """Return `array` in the dtype of that name."""
+    """Convert `array` to the dtype of this name."""
     return array.to(getattr(namespace(array), dtype)) if is_tensor(array) else array.astype(dtype, copy=False)
 
 
 def from_working(result: Array, dtype: str) -> Array:
-    """Return to `dtype`; whole numbers are rounded to nearest, halves to even, and clipped.
+    """Convert back to `dtype`; whole numbers are rounded to nearest, halves to even, and clipped.
 
-    A weighted sum of pixels is often exactly a half, and every runtime chooses the order of its sums. Rounding to a
-    grid of 2**-20 first makes all runtimes round it the same way.
+    A weighted sum of pixels is often exactly a half, and each runtime sums in its own order. Rounding to a grid of
+    2**-20 first makes all runtimes round it the same way.
     """
     if dtype in _INTEGERS:
         limits = np.iinfo(dtype)
@@ -131,7 +131,7 @@ def constant(values: Any, like: Array) -> Array:
 
 
 def number(value: float, like: Array) -> Any:
-    """Return a number for arithmetic with `like`: a trace may store a plain float as float32, which moves a half."""
+    """Return a number for arithmetic with `like`. A trace may store a plain float as float32, which changes halves."""
     return constant(value, like) if is_tensor(like) else value
 
 
@@ -144,10 +144,10 @@ def copy(array: Array) -> Array:
 
 
 def shift(array: Array, axis: int, by: int, fill: str, *, forward: bool) -> Array:
-    """Move an array by `by` places along an axis that is counted from the end.
+    """Shift an array by `by` places along an axis that is counted from the end.
 
-    The places that become free get what left at the other end ("wrap"), zeros ("zero", "black") or the value at the
-    edge.
+    The free places are filled with the values that left at the other end ("wrap"), with zeros ("zero", "black"), or
+    with the value at the edge.
     """
     xp, size = namespace(array), int(array.shape[axis])  # the size is a constant when traced
     by = by % size if fill == "wrap" else min(by, size)

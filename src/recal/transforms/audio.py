@@ -17,13 +17,13 @@ from recal.transforms.series import SeriesTransform, along_time
 _STEEPNESS = 12
 # Up to this length a traced filter is a matrix, of at most a megabyte in float32.
 _LONGEST_MATRIX = 512
-# Where the repeats of an echo begin, as shares of the sound: at growing distances, so that they do not sound like a
-# tone.
+# Where the repeats of an echo start, as shares of the sound's length. The gaps grow, so the repeats do not sound like
+# a tone.
 _REPEATS = (0.03, 0.07, 0.12, 0.18, 0.25)
 
 
 class SoundTransform(SeriesTransform):
-    """Hands the deviation from silence to `_sound`."""
+    """Passes the deviation from silence to `_sound`."""
 
     __slots__ = ()
 
@@ -39,12 +39,12 @@ class SoundTransform(SeriesTransform):
 
 
 def silence_of(dtype: str) -> float:
-    """Unsigned samples rest at the middle of their range, all others at zero."""
+    """Return the value of silence: the middle of the range for unsigned samples, zero for all others."""
     return 2.0 ** (np.iinfo(dtype).bits - 1) if dtype.startswith("uint") else 0.0
 
 
 def _filter(x: Array, gain: Array) -> Array:
-    """Multiply the spectrum by gains. The signal is mirrored, so that its end does not leak into its beginning."""
+    """Multiply the spectrum by gains. The signal is mirrored so that its end does not leak into its beginning."""
     xp, length = arrays.namespace(x), int(x.shape[1])
     spectrum = xp.fft.rfft(xp.concatenate([x, xp.flip(x, (1,))], 1), 2 * length, 1)
     return xp.fft.irfft(spectrum * gain, 2 * length, 1)[:, :length]
@@ -68,7 +68,7 @@ class LowPass(SoundTransform):
     def _series(self, x: Array, dtype: str) -> Array:
         length = int(x.shape[1])
         if arrays.is_tensor(x) and length <= _LONGEST_MATRIX:
-            # In a graph a product is as exact everywhere; Fourier transforms differ between runtimes.
+            # In a graph, use a matrix product: Fourier transforms differ between runtimes.
             filtered = x.swapaxes(1, -1) @ arrays.constant(_filter_matrix(self, length).T, x)
             return filtered.swapaxes(1, -1)
         gain = 1 / (1 + (np.linspace(0, 1, length + 1) / self.cutoff) ** _STEEPNESS)
@@ -77,7 +77,7 @@ class LowPass(SoundTransform):
 
 @lru_cache(maxsize=32)
 def _filter_matrix(lowpass: LowPass, length: int) -> NDArray[np.float64]:
-    """Return the filter along a series of this length as a matrix, (length, length)."""
+    """Return the filter for a series of this length as a matrix, (length, length)."""
     matrix: NDArray[np.float64] = lowpass._series(np.eye(length)[None], "float64")[0]
     return matrix
 
@@ -118,7 +118,7 @@ class Bits(SoundTransform):
 class TimeMask(SoundTransform):
     """Silence one stretch of ``round(share * time)`` samples, at least one and never all, in all channels.
 
-    Where it lies follows from `seed` and the sound itself.
+    Its position follows from `seed` and the sound itself.
 
     Examples
     --------
@@ -197,7 +197,7 @@ class Noise(SoundTransform):
         silence = silence_of(dtype)
         sound = (x - silence).reshape(len(x), -1).astype(np.float64)
         keys = content_keys(x, self.kind, self.seed)
-        # The Box-Muller transform: normal numbers that are the same on every machine and for any batch.
+        # The Box-Muller transform gives the same normal numbers on every machine and in any batch.
         even, angle = (uniforms(keys, sound.shape[1], stream=stream) for stream in (0, 1))
         noise = np.sqrt(-2 * np.log1p(-even)) * np.cos(2 * np.pi * angle)
         power, raw = (sound**2).mean(1, keepdims=True), (noise**2).mean(1, keepdims=True)
@@ -236,7 +236,7 @@ class HighPass(SoundTransform):
 
 @dataclass(frozen=True, slots=True)
 class Clip(SoundTransform):
-    """Cut off what is louder than `level` times the loudest sample of the sound, as an overdriven microphone does.
+    """Clip samples louder than `level` times the loudest sample of the sound, as an overdriven microphone does.
 
     Examples
     --------
@@ -261,7 +261,7 @@ class Clip(SoundTransform):
 
 @dataclass(frozen=True, slots=True)
 class Faster(SoundTransform):
-    """Play the sound `speed` times as fast, and so higher; silence fills the end.
+    """Play the sound `speed` times as fast, which also raises its pitch; silence fills the end.
 
     Examples
     --------

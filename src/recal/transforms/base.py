@@ -1,8 +1,8 @@
 """Transformations: small immutable values that are called on a batch of inputs and have a text form, the spec.
 
-What transformations draw at random belongs to the sample: it follows from a seed and the sample's own content. A sample
-is therefore changed in the same way alone, in any batch and at any position. A digest of the sample's bytes is the key,
-and number j of its stream is a mix of the key and j; nothing is shared between samples.
+Random numbers belong to the sample: they follow from a seed and the sample's own content. A sample is therefore changed
+in the same way alone, in any batch and at any position. The key is a digest of the sample's bytes, and number j of its
+stream is a hash of the key and j; samples share nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def format_strength(value: float) -> str:
 
 
 def short_spec(transform: object) -> str:
-    """Return a spec for people, without the numbers for each column of a table that `median` and others have.
+    """Return a spec for people, without the numbers per table column that `median` and others have.
 
     Examples
     --------
@@ -92,7 +92,7 @@ class Strengths(Number):
 
 
 class SpecText(Text):
-    """Text that can stand in a spec."""
+    """Text that is allowed in a spec."""
 
     rule = "a word without any of + , : = ;"
 
@@ -116,7 +116,7 @@ Numbers = Annotated[tuple[float, ...], _Numbers(Number(), keep=tuple)]
 
 
 class BuiltIn(ABC):
-    """The base of the transformations that come with recal.
+    """Base class of the transformations that come with recal.
 
     A new one is a frozen dataclass in the module of its kind of input. Its first field is the strength; the other
     fields are options with defaults, and their annotations say what is allowed (`recal.schema`). It sets the class
@@ -130,11 +130,11 @@ class BuiltIn(ABC):
     modality: ClassVar[str]
     """The kind of input: image, video, series, audio, text or tabular."""
     assumes: ClassVar[str]
-    """What must be true of a task so that the label is kept, for people who choose a pool."""
+    """What must be true of a task for the label to be kept; users read this when they choose a pool."""
     keeps_information: ClassVar[bool] = False
     """Whether the result has as much information as the original, as a mirrored image has; otherwise detail is lost.
 
-    ReCal measures how a sample reacts to lost detail and never draws such kinds by itself; stacking prefers them."""
+    ReCal measures how a sample reacts to lost detail, so it draws no kinds that keep it; stacking prefers those."""
     has_strength: ClassVar[bool] = True
     """Whether the first field is a strength; a kind without a strength has only one form."""
     strengths: ClassVar[Strengths] = Strengths(1, 1, identity=0, domain=(1, 1))
@@ -157,12 +157,12 @@ class BuiltIn(ABC):
         return fields(cls)[0].default is MISSING  # type: ignore[arg-type]
 
     def full_scale(self, dtype: str) -> float | None:
-        """Return the largest value that inputs of this dtype may have; None if there is no limit."""
+        """Return the largest value that inputs of this dtype may have, or None if there is no limit."""
         return None
 
     @property
     def strength(self) -> float:
-        """The first field, by the name that all transformations share; 1 for a kind without a strength."""
+        """The first field, whatever its own name is; 1 for a kind without a strength."""
         return float(getattr(self, fields(self)[0].name)) if self.has_strength else 1.0  # type: ignore[arg-type]
 
     @property
@@ -205,7 +205,7 @@ class Named:
     """A user's own transformation: any callable under a name.
 
     Files store the name but never the code. After loading, pass the callable again to apply the transformation. Two
-    are equal if their names are equal.
+    transformations are equal if their names are equal.
 
     Examples
     --------
@@ -255,7 +255,7 @@ def uniforms(keys: Keys, count: int, stream: int = 0) -> NDArray[np.float64]:
 
 
 def uniforms_at(keys: Keys, places: NDArray[np.uint64], stream: int = 0) -> NDArray[np.float64]:
-    """Return the numbers at these places of each key's stream, (n_keys, n_places); keys may each have their own."""
+    """Return the numbers at `places` of each key's stream, (n_keys, n_places); each key may have its own places."""
     mixed = mix(keys[:, None] + (places + np.uint64(stream << 40)) * GOLDEN)
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

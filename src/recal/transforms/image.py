@@ -1,8 +1,8 @@
-"""Transformations of images, before the model's normalisation: detail is lost, or the image is moved.
+"""Transformations of images, before the model's normalisation: they remove detail or move the image.
 
-`resampling.image_layout` reads shapes; every transformation takes ``layout=`` where that rule does not fit. Whole
-numbers are rounded to nearest and clipped to their dtype. Floats run from 0 (black) to 1 (white) unless ``white=``
-gives another value, such as 255; it matters only where a result is clipped or drawn.
+`resampling.image_layout` reads shapes; pass ``layout=`` to any transformation if that rule does not fit. Whole numbers
+are rounded to nearest and clipped to their dtype. Floats run from 0 (black) to 1 (white) unless ``white=`` gives
+another value, such as 255; it matters only if a result is clipped or pixels are drawn.
 
 A mirrored, shifted or cropped image is as good as the original, so stacking gains most from such views
 (docs/methods.md). Whether the label survives depends on the task: see what each kind `assumes`.
@@ -27,12 +27,12 @@ from recal.transforms.base import BuiltIn, Strengths, content_keys, uniforms, un
 from recal.transforms.resampling import Bands, Layout, as_planes, from_planes, image_layout, image_size
 
 _LEVELS = np.arange(256, dtype=np.float64)[None]
-# How many values RandomPixels draws for at once: enough for numpy, few enough for a processor's cache.
+# The number of values that RandomPixels processes at once: enough for numpy, few enough for the processor's cache.
 _VALUES_AT_ONCE = 1 << 16
 
 
 class ImageTransform(BuiltIn):
-    """Checks the images, finds their layout and hands both to `_transformed`."""
+    """Checks the images, finds their layout and passes both to `_transformed`."""
 
     __slots__ = ()
 
@@ -69,11 +69,11 @@ class Resampled(ImageTransform):
 
     @abstractmethod
     def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        """Return the weights down and across for images of this size."""
+        """Return the vertical and the horizontal weights for images of this size."""
 
 
 class Pointwise(ImageTransform):
-    """Changes each value by itself; the mean of its image may play a part."""
+    """Changes each value on its own; the result may also depend on the mean of the image."""
 
     __slots__ = ()
 
@@ -91,9 +91,9 @@ class Pointwise(ImageTransform):
 
     @abstractmethod
     def _values(self, x: Array, images: Array, dtype: str) -> Array:
-        """Return what the floats `x` become in each of the images, (n, values); `dtype` is that of the user's images.
+        """Return the new values of the floats `x` in each image, (n, values); `dtype` is that of the user's images.
 
-        For bytes, `x` holds the 256 levels, and the result has one row, or one for each image.
+        For bytes, `x` holds the 256 levels, and the result has one row for all images or one row per image.
         """
 
 
@@ -101,9 +101,9 @@ class Pointwise(ImageTransform):
 class ZoomOut(Resampled):
     """Shrink to `scale` of the side and pad back with black: the object stays whole, detail is lost.
 
-    The image is padded with black by ``int(W * (1 - scale) / scale)`` pixels in all, the odd one right and below, and
-    resized back with an antialiased bilinear filter. Each step is linear and separable, so the whole is A x B^T with
-    two fixed matrices.
+    The image is padded with ``int(W * (1 - scale) / scale)`` black pixels in all; an odd pixel goes to the right or
+    bottom. It is then resized back with an antialiased bilinear filter. Both steps are linear and separable, so
+    together they are A x B^T with two fixed matrices.
 
     Examples
     --------
@@ -131,7 +131,7 @@ class ZoomOut(Resampled):
 class Brightness(Pointwise):
     """Multiply every value by `factor` and clip: below 1 darkens, above 1 brightens until highlights are lost.
 
-    Float images are clipped only where `factor` exceeds 1, at `white`; values above `white` are then refused, since
+    Float images are clipped at `white`, and only if `factor` exceeds 1; values above `white` are then refused, because
     white is never guessed from a batch.
     """
 
@@ -153,7 +153,7 @@ class Brightness(Pointwise):
 
 @dataclass(frozen=True, slots=True)
 class Contrast(Pointwise):
-    """Draw every value towards the image's mean: `factor` of the distance remains."""
+    """Move every value towards the image's mean: `factor` of the distance remains."""
 
     kind: ClassVar[str] = "contrast"
     assumes: ClassVar[str] = "the label does not depend on how strong the picture's contrasts are"
@@ -184,7 +184,7 @@ class Blur(Resampled):
 
 @dataclass(frozen=True, slots=True)
 class Pixelate(Resampled):
-    """Keep `scale` of the resolution: the image becomes ``round(scale * size)`` blocks a side, each its own mean."""
+    """Keep `scale` of the resolution: each side becomes ``round(scale * size)`` blocks, each filled with its mean."""
 
     kind: ClassVar[str] = "pixelate"
     assumes: ClassVar[str] = "the label does not rest on fine detail alone"
@@ -209,7 +209,7 @@ def check_white(x: Array, dtype: str, white: float, kind: str) -> float:
 class Jpeg(ImageTransform):
     """Store as JPEG of `quality` and read back. Three channels are coded as colour, any others one by one as grey.
 
-    Values are rounded to 256 levels of `white` on the way; a quality of 100 stands for no coding at all.
+    Values are rounded to 256 levels of `white` on the way; a quality of 100 means no coding at all.
     """
 
     kind: ClassVar[str] = "jpeg"
@@ -244,7 +244,7 @@ def _code(planes: NDArray[np.uint8], start: int, stop: int, quality: int, out: N
         for pixels, result in zip(image, target):
             source, buffer = Image.fromarray(np.ascontiguousarray(pixels)), BytesIO()
             source.save(buffer, "JPEG", quality=quality)
-            # Straight to the decoder: opening it as a file would read its header in Python, which takes 75 us.
+            # Call the decoder directly: opening the data as a file would parse its header in Python, which takes 75 us.
             result[...] = Image.frombytes(source.mode, source.size, buffer.getvalue(), "jpeg", source.mode, "")
 
 
@@ -252,8 +252,8 @@ def _code(planes: NDArray[np.uint8], start: int, stop: int, quality: int, out: N
 class RandomPixels(ImageTransform):
     """Overwrite each pixel with a random colour, with probability `share`.
 
-    Which pixels and colours follows from `seed` and the image's own content, so an image is treated the same way in
-    any batch.
+    The pixels and their colours follow from `seed` and the image's own content, so an image is treated the same way
+    in any batch.
     """
 
     kind: ClassVar[str] = "pixels"
@@ -314,8 +314,8 @@ class Flip(ImageTransform):
 class Shift(ImageTransform):
     """Move the image by whole `pixels`; what leaves on one side comes back on the other.
 
-    The bare spec `shift` means 2 pixels down, wrapped. `fill` puts something else where the image moved away from:
-    ``edge`` repeats its last pixels, ``black`` is zero.
+    The bare spec `shift` means 2 pixels down, wrapped. `fill` puts something else into the free pixels: ``edge``
+    repeats the pixels at the edge, ``black`` is zero.
 
     Examples
     --------
@@ -346,7 +346,7 @@ class Shift(ImageTransform):
 
 @dataclass(frozen=True, slots=True)
 class Crop(Resampled):
-    """Keep `share` of the side, at a corner, and enlarge it to the whole size: about ``1 - share`` is cut off.
+    """Keep `share` of each side, at a corner, and enlarge it to the full size: about ``1 - share`` is cut off.
 
     The corner is chosen with `at`; for the centre see `ZoomIn`.
     """
@@ -367,7 +367,7 @@ class Crop(Resampled):
 
 @dataclass(frozen=True, slots=True)
 class ZoomIn(Resampled):
-    """Enlarge by `factor` about the centre: the border is lost, everything else grows.
+    """Enlarge by `factor` around the centre: the border is lost, everything else grows.
 
     Examples
     --------

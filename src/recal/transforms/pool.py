@@ -34,7 +34,7 @@ DAMAGE: dict[str, str] = {
 }
 
 
-# The kinds in the order in which their modules define them. The command line, the loader and contract tests read it.
+# All kinds, in the order in which their modules define them. The command line, the loader and contract tests read this.
 TRANSFORMS: tuple[type[BuiltIn], ...] = tuple(
     value
     for module in (image, series, audio, text, tabular)
@@ -46,17 +46,17 @@ KINDS: dict[str, type[BuiltIn]] = {transform.kind: transform for transform in TR
 _NUMBER = r"\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+(?:e-?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})\s*")
 _USUAL_COUNT = 10
-_MOST_DIGITS = 9  # of a count: nobody computes a thousand million views
+_MOST_DIGITS = 9  # of a count: nobody computes a billion views
 
-# How a user hands over the code of transformations that a file knows by name.
+# How a user passes the code of transformations that a file knows only by name.
 Own = Mapping[str, Callable[[Any], Any]] | Iterable[Callable[[Any], Any]]
 
 
 def as_transform(value: Any) -> Transform:
-    """Return the transformation that a spec, a transformation or a named callable stands for.
+    """Return the transformation for a spec, a transformation or a named callable.
 
-    A spec whose kind is not built in, or that lacks the strength which its kind must be given, is the name of
-    someone's own transformation: views from elsewhere may hold any name.
+    A spec of a kind that is not built in, or one that lacks a required strength, is taken as the name of a user's own
+    transformation: views from elsewhere may hold any name.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def _is_built_in(spec: str) -> bool:
 
 
 def by_name(transforms: Own) -> dict[str, Transform]:
-    """Return transformations by their names: callables that have one, or a mapping that gives it."""
+    """Return transformations by name, from callables that have names or from a mapping of names to callables."""
     if isinstance(transforms, Mapping):
         transforms = [Named(name, code) for name, code in transforms.items()]
     elif callable(transforms) or isinstance(transforms, str) or not isinstance(transforms, Iterable):
@@ -122,7 +122,7 @@ def _split(spec: str) -> tuple[type[BuiltIn], list[str], dict[str, Any]]:
         try:
             options[name] = kinds[name].parse(value)
         except ValueError:
-            options[name] = value  # the transformation's own check words the error
+            options[name] = value  # the transformation's own check raises the error
     return KINDS[kind], plain, options
 
 
@@ -146,7 +146,7 @@ def _build(spec: str, family: Any, plain: list[str], options: dict[str, Any]) ->
 
 
 class _Range(NamedTuple):
-    """`n` strengths to be drawn from a grid."""
+    """`n` strengths to draw from a grid."""
 
     family: Any  # a class of TRANSFORMS; mypy does not see its constructor
     low: float
@@ -166,12 +166,12 @@ def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]
     spec : str, transformation, callable, or a sequence of these
         Text joins parts with ``+``; a part is ``kind:low-high:count`` (a grid of step 0.01, or 1 for kinds of whole
         strengths; the upper end excluded; drawn without replacement), ``kind:strength``, or a bare ``kind``: for
-        ``flip`` and ``shift`` the one that is meant, for others 10 strengths from their declared range. Options
-        follow: ``zoom:0.1-0.9:20:layout=NHWC``. Callables are known by their name. ``damage`` stands for seven kinds
-        of damage to images at three strengths each, from which a profile learns to follow; ``damage:audio``,
-        ``damage:series``, ``damage:text``, ``damage:tabular`` and ``damage:video`` for others.
+        ``flip`` and ``shift`` their default form, for others 10 strengths from their declared range. Options
+        follow: ``zoom:0.1-0.9:20:layout=NHWC``. Callables are known by their name. ``damage`` means seven kinds of
+        damage to images at three strengths each, from which a profile learns to follow; ``damage:audio``,
+        ``damage:series``, ``damage:text``, ``damage:tabular`` and ``damage:video`` are for other inputs.
     seed : int
-        The same seed draws the same pool; a part draws the same strengths whatever other kinds stand beside it.
+        The same seed draws the same pool; the strengths of a part do not depend on the other kinds in the pool.
     data : array-like of shape (n_samples, n_features), optional
         Training inputs, for kinds that learn from them: ``median`` takes the medians.
 
@@ -188,7 +188,7 @@ def pool(spec: Any, seed: int = 0, *, data: Any = None) -> tuple[Transform, ...]
     parts = [part for item in items for part in _parts(item, data)]
     if not parts:
         raise InputError("A pool needs at least one transformation, such as pool('zoom:0.5-0.9:10').")
-    # Single ones first, so that a range never draws one of them.
+    # Single transformations come first, so that a range never draws one of them.
     drawn: set[Transform] = set()
     for part in parts:
         if not isinstance(part, _Range):
@@ -249,7 +249,7 @@ def _checked(part: _Range) -> _Range:
     if part.low >= part.high:
         raise InputError(f"A range goes from low to high, got {part!s}.")
     family, strengths = part.family, part.family.strengths
-    # Before any grid is built: one from 0 to 1e9 would hold a hundred thousand million strengths.
+    # Check before building a grid: one from 0 to 1e9 would hold a hundred billion strengths.
     is_too_low = part.low <= strengths.low if strengths.ends[0] == "(" else part.low < strengths.low
     if is_too_low or part.high - strengths.step > strengths.high + 1e-9:
         bounds = f"{strengths.ends[0]}{strengths.low:g}, {strengths.high:g}]"
@@ -264,7 +264,7 @@ def _checked(part: _Range) -> _Range:
 
 
 def _grid(family: type[BuiltIn], low: float, high: float) -> list[float]:
-    # Whole steps are counted, since 0.1 + 79 * 0.01 is not 0.89.
+    # Count whole steps, because 0.1 + 79 * 0.01 is not 0.89.
     step = family.strengths.step
     return [round(low + index * step, 10) for index in range(int(np.ceil((high - low) / step - 1e-9)))]
 

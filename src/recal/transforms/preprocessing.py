@@ -25,7 +25,7 @@ Sides = Annotated[tuple[int, ...], ListOf(Number(0, whole=True), keep=tuple)]
 
 
 def check_outputs(outputs: Any) -> Outputs:
-    """Return the kind of a model's outputs; refuse anything but the four forms."""
+    """Return the kind of a model's outputs; refuse anything except the four forms."""
     kind, _, floor = outputs.partition(":") if isinstance(outputs, str) else ("", "", "")
     try:
         has_floor = kind == "probabilities" and 0.0 < float(floor) < 0.5
@@ -79,7 +79,8 @@ class Normalize(Record):
     divide : float
         255 brings uint8 pixels to [0, 1].
     channels : {"first", "last", "keep"}
-        Where the model expects the channels of (n, h, w, c) or (n, c, h, w) batches; grey (n, h, w) batches get one.
+        Where the model expects the channels of (n, h, w, c) or (n, c, h, w) batches. Grey (n, h, w) batches get a
+        channel axis.
 
     Examples
     --------
@@ -147,7 +148,7 @@ class Preprocessing(Record):
     shape, dtype : optional
         Shape and dtype of one input before the transformations, if all have the same.
     model : str, optional
-        A digest of the model that answered, so that a calibration is not applied to another one unnoticed.
+        A digest of the model, so that recal notices if a calibration is applied to another model.
 
     Examples
     --------
@@ -194,7 +195,7 @@ class Preprocessing(Record):
             raise InputError(f"a preprocessing cannot hold {values!r}: {error}") from None
 
     def options(self) -> dict[str, str]:
-        """Return the same as options of the command line, by name; the columns of labels change no input."""
+        """Return the same as command-line options, by name; label columns are left out because they change no input."""
         values = {name: getattr(self.normalize, name, None) for name in ("divide", "mean", "std", "channels")}
         values |= {"preprocess": self.function, "outputs": None if self.outputs == "logits" else self.outputs}
         values |= {name: getattr(self, name) for name in ("read", "pixels", "resize", "crop", "seconds")}
@@ -228,15 +229,16 @@ def record(
 
 
 def _name(function: Callable[[Any], Any]) -> str:
-    # Functions of numpy 2.0 have the shorter of the two names alone, and no module of their own.
+    # Functions of numpy 2.0 have only the shorter of the two names, and no module of their own.
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}:{name}"
 
 
 def match_preprocess(stored: Preprocessing | None, own: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    """Return what must run between transformations and model: the user's own function, or that of the collection.
+    """Return the function to run between transformations and model: the user's own, or that of the collection.
 
-    A normalisation that contradicts the stored one is refused. Functions cannot be compared: another name only warns.
+    A normalisation that contradicts the stored one is refused. Functions cannot be compared, so a different name only
+    causes a warning.
     """
     if stored is None:
         return own
@@ -263,7 +265,7 @@ def match_preprocess(stored: Preprocessing | None, own: Callable[[Any], Any] | N
 
 
 def check_model(stored: Preprocessing | None, model: str, *, refuse: bool = False) -> None:
-    """Warn if a model, known by its digest, is not the one that the calibration was fitted for, or refuse it."""
+    """Warn if the calibration was fitted for a model with another digest, or refuse that model."""
     if stored is None or stored.model in (None, model):
         return
     message = (
@@ -276,7 +278,7 @@ def check_model(stored: Preprocessing | None, model: str, *, refuse: bool = Fals
 
 
 def match_outputs(stored: Preprocessing | None, outputs: Outputs | None) -> Outputs:
-    """Return what the model returns, by the user's word or as when views were collected; refuse a contradiction."""
+    """Return the kind of outputs, as the user gives it or as stored with the views; refuse a contradiction."""
     if stored is None:
         return outputs or "logits"
     if outputs not in (None, stored.outputs) and (outputs, stored.outputs) != ("probabilities", "votes"):

@@ -23,9 +23,9 @@ def image_layout(shape: tuple[int, ...], layout: str = "auto") -> str:
     """Return the layout of an image array; batches of frames (5 axes) are named by their last three axes.
 
     An axis of length 1, 3 or 4 holds the channels. If both ends or neither have such a length, the two equal axes are
-    height and width. If that decides nothing either, channels come first where both ends are possible; otherwise the
+    height and width. If that does not decide either, channels come first if both ends are possible; otherwise the
     shape is refused. Three axes are a batch of grey images, or one image if the last has length 1, 3 or 4 and the one
-    before is longer than 4. The size of the batch plays no part, so a sample is read the same way in any batch.
+    before is longer than 4. The batch size does not matter, so a sample is read the same way in any batch.
 
     Examples
     --------
@@ -91,8 +91,8 @@ Places = NDArray[np.int64]
 class Bands:
     """A matrix of weights, (target, source), and its nonzero part as `taps`: ``to, at, by``.
 
-    Row j of the taps stands for the targets ``to[j]`` up to ``to[j + 1]``, whose rows are equal; rows of zeros are left
-    out. Its weights ``by[j]`` belong to the sources from ``at[j]`` on. Their number is even; where a zero had to be
+    Row j of the taps holds the targets from ``to[j]`` up to ``to[j + 1]``, whose rows are equal; rows of zeros are left
+    out. Its weights ``by[j]`` belong to the sources from ``at[j]`` on. The number of weights is even; if a zero was
     added, it may lie beyond the last source.
     """
 
@@ -100,7 +100,7 @@ class Bands:
 
     @cached_property
     def taps(self) -> tuple[Places, Places, Matrix]:
-        """The arrays `to`, `at` and `by`. They are computed on first use: a trace needs only the matrix."""
+        """The arrays `to`, `at` and `by`, computed on first use because a trace needs only the matrix."""
         matrix = self.matrix
         used = np.flatnonzero(matrix.any(axis=1))
         if not len(used):
@@ -119,8 +119,8 @@ class Bands:
 def resample(pixels: NDArray[np.generic], layout: str, rows: Bands, columns: Bands) -> NDArray[np.generic]:
     """Return rows @ pixels @ columns.T for each plane of an array of this layout, in its dtype.
 
-    Few pixels are computed by numpy, many by a compiled kernel on all cores. Both take every sum in the same order,
-    so a sample alone gets the bits that it gets in a batch.
+    Numpy computes small inputs, and a compiled kernel computes large ones on all cores. Both sum in the same order, so
+    a sample gets the same bits alone and in a batch.
     """
     dtype, (height, width) = arrays.dtype_name(pixels), image_size(pixels.shape, layout)
     channels = pixels.shape[-1] if layout.endswith("C") else 1  # channels that come first count as images
@@ -157,7 +157,7 @@ def zoomed(size: int, scale: float) -> Bands:
     """Pad with black, then resize back with antialiasing: (size, size).
 
     The filter is a triangle as wide as a target pixel. The weights of a target pixel sum to 1 over the padded axis.
-    Only the pixels under the triangle are visited: the padding may be huge.
+    Only the pixels under the triangle are visited, because the padding may be huge.
     """
     border = int(size * (1 - scale) / scale)
     padded, before = size + border, border // 2
@@ -189,7 +189,7 @@ def blurred(size: int, sigma: float) -> Bands:
 
 @lru_cache(maxsize=256)
 def in_blocks(size: int, scale: float) -> Bands:
-    """Replace each of ``round(scale * size)`` blocks of the axis by its mean."""
+    """Replace each of ``round(scale * size)`` blocks of the axis with its mean."""
     blocks = max(1, round(scale * size))
     block = np.arange(size) * blocks // size
     same = (block[:, None] == block).astype(np.float64)
@@ -200,7 +200,7 @@ def in_blocks(size: int, scale: float) -> Bands:
 def window(size: int, share: float, place: float) -> Bands:
     """Enlarge a window to the whole axis, interpolating linearly: (size, size).
 
-    The window is `share` of the axis wide; `place` goes from 0, at its beginning, to 1, at its end.
+    The window covers `share` of the axis; `place` runs from 0 (start of the axis) to 1 (its end).
     """
     middles = (size - size * share) * place + (np.arange(size) + 0.5) * share - 0.5
     weights = np.maximum(0.0, 1.0 - np.abs(np.arange(size) - np.clip(middles, 0, size - 1)[:, None]))

@@ -1,4 +1,4 @@
-"""Transformations of time series and videos: parts of the time axis are lost or moved, values become coarser.
+"""Transformations of time series and videos: they drop or move parts of the time axis, or make values coarser.
 
 The first axis counts samples. Time is the last axis, (n, time) or (n, channels, time), unless ``axis=`` says otherwise
 (1 for arrays of the shape (n, time, channels)); frames of a video lie along axis 1. Series of different lengths come as
@@ -21,7 +21,7 @@ from recal.transforms.base import BuiltIn, Strengths, choose, content_keys
 
 
 class SeriesTransform(BuiltIn):
-    """Hands floats with time along axis 1 to `_series`, and returns to shape and dtype."""
+    """Passes floats with time along axis 1 to `_series`, and restores shape and dtype."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ class SeriesTransform(BuiltIn):
 
 
 def along_time(values: NDArray[Any], x: Array) -> NDArray[Any]:
-    """Return numbers of the shape (time,) or (n, time) with further axes, so that they spread over (n, time, ...)."""
+    """Return numbers of the shape (time,) or (n, time) with further axes, so that they broadcast to (n, time, ...)."""
     return values.reshape((*values.shape[:-1], values.shape[-1], *(1,) * (x.ndim - 2)))
 
 
@@ -66,8 +66,8 @@ def along_time(values: NDArray[Any], x: Array) -> NDArray[Any]:
 class DropSamples(SeriesTransform):
     """Lose ``round(share * time)`` samples of each series (at least one, never all), in all channels at once.
 
-    A lost sample becomes zero, holds the last value kept, or is interpolated between its neighbours. Which are lost
-    follows from `seed` and the series' own content.
+    A lost sample becomes zero, repeats the last value kept, or is interpolated between its neighbours. The choice of
+    samples follows from `seed` and the series' own content.
     """
 
     kind: ClassVar[str] = "drop"
@@ -90,7 +90,7 @@ class DropSamples(SeriesTransform):
 
 @dataclass(frozen=True, slots=True)
 class DropFrames(DropSamples):
-    """Lose ``round(share * frames)`` frames of each video: the last one kept stays on, or the screen goes black."""
+    """Lose ``round(share * frames)`` frames of each video: each is replaced by the last frame kept, or by black."""
 
     kind: ClassVar[str] = "frames"
     assumes: ClassVar[str] = "the label does not rest on single frames"
@@ -103,7 +103,7 @@ class DropFrames(DropSamples):
 
 @dataclass(frozen=True, slots=True)
 class Coarse(SeriesTransform):
-    """Sample at `rate` of the original rate; values in between are interpolated or held."""
+    """Sample at `rate` of the original rate; the values in between are interpolated or repeat the last sample."""
 
     kind: ClassVar[str] = "coarse"
     assumes: ClassVar[str] = "the label does not rest on the fastest changes alone"
@@ -120,9 +120,9 @@ class Coarse(SeriesTransform):
 
 
 def _fill(x: Array, lost: NDArray[np.bool_], fill: str) -> Array:
-    """Replace lost places by the kept one before them ("hold"), or interpolate between those before and after.
+    """Replace lost values with the last kept value ("hold"), or interpolate between the kept values around them.
 
-    `lost` has one row for each series, or one for all. Before the first and after the last kept place there is only one
+    `lost` has one row for each series, or one for all. Before the first and after the last kept value there is only one
     neighbour.
     """
     length = lost.shape[1]
@@ -132,7 +132,7 @@ def _fill(x: Array, lost: NDArray[np.bool_], fill: str) -> Array:
     before, after = np.where(before < 0, after, before), np.where(after == length, before, after)
     weight = np.where(after > before, (places - before) / np.maximum(after - before, 1), 0.0)
     rows: Any = np.arange(len(lost))[:, None]
-    if len(lost) == 1:  # the number of series is open in a trace
+    if len(lost) == 1:  # a trace does not know the number of series
         rows, before, after = slice(None), before[0], after[0]
     if fill == "hold":
         return x[rows, before]
@@ -142,7 +142,7 @@ def _fill(x: Array, lost: NDArray[np.bool_], fill: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Quantise(SeriesTransform):
-    """Round values to multiples of `share` of the range that the sample's channel spans, counted from its least."""
+    """Round values to steps of `share` of the channel's range in this sample, counted from its minimum."""
 
     kind: ClassVar[str] = "quantise"
     assumes: ClassVar[str] = "the label does not rest on small differences in value"
@@ -164,7 +164,7 @@ class Quantise(SeriesTransform):
 class TimeShift(SeriesTransform):
     """Move a series by ``round(share * time)`` samples, at least one; what leaves at one end comes back at the other.
 
-    `fill` puts something else where the series moved away from: ``hold`` repeats its end value, ``zero`` is silence.
+    `fill` puts something else into the free places: ``hold`` repeats the end value, ``zero`` is silence.
 
     Examples
     --------

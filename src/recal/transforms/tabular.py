@@ -45,9 +45,9 @@ def to_numbers(frame: Any) -> NDArray[np.float64]:
 
 
 def with_numbers(frame: Any, table: NDArray[np.float64], changed: NDArray[np.bool_]) -> Any:
-    """Return a copy of `frame` in which the cells marked in `changed` hold what `table` says, in their columns' dtypes.
+    """Return a copy of `frame` with the cells marked in `changed` taken from `table`, in their columns' dtypes.
 
-    A NaN is a missing value; a column of whole numbers becomes floats where it gets one.
+    A NaN is a missing value; a column of whole numbers becomes floats if it gets one.
     """
     pandas, result = sys.modules["pandas"], frame.copy()
     for place in np.flatnonzero(changed.any(axis=0)):
@@ -64,11 +64,11 @@ def with_numbers(frame: Any, table: NDArray[np.float64], changed: NDArray[np.boo
     return result
 
 
-_LEVELS = 11  # of each feature's distribution, from its least to its largest value
+_LEVELS = 11  # of each feature's distribution, from its minimum to its maximum
 
 
 class TableTransform(BuiltIn):
-    """Chooses features of each row by the row's own content; subclasses say what stands in for them."""
+    """Chooses features of each row from the row's own content; subclasses say what replaces them."""
 
     __slots__ = ()
 
@@ -108,22 +108,22 @@ class TableTransform(BuiltIn):
         return choose(keys, rows.shape[1], self.share), keys
 
     def _n_features(self) -> int | None:
-        """Return the number of features that this transformation has learned from; None if it takes any."""
+        """Return the number of features that this transformation learned from, or None if it takes any number."""
         return None
 
     @abstractmethod
     def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
-        """Return what stands in for a lost feature, of a shape that spreads over (n, features)."""
+        """Return the replacements for lost features, in a shape that broadcasts to (n, features)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MedianFill(TableTransform):
     """Replace ``round(share * n_features)`` features of each row by their medians: at least one, never all.
 
-    The medians are part of the value and of its spec (to 9 digits), so a saved calibrator brings them along and never
-    depends on the data of the day. Take them from the training inputs: ``MedianFill.of(X, 0.3)`` or
-    ``pool("median:0.1-0.9:5", data=X)``. Of a category it is the most frequent one. Which features are replaced follows
-    from `seed` and the row itself.
+    The medians are part of the transformation and its spec (to 9 digits), so a saved calibrator contains them and never
+    depends on new data. Take them from the training inputs: ``MedianFill.of(X, 0.3)`` or
+    ``pool("median:0.1-0.9:5", data=X)``. For a category, the most frequent value is used. The choice of features
+    follows from `seed` and the row itself.
 
     Examples
     --------
@@ -150,7 +150,7 @@ class MedianFill(TableTransform):
 
     @classmethod
     def of(cls, data: ArrayLike, share: float, seed: int = 0) -> Self:
-        """Return the transformation with the medians of `data`, (n_samples, n_features); NaN is left out."""
+        """Return the transformation with the medians of `data`, (n_samples, n_features); NaN is ignored."""
         return cls(share, seed=seed, **cls.options_from(data))
 
     @classmethod
@@ -175,9 +175,9 @@ class MedianFill(TableTransform):
 class Permute(TableTransform):
     """Replace ``round(share * n_features)`` features of each row by values that other rows have there.
 
-    Each value is drawn from eleven levels of the feature's distribution, from its least to its largest value, that the
-    transformation carries along (`levels`, feature by feature): as if the column had been shuffled, but the same for a
-    row alone. Take them from the training inputs: ``pool("permute:0.1-0.5:5", data=X)``.
+    Each value is drawn from eleven levels of the feature's distribution, from its minimum to its maximum. The
+    transformation stores them in `levels`, feature by feature. The effect is that of shuffling the column, but a row
+    changes in the same way alone. Take the levels from the training inputs: ``pool("permute:0.1-0.5:5", data=X)``.
 
     Examples
     --------
@@ -222,8 +222,8 @@ class Permute(TableTransform):
 class Missing(TableTransform):
     """Leave out ``round(share * n_features)`` features of each row: NaN, or a frame's missing value.
 
-    For models that take missing values, as boosted trees and pipelines with an imputer do. Rows must be floats, since
-    whole numbers have no missing value; a frame's columns of whole numbers become floats.
+    For models that accept missing values, such as boosted trees and pipelines with an imputer. Rows must be floats,
+    since whole numbers have no missing value; a frame's columns of whole numbers become floats.
 
     Examples
     --------
@@ -254,7 +254,7 @@ class Missing(TableTransform):
 class Rescale(TableTransform):
     """Multiply ``round(share * n_features)`` features of each row by `factor`: another unit, or a worn sensor.
 
-    Which features follows from `seed` and the row itself. A frame's categories stay as they are.
+    The choice of features follows from `seed` and the row itself. A frame's categories stay as they are.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Transformations of text: tokens are dropped or masked in strings, byte strings or arrays of token ids.
 
 The tokens of a string are the words between blanks. Token ids have the shape (n, tokens); `pad` marks places without a
-token, and ids in `special` (such as a separator) are never touched. Texts of different lengths come as an object array
-of arrays of ids, or as `bytes`, and need no padding. Which tokens are hit follows from `seed` and the text itself. At
+token, and ids in `special` (such as a separator) are never changed. Texts of different lengths come as an object array
+of arrays of ids, or as `bytes`, and need no padding. The choice of tokens follows from `seed` and the text itself. At
 least one token of a text remains.
 """
 
@@ -19,7 +19,7 @@ from recal.errors import InputError
 from recal.transforms import arrays
 from recal.transforms.base import BuiltIn, Keys, Numbers, SpecText, Strengths, choose, content_keys, key_of
 
-# A sentence ends at a full stop and its kin before a blank, or at a line's end.
+# A sentence ends at a full stop or similar mark before a blank, or at the end of a line.
 _SENTENCE = re.compile(r"[^\n]*?[.!?…]+[\"'”’)\]]*(?=\s)\s*|[^\n。！？]*[。！？]+\s*|[^\n]+\n*|\n+")
 
 
@@ -38,7 +38,7 @@ class TokenTransform(BuiltIn):
     strings_only: ClassVar[bool] = False
     """Whether token ids and bytes, which have no letters or sentences, are refused."""
     joint: ClassVar[str] = " "
-    """What stands between the tokens of a string."""
+    """The separator between the tokens of a string."""
 
     def __call__(self, texts: Any, /) -> Any:
         if isinstance(texts, list | tuple) and all(isinstance(text, str | bytes) for text in texts):
@@ -95,26 +95,26 @@ class TokenTransform(BuiltIn):
             if len(free):
                 changed = self._changed(ids[row], free[self._hit(key[None], len(free))[0]])
                 lost = ids.shape[1] - len(changed)
-                padding = (lost, 0) if ids[row, 0] == self.pad else (0, lost)  # on the side where the row has its own
+                padding = (lost, 0) if ids[row, 0] == self.pad else (0, lost)  # pad on the side that is padded already
                 result[row] = np.pad(changed, padding, constant_values=self.pad)
         return result
 
     def _tokens(self, text: str) -> list[str]:
-        """Return the parts of a string; those that are blank are never hit."""
+        """Return the parts of a string; blank parts are never dropped or changed."""
         return text.split()
 
     def _hit(self, keys: Keys, size: int) -> NDArray[np.bool_]:
-        """Mark the tokens to be hit, (n_keys, size)."""
+        """Mark the tokens to drop or change, (n_keys, size)."""
         return choose(keys, size, self.share)
 
     def _changed(self, tokens: NDArray[Any], hit: NDArray[np.intp]) -> NDArray[Any]:
-        """Return words, or ids, without those that are hit, or with something in their place."""
+        """Return words, or ids, with the marked ones dropped or replaced."""
         return np.delete(tokens, hit)
 
 
 @dataclass(frozen=True, slots=True)
 class DropTokens(TokenTransform):
-    """Drop `share` of the tokens; ids close up and the row is filled with `pad` on the side where it is padded.
+    """Drop `share` of the tokens; the remaining ids close up, and `pad` fills the row on its padded side.
 
     A model that takes an attention mask must get a new one, for instance ``ids != pad`` in `preprocess`.
 
@@ -162,7 +162,7 @@ class MaskTokens(TokenTransform):
 
 @dataclass(frozen=True, slots=True)
 class DropCharacters(TokenTransform):
-    """Leave out ``round(share * characters)`` characters of a text, blanks not counted and never lost.
+    """Leave out ``round(share * characters)`` characters of a text; blanks are neither counted nor dropped.
 
     Examples
     --------
@@ -186,7 +186,7 @@ class DropCharacters(TokenTransform):
 
 @dataclass(frozen=True, slots=True)
 class DropSentences(TokenTransform):
-    """Leave out ``round(share * sentences)`` sentences or lines of a text, at least one; a single one stays.
+    """Leave out ``round(share * sentences)`` sentences or lines of a text, at least one; a single sentence stays.
 
     Examples
     --------
@@ -211,8 +211,8 @@ class DropSentences(TokenTransform):
 class Cut(TokenTransform):
     """Leave out the last, or first, ``round(share * tokens)`` tokens: at least one, never all.
 
-    Words keep their order and their neighbours, so a sentence stays a sentence up to the cut. Ids are filled up with
-    `pad` as by `DropTokens`.
+    Words keep their order and their neighbours, so a sentence stays a sentence up to the cut. Rows of ids are filled
+    with `pad`, as in `DropTokens`.
 
     Examples
     --------
