@@ -1,1 +1,1 @@
-"""All that is read or written, and what a file may hold."""
+"""Reading and writing files, and what a file may hold."""

@@ -1,7 +1,7 @@
 """Values as JSON and arrays, and back: everything that a fitted calibrator may consist of, and nothing that runs.
 
-Plain JSON values stand for themselves. Everything else is an object whose key ``$`` says what it is. The decoder knows
-a closed list of these tags and of classes, and imports nothing else because a file names it.
+Plain JSON values are written as they are. Everything else is an object whose key ``$`` says what it is. The decoder
+knows a closed list of these tags and of classes. It never imports anything else that a file names.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _RECORDS = {
 
 
 def record_named(name: Any) -> type[Any] | None:
-    """Return the map or record of this name, without loading the others; None if files cannot hold it."""
+    """Return the map or record of this name without loading the others, or None if files cannot hold it."""
     if not isinstance(name, str):
         return None
     return getattr(import_module(f"recal.{_RECORDS[name]}"), name) if name in _RECORDS else map_named(name)
 
 
 def calibrator_named(name: Any) -> type[Any] | None:
-    """Return the calibrator of this name; None if there is none."""
+    """Return the calibrator of this name, or None."""
     return import_module("recal.calibrators").calibrator_named(name) if isinstance(name, str) else None
 
 
@@ -125,7 +125,7 @@ class Encoder:
 
 
 def _spec_of(transform: Transform) -> str:
-    """Return the spec that stands for a transformation in a file; refuse a spec that means another one."""
+    """Return the spec of a transformation for a file; refuse a spec that means another transformation."""
     spec = str(transform)
     again = as_transform(spec)
     if (not isinstance(again, Named) and again != transform) or spec.startswith("<"):
@@ -186,7 +186,7 @@ class Decoder:
         return self._record(depth, **body) if tag == "record" else self._calibrator(depth, **body)
 
     def items(self, values: Any, depth: int = 0) -> dict[str, Any]:
-        """Return an object's items by name; also an object with the key of a tag is one here."""
+        """Return an object's items by name; here, an object with the key of a tag is a plain object, too."""
         if not isinstance(values, dict):
             raise FileError(f"fields, parameters and attributes must be objects, got {type(values).__name__}")
         return {key: self.decode(item, depth + 1) for key, item in values.items()}
@@ -194,7 +194,7 @@ class Decoder:
     def array(self, name: Any) -> NDArray[Any]:
         if not isinstance(name, str) or name not in self.arrays:
             raise FileError(f"it refers to an array {name!r} that is not there")
-        # Each value may copy its array, so a small file could otherwise take any amount of memory.
+        # Each value may copy its array, so without this check a small file could use any amount of memory.
         if name in self.used_arrays:
             raise FileError(f"it refers to the array {name!r} twice")
         self.used_arrays.add(name)
@@ -237,7 +237,7 @@ class Decoder:
 
 
 def check_params(family: Any, params: Mapping[str, Any]) -> None:
-    """Refuse parameters that a constructor does not declare, or not with such a value."""
+    """Refuse parameters, or values of parameters, that a constructor does not declare."""
     kinds = parameter_kinds(family)
     for key, value in params.items():
         if key not in kinds:
@@ -252,7 +252,7 @@ def _read_text(shape: Any, values: Any, width: Any) -> NDArray[Any]:
         raise FileError("`values` must be a list of str")
     if any(len(value) > width for value in values):
         raise FileError("text is longer than its width")
-    # numpy pads every text to the width, and the padding must not exceed what the file may take.
+    # numpy pads every text to the same width, and the padding must not exceed the file's memory limit.
     size = len(values)
     if (padded := 4 * width * size) > allowance(sum(map(len, values)) + size):
         raise FileError(f"its texts would take {padded:,} bytes, most of them padding")

@@ -83,11 +83,11 @@ class Ledger:
         return [list(layer) for layer in zip(*(self.blocks[index]["sums"] for index in sorted(self.blocks)))]
 
     def generation(self, end: Record) -> str:
-        """Return a digest of all checksums; equal views have equal ones."""
+        """Return a digest of all checksums; equal views have equal digests."""
         return _digest([self.header["batch_size"], end, self.sums])
 
     def start(self) -> None:
-        """Begin with the header alone. Objects of an earlier run go first: no block may appear under this header."""
+        """Begin with only the header. Remove objects of an earlier run first: none may appear under this header."""
         if is_remote(self.folder):
             remove_tree(self.folder / _OBJECTS)
         self.write()
@@ -176,7 +176,7 @@ def is_store(folder: Path) -> bool:
 
 
 def attributes(folder: Path) -> Record:
-    """Return what the folder's zarr.json says about its views; nothing if it cannot be read."""
+    """Return what the folder's zarr.json says about its views, or nothing if it cannot be read."""
     try:
         header = json.loads((folder / "zarr.json").read_bytes())["attributes"]["recal"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -185,7 +185,7 @@ def attributes(folder: Path) -> Record:
 
 
 def is_beginning(folder: Path) -> bool:
-    """Whether a folder is empty but for what `collect` leaves when it is stopped before its ledger is written."""
+    """Whether a folder holds only what `collect` leaves if it is stopped before its ledger is written."""
     return folder.is_dir() and all(
         path.name.startswith(".") and path.name.endswith(".part") for path in folder.iterdir()
     )
@@ -201,7 +201,7 @@ class WriterToken:
 
     def __init__(self, folder: Path, name: str = TOKEN) -> None:
         self.folder, self.token = folder, secrets.token_hex(8)
-        self.path = folder.absolute() / name  # a run that opens the folder removes files of such names
+        self.path = folder.absolute() / name  # a run that opens the folder removes files with such names
         self.path.write_text(self.token, encoding="ascii")
 
     def is_valid(self) -> bool:

@@ -1,8 +1,8 @@
 """Limits on how much memory an untrusted file may need.
 
 A few kilobytes can declare, or unpack to, more than any machine has, so every reader checks the declared size first. A
-file may take 200 times its own size, up to 4 GiB; 256 MiB and twice its size are always allowed. Logits, images, sounds
-and tables stay far below. ``RECAL_MAX_BYTES=16GB`` raises the limit.
+file may use 200 times its own size, up to 4 GiB; 256 MiB and twice its size are always allowed. Logits, images, sounds
+and tables stay far below that. ``RECAL_MAX_BYTES=16GB`` raises the limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def allowance(size: int) -> int:
 
 
 def admit(path: str | os.PathLike[str], n_bytes: int, size: int | None = None) -> None:
-    """Refuse a file that needs more memory than allowed; `size` is that of the part in question (default: all)."""
+    """Refuse a file that needs more memory than allowed; `size` is the size of the part to read (default: all)."""
     size = os.stat(path).st_size if size is None else size
     if n_bytes > (allowed := allowance(size)):
         raise FileError(
@@ -59,7 +59,7 @@ def refuse_bombs(path: Path, members: Sequence[zipfile.ZipInfo] | None = None) -
 def admit_folder(path: Path, n_bytes: int, chunks: int) -> None:
     """Refuse a folder whose arrays declare far more bytes, or far more chunks, than its files have.
 
-    A folder is read in pieces, so its size has no limit. Each chunk is a file, and looking for one takes time.
+    A folder is read in pieces, so its size has no limit. Each chunk is a file, and looking for a file takes time.
     """
     n_bytes = 0 if n_bytes <= max(_SMALL, _user_limit() or 0) else n_bytes
     expected_files = 0 if chunks <= _FEW_CHUNKS else chunks // 2

@@ -5,7 +5,7 @@ methods of `pathlib`; zarr opens the same URLs itself. An object store has no fo
 writing an object is atomic. The store's own package reads credentials from the environment or its configuration files;
 recal never writes them.
 
-`replacing` writes a file that has its old content or all of its new content, also after a kill or on a full disk.
+`replacing` writes a file atomically: after a kill or on a full disk it has either its old or its new content.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def as_path(path: Any) -> Path:
         from upath import UPath
     except ImportError as error:
         raise MissingExtraError(package, extra, f"A URL that begins with {match[1]}://") from error
-    # No cache of listings: zarr and other processes write there, too.
+    # Do not cache listings: zarr and other processes write there, too.
     remote: Any = UPath(f"{match[1]}://{str(path)[match.end() :]}", use_listings_cache=False)
-    return remote  # it has the methods of a Path that are used here
+    return remote  # it has all methods of a Path that recal uses
 
 
 def is_remote(path: Path) -> bool:
@@ -162,8 +162,8 @@ def docs_dir() -> Path:
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Write a file under a temporary name, and rename it when the block ends without an error.
 
-    A reader of `path` sees the old content or the new, also after a kill, a full disk or a power cut. A kill leaves a
-    hidden file that ends in ``.part``, which is never read.
+    A reader of `path` sees either the old or the new content, even after a kill, a full disk or a power cut. A kill
+    leaves a hidden file that ends in ``.part``, which is never read.
 
     Examples
     --------
@@ -232,7 +232,7 @@ def partial_name(target: Path) -> Path:
 def exchange(one: Path, other: Path) -> bool:
     """Swap the names of two folders atomically; return False if the system cannot.
 
-    A kill between two renames would leave nothing under the name. Python has no function for this system call.
+    With two renames, a kill in between would leave nothing under the name. Python has no function for this system call.
     """
     try:
         library = ctypes.CDLL(None, use_errno=True)

@@ -1,7 +1,7 @@
 """Probabilities on disk: .npz files, and tables with one row per sample.
 
-An .npz file has `probs` (n, K) and optionally `labels` (n,), `classes` (K,), `confidence` (n,), the confidence in each
-answer as `predict_confidence` returns it, and `fitted_rows`, the number of rows that the calibration was fitted on.
+An .npz file has `probs` (n, K) and optionally `labels` (n,), `classes` (K,), `confidence` (n,) as `predict_confidence`
+returns it, and `fitted_rows`, the number of rows that the calibration was fitted on.
 
 A table that recal writes has the columns `input` (if inputs have names), `answer`, `confidence`, `accepted` (if the
 calibration has a rule), `passes` (if forward passes were counted), `label` (if known) and, in Parquet, ``p_CLASS`` for
@@ -141,7 +141,7 @@ def write_prob_file(
         write_npz(path, {name: values for name, values in arrays.items() if values is not None})
         return path
     confidence = probs.max(axis=1) if confidence is None else confidence
-    if inputs is None and path.suffix == ".csv":  # people look for the row
+    if inputs is None and path.suffix == ".csv":  # people need the row number
         inputs = [str(row) for row in range(len(probs))]
     table = zip(_OWN, (None if inputs is None else list(inputs), answer, confidence, accepted, passes))
     columns: dict[str, Any] = {name: values for name, values in table if values is not None}
@@ -160,7 +160,7 @@ def write_prob_file(
         columns[f"{_PREFIX}{name}"] = np.ascontiguousarray(probs[:, place])
     metadata = {_FITTED: str(fitted_rows).encode()} if fitted_rows else {}
     metadata |= {} if job is None else {_JOB: json.dumps(job).encode()}
-    # Probabilities hardly repeat: a dictionary would take a sixth more bytes and twice the time.
+    # Probabilities rarely repeat: a dictionary would take a sixth more bytes and twice the time.
     repeating = [name for name in columns if name != "confidence" and not name.startswith(_PREFIX)]
     with replacing(path) as file:
         parquet.write_table(arrow.table(columns).replace_schema_metadata(metadata), file, use_dictionary=repeating)
@@ -178,7 +178,7 @@ def _csv_cells(values: NDArray[Any]) -> list[str]:
 
 
 def read_job(path: Path) -> dict[str, Any] | None:
-    """Return the job that a Parquet table was written by, or None."""
+    """Return the job that wrote a Parquet table, or None."""
     _, parquet = pyarrow_for("Reading Parquet files")
     try:
         with path.open("rb") as file:
@@ -236,7 +236,7 @@ def read_prob_table(
 
 
 def _binary_classes(column: str, labels: NDArray[Any] | None) -> NDArray[Any]:
-    """Return the two classes of a table with one column of probabilities, which are those of the second class.
+    """Return the two classes of a table whose only column of probabilities is that of the second class.
 
     The second class is the column's name if that is a label, and otherwise the label 1.
     """
@@ -254,7 +254,7 @@ def _binary_classes(column: str, labels: NDArray[Any] | None) -> NDArray[Any]:
 
 
 def _label_columns(labels: NDArray[Any], names: NDArray[Any]) -> Labels:
-    """Return the column of each label, which is the name or the number of one."""
+    """Return the column index of each label; a label is the name or the number of a column."""
     words = [str(label) for label in labels.tolist()]
     columns = set(names.tolist())
     strange = next((row for row, word in enumerate(words) if word not in columns), None)

@@ -29,14 +29,14 @@ from recal.transforms.pool import Own, by_name
 
 if TYPE_CHECKING:
     # A fitted calibrator, SignalCalibration or CalibratedClassifier; a map such as a Plan; a DecisionRule,
-    # PredictionSets or a Profile. The packages that define the others import this one.
+    # PredictionSets or a Profile. Only maps can be named here: the packages of the others import this one.
     Savable: TypeAlias = Map | Any
 
 VERSION = 1
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_FILE_BYTES = 4 * 2**30
 _KEY, _DIGEST = "recal", "digest"
-# The first bytes of other files that people open by mistake, and what the error says.
+# The first bytes of other files that people open by mistake, and the reason in the error.
 _BEGINNINGS = {
     b"PK\x03\x04": "it is a zip or .npz file; views are read with read_views",
     b"\x89PNG": "it is a PNG image",
@@ -47,7 +47,7 @@ _BEGINNINGS = {
     b"\x80\x05": "it is a pickle, and recal never opens pickles",
 }
 _CLASSIFIER = "recal.collecting.classifier"
-# The code of a classifier, and what depends on the machine. `load` takes them as arguments.
+# The code of a classifier, and settings that depend on the machine. `load` takes them as arguments.
 _NOT_STORED = ("model", "preprocess", "device", "calibrator", "engine")
 # Marks a classifier whose inputs were prepared by a function.
 _MISSING = object()
@@ -56,8 +56,8 @@ _MISSING = object()
 def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
     """Write a fitted calibrator, a fitted classifier, a plan or a decision rule to one file that holds data only.
 
-    The file is complete or not there at all; an existing file stays until the new one is complete. The model of a
-    classifier is not stored, only its path if it was given as one. Pass the model to `load` again.
+    The write is atomic: an existing file stays until the new one is complete. The model of a classifier is not stored,
+    only its path if it was given as a path. Pass the model to `load` again.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def save(obj: Savable, path: str | os.PathLike[str]) -> Path:
     True
     """
     encoder, name = Encoder(), type(obj).__name__
-    # If the module of the classifier is not loaded, nothing is one. Importing it would load scikit-learn.
+    # If the module of the classifier is not loaded, `obj` is no classifier. Importing it would load scikit-learn.
     classifier = getattr(sys.modules.get(_CLASSIFIER), "CalibratedClassifier", None)
     if classifier is not None and isinstance(obj, classifier):
         content = {"$": "classifier", **_encode_classifier(obj, encoder)}
@@ -144,7 +144,7 @@ def load(
 
 
 def _encode_classifier(classifier: Any, encoder: Encoder) -> dict[str, Any]:
-    """Return the fitted calibrator, the pool and the plain settings, and the path of the model if it has one."""
+    """Return the fitted calibrator, the pool, the plain settings, and the model's path if there is one."""
     if not hasattr(classifier, "calibrator_"):
         raise NotFittedError("This CalibratedClassifier is not fitted yet; call fit(inputs, y) first.")
     name, model = "CalibratedClassifier", classifier.model
@@ -203,7 +203,7 @@ def _add_code(classifier: Any, code: dict[str, Any], source: Path) -> Any:
 
 
 def _write(path: str | os.PathLike[str], content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write a header and the arrays that it refers to. The file is complete or not there at all."""
+    """Write a header and the arrays that it refers to, atomically."""
     from safetensors.numpy import save as to_bytes
 
     from recal import __version__
@@ -246,7 +246,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], bool]:
     except SafetensorError as error:
         raise FileError(f"its arrays are damaged ({error})") from error
     for name, array in arrays.items():
-        # A truth value is a byte of 0 or 1. Any other byte would act as true here and as false there.
+        # A boolean is a byte of 0 or 1. Any other byte would count as true in some places and as false in others.
         if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
             raise FileError(f"the array {name!r} holds truth values that are neither true nor false")
     digest = inner.pop(_DIGEST, None)  # a file that `save` did not write may have none
@@ -259,7 +259,7 @@ def _seal(digest: Any) -> str:
 
 
 def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return a digest of the header and the arrays; one changed bit of a weight would otherwise go unnoticed."""
+    """Return a digest of the header and the arrays; without it, one changed bit of a weight would go unnoticed."""
     state = hashlib.blake2b(header.encode(), digest_size=16)
     for name, array in sorted(arrays.items()):
         state.update(f"{name} {array.dtype.str} {array.shape} ".encode())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from recal.errors import FileError, MissingExtraError
 from recal.files.limits import admit
 
-# The most bytes of one decoded value. A column of texts has one number per row, and each text once.
+# The maximum number of bytes per decoded value. A column of texts stores one number per row, and each text once.
 _WIDTH = 8
 SUFFIXES = (".csv", ".parquet")
 _TEXTS = ("string", "binary")
@@ -93,7 +93,7 @@ def _decoded_bytes(path: Path, metadata: Any) -> int:
 
 
 def read_csv(path: Path, separators: str = ",") -> dict[str, NDArray[Any]]:
-    """Return the columns of a CSV file with a header as texts; of `separators` the one that the header has most of."""
+    """Return the columns of a CSV file as texts; the separator is the most frequent of `separators` in the header."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         separator = max(separators, key=text.partition("\n")[0].count)

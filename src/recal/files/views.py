@@ -2,7 +2,7 @@
 
 Both have `logits` (n, K), optional `labels`, `clusters` and `groups` (n,), optional `classes` (K,), `transforms` (m,)
 specs, `transformed` (m, n, K) and optional `preprocessing`: JSON that says how inputs were prepared for the model. They
-are written under a temporary name and renamed, so a reader never sees a part of one.
+are written under a temporary name and renamed, so a reader never sees an incomplete file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_views(
     verify : bool
         Compare each block of a folder with its checksum when it is first read. Files are always checked.
     labels, classes : optional
-        Used instead of those in the file; as in `Views`.
+        Replace those in the file; as in `Views`.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def read_views(
 
 
 def write_views(views: Views, target: Path) -> Path:
-    """Write to a ``.npz`` file or a ``.zarr`` folder, by the ending of the name. Replaces an old one when complete."""
+    """Write a ``.npz`` file or a ``.zarr`` folder, by the ending of the name; replace an old one when complete."""
     if target.suffix == ".zarr":
         from recal.files.zarr_views import write_folder
 
@@ -187,7 +187,7 @@ def _write_array(file: Any, array: Parts) -> None:
 
 
 def names_in(path: Path) -> tuple[str, ...]:
-    """Return the names of the arrays in a file; none if it is not an .npz file."""
+    """Return the names of the arrays in a file, or none if it is not an .npz file."""
     try:
         with zipfile.ZipFile(path) as archive:
             return tuple(name.removesuffix(".npy") for name in archive.namelist())

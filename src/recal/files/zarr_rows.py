@@ -1,4 +1,4 @@
-"""Rows of a zarr folder: only those that are asked for are read, and each block is compared with its checksum once."""
+"""Rows of a zarr folder: only the requested rows are read, and each block is compared with its checksum once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPRESSORS = ("zstd", "blosc", "gzip")
 
 
 class Snapshot:
-    """A store as it was when it was opened: notices when it is written again, and checks each block once."""
+    """The state of a store when it was opened: notices if the store is written again, and checks each block once."""
 
     def __init__(self, folder: Path, generation: str, ledger: Ledger | None) -> None:
         self.folder, self.generation = folder, generation
@@ -51,7 +51,7 @@ class Snapshot:
         self._stamp = stamp
 
     def unchecked(self, layer: int, first: int, last: int) -> list[int]:
-        """Return the blocks from first to last that were not compared yet; layer 0 is the logits, 1 the first view."""
+        """Return the blocks from first to last that are not compared yet; layer 0 is the logits, 1 the first view."""
         if self.sums is None:
             return []
         return [block for block in range(first, last + 1) if (layer, block) not in self._checked]
@@ -75,7 +75,7 @@ class StoredRows:
     def __init__(self, snapshot: Snapshot, stored: Any, layer: int | None = None, *, compared: bool = True) -> None:
         self._snapshot, self._stored, self._layer = snapshot, stored, layer
         self._path = snapshot.folder
-        # The number of rows that share a checksum, 0 without checksums, and the place of the checksum in a record.
+        # The number of rows per checksum (0 without checksums), and the position of the checksum in a record.
         self._block_rows = snapshot.rows if compared and snapshot.sums is not None else 0
         self._sum = 0 if layer is None else layer + 1
         self.shape: tuple[int, ...] = stored.shape if layer is None else stored.shape[1:]
@@ -235,7 +235,7 @@ def check_chunks(stored: Any, layer: int | None, rows: range) -> None:
 
 
 def _unpacked_size(path: Path, compressor: str, expected: int) -> int | None:
-    """Return the size of a chunk by its header, or None if that has none. A gzip file is unpacked up to the limit."""
+    """Return the size of a chunk from its header, or None if it has none. A gzip file is unpacked up to the limit."""
     if compressor == "gzip":
         with gzip.open(path) as unpacked:
             return len(unpacked.read(expected + 65))

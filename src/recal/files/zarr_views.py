@@ -146,7 +146,7 @@ def describe_store(
 
 
 def description(transforms: list[str], generation: str, preprocessing: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the attributes by which a zarr folder is known as views."""
+    """Return the attributes that mark a zarr folder as views."""
     own = {"kind": "views", "version": VERSION, "transforms": transforms, "generation": generation}
     return own if preprocessing is None else {**own, "preprocessing": preprocessing}
 
@@ -157,7 +157,7 @@ def description(transforms: list[str], generation: str, preprocessing: dict[str,
 def open_folder(
     path: Path, *, verify: bool, labels: ArrayLike | None, classes: Sequence[Any] | NDArray[Any] | None
 ) -> Views:
-    """Open views without reading their logits; labels and classes that are given replace those of the folder."""
+    """Open views without reading their logits; `labels` and `classes` replace those of the folder."""
     import zarr
 
     ledger, problem = None, ""
@@ -226,7 +226,7 @@ def _check_sizes(path: Path, arrays: dict[str, Any]) -> None:
 
 
 def _codecs(metadata: Any, inside: str = "") -> Iterator[str]:
-    """Yield the name of every codec in the description of an array, also of those inside other codecs.
+    """Yield the name of every codec in the description of an array, including codecs inside other codecs.
 
     Compression inside a shard gets a name of its own, since its size cannot be checked before it is unpacked.
     """
@@ -259,7 +259,7 @@ def _check_array(path: Path, arrays: dict[str, Any], name: str, ndim: int) -> An
 
 
 def _read_column(name: str, arrays: dict[str, Any], snapshot: Snapshot, ledger: Ledger | None) -> NDArray[Any] | None:
-    """Return the labels, or the text of the clusters or groups, once they match their checksum."""
+    """Return the labels, or the text of the clusters or groups, after comparing them with their checksum."""
     path, stored = snapshot.folder, arrays.get(name)
     expected = None if ledger is None or ledger.end is None else ledger.end.get(name)
     if stored is None:
