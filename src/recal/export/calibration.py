@@ -1,4 +1,4 @@
-"""What an exported model does with logits, and with probabilities. Needs neither torch nor onnx."""
+"""What an exported model does with logits and probabilities. This module needs neither torch nor onnx."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from recal.maps.plan import Plan, plan_of
 
 @dataclass(frozen=True)
 class Calibration:
-    """A map, and whether predictions stay the model's own."""
+    """A map, and whether the model's predictions are kept."""
 
     map: Map
     kept: bool
     n_classes: int | None = None
 
     def with_gate(self, gate: float | None) -> Calibration:
-        """Return the same calibration with another gate; None computes the views of all samples."""
+        """Return the same calibration with another gate; with None, views are computed for all samples."""
         return replace(self, map=self.map.with_gate(gate))  # type: ignore[attr-defined]
 
     def answer(self, z: Array, views: Views) -> tuple[Array, Array]:
@@ -49,7 +49,7 @@ class Calibration:
 
 
 def calibration_of(source: Any) -> Calibration:
-    """Return what a plan or a fitted calibrator does."""
+    """Return the calibration of a plan or a fitted calibrator."""
     if isinstance(source, Calibration):
         return source
     if isinstance(source, Calibrator) and hasattr(source, "classes_"):
@@ -64,9 +64,9 @@ def calibration_of(source: Any) -> Calibration:
 
 
 def keep_classes(sets: PredictionSets, probs: Array) -> Array:
-    """Return for each class whether it stays in the set, (n, n_classes), as `PredictionSets.predict` does.
+    """Return whether each class is in the set, (n, n_classes), as `PredictionSets.predict` does.
 
-    Probabilities may be arrays of any library, such as torch tensors; the sets are of the same kind.
+    Probabilities may be arrays of any library, such as torch tensors; the result is of the same kind.
 
     Examples
     --------

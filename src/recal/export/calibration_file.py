@@ -1,4 +1,4 @@
-"""A calibration alone as an ONNX file: of logits, of signals, or of probabilities to prediction sets."""
+"""A calibration without its model as an ONNX file: for logits, for signals, or from probabilities to sets."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _RUNS = 15
 
 
 def export_calibration(plan: Plan | Any, path: str | os.PathLike[str], n_classes: int | None = None) -> Path:
-    """Write the calibration alone: from logits to calibrated probabilities.
+    """Write only the calibration: from logits to calibrated probabilities.
 
     Parameters
     ----------
     plan : Plan, or a fitted calibrator
     path : where to write
-    n_classes : int, needed for a plan, which does not know its classes
+    n_classes : int, needed for a plan because it does not know its classes
 
     Returns
     -------
@@ -66,7 +66,7 @@ def calibration_model(calibration: Calibration, n_classes: int) -> onnx.ModelPro
 def own_probs(calibration: Calibration, logits: Symbol, transformed: Symbol | None = None) -> Symbol:
     """Return the map's own probabilities, (n, K) float64, from logits, (n, K), and those of all views, (m, n, K).
 
-    Without views, all samples are taken to be above the gate.
+    Without views, all samples count as above the gate.
     """
     views: list[Symbol] = []
     if transformed is not None:
@@ -79,8 +79,8 @@ def own_probs(calibration: Calibration, logits: Symbol, transformed: Symbol | No
 def answers(calibration: Calibration, own: Symbol, logits: Symbol) -> tuple[Symbol, Symbol, Symbol]:
     """Return probabilities, (n, K), the index of the prediction and the confidence in it, both (n,).
 
-    All are made from the map's own probabilities. The confidence is what the map gives the prediction before the guard
-    lifts it.
+    All come from the map's own probabilities. The confidence is the prediction's probability before the guard raises
+    it to keep the model's answer.
     """
     scores = logits.to("float64") if calibration.kept else own
     answer = xp.argmax(scores, axis=1, keepdims=True)
@@ -93,9 +93,9 @@ def answers(calibration: Calibration, own: Symbol, logits: Symbol) -> tuple[Symb
 def export_signals(calibration: SignalCalibration, path: str | os.PathLike[str]) -> Path:
     """Write a fitted SignalCalibration to one ONNX file.
 
-    The input `signals` is (n, n_signals) float64 with NaN where a signal is missing. Columns of text and groups hold
-    codes: the place of the level among the levels of the fit, which the file's metadata `recal_signals` lists as JSON,
-    and NaN for any other level. The output `confidence` is (n,), the probability that each answer is right.
+    The input `signals` is (n, n_signals) float64, with NaN for missing signals. Columns of text and groups hold codes:
+    the position of the level among the levels of the fit, and NaN for any other level. The file's metadata
+    `recal_signals` lists the levels as JSON. The output `confidence` (n,) is the probability that each answer is right.
     """
     calibration.state()  # refuses one that is not fitted
     table, graph = calibration.table_, Graph()
@@ -109,8 +109,8 @@ def export_signals(calibration: SignalCalibration, path: str | os.PathLike[str])
 def export_sets(sets: PredictionSets, path: str | os.PathLike[str], n_classes: int) -> Path:
     """Write prediction sets as an ONNX file: `probs` (n, n_classes) float32 in, `sets` (n, n_classes) bool out.
 
-    The random part of aps and raps is mixed from the bits of the probabilities, which ONNX cannot read: make such sets
-    with ``randomised=False``, which keeps the guarantee and makes them a little larger.
+    aps and raps derive random numbers from the bits of the probabilities, which ONNX cannot read. Make such sets with
+    ``randomised=False``, which keeps the guarantee and makes them a little larger.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def export_sets(sets: PredictionSets, path: str | os.PathLike[str], n_classes: i
 
 
 def metadata(source: Any, transforms: tuple[Transform, ...], rule: Any) -> dict[str, Any]:
-    """Return what a service should know besides the graph: names of classes, thresholds, preprocessing."""
+    """Return what a service needs besides the graph: class names, thresholds, preprocessing."""
     stored = getattr(source, "preprocessing_", None)
     values: dict[str, Any] = {"transforms": [str(transform) for transform in transforms]}
     if (classes := getattr(source, "classes_", None)) is not None:
@@ -156,7 +156,7 @@ def write(model: onnx.ModelProto, path: str | os.PathLike[str], facts: dict[str,
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds for one row: the whole file (None if it holds no model), and the calibration alone."""
+    """Milliseconds per row: for the whole file (None if it holds no model), and for the calibration alone."""
 
     whole: float | None
     calibration: float
@@ -174,7 +174,7 @@ def _median(model: str | bytes) -> float:
         kind = {"tensor(float)": "float32", "tensor(double)": "float64"}.get(value.type, value.type[7:-1])
         shape = [size if isinstance(size, int) else 1 for size in value.shape]
         feeds[value.name] = rng.random(shape).astype(kind)
-    session.run(None, feeds)  # the first run prepares
+    session.run(None, feeds)  # warm up
     times = []
     for _ in range(_RUNS):
         start = time.perf_counter()

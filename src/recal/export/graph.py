@@ -19,12 +19,12 @@ except ImportError:
     raise MissingExtraError("onnx", "onnx", "Writing ONNX files") from None
 
 __all__ = ["IR_VERSION", "OPSET", "Nodes", "TensorProto", "dtype_of", "kind_of", "onnx", "tensor"]
-# The oldest that hold every node used here; ONNX Runtime 1.15 and later read them.
+# The oldest versions with every node used here; ONNX Runtime 1.15 and later read them.
 OPSET, IR_VERSION = 18, 8
 
 
 class Nodes:
-    """A graph, or the body of a loop or branch inside `parent`, which reads the names of the graphs around it."""
+    """A graph, or the body of a loop or branch inside `parent`; a body can read names of the graphs around it."""
 
     def __init__(self, parent: Nodes | None = None) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -49,7 +49,7 @@ class Nodes:
         return names
 
     def const(self, values: ArrayLike) -> str:
-        """Return the name of a constant; equal ones are kept once, in the outermost graph."""
+        """Return the name of a constant; equal constants are stored once, in the outermost graph."""
         array = np.asarray(values)
         key, names = (array.dtype.str, array.shape, array.tobytes()), self.root._names
         if key not in names:
@@ -60,7 +60,7 @@ class Nodes:
     def as_graph(
         self, name: str, inputs: Sequence[onnx.ValueInfoProto] = (), outputs: Sequence[onnx.ValueInfoProto] = ()
     ) -> onnx.GraphProto:
-        """Return the graph of what the outputs need; other nodes and constants are left out."""
+        """Return the graph with only the nodes and constants that the outputs need."""
         sources = _sources(self.nodes, [value.name for value in outputs])
         nodes = [node for node in self.nodes if sources.intersection(node.output)]
         constants = [value for key, value in self.constants.items() if key in sources] if self.root is self else []
@@ -100,7 +100,7 @@ class Nodes:
         return copy
 
     def _rename_inside(self, graph: onnx.GraphProto, names: dict[str, str]) -> None:
-        """Rename in the body of a loop or branch, which reads the names around it and may hide them by its own."""
+        """Rename in the body of a loop or branch, which can read names around it or shadow them with its own."""
         inner = dict(names)
         for value in (*graph.input, *graph.initializer):
             inner[value.name] = self.name()
@@ -119,7 +119,7 @@ def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def _sources(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> set[str]:
-    """Return the names of all values that some outputs are made from."""
+    """Return the names of all values that these outputs depend on."""
     names = set(outputs)
     for node in reversed(nodes):
         if names.intersection(node.output):
@@ -128,7 +128,7 @@ def _sources(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> set[str
 
 
 def _reads(node: onnx.NodeProto) -> set[str]:
-    """Return what a node reads, and what the graphs inside it read."""
+    """Return the names that a node and the graphs inside it read."""
     names = set(node.input)
     for body in _bodies(node):
         names.update(name for each in body.node for name in _reads(each))

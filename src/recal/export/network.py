@@ -1,7 +1,7 @@
 """The parts of an exported file before its calibration: the user's network, its preprocessing, the views.
 
-A part is an ONNX graph with one input and one output. Exporters often fix the batch size of a network. It is opened
-here, and the changed network is run to check that its answers stay the same.
+A part is an ONNX graph with one input and one output. Exporters often fix the batch size of a network. This module
+makes it variable ("opens" it), and runs the changed network to check that its answers stay the same.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from recal.transforms.preprocessing import Normalize
 # Nodes that do not change values: a softmax before them is still a softmax.
 _HAND_ON = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
 _LOGITS = "recal_logits"
-# How far the answers of a model with an opened batch may differ.
+# The largest allowed difference between answers before and after the batch is opened.
 _CLOSE = 1e-4
 _KINDS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _TYPES: dict[int, str] = dict(zip(_KINDS, FLOATS))
-# How an exported file is opened to check or to time it: the number of threads, and where it runs.
+# How an exported file is opened to check or to time it: the number of threads, and the providers.
 ON_ONE_THREAD = ("1", ("CPUExecutionProvider",))
 
 
@@ -64,17 +64,17 @@ def element_type(value: onnx.ValueInfoProto) -> int:
 
 
 def sizes(value: onnx.ValueInfoProto) -> list[int]:
-    """Return the value's shape; 0 stands for what is open, which some write as -1."""
+    """Return the value's shape; 0 marks a variable size, which some exporters write as -1."""
     return [max(0, int(axis.dim_value)) for axis in value.type.tensor_type.shape.dim]
 
 
 def rows_of(part: Part) -> int:
-    """Return how many rows the part takes at once; 0 stands for any number."""
+    """Return how many rows the part takes at once; 0 means any number."""
     return (sizes(part.input) or [0])[0]
 
 
 def as_part(model: onnx.ModelProto) -> Part:
-    """Return a model of one input as a part; of several outputs the one that holds the classes' scores."""
+    """Return a model with one input as a part; if it has several outputs, take the one with the class scores."""
     constants = {constant.name for constant in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in constants]
     if len(inputs) != 1:
@@ -86,7 +86,7 @@ def as_part(model: onnx.ModelProto) -> Part:
 
 
 def _described(value: onnx.ValueInfoProto) -> tuple[str, int | None]:
-    """Return a value's type in onnxruntime's words, and how many axes it has."""
+    """Return a value's type as onnxruntime writes it, and its number of axes."""
     if value.type.HasField("sequence_type"):
         return "seq(map())", None
     kind = _TYPES.get(element_type(value), "tensor(other)")
@@ -109,7 +109,7 @@ def _unzipped(model: onnx.ModelProto, output: onnx.ValueInfoProto) -> onnx.Value
 
 
 def read_model(model: str | os.PathLike[str] | onnx.ModelProto) -> Part:
-    """Return a user's model at an opset that the nodes around it share."""
+    """Return a user's model, at an opset that the nodes around it can use, too."""
     if not isinstance(model, onnx.ModelProto):
         model = _load(model)
     if model.graph.sparse_initializer:
@@ -139,7 +139,7 @@ def _load(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
 
 def example_of(part: Part, dtype: Any = None, shape: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
-    """Return a batch of one, all zeros; shape and dtype are the model's own where not given."""
+    """Return a batch of one row of zeros; shape and dtype default to the model's own."""
     if shape is None:
         shape = sizes(part.input)[1:]
         if not shape or 0 in shape:
@@ -156,7 +156,7 @@ def channel_part(part: Part) -> Part:
 
 
 def two_column_part(part: Part, outputs: str) -> Part | None:
-    """Return a part that makes two columns of a binary model's one output, or None (see `checks.two_columns`)."""
+    """Return a part that turns a binary model's only output into two columns, or None (see `checks.two_columns`)."""
     shape = sizes(part.output)
     if not (len(shape) == 1 or shape[1:] == [1]):
         return None
@@ -171,9 +171,9 @@ def _traced(inputs: Symbol, output: Symbol, opset: int = OPSET) -> Part:
 
 
 def opsets_of(*models: onnx.ModelProto) -> dict[str, int]:
-    """Return the version of each domain that the models import, the newest of each; ai.onnx is the domain without name.
+    """Return the newest version of each domain that the models import; ai.onnx gets the empty name.
 
-    A model may import a domain twice, under both names.
+    A model may import this domain twice, under both names.
     """
     versions: dict[str, int] = {"": OPSET}
     for model in models:
@@ -189,12 +189,12 @@ def trace_module(module: Any, example: Any) -> Part:
 
     model = as_onnx(module, example, _LOGITS)
     model = onnx.inliner.inline_local_functions(model) if model.functions else model
-    model.ir_version = IR_VERSION  # torch writes a newer one, of which it uses nothing but notes
+    model.ir_version = IR_VERSION  # torch writes a newer version, but uses only its metadata fields
     return as_part(model)
 
 
 def view_part(transforms: Sequence[Transform], batch: Any, opset: int = OPSET) -> Part:
-    """Return the part that makes the rows of all views, one transformation after the other, of batches like this."""
+    """Return the part that computes the rows of all views, one transformation after the other, for such batches."""
     inputs = _batch_like(batch, opset)
     return _traced(inputs, xp.concat([transform(inputs) for transform in transforms], axis=0), opset)
 
@@ -211,9 +211,10 @@ def _batch_like(batch: Any, opset: int) -> Symbol:
 
 
 def open_batch(part: Part, shape: tuple[int, ...]) -> Part:
-    """Return a model whose batch is fixed as one that takes any number of rows, and gives each the same answer.
+    """Return a model with a fixed batch size as one that takes any number of rows and gives the same answers.
 
-    `shape` is that of one input. Answers to a few random rows are compared; a model whose answers change is refused.
+    `shape` is the shape of one input. The answers to a few random rows are compared; if they change, the model is
+    refused.
     """
     fixed = rows_of(part)
     free = fix_reshapes(part, shape, fixed)
@@ -234,7 +235,7 @@ def open_batch(part: Part, shape: tuple[int, ...]) -> Part:
 
 
 def fix_reshapes(part: Part, shape: tuple[int, ...], fixed: int | None = None) -> Part:
-    """Return the model with an open batch in which every Reshape says all sizes but the first.
+    """Return the model with an open batch, in which every Reshape gives all sizes except the first.
 
     Some exporters write Reshapes that copy the batch size and infer another size, which fails for an empty batch.
     Others write a `fixed` batch size. The other sizes are taken from a run of the model.
@@ -259,7 +260,7 @@ def fix_reshapes(part: Part, shape: tuple[int, ...], fixed: int | None = None) -
 
 
 def _sizes_of_reshapes(part: Part, batches: list[NDArray[Any]]) -> dict[str, tuple[int, ...]]:
-    """Return what follows the first size in the shape of every Reshape's output, where that is the same in all runs."""
+    """Return the output shape of every Reshape, without the first size, if it is the same in all runs."""
     model = onnx.ModelProto()
     model.CopyFrom(part.model)
     names = [node.output[0] for node in model.graph.node if node.op_type == "Reshape"]
@@ -267,14 +268,14 @@ def _sizes_of_reshapes(part: Part, batches: list[NDArray[Any]]) -> dict[str, tup
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in listed)
     try:
         answers = [run(model, part.input.name, rows) for rows in batches]
-    except InputError:  # nothing is known of a model that does not run
+    except InputError:  # a model that does not run shows no sizes
         return {}
     first, last = ({name: each[name].shape[1:] for name in names} for each in (answers[0], answers[-1]))
     return {name: first[name] for name in names if first[name] == last[name]}
 
 
 def run(model: onnx.ModelProto, name: str, batch: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
-    """Return the model's outputs by name, none without a batch; raise if onnxruntime refuses it."""
+    """Return the model's outputs by name, or none without a batch; raise if onnxruntime refuses the model."""
     try:
         session = open_session(model.SerializeToString(), *ON_ONE_THREAD)
         names = [value.name for value in session.get_outputs()]

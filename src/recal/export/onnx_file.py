@@ -50,7 +50,7 @@ from recal.transforms.preprocessing import (
 
 # A gate below every confidence: no sample needs its views.
 _NEVER = 1e-300
-# As in Python: a little above full scale is rounding, more is another scale.
+# As in Python: values slightly above full scale are rounding errors, larger ones mean another scale.
 _ABOVE = 1.001
 
 
@@ -69,32 +69,32 @@ def export_onnx(
     Parameters
     ----------
     model : CalibratedModule, torch.nn.Module, the path of an ONNX file, or a fitted SignalCalibration
-        A CalibratedModule brings its calibration and its preprocessing. An ONNX file needs no torch, except for
-        transformations or a `preprocess` of your own. A fixed batch is opened if predictions stay the same. A
-        SignalCalibration needs `path` alone; its file reads `signals` and returns `confidence`.
+        A CalibratedModule has its own calibration and preprocessing. An ONNX file needs no torch, except for your own
+        transformations or `preprocess`. A fixed batch size is made variable if predictions stay the same. A
+        SignalCalibration needs only `path`; its file reads `signals` and returns `confidence`.
     example : array or tensor of shape (n, ...)
-        A batch of inputs as the file will get them; only its shape (without n) and dtype matter. Not needed for a
-        calibrator that knows what its views were collected from, nor for an ONNX model with a fixed input shape.
+        A batch of inputs as the file will get them; only its shape (without n) and dtype matter. Not needed if the
+        calibrator knows the inputs of its views, or if an ONNX model has a fixed input shape.
     path : where to write
     plan : Plan, or a fitted calibrator
         Any of recal's methods.
     preprocess : callable, optional
-        Runs after the transformations and before the model; must consist of torch operations. By default, and for
-        `outputs` too, what the calibrator's views were collected with; a contradiction is refused.
+        Runs after the transformations and before the model; must consist of torch operations. The default, also for
+        `outputs`, is what the calibrator's views were collected with; a contradiction is refused.
     outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR", optional
         What the model returns, as in `recal.collect`; logits by default.
     accept : DecisionRule, float, or one number per class, optional
-        The confidence from which on a prediction is accepted, of any class or of the predicted one; by default that of
-        the calibrator's `decision_`.
+        The confidence threshold for accepting a prediction, one for all classes or one per predicted class; by default
+        that of the calibrator's `decision_`.
 
     Returns
     -------
-    The path. The file has one input, `inputs` (or the ONNX model's own, if nothing is put before it), of any number of
-    rows. Its outputs are `probs` (n, n_classes), `prediction` (n,), the index of the class, `confidence` (n,), the
-    chance that it is right, as `predict_confidence` gives it, `passes` (n,), how many forward passes each row took,
-    `accept` (n,) if there is a threshold, and `logits` (n, n_classes), the model's own, for a watch. If the plan has a
-    gate, views are computed only for the rows below it. Rows that a transformation would refuse in Python, such as
-    floats above white, get NaN and the prediction -1.
+    The path. The file has one input, `inputs` (or the ONNX model's own name, if nothing comes before the model), with
+    any number of rows. Its outputs are `probs` (n, n_classes), `prediction` (n,), the index of the class, `confidence`
+    (n,), the chance that it is right, as `predict_confidence` gives it, `passes` (n,), the number of forward passes of
+    each row, `accept` (n,) if there is a threshold, and `logits` (n, n_classes), the model's own, for a watch. If the
+    plan has a gate, views are computed only for the rows below it. Rows that a transformation would refuse in Python,
+    such as floats above white, get NaN and the prediction -1.
 
     The file's metadata holds, as JSON: `recal_classes`, `recal_transforms`, `recal_thresholds`, `recal_risk`,
     `recal_confidence`, `recal_reads` and `recal_preprocessing`, as far as they are known.
@@ -108,7 +108,7 @@ def export_onnx(
     'model.onnx'
     """
     if isinstance(model, SignalCalibration):
-        # It has no example, so the path may come second.
+        # A SignalCalibration has no example, so the path may be the second argument.
         return export_signals(model, example if isinstance(example, str | os.PathLike) else path)
     if outputs is not None:
         check_outputs(outputs)
@@ -147,7 +147,7 @@ def export_onnx(
 
 @dataclass(frozen=True)
 class _Rule:
-    """Thresholds that a user gives as numbers: a DecisionRule without a guarantee."""
+    """Thresholds given as numbers: a DecisionRule without a guarantee."""
 
     thresholds: tuple[float, ...]
     reads: str = "confidence"
@@ -158,10 +158,10 @@ class _Rule:
 
 @dataclass(frozen=True)
 class _File:
-    """What is put together: parts from inputs to logits, the views, the calibration.
+    """The pieces of a file: parts from inputs to logits, the views, the calibration.
 
-    `branched` is for models that cannot take a batch of no rows: views behind a gate then stand in a branch, which
-    runtimes do not optimise as they do the main graph.
+    `branched` is for models that cannot take an empty batch: views behind a gate are then computed in a branch, which
+    runtimes optimise less than the main graph.
     """
 
     front: Sequence[Part]
@@ -175,7 +175,7 @@ class _File:
 
     @property
     def input(self) -> tuple[str, str, list[int]]:
-        """The name of the file's input, its dtype and its shape: the example's, or the model's own."""
+        """The name, dtype and shape of the file's input, from the example or from the model."""
         first = self.front[0].input
         own = self.views is None and len(self.front) == 1 and first.name != "logits"
         name = first.name if own else "inputs"
@@ -190,12 +190,12 @@ class _File:
         version = max(IR_VERSION, *(part.model.ir_version for part in parts))
         results = self._results(*self._answers(inputs))
         whole = inputs.device.model([inputs], results, opsets_of(*(part.model for part in parts)), version)
-        if fixed := rows_of(self.front[-1]):  # a batch that could not be opened
+        if fixed := rows_of(self.front[-1]):  # a fixed batch that could not be opened
             whole.graph.input[0].type.tensor_type.shape.dim[0].dim_value = fixed
         return whole
 
     def _logits(self, rows: Symbol) -> Symbol:
-        """Put the model behind rows."""
+        """Return the model's logits for rows."""
         for number, part in enumerate(self.front):
             rows = part.put(rows, f"model{number}_")
         if self.outputs != "logits":
@@ -203,7 +203,7 @@ class _File:
         return rows
 
     def _answers(self, inputs: Symbol) -> tuple[Symbol, Symbol, Symbol]:
-        """Return the originals' logits, the map's own float64 probabilities, and the passes that each row takes."""
+        """Return the logits of the originals, the map's own float64 probabilities, and the passes of each row."""
         calibration, n_views = self.calibration, len(self.calibration.map.transforms)
         if self.views is None:
             logits = self._logits(inputs)
@@ -268,7 +268,7 @@ def _refused(logits: Symbol, transforms: tuple[Transform, ...], inputs: Symbol) 
 
 
 def _gateable(file: _File) -> _File:
-    """Return the file in a form that takes a batch of which no row needs views; in a branch if there is no other."""
+    """Return the file in a form that also works if no row of a batch needs views; use a branch as a last resort."""
     one = _zeros(file.example)
     assert one is not None
     front, never = list(file.front), file.calibration.with_gate(_NEVER)
@@ -281,7 +281,7 @@ def _gateable(file: _File) -> _File:
 
 
 def _zeros(source: Any, fixed: int = 0) -> NDArray[Any] | None:
-    """Return zeros like a batch, or like a model's own inputs if their shape is known: one, or the fixed number."""
+    """Return zeros like a batch, or like a model's inputs if their shape is known: one row, or `fixed` rows."""
     if isinstance(source, Part):
         if len(sizes(source.input)) < 2 or 0 in sizes(source.input)[1:]:
             return None

@@ -23,15 +23,15 @@ except ImportError:
 __all__ = ["CalibratedModule", "CalibrationLayer", "Tensor", "torch"]
 Tensor = torch.Tensor
 _PLAIN_DTYPES = (torch.float16, torch.float32, torch.float64)
-# How many rows go through a model at once when views are joined, on a CPU and on other devices.
+# Limits for joining views into one forward pass: rows and values on a CPU, rows on other devices.
 _CPU_ROWS, _CPU_VALUES, _DEVICE_ROWS = 32, 100_000, 256
 
 
 class CalibrationLayer(torch.nn.Module):
     """From a model's logits, and those of the views, to calibrated logits, on the tensors' own device.
 
-    Plain tensors on a CPU share their memory with numpy, which runs the map, compiled if it is large. On other devices,
-    under a trace or if a gradient is needed, torch runs the same map.
+    Plain CPU tensors share their memory with numpy, which runs the map, with compiled code if it is large. On other
+    devices, in a trace or if a gradient is needed, torch runs the same map.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class CalibrationLayer(torch.nn.Module):
             _ = plan.program, plan.transforms
 
     def forward(self, logits: Tensor, transformed: Tensor) -> Tensor:
-        """Return calibrated logits, (n, n_classes), the largest of each row at 0.
+        """Return calibrated logits, (n, n_classes), shifted so that the largest in each row is 0.
 
         Parameters
         ----------
@@ -59,7 +59,7 @@ class CalibrationLayer(torch.nn.Module):
         """Return calibrated logits, and the confidence in each prediction, (n,): its probability before any guard."""
         if is_plain(logits) and is_plain(transformed) and logits.dtype in _PLAIN_DTYPES and len(logits):
             rows, views = logits.detach().numpy(), transformed.detach().numpy()
-            # NaN in must be NaN out, which compiled loops do not promise.
+            # A NaN in the inputs must give NaN, which compiled loops do not guarantee.
             if np.isfinite(rows).all() and np.isfinite(views).all():
                 probs, confidence = self.calibration.answer(rows, list(views))
                 logs = np.log(probs)
@@ -68,13 +68,13 @@ class CalibrationLayer(torch.nn.Module):
         return self.by_torch(logits, transformed)
 
     def by_torch(self, logits: Tensor, transformed: Tensor) -> tuple[Tensor, Tensor]:
-        """Do the same by torch operations alone."""
+        """Do the same with torch operations only."""
         probs, confidence = self.calibration.answer(logits, list(transformed.unbind(0)))
         logs = probs.log()
         return (logs - logs.amax(1, keepdim=True)).to(_dtype(logits)), confidence
 
     def needs_views(self, logits: Tensor) -> Tensor:
-        """Return for each sample whether its views must be computed, (n,)."""
+        """Return whether the views of each sample must be computed, (n,)."""
         if is_plain(logits) and logits.dtype in _PLAIN_DTYPES:
             return torch.from_numpy(self.calibration.map.needs_views(logits.detach().numpy()))
         is_below: Tensor = self.calibration.map.needs_views(logits)
@@ -87,38 +87,38 @@ def _dtype(logits: Tensor) -> torch.dtype:
 
 
 class CalibratedModule(torch.nn.Module):
-    """A model that answers with calibrated logits: the softmax of what it returns are calibrated probabilities.
+    """A model that returns calibrated logits: their softmax gives calibrated probabilities.
 
-    Only the transformations that the plan needs are computed, joined with the originals to larger batches. Where the
-    plan has a gate, they are computed for the samples below it alone. The largest logit of each row is shifted to 0,
-    which softmax does not see, so that rounding can never change a prediction.
+    Only the transformations that the plan needs are computed, joined with the originals into larger batches. If the
+    plan has a gate, they are computed only for the samples below it. The logits of each row are shifted so that the
+    largest is 0. This does not change the softmax, and rounding can then never change a prediction.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Gives logits of shape (n, n_classes), or an object with such `logits`. It is put into eval mode and stays there.
+        Returns logits of shape (n, n_classes), or an object with such `logits`. It is put into eval mode for good.
     plan : Plan, or a fitted calibrator that has one
         What `ViewStacking`, `ReCal` or `TemperatureScaling` fitted on this model's logits.
     preprocess : callable, optional
-        Runs after the transformation and before the model, as in `collect`: normalisation, for instance. Where `plan`
-        is a calibrator that knows the normalisation of its views, that one, and no other is taken.
+        Runs after the transformation and before the model, as in `collect`: normalisation, for instance. If `plan` is a
+        calibrator that knows the normalisation of its views, that is the default, and a different one is refused.
     max_batch : int, optional
-        No more rows than this go through the model at once: views are joined up to it, and a larger batch of the
-        caller's is cut. By default views are joined to 256 rows, and on a CPU to 32, or fewer where inputs are large,
-        since networks fall out of its caches; a larger batch goes through whole, one view at a time.
+        The maximum number of rows per forward pass: views are joined up to it, and a larger batch is split. By default
+        views are joined up to 256 rows, or 32 on a CPU (fewer if inputs are large, to stay within its caches); a larger
+        batch is not split and runs one view at a time.
 
     Attributes
     ----------
     passes : Tensor of shape (n,)
-        How many forward passes each answer of the last batch took.
+        The number of forward passes of each answer in the last batch.
     passes_per_answer : float
         The same on average over all batches so far.
 
     Notes
     -----
-    `torch.export` and `torch.compile` know no values, so there the views of all rows are computed, and the answers are
-    the same; an ONNX file written by `recal.export` keeps the gate. `torch.jit.trace` is refused: it would
-    freeze the choices made for one batch. Under ``.half()`` confidences are still compared as the plan says.
+    `torch.export` and `torch.compile` do not see values, so they compute the views of all rows, with the same answers.
+    An ONNX file written by `recal.export` keeps the gate. `torch.jit.trace` is refused: it would freeze the choices
+    made for one batch. After ``.half()``, confidences are still compared with the plan's gate as before.
 
     Examples
     --------
@@ -154,7 +154,7 @@ class CalibratedModule(torch.nn.Module):
                     f"Give its code when loading: load(path, transforms={{{transform.name!r}: your_function}})."
                 )
         self._outputs_checked = False
-        # In a dictionary because setting an attribute of a torch module costs more than counting does.
+        # Use a dictionary, because setting an attribute of a torch module costs more than the counting.
         self._counts: dict[str, Any] = {"last": 0, "rows": 0, "passes": 0, "answers": 0}
         self.train(False)
 
@@ -168,7 +168,7 @@ class CalibratedModule(torch.nn.Module):
         return self.calibration.map.transforms
 
     def train(self, mode: bool = True) -> CalibratedModule:
-        """Stay in eval mode: a calibrated model is a finished one."""
+        """Stay in eval mode: a calibrated model is not trained any more."""
         self.training = False
         for part in self.children():
             try:
@@ -207,7 +207,7 @@ class CalibratedModule(torch.nn.Module):
         return logits[0], logits[1:]
 
     def _gated(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Ask for the views of those rows alone whose confidence is below the gate."""
+        """Compute views only for the rows whose confidence is below the gate."""
         transforms = self.transforms
         logits = self._logits(inputs, (None,), False)[0]
         self._check_once(logits)
@@ -220,8 +220,8 @@ class CalibratedModule(torch.nn.Module):
         return logits, transformed
 
     def _logits(self, inputs: Tensor, views: tuple[Transform | None, ...], tracing: bool) -> Tensor:
-        """Return the model's logits of all views, (m, n, n_classes), several views to a forward pass."""
-        joined = len(views) if tracing else self._joined(inputs)  # a graph knows no sizes to split by
+        """Return the model's logits of all views, (m, n, n_classes), with several views per forward pass."""
+        joined = len(views) if tracing else self._joined(inputs)  # a graph has no sizes to split by
         parts = []
         for start in range(0, len(views), joined):
             rows = [_view(t, inputs) for t in views[start : start + joined]]
@@ -236,7 +236,7 @@ class CalibratedModule(torch.nn.Module):
         return logits.reshape((len(views), inputs.shape[0], logits.shape[-1]))
 
     def _count(self, rows: int, passes: Tensor | int) -> None:
-        """Count the passes of a batch: of each row, or the same for all."""
+        """Count the passes of a batch: one number per row, or the same for all rows."""
         self._counts.update(last=passes, rows=rows)
         self._counts["passes"] += passes * rows if isinstance(passes, int) else int(passes.sum())
         self._counts["answers"] += rows
@@ -251,14 +251,14 @@ class CalibratedModule(torch.nn.Module):
         return float(self._counts["passes"] / max(1, self._counts["answers"]))
 
     def _joined(self, inputs: Tensor) -> int:
-        """Return how many views go through the model at once."""
+        """Return how many views are joined into one forward pass."""
         n, most = max(1, inputs.shape[0]), self.max_batch
         if most is None and inputs.device.type == "cpu":
             most = min(_CPU_ROWS, _CPU_VALUES * n // max(1, inputs.numel()))
         return max(1, (_DEVICE_ROWS if most is None else most) // n)
 
     def logits_of(self, rows: Tensor) -> Tensor:
-        """Return the model's own logits of rows that are transformed already."""
+        """Return the model's own logits for rows that are already transformed."""
         prepared = rows if self.preprocess is None else self.preprocess(rows)
         weight = next((p for p in self.model.parameters() if p.is_floating_point()), None)
         if weight is not None and (prepared.is_floating_point() or prepared.dtype == torch.uint8):
@@ -282,7 +282,7 @@ class CalibratedModule(torch.nn.Module):
 
 
 def _view(transform: Transform | None, inputs: Tensor) -> Tensor:
-    """Return the inputs through a transformation, for code that may work in place: the inputs are still needed."""
+    """Return the transformed inputs; code that may work in place gets a copy, because the inputs are still needed."""
     if isinstance(transform, BuiltIn):
         return transform(inputs)
     mine = inputs.clone()

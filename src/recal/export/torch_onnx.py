@@ -15,12 +15,12 @@ from recal.export.torch_module import CalibratedModule, Tensor, torch
 from recal.maps.plan import Plan
 from recal.transforms import Transform
 
-# The oldest opset that torch's exporter writes, and new enough for every node beside it.
+# The oldest opset that torch's exporter writes; it has every other node that recal adds.
 _OPSET = 18
 
 
 class Function(torch.nn.Module):
-    """A function as a module, which is what torch exports; `model` holds the weights that it reads."""
+    """A function as a module, because torch exports modules; `model` holds the weights that the function reads."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], model: torch.nn.Module | None = None) -> None:
         super().__init__()
@@ -32,18 +32,18 @@ class Function(torch.nn.Module):
 
 
 def views_of(transforms: tuple[Transform, ...]) -> Function:
-    """From inputs to the rows of all views, one transformation after the other."""
+    """Return a function from inputs to the rows of all views, one transformation after the other."""
     return Function(lambda inputs: torch.cat([transform(inputs) for transform in transforms]))
 
 
 def logits_of(model: torch.nn.Module, preprocess: Any) -> Function:
-    """From inputs to the model's own logits: preprocess, the cast to its weights' dtype, the model."""
+    """Return a function from inputs to the model's own logits: preprocess, cast to its weights' dtype, model."""
     calibrated = CalibratedModule(model, Plan(), preprocess)
     return Function(calibrated.logits_of, calibrated)
 
 
 def parts_of(model: Any, plan: Any, preprocess: Any) -> tuple[torch.nn.Module, Any, Any]:
-    """Return model, plan and preprocess; a CalibratedModule brings all three."""
+    """Return model, plan and preprocess; a CalibratedModule has all three."""
     if isinstance(model, CalibratedModule):
         if plan is not None or preprocess is not None:
             raise InputError("A CalibratedModule has its own plan and preprocess; do not pass others.")
@@ -60,7 +60,7 @@ def gives_probabilities(model: torch.nn.Module, preprocess: Any, example: Any) -
     draw = torch.Generator().manual_seed(0)
     if like.is_floating_point():
         inputs = torch.rand(shape, generator=draw).to(like.dtype)
-    else:  # pixels, or token ids, of which every vocabulary has two
+    else:  # pixels, or token ids (every vocabulary has at least two)
         inputs = torch.randint(0, 256 if like.dtype == torch.uint8 else 2, shape, generator=draw).to(like.dtype)
     weight = next(model.parameters(), None)
     try:
@@ -109,7 +109,7 @@ def as_onnx(module: torch.nn.Module, example: Any, output: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's own remarks from the user's terminal."""
+    """Keep the exporter's own messages off the user's terminal."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,6 +1,6 @@
-"""The namespace of traced arrays: functions of the array API that maps use, and of torch that transformations use.
+"""The namespace of traced arrays: the array API functions that maps use, and the torch functions of transformations.
 
-Functions that numpy has leave constants to it.
+If numpy has a function of the same name, it computes constants.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AXIS_AS_INPUT = 20
 
 
 def _by_node(kind: str, dtype: str | None = None) -> Any:
-    """Return an elementwise function by its node."""
+    """Return an elementwise function that adds a node of this kind."""
     return lambda *operands: elementwise(kind, *operands, dtype=dtype)
 
 
@@ -35,7 +35,7 @@ isnan, maximum, minimum = _by_node("IsNaN", "bool"), _by_node("Max"), _by_node("
 
 
 def log1p(x: Symbol) -> Symbol:
-    """log(1 + x), with the digits of x that 1 + x loses: ONNX has no node for it."""
+    """Return log(1 + x) without losing the digits of x that 1 + x loses; ONNX has no node for it."""
     one = x + 1.0
     return log(one) + (x - (one - 1.0)) / maximum(one, 1e-300)
 
@@ -185,9 +185,9 @@ def stack(parts: Sequence[Symbol], *, axis: int = 0) -> Symbol:
 
 
 class fft:
-    """Spectra of real series along axis 1, both halves of them, with a last axis for real and imaginary parts.
+    """Spectra of real series along axis 1: both halves, with a last axis for real and imaginary parts.
 
-    In float64: onnxruntime's transform of float32 is off by 1e-4 where a length is no power of two.
+    They use float64: onnxruntime's float32 transform is off by 1e-4 if a length is not a power of two.
     """
 
     @staticmethod
@@ -211,16 +211,16 @@ class _Spectrum:
         self.pairs, self.dtype = pairs, dtype
 
     def __mul__(self, gain: NDArray[Any]) -> _Spectrum:
-        """Multiply by fixed gains of the lower half, and those of the upper half by the same."""
+        """Multiply the lower half by fixed gains, and the upper half by the same gains in reverse order."""
         both = np.concatenate([gain, gain[:, -2:0:-1]], axis=1)
         return _Spectrum(self.pairs * both[..., None].astype(np.float64), self.dtype)
 
 
-# What a graph has and arrays have not
+# Operations that only graphs have
 
 
 def parts(x: Symbol, sizes: Sequence[int], *, axis: int) -> list[Symbol]:
-    """Return parts of these sizes along an axis, by one node."""
+    """Return parts of these sizes along an axis, with a single node."""
     if len(sizes) == 1:
         return [x]
     g = x.device.nodes

@@ -1,9 +1,8 @@
-"""Symbolic arrays: a function of arrays that is called with one becomes the nodes of an ONNX graph.
+"""Symbolic arrays: calling a function of arrays with one of them turns it into nodes of an ONNX graph.
 
-Maps (`recal.maps`) are written against the Python array API, and transformations (`recal.transforms`) against what
-numpy and torch have in common. Both take a `Symbol` in place of an array. The graph then needs no second version of
-either. Constants stay numpy arrays: what depends on them alone is computed by numpy, and they become part of the graph
-where they meet a symbol.
+Maps (`recal.maps`) use the Python array API, and transformations (`recal.transforms`) the operations that numpy and
+torch share. Both take a `Symbol` in place of an array, so neither needs a second version for graphs. Constants stay
+numpy arrays: numpy computes what depends only on them, and they enter the graph when they are combined with a symbol.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 class Graph:
-    """Where symbols live, as tensors live on a device."""
+    """The graph that symbols belong to, as tensors belong to a device."""
 
     type = "onnx"
 
@@ -31,7 +30,7 @@ class Graph:
         self.nodes, self.opset = Nodes(), opset
 
     def input(self, name: str, dtype: str, shape: Sequence[int]) -> Symbol:
-        """Return the symbol of an input, or of another value that the graph has under this name."""
+        """Return the symbol of an input, or of another value with this name in the graph."""
         return Symbol(self, name, dtype, shape)
 
     @contextmanager
@@ -61,7 +60,7 @@ class Graph:
         return onnx.helper.make_model(graph, opset_imports=imports, ir_version=ir_version, producer_name="recal")
 
     def op(self, kind: str, *inputs: Any, shape: Shape, dtype: str, **attributes: Any) -> Symbol:
-        """Add a node that reads symbols and constants; an input that is left out is an empty string."""
+        """Add a node that reads symbols and constants; an empty string marks an omitted input."""
         names: list[str] = []
         for value in inputs:
             name = value.name if isinstance(value, Symbol) else value
@@ -70,14 +69,14 @@ class Graph:
 
 
 def elementwise(kind: str, *operands: Any, dtype: str | None = None) -> Symbol:
-    """Add a node of operands that are brought to one dtype, as numpy promotes them, and to one shape."""
+    """Add a node whose operands are converted to one dtype, as numpy promotes them, and broadcast to one shape."""
     graph = next(each.device for each in operands if isinstance(each, Symbol))
     inputs, common = promoted(*operands)
     return graph.op(kind, *inputs, shape=broadcast(*map(np.shape, inputs)), dtype=dtype or common)
 
 
 def promoted(*operands: Any) -> tuple[list[Any], str]:
-    """Return operands of one dtype, as numpy promotes them, and the dtype."""
+    """Return the operands converted to one dtype, as numpy promotes them, and that dtype."""
     kinds = [np.dtype(each.dtype) if hasattr(each, "dtype") else each for each in operands]
     dtype = np.result_type(*kinds).name
     return [each.to(dtype) if isinstance(each, Symbol) else np.asarray(each, dtype) for each in operands], dtype
@@ -91,7 +90,7 @@ def _binary(kind: str, dtype: str | None = None, *, swapped: bool = False) -> Ca
 
 
 class Symbol(Traced):
-    """An array of a graph: its name, its dtype and its shape, in which a size may be open (-1)."""
+    """An array of a graph: its name, dtype and shape, in which a size may be open (-1)."""
 
     def __init__(self, graph: Graph, name: str, dtype: str, shape: Sequence[int]) -> None:
         self.device, self.name, self.dtype, self.shape = graph, name, dtype, tuple(shape)
@@ -99,7 +98,7 @@ class Symbol(Traced):
 
     @property
     def namespace(self) -> Any:
-        from recal.export import traced_functions  # which imports this module
+        from recal.export import traced_functions  # imported late, because it imports this module
 
         return traced_functions
 
@@ -115,14 +114,14 @@ class Symbol(Traced):
     __hash__ = object.__hash__
 
     def described(self, name: str) -> onnx.ValueInfoProto:
-        """Return its type and its shape; the first open size is that of the batch."""
+        """Return its type and shape; the first open size is that of the batch."""
         sizes: list[Any] = [None if size == OPEN else size for size in self.shape]
         if None in sizes:
             sizes[sizes.index(None)] = "batch"
         return tensor(name, kind_of(self.dtype), sizes)
 
     def op(self, kind: str, *inputs: Any, shape: Shape, dtype: str | None = None, **attributes: Any) -> Symbol:
-        """Add a node that reads this symbol and `inputs`, with a result of the same dtype if no other is named."""
+        """Add a node that reads this symbol and `inputs`; the result has the same dtype unless `dtype` is given."""
         return self.device.op(kind, self, *inputs, shape=shape, dtype=dtype or self.dtype, **attributes)
 
     __add__ = __radd__ = _binary("Add")
@@ -151,7 +150,7 @@ class Symbol(Traced):
         return elementwise("Not", self)
 
     def __matmul__(self, other: Any) -> Symbol:
-        """A product with a fixed matrix, as one of flat rows: onnxruntime takes a batch of no rows only so."""
+        """Multiply by a fixed matrix, with the rows flattened: otherwise onnxruntime refuses an empty batch."""
         matrix = np.asarray(other, self.dtype)
         if self.ndim == 2:
             return self.op("MatMul", matrix, shape=(self.shape[0], matrix.shape[1]))
@@ -166,7 +165,7 @@ class Symbol(Traced):
             return self
         return self.op("Cast", shape=self.shape, dtype=dtype, to=kind_of(dtype))
 
-    # What torch's tensors have
+    # Methods of torch tensors
 
     def long(self) -> Symbol:
         return self.to("int64")
@@ -202,7 +201,7 @@ class Symbol(Traced):
         return self.permute(*range(self.ndim)[::-1])
 
     def reshape(self, shape: Sequence[int]) -> Symbol:
-        """One size besides the open one may be left to be inferred."""
+        """Return the array in another shape; one size besides the open one may be inferred."""
         sizes = list(shape)
         if sizes.count(OPEN) > 1:
             fixed = math.prod(size for size in sizes[1:] if size != OPEN)
@@ -212,7 +211,7 @@ class Symbol(Traced):
         return self if tuple(sizes) == self.shape else self.op("Reshape", sizes, shape=tuple(sizes))
 
     def __getitem__(self, key: Any) -> Symbol:
-        """Parts of axes, new axes, and positions along one axis, as numpy takes them."""
+        """Return parts of axes, new axes, and positions along one axis, indexed as in numpy."""
         keys = list(key) if isinstance(key, tuple) else [key]
         dots = [at for at, each in enumerate(keys) if each is Ellipsis]
         if dots:
@@ -247,18 +246,18 @@ class Symbol(Traced):
         size = len(range(start, stop, step))
         if (size, step) == (self.shape[axis], 1):
             return self
-        stop = stop if stop >= 0 else -self.shape[axis] - 1  # backwards down to the first
+        stop = stop if stop >= 0 else -self.shape[axis] - 1  # backwards, including the first
         return self.op("Slice", [start], [stop], [axis], [step], shape=resized(self.shape, axis, size))
 
 
 def resized(shape: Shape, axis: int, *sizes: int) -> Shape:
-    """Return a shape with other sizes in place of that of one axis."""
+    """Return a shape in which `sizes` replace the size of one axis."""
     at = axis % len(shape)
     return (*shape[:at], *sizes, *shape[at + 1 :])
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """Return the shape of arrays together, in which an open size stays open."""
+    """Return the broadcast shape of several arrays; an open size stays open."""
     ndim = max(map(len, shapes))
     columns = zip(*((1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes))
     return tuple(OPEN if OPEN in sizes else max(sizes) for sizes in columns)
