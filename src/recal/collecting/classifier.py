@@ -25,7 +25,7 @@ from recal.transforms import Transform
 from recal.transforms.preprocessing import Outputs
 from recal.views import Views
 
-# The number of inputs of a fit whose damage is collected with `follow`.
+# With `follow`, damaged copies of this many inputs are collected.
 _PILOT = 2000
 
 
@@ -55,7 +55,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     progress : bool
         Show a bar, if this is a terminal.
     pilot : int, optional
-        In `fit`, compute the whole pool only for this many samples, and for the others the views that help, as in
+        In `fit`, compute the whole pool only for this many samples, and for the others only the views that help, as in
         `recal.collect`.
     engine : {"local", "ray"} or RayEngine
         Where the model runs. A saved file does not keep it.
@@ -66,15 +66,15 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     calibrator_ : Calibrator
-        The fitted one; save it with `recal.save`.
+        The fitted calibrator; save it with `recal.save`.
     classes_ : ndarray of shape (n_classes,)
     n_features_in_ : int
-        The number of features, where inputs were a table.
+        The number of features, if the inputs were a table.
     pool_ : tuple of transformations
     passes_per_answer_ : float
-        How many forward passes an answer took on average in the last `predict_proba`.
+        The mean number of forward passes per answer in the last `predict_proba`.
     condition_ : WatchResult
-        With `follow`, the judgement of the inputs of the last call; ``print(condition_)`` says what was done and why.
+        With `follow`, the assessment of the last call's inputs; ``print(condition_)`` says what was done and why.
 
     Examples
     --------
@@ -189,7 +189,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         return applied
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class of each sample; the model's own answer, if the calibrator keeps it."""
+        """Return the most probable class of each sample, or the model's own prediction if the calibrator keeps it."""
         self._check_fitted(X)
         if self.calibrator_.keeps_accuracy:  # no views are needed
             views = collect(self.model, X, None, **self._how())
@@ -197,7 +197,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def accept(self, X: Any) -> NDArray[np.bool_]:
-        """Return whether the answer to each input is accepted, by the rule in the calibrator's `decision_`."""
+        """Return whether the rule in the calibrator's `decision_` accepts the answer to each input."""
         self._check_fitted(X)
         rule, applied = self.calibrator_.rule(), self._apply(X)
         if applied.condition is not None:
@@ -205,7 +205,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(rule.accept(applied.probs, applied.confidences))
 
     def _damaged(self, source: Source, y: Any, classes: Any, views: Views) -> Views:
-        """Return the views that following learns from: those of `pool`, or damage to some of the inputs."""
+        """Return the views that `follow` learns from: those of `pool`, or of damaged copies of some inputs."""
         if self.pool is not None and views.transforms:
             return views
         part = source

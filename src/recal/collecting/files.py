@@ -44,13 +44,13 @@ def open_path(path: Path, **options: Any) -> Source:
     Parameters
     ----------
     **options
-        Options that are None count as not given.
+        Options that are None are ignored.
 
         - of a folder: `read` ("images", "texts", "sounds" or "bytes", by default what most file names say), `on_error`,
           and `cluster_by` ("parent", or a regular expression that finds the cluster in a file name);
         - of a folder of images: `resize`, `crop` and `pixels`; of sounds: `seconds`;
         - of a table: `label_column` (default "label"), `text_column` (the only column that is read, as texts),
-          `cluster_column` and `group_column` (which are no features).
+          `cluster_column` and `group_column` (these columns are not features).
     """
     if not path.exists():
         raise FileError(f"There is no file or folder {path}.")
@@ -87,7 +87,7 @@ def open_path(path: Path, **options: Any) -> Source:
 
 
 def _most(path: Path) -> str:
-    """Return what most files of a folder are, by their names; ask if most have unknown names."""
+    """Return the type of most files in a folder, by their names; the error asks for it if most are unknown."""
     files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
     counts = {
         kind: sum(file.suffix.lower() in _FOLDERS[kind].suffixes for file in files)
@@ -108,7 +108,7 @@ def _most(path: Path) -> str:
 
 @contextmanager
 def _reading(path: Path, purpose: str = "") -> Iterator[None]:
-    """Turn the errors of readers into a FileError: zipfile, zlib, struct and numpy each fail in their own ways."""
+    """Turn the errors of readers into a FileError: zipfile, zlib, struct and numpy raise different errors."""
     try:
         yield
     except RecalError:
@@ -149,7 +149,7 @@ def read_labels(path: Path) -> NDArray[Any]:
     """Read labels from a .npy file, or from text with one label per line; whole numbers if all labels are."""
     with _reading(path, " as labels (.npy, or .txt with one per line)"):
         if path.suffix == ".npy":
-            return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: its size must be the file's
+            return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapping checks the declared size
         if path.suffix not in (".txt", ".csv"):
             raise InputError(f"Labels are read from .npy, or from .txt with one per line, got {path}.")
         lines = [line.strip() for line in _read_lines(path, trim=True)]
@@ -189,7 +189,7 @@ def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
 class TableSource(IndexedSource):
     """A pandas frame; batches are frames, so that a model finds its columns by name.
 
-    Columns of words become categories, as models of tables and the transformations expect.
+    Columns of words become categories, as models for tables and the transformations expect.
     """
 
     def __init__(self, frame: Any) -> None:
@@ -280,7 +280,7 @@ def _csv_format(path: Path) -> dict[str, str]:
 
 
 def _labels(path: Path, column: Any) -> NDArray[Any] | None:
-    """Return a column of labels, None if it is empty; refuse a column that is partly empty."""
+    """Return a column of labels, or None if it is empty; refuse a column that is partly empty."""
     empty = column.isna().to_numpy()
     if empty.all():
         return None
@@ -308,9 +308,9 @@ def guess_columns(
 ) -> dict[str, str]:
     """Return which columns hold labels and texts, if there is only one way to read a table.
 
-    The labels are in `label_column`, in the only column that is not one of the model's `features`, or in the only one
-    whose values are all classes of the model. The texts are in the only other column, if it holds texts. A column
-    called "label" needs no guess.
+    The labels are in `label_column`, in the only column that is not one of the model's `features`, or in the only
+    column whose values are all classes of the model. The texts are in the only other column, if it holds texts. A
+    column called "label" needs no guess.
     """
     frame = _first_rows(path, _ROWS_TO_GUESS)
     if frame is None or not len(frame) or (label_column is not None and label_column not in frame.columns):
@@ -333,14 +333,14 @@ def guess_columns(
 
 
 def likely_labels(frame: Any) -> str | None:
-    """Return the only column that looks like labels, with few distinct values in many rows each; for a message."""
+    """Return the only column that looks like labels (few values, each in many rows), to name it in a message."""
     few = [name for name in frame.columns if 2 <= frame[name].nunique() <= max(2, len(frame) // _ROWS_PER_LABEL)]
     named = [name for name in few if frame[name].dtype.kind not in "f"]
     return str(named[0]) if len(named) == 1 else None
 
 
 def check_labelled(source: Source, where: object = "") -> None:
-    """Refuse inputs without labels, and say where labels may come from."""
+    """Refuse inputs without labels, and say how to provide them."""
     if not isinstance(source, IndexedSource) or source.batch(0, 1).labels is not None:
         return
     text, folders = "The inputs have no labels", "put the files into one folder per class"
@@ -355,7 +355,7 @@ def check_labelled(source: Source, where: object = "") -> None:
 
 
 def _first_rows(path: Path, count: int) -> Any:
-    """Return the first rows of a .csv or .tsv file; None if it cannot be read, which `open_table` reports."""
+    """Return the first rows of a .csv or .tsv file, or None if it cannot be read; `open_table` reports the error."""
     if path.suffix.lower() == ".parquet":
         return None
     try:

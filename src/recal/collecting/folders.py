@@ -29,19 +29,19 @@ _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA", "gray16": "L"}
 
 
 class FileFolder(IndexedSource):
-    """Files as `root/class/name`. A label is the place of the class folder in sorted order.
+    """Files as `root/class/name`. A label is the index of the class folder in sorted order.
 
     Parameters
     ----------
     root : path
         A folder of class folders, or of files without labels.
     on_error : {"stop", "skip"}
-        A file that cannot be read stops the run, or is left out and listed in `skipped`. To skip, every file is
+        A file that cannot be read stops the run, or is left out and listed in `skipped`. With "skip", every file is
         read once beforehand, so that the batches do not depend on where a run was interrupted.
     """
 
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """The endings of file names that are read; an empty tuple means all."""
+    """The file name endings to read; an empty tuple means all files."""
     what: ClassVar[str] = "files"
 
     def __init__(self, root: Path, *, on_error: OnError = "stop") -> None:
@@ -81,7 +81,7 @@ class FileFolder(IndexedSource):
         return [self.paths[row] for row in rows]
 
     def read(self, rows: Sequence[int]) -> NDArray[Any]:
-        """Return an object array: texts and sounds differ in length."""
+        """Return the samples as an object array, because texts and sounds differ in length."""
         return as_objects([self.read_file(path) for path in self.files(rows)])
 
     def _files(self, folder: Path) -> list[Path]:
@@ -142,7 +142,7 @@ class ImageFolder(FileFolder):
     def sample(self) -> tuple[tuple[int, ...], str] | None:
         try:
             return form_of(self.read(range(1)))
-        except FileError:  # the run itself names the sample
+        except FileError:  # the run itself will report the file
             return None
 
     def read(self, rows: Sequence[int]) -> NDArray[Any]:
@@ -166,7 +166,7 @@ class ImageFolder(FileFolder):
                 width, height = (int(self.resize * side / min(image.size)) for side in image.size)
             else:
                 height, width = self.resize
-            admit(path, 4 * width * height)  # a line of pixels has a very long longer side
+            admit(path, 4 * width * height)  # a very narrow image gets a very long longer side
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         if self.crop is not None:
             height, width = self.crop
@@ -191,11 +191,11 @@ def _pair(size: Size | None, name: str) -> tuple[int, int] | None:
 
 
 def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Image:
-    """Return an image file, upright, as `pixels` says: "rgb", "gray", "rgba" with its alpha, or "gray16".
+    """Return an image file, rotated upright, in the mode `pixels`: "rgb", "gray", "rgba" with its alpha, or "gray16".
 
     Sixteen-bit grey keeps its high byte, as sixteen-bit colours do in Pillow. Palettes become their colours, CMYK and
-    grey become RGB, alpha is dropped, and only the first of several frames is read. Thirty-two-bit pixels are refused:
-    nothing in the file says which value is white. "gray16" keeps sixteen bits and spreads eight bits over them.
+    grey become RGB, alpha is dropped, and only the first of several frames is read. Thirty-two-bit pixels are refused,
+    because nothing in the file says which value is white. "gray16" keeps sixteen bits and scales eight bits up to them.
     """
     from PIL import Image, ImageOps  # loaded late: most runs read no image
 
@@ -284,7 +284,7 @@ class SoundFolder(FileFolder):
         if self.seconds is None:
             return samples
         length = max(1, round(self.seconds * rate))
-        admit(path, 4 * length)  # a file may claim any rate
+        admit(path, 4 * length)  # a file may declare any rate
         return np.pad(samples[:length], (0, max(0, length - len(samples))))
 
     def read(self, rows: Sequence[int]) -> NDArray[Any]:

@@ -25,7 +25,7 @@ Preprocess = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Block:
-    """The logits of one batch: (b, K) of the originals and (m, b, K) of the transformed copies."""
+    """The logits of one batch: (b, K) for the originals and (m, b, K) for the transformed copies."""
 
     index: int
     start: int
@@ -51,12 +51,12 @@ class Job:
     preprocess: Preprocess | None = None
     outputs: Outputs = "logits"
     plan: Map | None = None  # a map with a gate: rows of views that confident samples do not need stay 0
-    preprocessing: Preprocessing | None = None  # the record of all this that views keep
+    preprocessing: Preprocessing | None = None  # the record of these settings, stored with the views
 
     def run(self, batch: Batch, describe: Callable[[int], str], *, digests: bool = False) -> Block:
         """Return the logits of one batch, with one forward pass per view.
 
-        Transformations of recal that turn the batch into the same inputs as an earlier one share its forward pass.
+        If a transformation of recal gives the same inputs as an earlier one, it shares that one's forward pass.
         """
         inputs, rows = self.model.prepare(batch.inputs), np.arange(len(batch))
         logits = self._logits(_copy(inputs), None, batch, describe, rows)
@@ -68,7 +68,7 @@ class Job:
         twins: list[tuple[int, int]] = []
         for place, transform in enumerate(self.transforms if len(rows) else ()):
             is_own = isinstance(transform, BuiltIn)
-            # The inputs are needed again and may be the caller's: code that may work in place gets a copy.
+            # The inputs are needed again and may be the caller's, so code that may work in place gets a copy.
             values = inputs if is_own else _copy(inputs)
             whose = "" if is_own else f"Your transformation {transform!s}"
             values = _call(transform, values, whose, _where(transform, batch))
@@ -128,7 +128,7 @@ class Job:
 
 
 def _call(function: Callable[[Any], Any], batch: Any, whose: str, where: str) -> Any:
-    """Call a function of the user; if it fails, say whose it is and where. An empty `whose` is recal itself."""
+    """Call a function of the user; if it fails, say whose it is and where. An empty `whose` means recal itself."""
     try:
         return function(batch)
     except SystemExit as stop:
@@ -157,7 +157,7 @@ def _where(transform: Transform | None, batch: Batch) -> str:
 
 
 def _form(batch: Any) -> str:
-    """Describe a batch in messages: most models fail on a form that they were not trained on."""
+    """Describe the form of a batch for messages: most models fail on a form that they were not trained on."""
     shape = getattr(batch, "shape", None)
     if shape is None or not hasattr(batch, "dtype"):
         return f"a {type(batch).__name__} of {len(batch)}"

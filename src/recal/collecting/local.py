@@ -1,4 +1,4 @@
-"""collect: a model, a pool and inputs to Views, batch by batch."""
+"""`collect`: turns a model, a pool and inputs into Views, batch by batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from recal.views import Views
 
 
 class ProgressLines:
-    """Prints one line every 30 seconds: how much is done, and how long the rest will take."""
+    """Prints one line every 30 seconds: how much is done, and how much time is left."""
 
     every: ClassVar[float] = 30.0
 
@@ -122,9 +122,9 @@ def collect(
         The model's columns in order, if labels are not column indices. If neither this nor the model names the
         classes, named labels are columns in alphabetical order; a few hundred predictions must agree with this order.
     batch_size : int
-        Samples in one forward pass. Another size may change the last bits of the logits.
+        The number of samples per forward pass. Another size may change the last bits of the logits.
     out : path, optional
-        A name ending in .zarr is a store, written batch by batch and resumable; one in .npz is written at the end.
+        A name ending in .zarr is a resumable store, written batch by batch; an .npz file is written at the end.
     engine : {"local", "ray"} or RayEngine
         Where the work is done.
     resume : bool
@@ -132,7 +132,7 @@ def collect(
     progress : bool
         Show a bar; without a terminal, print a line every 30 seconds.
     outputs : {"logits", "probabilities", "votes"} or "probabilities:FLOOR"
-        What the model returns. Logarithms are taken of probabilities; those below a floor of 1e-12 count as the floor.
+        What the model returns. Probabilities become their logarithms; those below a floor of 1e-12 count as the floor.
         "votes" are shares of trees or of neighbours, and a share of 0 means too few voters: the floor is
         0.01 / n_classes. scikit-learn's forests, trees and neighbours are recognised. "probabilities:0.001" sets
         another floor.
@@ -142,7 +142,7 @@ def collect(
         For drawing the pool, and the pilot's samples.
     pilot : int, optional
         Compute all views for this many labelled samples, drawn at random. Then compute only the views that
-        `ViewStacking` chose there, for all samples. The pilot is kept beside the store as ``name.pilot.zarr``. See
+        `ViewStacking` chose there, for all samples. The pilot is kept next to the store as ``name.pilot.zarr``. See
         `recal.collecting.run_pilot`.
     **files
         For inputs given as a path: `read` ("images", "texts", "sounds" or "bytes") and `on_error` ("stop" or "skip")
@@ -187,7 +187,7 @@ def collect(
 
 
 def needs_pilot(source: Source, size: int) -> bool:
-    """Whether there are more samples than the pilot would take; otherwise all are computed anyway."""
+    """Whether there are more samples than the pilot takes; otherwise all views are computed anyway."""
     return source.n_samples is None or source.n_samples > size
 
 
@@ -209,7 +209,7 @@ def as_pool(
 
 
 def open_source(inputs: Any, labels: Any, files: Mapping[str, Any]) -> Source:
-    """Return the source of the caller's inputs with the caller's labels, and warn of files that were skipped."""
+    """Return the source of the caller's inputs with the caller's labels, and warn about skipped files."""
     source = as_source(inputs, **files)
     if source.skipped and source is not inputs:  # a caller who opened the source can look there
         warnings.warn(

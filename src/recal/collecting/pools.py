@@ -1,8 +1,8 @@
 """Which views to compute: the default pool for the type of the inputs, and a pilot that chooses among candidates.
 
-A pilot computes all candidate views of a few labelled samples, to compute only useful views for all samples. Its
-samples are random rows, because folders are sorted by class. They have a store of their own and are computed again
-among all samples, so the result has the same bytes as a `collect` of the chosen views, and resumes in the same way.
+A pilot computes all candidate views for a few labelled samples, so that only useful views are computed for all samples.
+The pilot takes random rows, because folders are sorted by class. It has a store of its own, and its rows are computed
+again with all others, so the result has the same bytes as a `collect` of the chosen views and resumes in the same way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from recal.views import Views
 
 AUTO = "auto"
 
-# Some keep everything, for stacking; some lose more and more, for ReCal. Collecting takes about ten passes.
+# Some views keep all information, for stacking; others lose more and more, for ReCal. About ten passes in all.
 USUAL: dict[str, str] = {
     "image": "flip+shift+shift:direction=right+zoomin:1.1+zoom:0.9+zoom:0.8+zoom:0.7+zoom:0.55"
     "+brightness:0.7+brightness:0.5",
@@ -45,11 +45,11 @@ USUAL: dict[str, str] = {
     "text": "cut:0.1+cut:0.2+cut:0.2:side=start+tokendrop:0.05-0.5:6",
     "tabular": "median:0.1-0.6:8",
 }
-_SMALLEST_SIDE = 8  # of a picture; what is narrower is channels or features
+_SMALLEST_SIDE = 8  # of a picture; a shorter axis holds channels or features
 _LOOK_AT = 32  # samples
 # Pools that depend on the type of the inputs.
 NAMED: dict[str, dict[str, str]] = {AUTO: USUAL, "damage": DAMAGE}
-# The first part of a pilot. If no view comes near paying there, the rest is not computed.
+# The first samples of a pilot. If no view comes close to paying there, the rest is not computed.
 _FIRST = 400
 # The relative gain in loss that pays for one more forward pass per answer, as in `AutoCalibration`.
 _GAIN_PER_PASS = 0.005
@@ -58,8 +58,8 @@ _GAIN_PER_PASS = 0.005
 def usual_pool(source: Source, model: Model, seed: int = 0, name: str = AUTO) -> tuple[Transform, ...]:
     """Return the pool of this name, "auto" or "damage", for inputs of unknown type.
 
-    Folders of images and texts are recognised; arrays are recognised by their axes and dtype (see `modality`). If two
-    readings are possible, an error asks which: no later step would notice a series that was zoomed like a picture.
+    Folders of images and texts are recognised; arrays are recognised by their axes and dtype (see `modality`). If that
+    is ambiguous, an error asks which: no later step would notice a series that was zoomed like a picture.
     """
     is_audio = isinstance(source, SoundFolder) or getattr(model, "takes", None) == "audio"
     kind = "audio" if is_audio else modality(_first(source), model)
@@ -77,7 +77,7 @@ def usual_pool(source: Source, model: Model, seed: int = 0, name: str = AUTO) ->
 
 
 def modality(batch: Any, model: Model | None = None) -> str:
-    """Return what a batch is: image, video, series, text or tabular; raise an error if that is ambiguous.
+    """Return the type of a batch: image, video, series, text or tabular; raise an error if it is ambiguous.
 
     Examples
     --------
@@ -174,14 +174,14 @@ class Pilot:
     Attributes
     ----------
     n_samples, n_all : int
-        Samples in the pilot, and in all.
+        The number of samples in the pilot, and of all samples.
     candidates, chosen : tuple of transformations
     stacking : ViewStacking
         Fitted on the pilot; `views_report_` says what every candidate would have added.
     views : Views
-        All candidates of the pilot's samples.
+        All candidate views of the pilot's samples.
     n_planned : int
-        The samples that the pilot would have had if it had not stopped early.
+        The number of samples that the pilot would have if it had not stopped early.
     n_passes : int
         Forward passes of the pilot. Transformations with the same effect are computed once.
     """
@@ -197,7 +197,7 @@ class Pilot:
 
     @property
     def passes(self) -> int:
-        """Forward passes of the pilot and of the rest together, one for each sample and view."""
+        """Forward passes of the pilot and the rest together, one per sample and view."""
         return self.n_passes + self.n_all * (1 + len(self.chosen))
 
     @property
@@ -229,18 +229,18 @@ def run_pilot(
 ) -> Pilot:
     """Collect all views of `size` samples drawn at random, and choose among them as `ViewStacking` does.
 
-    After the first 400 samples the pilot stops if no view comes near paying for its forward pass.
+    After the first 400 samples, the pilot stops if no view comes close to paying for its forward pass.
 
     Parameters
     ----------
     model, inputs, pool, labels, seed, **how
         As in `recal.collect`. Inputs must be readable in any order, and labelled.
     size : int
-        How many samples.
+        The number of samples.
     out : path, optional
-        Where `collect` will write. The pilot is kept beside it, with `.pilot` before the ending of the name.
+        Where `collect` will write. The pilot is kept next to it, with `.pilot` before the ending of the name.
     reuse : bool
-        Read the views of an earlier run of the same model and inputs without running the model to compare.
+        Read the views of an earlier run of the same model and inputs, without running the model to compare.
 
     Examples
     --------
@@ -277,7 +277,7 @@ def run_pilot(
     views: Views | None = None
     parts = [np.sort(part) for part in (rows[:_FIRST], rows[_FIRST:]) if len(part)]
     for number, part in enumerate(parts):
-        # The views are kept beside those of all samples: name.pilot.zarr and name.pilot2.zarr.
+        # The views are stored next to those of all samples: name.pilot.zarr and name.pilot2.zarr.
         suffix = f".pilot{number + 1 if number else ''}"
         target = None if out is None else out.with_name(f"{out.stem}{suffix}{out.suffix}")
         new = read_finished(target, candidates) if reuse and target is not None else None
@@ -289,7 +289,7 @@ def run_pilot(
         if not _is_near_paying(stacking, views):
             break
     assert views is not None
-    named = {str(transform): transform for transform in candidates}  # a store has only the names of the user's own
+    named = {str(transform): transform for transform in candidates}  # a store has only names, not the user's code
     chosen = tuple(named[str(transform)] for transform in stacking.needed_transforms())
     # Passes of other processes, and of an earlier run, are not counted here.
     passes = model.n_answered - before or views.n_samples * (1 + len(candidates))
@@ -297,7 +297,7 @@ def run_pilot(
 
 
 def _is_near_paying(stacking: ViewStacking, views: Views) -> bool:
-    """Whether the best view gains at least half of what pays for its forward pass, on held-out samples."""
+    """Whether the best view gains, on held-out samples, at least half of what pays for its forward pass."""
     logits, labels = np.asarray(views.logits, np.float64), views.labels
     assert labels is not None
     loss = -log_softmax(logits, fit_beta(logits, labels))[np.arange(len(labels)), labels].mean()
@@ -326,7 +326,7 @@ def _join(first: Views, second: Views) -> Views:
 
 
 def read_finished(store: Path, transforms: Sequence[Transform]) -> Views | None:
-    """Return the views in a store that an earlier run finished with these transformations; None if it did not."""
+    """Return the views in a store that an earlier run finished with these transformations, or None."""
     if not store.exists():
         return None
     views = read_views(store)

@@ -1,4 +1,4 @@
-"""Predictions for more inputs than one machine can hold: a folder of tables, one part per batch."""
+"""Predictions for more inputs than one machine can hold: a folder of tables, one table per batch."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from recal.transforms.preprocessing import Outputs
 
 @dataclass(frozen=True)
 class PredictionFolder:
-    """A folder of calibrated probabilities that holds every row; it may be passed wherever a path may.
+    """A complete folder of calibrated probabilities; it can be passed wherever a path can.
 
     Attributes
     ----------
     folder : Path
     samples : int
-        How many rows its parts hold.
+        The number of rows in its parts.
     written : int
-        How many of them were computed by this call; the others were there.
+        The number of rows that this call computed; the others existed before.
     passes : int
-        How many forward passes those took.
+        The number of forward passes of this call.
     """
 
     folder: Path
@@ -46,7 +46,7 @@ class PredictionFolder:
 
     @property
     def passes_per_answer(self) -> float | None:
-        """How many forward passes an answer took on average, among those that were computed."""
+        """The mean number of forward passes per answer, among the answers that this call computed."""
         return self.passes / self.written if self.written else None
 
     def __fspath__(self) -> str:
@@ -55,7 +55,7 @@ class PredictionFolder:
 
 @dataclass(frozen=True)
 class PartWriter:
-    """Calibrates a block and writes its table; a table of an earlier attempt is replaced.
+    """Calibrates a block and writes its table; replaces the table of an earlier attempt.
 
     The result is the number of forward passes of each row.
     """
@@ -83,7 +83,7 @@ class PartWriter:
 
 
 class PartsSink(Sink):
-    """Counts what is written, by workers or here."""
+    """Counts the rows that workers or this process write."""
 
     doing: ClassVar[str] = "Applying"
     wants_digests: ClassVar[bool] = True
@@ -131,17 +131,17 @@ def apply_distributed(
     Parameters
     ----------
     calibrator, model, inputs, preprocess, batch_size, progress, outputs, device, transforms, **files
-        As in `recal.collecting.apply`. Views are computed for the samples below the calibrator's gate alone.
+        As in `recal.collecting.apply`. Views are computed only for the samples below the calibrator's gate.
     out : path
-        A folder, or a URL, that all workers can reach. Each batch becomes ``part-000000.parquet`` and so on, in the
-        order of the inputs. Existing parts are kept, so the same call resumes after an interruption. A part has the
-        columns of `recal apply` and `passes`, the number of forward passes of each answer.
+        A folder or URL that all workers can reach. The batches become ``part-000000.parquet`` and so on, in the order
+        of the inputs. Existing parts are kept, so the same call resumes after an interruption. A part has the columns
+        of `recal apply` and `passes`, the number of forward passes of each answer.
     engine : {"ray", "local"} or RayEngine
 
     Returns
     -------
     PredictionFolder
-        The folder, which holds every row, and the number of forward passes.
+        The complete folder, and the number of forward passes.
     """
     source = as_indexed(open_source(inputs, None, files))
     job = job_of(calibrator, model, source, preprocess, outputs, device, transforms)
@@ -167,6 +167,6 @@ def apply_distributed(
     writer = PartWriter(BlockCalibrator(calibrator, job.transforms), folder, made_by)
     sink = PartsSink(job, source, writer, frozenset(records))
     choose_engine(engine)(job, source, batch_size, sink, progress)
-    if sink.written != missing:  # the user's own source may give fewer rows than it announced
+    if sink.written != missing:  # the user's own source may yield fewer rows than it declares
         raise RecalError(f"{missing} rows were to be written to {folder}, and {sink.written} were.")
     return sink.finish()

@@ -1,4 +1,4 @@
-"""Calibrated predictions for new inputs, and what they cost in forward passes."""
+"""Calibrated predictions for new inputs, and their cost in forward passes."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from recal.views import Views
 
 @dataclass(frozen=True)
 class Predictions:
-    """Calibrated probabilities of some inputs, with their labels if those are known."""
+    """Calibrated probabilities of some inputs, with their labels if they are known."""
 
     probs: NDArray[np.float64]
     labels: NDArray[Any] | None
     classes: NDArray[Any] | None
     passes: NDArray[np.int64] | None = None  # forward passes of each answer
-    confidences: NDArray[np.float64] | None = None  # the chance that each answer is right, as `predict_confidence`
+    confidences: NDArray[np.float64] | None = None  # the chance that each answer is right (`predict_confidence`)
     fitted_rows: int = 0  # how many of the inputs the calibrator was fitted on
-    condition: WatchResult | None = None  # the judgement of these inputs, if `follow`
-    class_mix: ClassMix | None = None  # if another class mix than the fit's was asked for
+    condition: WatchResult | None = None  # the assessment of these inputs, if `follow`
+    class_mix: ClassMix | None = None  # if it differs from the class mix of the fit
     predictions_changed: int = 0  # by the class mix
-    logits: Floats | None = None  # if they were kept, for a comparison with those of the fit
+    logits: Floats | None = None  # if `keep_logits`, to compare them with those of the fit
     numbers: tuple[RowNumbers, ...] = ()  # statistics of each batch, if `follow`
 
     def followed(self, condition: WatchResult) -> Predictions:
@@ -63,7 +63,7 @@ class Predictions:
     def judged(
         self, profile: Profile, condition: WatchResult | None, mix: ClassMix | None, *, estimated: bool = False
     ) -> Predictions:
-        """Return predictions for the condition and the class mix of these inputs; None leaves one out.
+        """Return predictions for the condition and the class mix of these inputs; None skips either.
 
         If an estimated mix alone explains the inputs, they are not damaged, and the temperature stays.
         """
@@ -74,12 +74,12 @@ class Predictions:
 
     @property
     def passes_per_answer(self) -> float | None:
-        """How many forward passes an answer took on average."""
+        """The mean number of forward passes per answer."""
         return None if self.passes is None or not len(self.passes) else float(self.passes.mean())
 
 
 def passes_of(calibrator: Calibrator, logits: Floats) -> NDArray[np.int64]:
-    """Return how many forward passes the answer to each sample takes, (n_samples,)."""
+    """Return the number of forward passes for each sample, (n_samples,)."""
     views = len(calibrator.needed_transforms())
     return 1 + views * np.asarray(calibrator.map_.needs_views(logits)).astype(np.int64)
 
@@ -99,7 +99,7 @@ def profile_of(calibrator: Any) -> Profile:
 
 
 def class_names(calibrator: Calibrator) -> list[Any] | None:
-    """Return the names of the classes, and None if they are column numbers."""
+    """Return the names of the classes, or None if they are column numbers."""
     names = calibrator.classes_
     numbered = names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names)))
     return None if numbered else list(names.tolist())
@@ -123,7 +123,7 @@ def apply(
     keep_logits: bool = False,
     **files: Any,
 ) -> Predictions:
-    """Return calibrated probabilities of inputs; inputs are never held whole.
+    """Return calibrated probabilities of inputs; inputs are read batch by batch.
 
     If the plan has a gate, views are computed only for the samples below it. `Predictions.passes` has the number of
     forward passes of each answer.
@@ -138,11 +138,11 @@ def apply(
     transforms : sequence of callables, or mapping of name to callable
         Your own transformations, if the calibrator knows only their names.
     follow : bool
-        Judge these inputs, taken together, by their logits, and use the temperature that suits them; the calibrator
-        needs a ``profile_`` for it. `Predictions.condition` says what was found.
+        Judge these inputs, taken together, by their logits, and use the temperature that suits them. The calibrator
+        needs a ``profile_`` for this. `Predictions.condition` says what was found.
     class_mix : ClassMix or "follow", optional
-        Answer for another class mix than the fit's: one from `recal.decisions.class_mix`, or "follow" to estimate it
-        from these inputs. Predictions can change.
+        Adapt probabilities to another class mix than the fit's: one from `recal.decisions.class_mix`, or "follow" to
+        estimate it from these inputs. Predictions can change.
     keep_logits : bool
         Also return the model's logits.
 
@@ -225,11 +225,11 @@ def needed_transforms(calibrator: Calibrator, functions: Own = ()) -> tuple[Tran
 
 @dataclass(frozen=True)
 class BlockCalibrator:
-    """Calibrates a block, here or where it was computed. Labels of the result are as the source gives them."""
+    """Calibrates a block, here or where it was computed. The result has the labels as the source gives them."""
 
     calibrator: Calibrator
     transforms: tuple[Transform, ...]
-    profile: Profile | None = None  # if inputs are followed
+    profile: Profile | None = None  # if `follow`
     keeps_logits: bool = False
     groups: NDArray[Any] | None = None  # of all inputs
 

@@ -1,4 +1,4 @@
-"""Checks before the work: labels, classes, columns, shapes, kind of outputs, and whether predictions match labels."""
+"""Checks before a run: labels, classes, columns, shapes, kind of outputs, and whether predictions match labels."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from recal.transforms import Transform
 from recal.transforms.preprocessing import Channels, Normalize, Outputs
 
 _FEWEST, _PER_CLASS, _MOST = 500, 10, 1000
-# By how many standard errors dividing must lower the loss.
+# Differences must exceed this many standard errors, such as the lower loss of divided pixels.
 _CLEARLY = 3.0
-# Another order is suggested if more than this share of the predictions match in it, and if at most this share of those
-# match in the assumed order.
+# Another order is suggested if more than this share of the predictions match in it, and if the share that matches in
+# the assumed order is at most this fraction of it.
 _MOSTLY = 0.5
 
 
 def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> Source:
     """Return the source with its labels as columns in alphabetical order, if only the labels name the classes.
 
-    Most libraries order classes like this. `check_agreement` finds another order.
+    Most libraries order classes this way. `check_agreement` detects another order.
     """
     values = source.labels
     if values is None or classes is not None or model.classes is not None or source.classes is not None:
@@ -50,7 +50,7 @@ def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> 
 
 
 def name_and_check(source: Source, model: Model, classes: Sequence[Any] | None, **how: Any) -> Source:
-    """Return the source of `name_labels`; refuse another order of the columns after a few hundred predictions."""
+    """Return the source of `name_labels`; refuse it if a few hundred predictions show another order of columns."""
     named = name_labels(source, model, classes)
     if named is not source and isinstance(named, IndexedSource):
         check_agreement(model, named, **how)
@@ -132,7 +132,7 @@ def check_agreement(
 
 
 def _assumed_classes(source: Source) -> tuple[str, ...]:
-    """Return the classes whose order is only assumed: folders in alphabetical order, or the numbers 0 and 1."""
+    """Return the classes if their order is only assumed: folders in alphabetical order, or the numbers 0 and 1."""
     if source.classes is not None:
         return tuple(source.classes)
     labels = None if source.labels is None else np.asarray(source.labels)
@@ -161,7 +161,7 @@ def _in_best_order(logits: Floats, truth: Labels, names: Sequence[str], channels
 
 
 def _is_below_chance(answers: NDArray[np.intp], truth: Labels) -> bool:
-    """Whether fewer answers of a binary model are right than by chance, by more than `_CLEARLY` standard errors."""
+    """Whether the accuracy of a binary model is more than `_CLEARLY` standard errors below chance."""
     shares = np.array([answers.mean(), truth.mean()])
     chance = max(float(shares.prod() + (1 - shares).prod()), 1e-9)
     spread = np.sqrt(chance * (1 - chance) / len(truth))
@@ -184,7 +184,7 @@ def preflight(
     run_model: bool = True,
     **files: Any,
 ) -> None:
-    """Refuse, before any work, what `recal.collect` with the same arguments would refuse later.
+    """Refuse, before the run, what `recal.collect` with the same arguments would refuse later.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def _check_labels(source: Source, model: Model, classes: Sequence[Any] | None) -
 
 
 def _check_columns(source: Source, model: Model) -> None:
-    """Refuse a table of texts that is read as features; warn of a column of texts beside features."""
+    """Refuse a table of texts that is read as features; warn about a column of texts among features."""
     if not isinstance(source, TableSource) or hasattr(getattr(model, "estimator", None), "feature_names_in_"):
         return
     frame = source.values

@@ -1,6 +1,7 @@
 """Jobs on Ray: workers hold the model, read their own samples, and compute batches by number.
 
-Plain actors and `ray.wait`, not Ray Data: its blocks, buffers and statistics cost more than a small network's batch.
+It uses plain actors and `ray.wait`, not Ray Data, whose blocks, buffers and statistics cost more than a batch of a
+small network.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ try:
 except ImportError as error:
     raise MissingExtraError("ray", "ray", "engine='ray'") from error
 
-# One batch under way and one waiting, so that a worker never waits for the driver.
+# Each worker has one batch running and one queued, so that it never waits for the driver.
 _AHEAD = 2
-# A batch that killed this many workers will not succeed with another one.
+# A batch that killed this many workers is not tried again.
 _DEATHS = 5
 _ASK_AGAIN_SECONDS = 0.5
 _WARN_AFTER_SECONDS = 60.0
@@ -69,7 +70,7 @@ class Worker:
         """Open the model."""
         self.task, self._finish = task, finish
         _set_threads(self.threads)
-        self._open.close()  # a worker may be asked to begin twice
+        self._open.close()  # `begin` may be called twice
         self._open.enter_context(task.job.model.running())
 
     def finish_with(self, finish: Finisher) -> None:
@@ -85,7 +86,7 @@ class Worker:
 
 
 def _set_threads(count: int) -> None:
-    """Limit the threads: several workers on one machine would otherwise each take all of its cores."""
+    """Limit the threads; otherwise each of several workers on one machine would use all of its cores."""
     from threadpoolctl import threadpool_limits
 
     os.environ["OMP_NUM_THREADS"] = os.environ["RECAL_NUM_THREADS"] = str(count)
@@ -97,18 +98,18 @@ def _set_threads(count: int) -> None:
 class WorkerPool:
     """Actors that share the batches of one task.
 
-    A worker gets batches only after it has started, so one that finds no room in the cluster delays none. When a worker
-    dies, its batches go to the others, and Ray starts it again if there is room.
+    A worker gets batches only after it has started, so a worker that waits for resources delays no batch. When a worker
+    dies, its batches go to the others, and Ray restarts it if there are resources.
     """
 
     def __init__(self, task: Task, size: int, threads: int, cpus: float, gpus: float) -> None:
         actor: Any = ray.remote(Worker).options(num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=0)
-        self._task = ray.put(task)  # held as long as the workers: a restarted worker asks for it again
+        self._task = ray.put(task)  # kept as long as the workers, because a restarted worker needs it again
         self._request = {"CPU": cpus, "GPU": gpus}
         self._finish: Any = None
         self._actors = [actor.remote(threads) for _ in range(size)]
-        self._ready: set[int] = set()  # workers are known by their place in the list
-        self._silent: dict[int, float] = {}  # those to be greeted again, and when
+        self._ready: set[int] = set()  # workers, by their index in the list
+        self._silent: dict[int, float] = {}  # workers to greet again, and when
         # The worker of each call, and the number of a batch or None for a greeting.
         self._calls: dict[Any, tuple[int, int | None]] = {}
         self._deaths: Counter[int] = Counter()
@@ -156,14 +157,14 @@ class WorkerPool:
         self._calls[self._actors[worker].begin.remote(self._task, self._finish)] = (worker, None)
 
     def _receive(self, call: Any, worker: int, index: int | None, waiting: deque[int]) -> Any:
-        """Return a batch's answer; None for a greeting, and for a batch that must wait again."""
+        """Return a batch's answer; None for a greeting, and for a batch that goes back to the queue."""
         try:
             answer = ray.get(call)
         except _LOST as error:
             self._lose(error, worker, index, waiting)
             return None
         except exceptions.RayTaskError as error:
-            if isinstance(error.cause, RecalError):  # without the traceback of the worker
+            if isinstance(error.cause, RecalError):  # raise it without the traceback of the worker
                 raise error.cause from None
             raise
         if index is None:
@@ -222,7 +223,7 @@ class RayEngine:
     Parameters
     ----------
     workers : int, optional
-        The number of actors. The default is as many as the cluster has room for.
+        The number of actors. The default is the largest number that the cluster has resources for.
     cpus, gpus : float
         The resources that each actor requests.
     threads : int, optional

@@ -1,4 +1,4 @@
-"""Sinks: destinations of blocks of logits. This module has memory and one file; `store` has the resumable store."""
+"""Sinks receive blocks of logits. The sink here keeps them in memory or one file; `store` has the resumable store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAME_CLASSES = Remedy(
     "Pass classes=[...], the names of the model's columns in order",
     typed="Give --classes A,B,C, the names of the model's columns in order",
 )
-# A file that changes twice within one tick of the clock keeps its time, so files this young are always read again.
+# A file that changes twice within one clock tick keeps its time, so files this young (ns) are always read again.
 _YOUNG = 2_000_000_000
 STAMPS = ".stamps.json"
 # The number of classes and the dtype of the first block.
@@ -35,7 +35,7 @@ First = tuple[int, np.dtype[Any]]
 
 
 def check_block(block: Block, first: First, model: str) -> None:
-    """Refuse a block whose number of classes differs from the first block's, or whose dtype does not fit in it."""
+    """Refuse a block whose number of classes differs from the first block's, or whose dtype does not fit its dtype."""
     (n_classes, dtype), (first_classes, first_dtype) = (block.logits.shape[1], block.logits.dtype), first
     if n_classes != first_classes:
         raise InputError(
@@ -89,7 +89,7 @@ class Sink(ABC):
 
     @abstractmethod
     def take(self, index: int, result: Any) -> None:
-        """Keep what the finisher made of a block, or the block if there is no finisher."""
+        """Keep the finisher's result for a block, or the block itself if there is no finisher."""
 
     @abstractmethod
     def finish(self) -> Any:
@@ -108,7 +108,7 @@ class Sink(ABC):
     ) -> tuple[Labels | None, NDArray[Any] | None]:
         """Return the labels as column indices, and the names of the columns if there are any.
 
-        `parts` are the labels of each block in order, for a source that has labels only when it is read.
+        `parts` are the labels of each block in order, for a source whose labels are known only after reading.
         """
         values, arrays = self.source.labels, [np.asarray(part) for part in parts if part is not None]
         if values is None and arrays:
@@ -183,10 +183,10 @@ def first_changed_block(
     """Return the first finished block whose inputs differ from its record, or None.
 
     Every finished block has a digest of its inputs. A file in the output folder records the names, sizes and times of
-    the input files, so that they are not read again if none of them was touched. That file may be lost without harm.
+    the input files, so that they are not read again if none of them has changed. Losing that file does no harm.
     """
     if not isinstance(source, IndexedSource) or source.covers_all_bytes():
-        return None  # a loader's batches are compared as they arrive; the other fingerprint covers all bytes
+        return None  # batches of a loader are compared as they arrive; otherwise the fingerprint covers all bytes
     now, files = time.time_ns(), source.files(range(source.n_samples))
     stamp, newest = ("", now) if files is None else _stamp(files)
     if not stamp or not _is_untouched(folder / STAMPS, stamp, newest):
@@ -218,7 +218,7 @@ def _is_untouched(path: Path, stamp: str, newest: int) -> bool:
 
 
 def has_inputs_of(record: Mapping[str, Any], batch: Batch) -> bool:
-    """Whether the record of a block is one of a batch with these inputs and labels."""
+    """Whether the record of a block matches the inputs and labels of this batch."""
     if record.get("inputs") not in (None, digest_inputs(batch)):
         return False
     labels = record.get("labels")

@@ -50,12 +50,12 @@ class Source(ABC):
     labels : ndarray or None
         One label per sample, if they are known before reading.
     classes : sequence of str or None
-        Names of the integer labels, if the source has names (the folders of an image folder).
+        Names of the integer labels, if the source has names (such as the class folders of an image folder).
     skipped : tuple of str
         Files that could not be read and were left out.
     clusters, groups : ndarray or None
         The cluster and the group of each sample, taken from a column or from file names. Rows of one cluster depend on
-        each other (frames of a video). Groups are calibrated and decided one by one (customers).
+        each other (frames of a video). Each group has its own calibration and decision rule (customers).
     reading : mapping or None
         How files are turned into inputs, by the names of `Preprocessing`.
     """
@@ -70,7 +70,7 @@ class Source(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a digest that differs if the data differ, as far as can be told without reading everything."""
+        """Return a digest that changes with the data, as far as is possible without reading everything."""
 
     @abstractmethod
     def batches(self, size: int, done: frozenset[int] = frozenset()) -> Iterator[Batch]:
@@ -113,7 +113,7 @@ class IndexedSource(Source):
                 yield self.batch(index, size)
 
     def covers_all_bytes(self) -> bool:
-        """Whether the fingerprint differs if any byte of the data does."""
+        """Whether the fingerprint changes if any byte of the data changes."""
         return False
 
     def files(self, rows: Sequence[int]) -> Sequence[Path] | None:
@@ -209,7 +209,7 @@ def _as_samples(values: Any) -> NDArray[Any]:
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, list) and values and isinstance(values[0], str | bytes):
-        return np.array(values, dtype=object)  # a fixed-width dtype would hold every text at the longest one's length
+        return np.array(values, dtype=object)  # a fixed-width dtype would pad every text to the longest
     try:
         array = np.asarray(values)
     except ValueError:  # samples of different lengths
@@ -223,14 +223,14 @@ def _as_samples(values: Any) -> NDArray[Any]:
 
 
 def as_objects(items: Sequence[Any]) -> NDArray[np.object_]:
-    """Return items as a one-dimensional array of objects, also if they have equal lengths."""
+    """Return items as a one-dimensional array of objects, even if they have equal lengths."""
     array = np.empty(len(items), dtype=object)
     array[:] = items
     return array
 
 
 def as_source(inputs: Any, **options: Any) -> Source:
-    """Return the source that serves `inputs`; `options` go to the reader of files and folders."""
+    """Return the source for `inputs`; `options` go to the reader of files and folders."""
     if unknown := sorted(set(options) - set(FILE_OPTIONS)):
         raise InputError(
             f"There is no option `{unknown[0]}`; besides its own, collect takes those of files and folders: "
@@ -296,7 +296,7 @@ class DatasetSource(IndexedSource):
 
 
 class LoaderSource(Source):
-    """An iterable of batches of inputs, or of pairs (inputs, labels); batches are cut to the size of `collect`."""
+    """An iterable of batches of inputs, or of pairs (inputs, labels), regrouped to the requested batch size."""
 
     def __init__(self, loader: Any, *, name: str | None = None) -> None:
         self.loader, self._name = loader, name or type(loader).__qualname__

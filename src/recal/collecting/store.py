@@ -5,8 +5,8 @@
     name.zarr/.stamps.json                  times of the input files, so that unchanged files are not read again
 
 A block's arrays are written first and its line afterwards. A block without a valid line, or with other checksums, is
-computed again, so a kill, a full disk or a power cut costs the blocks in progress and nothing else. Only the stamps
-depend on time, place or engine: two runs of one job give the same bytes.
+computed again, so a kill, a full disk or a power cut loses only the blocks in progress. Only the stamps depend on time,
+location or engine: two runs of one job give the same bytes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class StoreArrays:
         (m, _, k), b, n = block.transformed.shape, self.batch_size, n_samples or 0
         root = zarr.open_group(str(self.target), mode="a", zarr_format=3)
         root.attrs["recal"] = attributes
-        # Compression saves little on logits, and took nearly half of the time of writing a store.
+        # Compression saves little on logits, and took nearly half of the time to write a store.
         options: Any = {"dtype": block.logits.dtype, "compressors": None, "fill_value": np.nan, "overwrite": True}
         self._arrays["logits"] = root.create_array("logits", shape=(n, k), chunks=(b, k), **options)
         if m:  # all views of a batch are in one file, and each can be read alone
@@ -98,7 +98,7 @@ class StoreArrays:
         self._arrays = {name: root[name] for name in ("logits", "transformed") if name in root}
 
     def grow(self, block: Block) -> None:
-        """Make room for a block, for a source of unknown length."""
+        """Extend the arrays for a block, if the length of the source is unknown."""
         end = block.index * self.batch_size + len(block)
         for array in self._arrays.values():
             shape = list(array.shape)
@@ -108,7 +108,7 @@ class StoreArrays:
 
     def write(self, block: Block) -> None:
         self.open()
-        # Remove what a killed or damaged write left: zarr would read it before it writes.
+        # Remove files that a killed or damaged write left behind: zarr would read them before it writes.
         for name in (f"logits/c/{block.index}/0", f"transformed/c/0/{block.index}/0"):
             (self.target / name).unlink(missing_ok=True)
         rows = slice(block.index * self.batch_size, block.index * self.batch_size + len(block))
@@ -130,7 +130,7 @@ class StoreArrays:
 
 @contextmanager
 def _writing(target: Path) -> Iterator[None]:
-    """Turn an error of the file system into one that says how to resume."""
+    """Turn a file system error into an error that says how to resume."""
     try:
         yield
     except OSError as error:
@@ -171,7 +171,7 @@ class StoreSink(Sink):
     """Writes blocks into a zarr folder, and resumes one that is unfinished."""
 
     wants_digests: ClassVar[bool] = True
-    _lock: FolderLock | WriterToken  # from `_open` on nobody else writes
+    _lock: FolderLock | WriterToken  # after `_open`, no other process can write
 
     def __init__(
         self, job: Job, source: Source, classes: Sequence[Any] | None, target: Path, *, batch_size: int, resume: bool
@@ -213,12 +213,12 @@ class StoreSink(Sink):
 
     def _open(self) -> None:
         if exists(self.target):
-            self._read_ledger()  # refuse a folder of somebody else before anything is touched
+            self._read_ledger()  # refuse a folder that is not recal's before changing anything
         if not is_remote(self.target):
             self.target.mkdir(parents=True, exist_ok=True)
         self._lock = WriterToken(self.target) if is_remote(self.target) else FolderLock(self.target)
         self._locks.callback(self._lock.close)
-        self._token = self._lock if isinstance(self._lock, WriterToken) else None  # it serves for the workers, too
+        self._token = self._lock if isinstance(self._lock, WriterToken) else None  # workers use it, too
         header, ledger = self._ledger.header, self._read_ledger()
         if self.resume and ledger is not None and ledger.blocks:
             if different := [words for key, words in _JOB.items() if ledger.header.get(key) != header[key]]:
@@ -228,7 +228,7 @@ class StoreSink(Sink):
                 )
             self._ledger = ledger
             self._drop_damaged_blocks()
-        if not self._ledger.blocks:  # the folder stays, since its handle is the lock; the new ledger comes first
+        if not self._ledger.blocks:  # keep the folder, because its handle is the lock; write the new ledger first
             self._ledger = Ledger(self.target, header)
             self._ledger.start()
             remove_inside(self.target, ledgers.NAME, ledgers.TOKEN)
@@ -238,12 +238,12 @@ class StoreSink(Sink):
             raise self._other_inputs(changed)
         self.done = frozenset(self._ledger.blocks)
         if self.done:
-            # Compute one block again: only its logits show a changed function or preprocess.
+            # Compute one block again: only its logits can show that a function or preprocess has changed.
             self._first, self._probe = self._arrays.first, min(self.done)
             self.done -= {self._probe}
 
     def _read_ledger(self) -> Ledger | None:
-        """Return the ledger of an existing store; None for a folder without contents. Refuse any other folder."""
+        """Return the ledger of an existing store, or None for an empty folder. Refuse any other folder."""
         if self.target.is_dir() and ledgers.is_beginning(self.target):
             return None
         try:
@@ -367,7 +367,7 @@ class StoreSink(Sink):
 
 
 def differ_by_rounding(old: NDArray[Any], new: NDArray[Any]) -> bool:
-    """Whether two arrays of logits can come from one model on two machines: they agree except for the last bits."""
+    """Whether two arrays of logits agree except for the last bits, as those of one model on two machines do."""
     limits = np.finfo(old.dtype)
     unit = float(limits.eps) * max(float(np.abs(old).max(initial=0.0)), float(limits.tiny))
     return bool(np.abs(old.astype(np.float64) - new.astype(np.float64)).max(initial=0.0) <= _ROUNDING_UNITS * unit)

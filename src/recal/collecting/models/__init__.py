@@ -1,1 +1,1 @@
-"""What collect needs of a model, and an adapter for each kind."""
+"""What `collect` needs from a model, and an adapter for each kind of model."""

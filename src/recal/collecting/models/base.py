@@ -25,8 +25,8 @@ from recal.transforms.preprocessing import Outputs, check_outputs, least_probabi
 
 Pixels = Literal["rgb", "gray", "rgba", "gray16"]
 _PIXELS: dict[int, Pixels] = {1: "gray", 3: "rgb", 4: "rgba"}
-_TINY = 1e-6  # a floor of votes is far above
-_FEW_ZEROS = 0.01  # of all rows; a few probabilities of 0 are rounding
+_TINY = 1e-6  # floors for votes are far larger
+_FEW_ZEROS = 0.01  # of all rows; a few probabilities of 0 come from rounding
 _GRADED = (
     "If it returns only an answer and a confidence, grade its answers and use recal calibrate graded.csv --correct "
     "COLUMN, or SignalCalibration in Python."
@@ -54,7 +54,7 @@ class Model(ABC):
     """
 
     name: str
-    n_answered: int = 0  # forward passes in this process so far, one for each sample and view
+    n_answered: int = 0  # forward passes in this process so far, one per sample and view
     classes: NDArray[Any] | None = None
     gives_logits: bool = False
     gives_probs: bool = False
@@ -64,13 +64,13 @@ class Model(ABC):
 
     @property
     def pixels(self) -> Pixels | None:
-        """The kind of image that the model takes, by the channels of its input; None if the shape does not tell."""
+        """The kind of image that the model takes, by the channels of its input, or None if the shape is ambiguous."""
         counts = [side for side in (self.shape[1], self.shape[3]) if side in _PIXELS] if len(self.shape) == 4 else []
         return _PIXELS[counts[0]] if len(counts) == 1 else None
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a digest that differs if the weights or the structure differ, as far as can be told."""
+        """Return a digest that changes with the weights or the structure, as far as the adapter can see them."""
 
     def returns(self, outputs: Outputs) -> Outputs:
         """Return the kind of the model's outputs: `outputs`, unless the adapter knows better."""
@@ -81,7 +81,7 @@ class Model(ABC):
         return nullcontext()
 
     def prepare(self, inputs: Any) -> Any:
-        """Return the batch in the form, and on the device, where it is transformed."""
+        """Return the batch in the form and on the device in which it is transformed."""
         return inputs
 
     @abstractmethod
@@ -182,7 +182,7 @@ def _open_model(path: Path, device: Any) -> Model:
 
 
 def import_model(spec: str, *, weights: Path | None = None, trusted: Sequence[str] = (), device: Any = None) -> Any:
-    """Return the model at a path, or what `package.module:name` names in Python.
+    """Return the model at a path, or the Python object that `package.module:name` names.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
         unknown = [name for name in io.get_untrusted_types(file=path) if name not in trusted]
         if not unknown:
             return io.load(path, trusted=list(trusted))
-    except Exception as error:  # it reads a zip file, whose damage shows in many ways
+    except Exception as error:  # a damaged zip file causes many kinds of errors
         raise FileError(f"{path} cannot be read as a skops file: {str(error).rstrip('.')}.") from error
     names = ",".join(unknown)
     raise InputError(
@@ -226,11 +226,11 @@ def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
 
 
 def import_object(spec: str) -> Any:
-    """Return what `package.module:name` names."""
+    """Return the object that `package.module:name` names."""
     module, _, name = spec.partition(":")
     here = os.getcwd()
     try:
-        if here not in sys.path:  # a command, unlike `python`, does not look in the current folder by itself
+        if here not in sys.path:  # unlike `python`, an installed command does not search the current folder
             sys.path.insert(0, here)
         part = ""
         value: Any = importlib.import_module(module)
@@ -293,7 +293,7 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
 
 
 def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
-    """Return a batch of outputs as logits in float32 or float64; refuse outputs that are not what `outputs` says.
+    """Return a batch of outputs as logits in float32 or float64; refuse outputs that contradict `outputs`.
 
     Probabilities become their logarithms; those below the floor of `outputs` count as the floor.
     """
@@ -364,7 +364,7 @@ def log_of(probs: Floats, name: str, floor: float) -> Floats:
 
 
 def in_pieces(run: Callable[[Any], NDArray[Any]], batch: Any, size: int | None) -> NDArray[Any]:
-    """Return the outputs for a batch of a model that takes `size` rows at a time; the last row fills up the rest."""
+    """Return the outputs of a model that takes `size` rows at a time; the last piece repeats the last row."""
     if size is None:
         return run(batch)
     starts = range(0, len(batch), size)
@@ -373,7 +373,7 @@ def in_pieces(run: Callable[[Any], NDArray[Any]], batch: Any, size: int | None) 
 
 
 def with_channel(batch: Any, shape: Sequence[Any]) -> Any:
-    """Return a batch of grey images or sounds with the axis of length 1 that an input of this shape has for channels.
+    """Return a batch of grey images or sounds with a channel axis of length 1, if an input of this shape has one.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""scikit-learn classifiers, and all that have their methods."""
+"""scikit-learn classifiers, and all models with the same methods."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from recal.collecting.models.base import Model, as_array
 from recal.errors import InputError, Remedy
 from recal.transforms.preprocessing import Outputs
 
-# Their probabilities are shares of trees, of neighbours or of the samples in a leaf.
+# The probabilities of these classifiers are shares of trees, of neighbours or of the samples in a leaf.
 _VOTING = {"ForestClassifier", "KNeighborsClassifier", "RadiusNeighborsClassifier", "DecisionTreeClassifier"}
 
 
 class EstimatorModel(Model):
     """A fitted scikit-learn classifier.
 
-    Logits are its `decision_function`; one number per sample is the log-odds of the second class. A classifier without
-    one, or ``outputs="probabilities"``, gives the logarithms of `predict_proba`. Probabilities of forests, trees and
-    neighbours are shares of votes, also at the end of a pipeline or a search: ``outputs="votes"``.
+    Logits come from `decision_function`; one number per sample is the log-odds of the second class. Without that
+    method, or with ``outputs="probabilities"``, they are the logarithms of `predict_proba`. Probabilities of forests,
+    trees and neighbours are shares of votes (``outputs="votes"``), also at the end of a pipeline or a search.
     Batches of more than two dimensions are flattened if the classifier was fitted on rows of that length.
     """
 
@@ -34,7 +34,7 @@ class EstimatorModel(Model):
         if isinstance(classes, list):
             raise InputError(f"{self.name} has several outputs; recal calibrates one classifier at a time.")
         self.classes = np.asarray(classes)
-        # The one-vs-one margins of an SVC are one per pair of classes, not one per class.
+        # An SVC with one-vs-one margins returns one per pair of classes, not one per class.
         pairs = getattr(estimator, "decision_function_shape", None) == "ovo" and len(self.classes) > 2
         if pairs and not hasattr(estimator, "predict_proba"):
             raise InputError(f"{self.name} gives one margin per pair of classes; set decision_function_shape='ovr'.")
@@ -63,11 +63,11 @@ class EstimatorModel(Model):
         if hasattr(batch, "columns"):
             self._check_columns(batch)
         if isinstance(batch, list) or (hasattr(batch, "columns") and hasattr(self.estimator, "feature_names_in_")):
-            return batch  # texts, and frames for a model that knows its columns by name
+            return batch  # texts, or a frame for a model that knows its columns by name
         batch = as_array(batch)
         try:
             expected = self.estimator.n_features_in_
-        except AttributeError:  # a pipeline whose first step takes what it is given
+        except AttributeError:  # a pipeline whose first step takes any input
             return batch
         size = int(np.prod(batch.shape[1:]))
         if batch.ndim > 2 and batch.shape[-1] in (3, 4) and expected * batch.shape[-1] == size:

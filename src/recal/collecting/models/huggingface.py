@@ -17,7 +17,7 @@ from recal.errors import FileError, InputError, MissingExtraError
 
 try:
     from recal.collecting.models.torch import TorchModel
-except MissingExtraError as error:  # the extra that brings both
+except MissingExtraError as error:  # name the extra that installs both
     raise MissingExtraError("transformers and torch", "huggingface", "A Hugging Face model") from error
 
 
@@ -71,7 +71,7 @@ class HuggingFaceModel(TorchModel):
         return answers[np.argsort(order)]
 
     def _pieces(self, order: NDArray[np.intp], lengths: list[int]) -> list[NDArray[np.intp]]:
-        """Cut the sorted samples into batches. A batch has sounds of one length: many networks hear the padding."""
+        """Split the sorted samples into batches. Sounds in a batch have one length: padding changes many outputs."""
         starts = np.flatnonzero(np.diff(np.array(lengths)[order])) + 1
         runs, size = [order] if self.takes == "text" else np.split(order, starts), self._AT_A_TIME
         return [run[start : start + size] for run in runs for start in range(0, len(run), size)]
@@ -91,7 +91,7 @@ class HuggingFaceModel(TorchModel):
 
 
 def _class_names(model: Any) -> NDArray[Any] | None:
-    """Return the names of the columns from the model's configuration (`id2label`); None if it has only numbers."""
+    """Return the names of the columns from the model's configuration (`id2label`), or None if they are numbers."""
     config = getattr(model, "config", None)
     if getattr(config, "problem_type", None) == "multi_label_classification":
         raise InputError(f"{type(model).__name__} was trained for several labels per input. {MULTI_LABEL}.")

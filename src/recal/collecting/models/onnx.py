@@ -41,7 +41,7 @@ class Output:
 
     @property
     def holds_probs(self) -> bool:
-        """Whether its name or type says that it holds probabilities, as those of skl2onnx and paddle2onnx do."""
+        """Whether its name or type says that it holds probabilities, as in files of skl2onnx and paddle2onnx."""
         name = self.name.lower()
         return self.is_zipped or ("log" not in name and ("prob" in name or "softmax" in name))
 
@@ -55,7 +55,7 @@ def choose_output(
 ) -> Output:
     """Return the output of this name, the only one, the one called logits, or the only one that can be scores.
 
-    `file` and `inputs`, the name of the model's input, are for the command in the error.
+    The error shows a command with `file` and `inputs`, the name of the model's input.
     """
     names = [output.name for output in outputs]
     if name is not None:
@@ -82,10 +82,10 @@ def choose_output(
 
 
 def check_external_data(path: Path) -> None:
-    """Refuse a model whose weights lie outside its own folder: a file may not say what else is read."""
+    """Refuse a model whose weights lie outside its own folder: a file must not make recal read other files."""
     home = Path(os.path.realpath(path)).parent
     for location in external_files(path):
-        named = home / location.replace("\0", "/")  # a name with a null byte is no file
+        named = home / location.replace("\0", "/")  # a name with a null byte cannot be a file
         if not location or not Path(os.path.realpath(named)).is_relative_to(home) or not named.is_file():
             raise FileError(
                 f"{path} is not opened: it keeps weights in {location!r}, which is no file in its own folder. Put them "
@@ -94,23 +94,23 @@ def check_external_data(path: Path) -> None:
 
 
 def external_files(path: Path) -> set[str]:
-    """Return the names of all files in which a model says that its weights are."""
+    """Return the names of all files that a model names for its weights."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise FileError(f"Cannot read {path}: {error.strerror or error}.") from error
     try:
         model = onnx.ModelProto.FromString(content)
-    except Exception as error:  # protobuf has errors of its own, which name its types and not what to do
+    except Exception as error:  # protobuf's own errors do not say what to do
         why = "it is cut short, damaged or of another kind"
         raise FileError(f"{path} cannot be read as an ONNX model: {why}. Copy or export it again.") from error
-    if not content:  # which protobuf reads as a model without fields
+    if not content:  # protobuf reads an empty file as a model without fields
         raise FileError(f"{path} cannot be read as an ONNX model: it is empty. Copy or export it again.")
     return set(_locations(model))
 
 
 def _locations(message: Any) -> Iterator[str]:
-    """Yield the location of each external tensor in a message, also in branches, functions and attributes."""
+    """Yield the location of each external tensor in a message, including branches, functions and attributes."""
     if isinstance(message, onnx.TensorProto):
         # A name that is not UTF-8 comes as bytes.
         yield from (os.fsdecode(entry.value) for entry in message.external_data if entry.key == "location")
@@ -122,7 +122,7 @@ def _locations(message: Any) -> Iterator[str]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of what onnxruntime or onnx says, without its codes and without the path."""
+    """Return the first line of an error of onnxruntime or onnx, without its codes and without the path."""
     code = r"\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?"
     lines = re.sub(code, "", str(error)).strip().splitlines() or [type(error).__name__]
     return lines[0].strip().rstrip(".")
@@ -139,7 +139,7 @@ _DTYPES = {
 
 
 def open_session(model: str | bytes, threads: str, providers: Sequence[str]) -> Any:
-    """Return a session from a path or from a file's content; it takes all cores if `threads` is no number above 0."""
+    """Return a session from a path or a file's content; it uses all cores unless `threads` is a number above 0."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised, and reported once
     options.intra_op_num_threads = int(threads) if threads.isdigit() else 0
@@ -155,7 +155,7 @@ class OnnxModel(Model):
     ----------
     model : path or InferenceSession
     output : str, optional
-        Which output holds the logits, where the model has several and none is called ``logits``.
+        Which output holds the logits, if the model has several and none is called ``logits``.
     """
 
     def __init__(self, model: Any, *, output: str | None = None) -> None:
@@ -217,7 +217,7 @@ class OnnxModel(Model):
         return in_pieces(lambda piece: self._run({self.input: piece}), array, self.fixed)
 
     def _columns_of(self, frame: Any) -> dict[str, NDArray[Any]]:
-        """Return the column of each input's name; skl2onnx exports pipelines that were fitted on frames like this."""
+        """Return the column for each input, by name; skl2onnx exports pipelines fitted on frames in this form."""
         names = [str(name) for name in getattr(frame, "columns", ())]
         absent = [name for name in self.columns if name not in names]
         if absent:

@@ -57,7 +57,7 @@ class TorchModel(Model):
                 yield
         finally:
             for module, mode in modes.items():
-                module.training = mode  # not train(): it would also switch what the user set by hand below
+                module.training = mode  # train() would also change submodules that the user has set by hand
             if self.device != home:
                 self.module.to(home)
                 self.device = home
@@ -105,7 +105,7 @@ class ExportedModel(TorchModel):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        if self.requested is not None:  # exported modules have no training mode to put back
+        if self.requested is not None:  # exported modules have no training mode to restore
             self.device = as_device(self.requested)
             self.module.to(self.device)
         with torch.no_grad():
@@ -156,7 +156,7 @@ def as_device(device: Any) -> torch.device:
 
 
 def read_program(path: Path) -> torch.export.ExportedProgram:
-    """Open a file of `torch.export.save`. It may hold pickles, so only files that the user trusts come here."""
+    """Open a file of `torch.export.save`. It may hold pickles, so callers pass only files that the user trusts."""
     logger = logging.getLogger("torch.export")
     level = logger.level
     logger.setLevel(logging.ERROR)  # torch would print its own errors, which are reported below
@@ -170,7 +170,7 @@ def read_program(path: Path) -> torch.export.ExportedProgram:
 
 
 def as_tensor(values: Any) -> torch.Tensor:
-    """Return an array or tensor as a tensor, without a copy where possible."""
+    """Return an array or tensor as a tensor, without a copy if possible."""
     if isinstance(values, torch.Tensor):
         return values
     array = np.asarray(values)
@@ -180,12 +180,12 @@ def as_tensor(values: Any) -> torch.Tensor:
         )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
-    # torch warns of, and may write through to, arrays it must not change.
+    # Copy read-only arrays: torch warns about them and may write to them.
     return torch.from_numpy(np.ascontiguousarray(array) if array.flags.writeable else array.copy())
 
 
 def _home(module: torch.nn.Module) -> tuple[torch.device, torch.dtype | None]:
-    """The device of the first weight and the dtype of the first floating one."""
+    """Return the device of the first weight and the dtype of the first floating-point weight."""
     weights = [*module.parameters(), *module.buffers()]
     floats = [weight.dtype for weight in weights if weight.is_floating_point()]
     return (weights[0].device if weights else torch.device("cpu")), (floats[0] if floats else None)
