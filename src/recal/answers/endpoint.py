@@ -1,8 +1,8 @@
 """Asking a language model over HTTP: any server that speaks OpenAI's chat completions and returns logprobs.
 
 Questions are asked with templates and with several orders of the options; each way to ask is a view. Answers are
-appended to a JSONL file as they arrive, and a request that is in it is never sent again. The key comes from the
-environment variable OPENAI_API_KEY and is written nowhere.
+appended to a JSONL file as they arrive, and a request in that file is never sent again. The key comes from the
+environment variable OPENAI_API_KEY and is never written to disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from recal.answers.scores import JoinedViews, OptionScores, answer_row, check_op
 from recal.answers.tables import reading
 from recal.errors import FileError, InputError, MissingExtraError, RecalError
 
-# Characters per token of English text, to estimate a cost.
+# Characters per token of English text, to estimate the cost.
 _CHARACTERS_PER_TOKEN = 4.0
 _MOST_TOP = 20  # what OpenAI and vLLM allow
 
@@ -38,7 +38,7 @@ OPTIONS = "options"
 
 
 class EndpointError(RecalError):
-    """A server that cannot be asked, or that does not return what is needed."""
+    """A server that cannot be reached, or that does not return what recal needs."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Endpoint:
 
     Parameters
     ----------
-    url : the address up to and including the version, as the `openai` client takes it
+    url : the address up to and including the version, as for the `openai` client
     model : the model's name on the server
     max_tokens : how many tokens an answer may have; 1 for an answer without reasoning
     top_logprobs : how many of the likeliest tokens the server returns for each position
     timeout : seconds until a request is given up and repeated
-    retries : how often a request is repeated after 429, a server error or a lost connection, with growing pauses
+    retries : how often a request is repeated after a 429, a server error or a lost connection, with growing pauses
     concurrency : how many requests are under way at the same time
     """
 
@@ -65,12 +65,12 @@ class Endpoint:
     concurrency: int = 8
 
     def key_of(self, prompt: str) -> str:
-        """Return what identifies a request: everything that decides the answer."""
+        """Return a key that identifies a request: it covers everything that determines the answer."""
         content = [self.url.rstrip("/"), self.model, self.max_tokens, self.top_logprobs, prompt]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
     def ask(self, client: Any, prompt: str) -> list[tuple[str, dict[str, float]]]:
-        """Return the tokens of the answer, each with the likeliest tokens in its place; none for a refused request."""
+        """Return the answer's tokens, each with the likeliest tokens at its position; none for a refused request."""
         import openai
 
         try:
@@ -118,13 +118,13 @@ class Endpoint:
             import openai
         except ImportError:
             raise MissingExtraError("openai", "llm", "Asking a language model") from None
-        key = os.environ.get("OPENAI_API_KEY") or "none"  # local servers ask for none
+        key = os.environ.get("OPENAI_API_KEY") or "none"  # local servers need no key
         return openai.OpenAI(base_url=self.url, api_key=key, timeout=self.timeout, max_retries=self.retries)
 
     def answer(
         self, prompts: Iterable[str], ledger: Ledger, progress: Callable[[int, int], None] = lambda done, total: None
     ) -> None:
-        """Send the prompts that the ledger has no answer for. After an error or Ctrl-C, it keeps the answers so far."""
+        """Send the prompts that the ledger has no answer to. It keeps the answers so far after an error or Ctrl-C."""
         keyed = {self.key_of(prompt): prompt for prompt in prompts}
         left = {key: prompt for key, prompt in keyed.items() if key not in ledger.answers}
         if not left:
@@ -141,7 +141,7 @@ class Endpoint:
             try:
                 wait(tasks, return_when=FIRST_EXCEPTION)
             finally:
-                stop.set()  # requests that wait are not sent; those under way end and are kept
+                stop.set()  # do not send waiting requests; let running requests finish, and keep their answers
                 for task in tasks:
                     task.cancel()
         for task in tasks:
@@ -151,10 +151,10 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Template:
-    """Text with ``{column}`` where a column of the questions goes, and ``{options}`` where the options are listed.
+    """Text with ``{column}`` for a column of the questions, and ``{options}`` for the list of options.
 
-    Double braces stand for single ones. If the questions have one column per option, as columns A, B, C, D hold the
-    texts of the answers, ``{options}`` lists a line for each, "A. text"; else it lists the options themselves.
+    Double braces give single ones. If the questions have one column per option, such as A, B, C, D with the texts of
+    the answers, ``{options}`` lists one line for each, "A. text"; otherwise it lists the options themselves.
     """
 
     name: str
@@ -167,11 +167,11 @@ class Template:
             return cls(path.stem, path.read_text(encoding="utf-8").rstrip("\n"))
 
     def names(self) -> list[str]:
-        """Return the columns that the template asks for."""
+        """Return the columns that the template uses."""
         return [match[1].strip() for match in _PLACE.finditer(self.text) if match[1] is not None]
 
     def check(self, columns: Sequence[str]) -> None:
-        """Refuse a template that names a column that the questions do not have, or none at all."""
+        """Refuse a template that names no column, or a column that the questions do not have."""
         names = self.names()
         if not names:
             raise InputError(
@@ -188,8 +188,8 @@ class Template:
     def fill(self, row: Mapping[str, Any], options: Sequence[str], order: Sequence[int]) -> str:
         """Return the prompt of one question, with the options in this order.
 
-        If the questions have a column per option, place p shows the text of option order[p] under the name of option p.
-        Else ``{options}`` lists the options in this order.
+        If the questions have a column per option, position p shows the text of option order[p] under the name of
+        option p. Otherwise ``{options}`` lists the options in this order.
         """
         texts = dict(row)
         if all(option in row for option in options):
@@ -204,12 +204,12 @@ class Template:
 
 @dataclass(frozen=True)
 class Asking:
-    """One way to ask all questions: a template and an order of the options. The first one of a run is no view."""
+    """One way to ask all questions: a template and an order of the options. The first one of a run is not a view."""
 
     template: Template
     order: tuple[int, ...]
     moves_texts: bool
-    """Whether options keep their names and exchange their texts, so that answers must be mapped back."""
+    """Whether options keep their names and swap their texts, so that answers must be mapped back."""
 
     @property
     def name(self) -> str:
@@ -217,7 +217,7 @@ class Asking:
         return self.template.name if straight else f"{self.template.name} order {'-'.join(map(str, self.order))}"
 
     def columns(self) -> list[int]:
-        """Return for each option the place under whose name the model was shown it."""
+        """Return, for each option, the index of the name under which the model saw it."""
         return [self.order.index(option) if self.moves_texts else option for option in range(len(self.order))]
 
 
@@ -244,7 +244,7 @@ def ways_to_ask(
 
 
 def _orders(n_options: int, count: int, seed: int) -> Iterator[tuple[int, ...]]:
-    """Yield distinct orders: first the rotations, in which each option stands in another place, then random ones."""
+    """Yield distinct orders: first the rotations, which move every option to another position, then random ones."""
     most = math.factorial(n_options) - 1
     if count > most:
         raise InputError(f"{n_options} options have {most} other orders, got {count}", argument="permute")
@@ -260,7 +260,7 @@ def _orders(n_options: int, count: int, seed: int) -> Iterator[tuple[int, ...]]:
 
 
 class Ledger:
-    """Answers that were paid for: one JSON line each, appended as they arrive. Without a path they are not stored."""
+    """Answers received so far: one JSON line each, appended as they arrive. Without a path they are not stored."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
@@ -283,7 +283,7 @@ class Ledger:
                 raise FileError(f"{path}, line {number} is damaged: {error}. Remove it to ask again.") from error
 
     def add(self, key: str, tokens: list[tuple[str, dict[str, float]]]) -> None:
-        """Keep an answer on disk, then in memory."""
+        """Store an answer on disk, then in memory."""
         line = json.dumps({"key": key, "tokens": tokens}, ensure_ascii=False).encode() + b"\n"
         with self._lock:
             if self.path is not None:
@@ -316,10 +316,10 @@ class Interview:
     Parameters
     ----------
     endpoint : the server
-    questions : columns by name, such as `read_table` gives
+    questions : columns by name, as `read_table` returns them
     options : the answers, such as A, B, C, D
     askings : templates and orders of the options; the first gives the logits, the others are views
-    ledger : path of the file of answers
+    ledger : the path of the file of answers
     labels : the right option of each question, optional
     """
 
@@ -340,7 +340,7 @@ class Interview:
         self.prompts = [[asking.template.fill(row, self.options, asking.order) for row in rows] for asking in askings]
 
     def cost(self) -> Cost:
-        """Return how many requests are left, and about how many tokens they take."""
+        """Return the number of requests left, and an estimate of their tokens."""
         prompts = {self.endpoint.key_of(prompt): prompt for ways in self.prompts for prompt in ways}
         left = [prompt for key, prompt in prompts.items() if key not in self.ledger.answers]
         tokens = round(sum(map(len, left)) / _CHARACTERS_PER_TOKEN)

@@ -83,7 +83,7 @@ def open_log(
     label_column: str | None = None,
     floor: float | None = None,
 ) -> JoinedViews:
-    """Read a log as `read_log` does, and tell what was missing."""
+    """Read a log as `read_log` does, and report what was missing."""
     options = None if options is None else check_options(options)
     truths = None if labels is None else read_labels(Path(labels), label_column)
     scores = read_scores(Path(path), options, truths, label_column)
@@ -131,7 +131,7 @@ def read_scores(
 
 
 def read_labels(path: Path, label_column: str | None = None) -> dict[str, str] | list[str]:
-    """Read the right options: by id if the table has a column of ids, else in the order of the rows."""
+    """Read the right options: by id if the table has a column of ids, otherwise in the order of the rows."""
     columns = read_table(path)
     label = _label_column(path, columns, label_column)
     if label is None:
@@ -152,7 +152,7 @@ def _label_column(path: Path, columns: Mapping[str, Any], name: str | None) -> s
 
 
 def label_array(where: Any, labels: Sequence[str], names: Sequence[str] | None, n_options: int) -> NDArray[Any]:
-    """Return labels as names of options if these have names, else as columns; a column's number names an option too."""
+    """Return labels as names of options if these have names, else as columns; a label may be a column number."""
     if names is not None and set(labels) <= set(names):
         return np.array(labels)
     places = {str(place): place for place in range(n_options)}
@@ -163,7 +163,7 @@ def label_array(where: Any, labels: Sequence[str], names: Sequence[str] | None, 
     return columns if names is None else np.array(names)[columns]
 
 
-# Each format: the scores, and the right option of each question if the log has it.
+# What each reader returns: the scores, and the right option of each question if the log has it.
 Labelled = tuple[OptionScores, list[str] | None]
 
 
@@ -178,7 +178,7 @@ def _read_harness(path: Path, lines: list[dict[str, Any]]) -> Labelled:
                 "task (log-likelihoods), or chat completions with logprobs."
             )
         texts = _choices(line)
-        half = len(scores) // 2  # acc_mutual_info scores each option once more without the question
+        half = len(scores) // 2  # acc_mutual_info scores each option again without the question
         if texts is not None and len(texts) == len(scores) == 2 * half and texts[:half] == texts[half:]:
             scores, texts = scores[:half], texts[:half]
         rows.append(scores)
@@ -199,7 +199,7 @@ def _read_harness(path: Path, lines: list[dict[str, Any]]) -> Labelled:
 
 
 def _likelihoods(line: Mapping[str, Any]) -> list[float] | None:
-    """Return one log-likelihood per option: [-1.2, false], ["-1.2", "False"], [[-1.2, false]] and -1.2 are all met."""
+    """Return one log-likelihood per option: logs hold [-1.2, false], ["-1.2", "False"], [[-1.2, false]] or -1.2."""
     for name in ("filtered_resps", "resps"):
         values = line.get(name)
         if not isinstance(values, list) or len(values) < 2:
@@ -246,7 +246,7 @@ def _target(path: Path, target: Any, choices: list[str] | None, number: int) -> 
 
 
 def _body(line: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the chat completion of a line: the line itself, or a part of what the Batch API writes."""
+    """Return the chat completion of a line: the line itself, or the part that the Batch API wraps."""
     response = line if isinstance(line.get("choices"), list) else line.get("response")
     body = response.get("body", response) if isinstance(response, dict) else None
     return body if isinstance(body, dict) else None
@@ -269,9 +269,9 @@ def _read_responses(path: Path, lines: list[dict[str, Any]], options: Sequence[s
 
 
 def token_positions(body: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    """Return each token of a completion with the likeliest tokens in its place; empty if there are no logprobs.
+    """Return each token of a completion with the likeliest tokens at its position; empty if there are no logprobs.
 
-    Chat completions hold ``logprobs.content``, older completions parallel lists ``tokens`` and ``top_logprobs``.
+    Chat completions hold ``logprobs.content``; older completions hold parallel lists ``tokens`` and ``top_logprobs``.
     """
     choices = body.get("choices") or [{}]
     logprobs = choices[0].get("logprobs") if isinstance(choices[0], dict) else None

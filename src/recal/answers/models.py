@@ -1,7 +1,7 @@
 """Language models as classifiers of text: the scores of the answer options are the logits.
 
 `multiple_choice` takes any function that scores answers, `language_model` a Hugging Face model and `endpoint_model` a
-server. All three are models for `recal.collect`, so that transformations of the question are views.
+server. All three return models for `recal.collect`, so that transformations of the question give views.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MultipleChoice(Model):
                 f"must hold {{input}} once, where the question goes, got {template!r}", argument="template"
             )
         self.score, self.options, self.template = score, check_options(options), template
-        self.identity = score if identity is None else identity  # a server is known by its address
+        self.identity = score if identity is None else identity  # a server is identified by its address
         self.name = str(getattr(score, "__name__", type(score).__name__))
         self.classes = np.array(self.options)
 
@@ -52,20 +52,20 @@ class MultipleChoice(Model):
 
 
 def multiple_choice(score: Score, options: Sequence[str], *, template: str = "{input}") -> Model:
-    """Return a model from whatever scores answers: an API, a local language model, a search engine.
+    """Return a model from any function that scores answers: an API, a local language model, a search engine.
 
-    Transformations act on the question alone; the template with its instructions is put around it afterwards, so a
-    lossy view never loses what the answers are.
+    Transformations change only the question; the template with its instructions is added afterwards, so a lossy view
+    never loses the list of answers.
 
     Parameters
     ----------
     score : callable
-        ``score(prompts, options)`` returns an array (n_prompts, n_options): log-probabilities, or any scores of which
-        a higher one means a likelier answer.
+        ``score(prompts, options)`` returns an array (n_prompts, n_options): log-probabilities, or any scores that are
+        higher for likelier answers.
     options : sequence of str
         The answers, which become the classes.
     template : str
-        Text around the question, with ``{input}`` where it goes.
+        Text around the question, with ``{input}`` in place of the question.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def endpoint_model(
     url, model : the address, such as http://localhost:8000/v1, and the model's name there
     options, template : as in `multiple_choice`
     ledger : path, optional
-        A file in which answers are kept, so that none is paid for twice.
+        A file that stores the answers, so that you never pay twice for the same one.
     floor : float
         The probability of options that the server does not return.
     **settings : `max_tokens`, `top_logprobs`, `timeout`, `retries`, `concurrency`

@@ -1,4 +1,4 @@
-"""Scores of answer options: the log-probabilities in a log or from an endpoint, and how they become Views."""
+"""Scores of answer options: log-probabilities from a log or an endpoint, and how they become Views."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recal.views import Views
 
 Vector = NDArray[np.float64]
 
-# An option that was not returned gets half of the smallest returned probability, and never more than this.
+# An option that was not returned gets half of the smallest returned probability, but at most this.
 MOST_FOR_MISSING = 1e-5
 # Fields that identify a question, best first.
 IDS = ("custom_id", "doc_hash", "id", "question_id", "doc_id")
@@ -27,9 +27,9 @@ class OptionScores:
 
     Attributes
     ----------
-    ids : what joins two runs over the same questions
-    log_probs : (n_questions, n_options), NaN where an option was not returned
-    options : the options' names in the order of the columns, None if columns have numbers only
+    ids : the keys that join two runs over the same questions
+    log_probs : (n_questions, n_options), NaN for options that were not returned
+    options : the options' names in the order of the columns, None if columns have only numbers
     labels : the right option of each question, a name or a column; None if unknown
     """
 
@@ -46,13 +46,13 @@ class OptionScores:
 
 @dataclass(frozen=True)
 class JoinedViews:
-    """Views of several runs, and what had to be filled in.
+    """Views of several runs, and which values had to be filled in.
 
     Attributes
     ----------
     views : Views
     floor : the probability given to options that were not returned
-    n_missing, n_cells : how many options were not returned, and of how many
+    n_missing, n_cells : the number of options that were not returned, and of all options
     n_unanswered : questions for which no option was returned at all, such as refusals
     n_left_out : questions that some of the files lack
     """
@@ -124,7 +124,7 @@ def join_scores(scores: OptionScores, others: Mapping[str, OptionScores], floor:
 
 
 def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores:
-    """Return a run with its columns in the order of the main run; refuse other options and other labels."""
+    """Return a run with its columns in the order of the main run; refuse different options or labels."""
     log_probs = other.log_probs
     if main.options is not None and other.options is not None:
         if set(other.options) != set(main.options):
@@ -153,9 +153,9 @@ def text_of(value: Any) -> str:
 
 
 def row_ids(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the id of each question: its first field with a usual name, else its number.
+    """Return the id of each question: its first field with a usual name, otherwise its number.
 
-    A question that occurs several times gets a number from its second time on.
+    From its second occurrence on, a repeated question also gets a counter.
     """
     times: dict[str, int] = {}
     ids = []
@@ -175,9 +175,9 @@ def check_options(options: Sequence[str]) -> tuple[str, ...]:
 
 
 def option_of(token: str, options: Sequence[str]) -> int | None:
-    """Return the column of the option that a token names or begins, None if there is none or more than one.
+    """Return the column of the option that a token names or begins, or None if there is none or more than one.
 
-    Blanks and punctuation around the token do not count. Case counts only if it tells options apart.
+    Blanks and punctuation around the token are ignored. Case matters only if some options differ in nothing else.
 
     Examples
     --------
@@ -211,13 +211,13 @@ def option_row(top: Mapping[str, float], options: Sequence[str]) -> Vector:
 def answer_row(positions: Sequence[tuple[str, Mapping[str, float]]], options: Sequence[str]) -> Vector:
     """Return the options' log-probabilities at the token that gives the answer.
 
-    The answer is the last token that names an option: reasoning may come before it. If no token does, the first
-    position counts, where a refusal may still rank the options. A token that only begins an option counts only in the
-    first position: later it may be any word.
+    The answer is the last token that names an option, because reasoning may come before it. If no token does, the first
+    position is used: a refusal may still rank the options there. A token that only begins an option counts only in the
+    first position, because later it may be any word.
 
     Parameters
     ----------
-    positions : for each token of the answer the token and the log-probabilities of the likeliest tokens
+    positions : each token of the answer, with the log-probabilities of the likeliest tokens at its position
     """
     names = {option.strip(_PUNCTUATION) for option in options}
     for token, top in reversed(positions):

@@ -26,7 +26,7 @@ _MISSING = frozenset(["", "na", "nan", "null", "none", "n/a"])
 
 
 def read_table(path: str | os.PathLike[str]) -> Columns:
-    """Read a table as columns by name: float64 with NaN where all values are numbers, else texts ("" where missing)."""
+    """Read a table as columns by name: float64 if all values are numbers, else texts. Missing: NaN, or ""."""
     source = Path(path)
     suffix = source.suffix.lower()
     if suffix not in SUFFIXES:
@@ -83,7 +83,7 @@ def _objects(values: Iterable[Any]) -> NDArray[Any]:
 
 
 def as_column(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a column as float64 if every value is a number, a truth value or missing; else as texts."""
+    """Return a column as float64 if every value is a number, a boolean or missing; otherwise as texts."""
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
     items = values.tolist()
@@ -104,9 +104,9 @@ def as_column(values: NDArray[Any]) -> NDArray[Any]:
 def write_with_columns(
     source: str | os.PathLike[str], out: str | os.PathLike[str], added: Mapping[str, Sequence[Any] | NDArray[Any]]
 ) -> Path:
-    """Write a copy of a table with further columns; the table's own stay as they are.
+    """Write a copy of a table with additional columns; the table's own columns do not change.
 
-    The copy may have another format than the table. A column that the table has already is replaced.
+    The copy may have another format than the table. An added column replaces one of the same name.
     """
     table, target = Path(source), Path(out)
     suffix, own_suffix = target.suffix.lower(), table.suffix.lower()
@@ -118,7 +118,7 @@ def write_with_columns(
         own = {name: values.tolist() for name, values in _read_jsonl(table).items()}
     else:
         own = {name: values.tolist() for name, values in read_csv(table, _SEPARATORS).items()}
-        if suffix not in (".csv", ".tsv"):  # there every digit stays as it was written
+        if suffix not in (".csv", ".tsv"):  # those keep every digit as it was written
             own = {
                 name: [_plain(value) for value in as_column(_objects(column)).tolist()] for name, column in own.items()
             }
@@ -144,12 +144,12 @@ def write_with_columns(
 
 
 def _plain(value: Any) -> Any:
-    """Return a value for JSON and Parquet: None where it is missing."""
+    """Return a value for JSON and Parquet, or None if it is missing."""
     return None if value != value or value == "" else value
 
 
 def _cell(value: Any) -> Any:
-    """Return what a CSV file holds for a value: true and false in lower case, floats with six digits."""
+    """Return a value as written to a CSV file: true and false in lower case, floats with six digits."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:.6g}" if isinstance(value, float) else "" if value is None else value
