@@ -1,4 +1,4 @@
-"""`recal calibrate`: from labelled inputs or graded answers to automated answers. Here: the folder that it writes."""
+"""`recal calibrate`: from labelled inputs or graded answers to automated answers. This file names what it writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from recal.errors import FileError
 CALIBRATION, PAGE, SUMMARY = "calibration.recal", "report.html", "summary.json"
 # One store of views for each part of the labelled inputs; an interrupted run resumes from them.
 FIT, DECIDE, JUDGE = "fit.zarr", "decide.zarr", "judge.zarr"
-CROSS_FIT = "cross-fit"  # the folder of these stores for a run that fits and decides on the same inputs
+CROSS_FIT = "cross-fit"  # the folder for these stores if a run fits and decides on the same inputs
 
 
 def is_unfinished(path: Path) -> bool:

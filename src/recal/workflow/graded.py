@@ -22,15 +22,15 @@ from recal.workflow.result import Answers, Result, Settings, broken_line, group_
 
 Vector = NDArray[np.float64]
 
-# Columns that are no signals, whatever they hold.
+# Columns that are never signals.
 _NOT_SIGNALS = ("id", "custom_id", "doc_id", "question_id", "index", "confidence", "accepted")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradedResult(Result):
-    """What a calibration of graded answers computed; `before` reads the signal `before_name`, if one is a probability.
+    """The result for graded answers; the calibrator is a `SignalCalibration`.
 
-    The calibrator is a `SignalCalibration`.
+    `before` evaluates the signal `before_name`, if one of the signals is a probability.
     """
 
     before_name: str
@@ -48,7 +48,7 @@ class GradedResult(Result):
         }
 
     def lines(self) -> list[str]:
-        """What a person wants to know."""
+        """Return a summary for people."""
         after = self.after
         was = "" if self.before is None else f" ({self.before_name!r} as it is: {self.before['ece']:.3f})"
         important = [name for name, rise in self.calibrator.signal_importance_.items() if rise > 0.0]
@@ -73,12 +73,12 @@ def calibrate_table(
     group: str | None = None,
     cluster: str | None = None,
 ) -> GradedResult:
-    """Learn the confidence of graded answers from their signals, and which answers can be automated.
+    """Learn the confidence of graded answers from their signals, and decide which answers can be automated.
 
     Parameters
     ----------
     path : a table of answers: .csv, .tsv, .parquet or .jsonl
-    out : path of the folder for calibration, report and summary
+    out : the path of the folder for calibration, report and summary
     correct : the column that says which answers are right
     signals : the columns to learn from; by default all numeric columns
     group : the column of groups, each of which gets an offset, a threshold and a guarantee
@@ -127,7 +127,7 @@ def _check_columns(path: Any, columns: Columns, names: Sequence[str]) -> None:
 def _signal_names(
     path: Any, columns: Columns, correct: str, signals: Sequence[str] | None, others: Sequence[str | None]
 ) -> list[str]:
-    """Return the columns to learn from, without groups and clusters; refuse the grades themselves."""
+    """Return the columns to learn from, without groups and clusters; refuse the column of grades."""
     _check_columns(path, columns, [name for name in others if name is not None])
     if signals is not None:
         _check_columns(path, columns, signals)
@@ -149,7 +149,7 @@ def _texts(values: NDArray[Any]) -> NDArray[Any]:
 def _probability(
     calibrator: SignalCalibration, values: Columns, right: Vector, rows: NDArray[np.intp]
 ) -> tuple[str, Vector | None]:
-    """Return the signal that is a probability and fits best as it is, with the mean of the fit where it is missing."""
+    """Return the best signal that is itself a probability; the mean of the fit replaces its missing values."""
     best: tuple[float, str, Vector] | None = None
     for name, kind in zip(calibrator.table_.names, calibrator.map_.scale.kind):
         if kind != LOG_ODDS or name not in values:
@@ -167,7 +167,7 @@ def apply_table(
 ) -> tuple[int, int | None]:
     """Write a copy of a table with the columns `confidence` and, if there is a rule, `accepted`.
 
-    Returns how many answers there are, and how many of them are accepted; None if there is no rule.
+    Returns the number of answers and of accepted answers; the latter is None if there is no rule.
     """
     columns, table = read_table(path), calibrator.table_
     _check_columns(path, columns, table.names)

@@ -1,8 +1,8 @@
 """From a model and labelled inputs to automated answers: split, collect, fit, decide, judge, write.
 
 The labelled inputs are split at random into three parts. The calibration is fitted on the first, the threshold is
-chosen on the second, and both are judged on the third, so that no figure is measured on what it was chosen from. With
-`cross_fit` the first two are one: each input's confidence comes from a fit on the other folds.
+chosen on the second, and both are judged on the third, so that no figure is measured on the data it was chosen from.
+With `cross_fit` the first two parts are one: each input's confidence comes from a fit on the other folds.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from recal.views import Views
 from recal.workflow import CROSS_FIT, DECIDE, FIT, JUDGE
 from recal.workflow.result import Answers, CalibrationResult, Settings
 
-# Fitting needs the most; a guarantee needs hundreds; to judge is to confirm.
+# Fitting needs the most inputs, the guarantee needs hundreds, and the final check needs the fewest.
 SHARES = (0.5, 0.3, 0.2)
-# With fewer than this in any part, no figure would mean anything.
+# With fewer inputs than this in any part, the figures would be meaningless.
 _FEWEST = 20
-_RUN = "run.json"  # what a finished run computed for, and with which transformations
-_N_TRIAL = 16  # inputs that tell whether a model takes damaged ones
-_FOLDS = 5  # of a cross-fit; each is one more fit
+_RUN = "run.json"  # the key of a finished run, and its transformations
+_N_TRIAL = 16  # inputs to test whether a model accepts damaged ones
+_FOLDS = 5  # of a cross-fit; each fold is one more fit
 
 
 def calibrate(
@@ -72,9 +72,9 @@ def calibrate(
     ----------
     model, inputs, pool, labels, classes, outputs, device
         As in `recal.collect`. Inputs must be readable in any order: arrays, files, folders. A cluster of the source is
-        never divided between the parts, and the guarantee accounts for it. Each of its groups gets an offset of its
-        confidence, a threshold and a guarantee.
-    out : path of the folder
+        never split between the parts, and the guarantee accounts for clusters. Each group of the source gets its own
+        confidence offset, threshold and guarantee.
+    out : the path of the folder
         An interrupted run resumes from it.
     pilot : int
         Compute the whole pool for this many of the fitting inputs, and for the others only the views that help.
@@ -86,14 +86,14 @@ def calibrate(
     check_labelled(source, settings.about.get("Data", ""))
     source.clusters = row_names(source.clusters, source.n_samples, "clusters")
     groups = row_names(source.groups, source.n_samples, "groups")
-    source.groups = None  # they are added to the views below, so that stores can be used again with other groups
+    source.groups = None  # groups are added to the views below, so that stores can be reused with other groups
     parts = split(source.n_samples, seed, source.clusters, cross_fit)
     adapter = as_model(model, outputs=outputs, device=device)
     source = cast(IndexedSource, name_labels(source, adapter, classes))
     transforms = as_pool(pool, seed, source, adapter)
     local = how.get("engine", "local") == "local"
     how |= {"classes": classes, "outputs": outputs}
-    stores = Path(out) / CROSS_FIT if cross_fit else Path(out)  # other parts of the inputs than those of a run without
+    stores = Path(out) / CROSS_FIT if cross_fit else Path(out)  # its parts differ from those of other runs
     key = _run_key(adapter, source, pool, seed)
     earlier = _read_candidates(stores, key) if how.get("resume", True) else None
     if earlier is None:
@@ -126,7 +126,7 @@ def calibrate(
         say(f"     {trial}.")
     views = views_of(fit_part, candidates if trial is None else trial.chosen, FIT)
     say("3/4  Fit the calibration.")
-    # The pilot holds every transformation.
+    # The pilot has the views of every transformation.
     fitted = _fit(method, views, views if trial is None else trial.views, seed)
     say("4/4  Choose the threshold, and check everything on the remaining inputs.")
     needed = fitted.needed_transforms()
@@ -141,9 +141,9 @@ def calibrate(
 
 
 def calibrate_views(views: Views, out: str | os.PathLike[str], settings: Settings) -> CalibrationResult:
-    """Do what `calibrate` does with views that were collected before, such as those of a language model's log.
+    """Do what `calibrate` does for views that were collected before, such as those of a language model's log.
 
-    Clusters and groups are those of the views.
+    Clusters and groups come from the views.
     """
     if views.labels is None:
         raise InputError("The views have no labels", remedy=Remedy("Pass views with labels", typed="Add --labels FILE"))
@@ -159,19 +159,19 @@ def calibrate_views(views: Views, out: str | os.PathLike[str], settings: Setting
 
 
 def _run_key(model: Model, source: IndexedSource, pool: Any, seed: int) -> dict[str, Any]:
-    """Return what a run computes for: the same key in a folder means that the model need not be tried out again."""
+    """Return the key of a run: if a folder has the same key, the model need not be tested again."""
     return {
         "model": model.fingerprint(),
         "data": source.fingerprint(),
         "pool": json.dumps(pool if isinstance(pool, str) or pool is None else [str(one) for one in pool]),
         "seed": seed,
-        # Clusters change the split, and so the inputs of every store.
+        # Clusters change the split, and therefore the inputs of every store.
         "clusters": digest([row_names(source.clusters, source.n_samples, "clusters")]),
     }
 
 
 def _read_candidates(stores: Path, key: dict[str, Any]) -> list[str] | None:
-    """Return the transformations of an earlier run with this key; None if there was none."""
+    """Return the transformations of an earlier run with this key, or None."""
     try:
         record = json.loads((stores / _RUN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -181,9 +181,9 @@ def _read_candidates(stores: Path, key: dict[str, Any]) -> list[str] | None:
 
 
 def _fit(method: Calibrator, views: Views, transformed: Views, seed: int) -> Calibrator:
-    """Fit, and add the profile that `recal watch` and `recal apply --follow` compare with."""
+    """Fit the method, and add the profile that `recal watch` and `recal apply --follow` compare inputs with."""
     with warnings.catch_warnings():
-        # The parts are checked together, see `_warn_of_copies`.
+        # All parts are checked together in `_warn_of_copies`.
         warnings.simplefilter("ignore", DependentRowsWarning)
         fitted = method.fit(views)
     fitted.profile_ = profile(transformed, random_state=seed)
@@ -198,7 +198,7 @@ def _finish(
     folder: Path,
     n_passes: int | None = None,
 ) -> CalibrationResult:
-    """Choose the rules on one part, judge them on another, and write the folder."""
+    """Choose the rules on one part, check them on another, and write the folder."""
     fit_views, decide_views, check_views = parts
     if settings.cross_fit:
         how: dict[str, Any] = {"folds": _FOLDS, "classes": fit_views.classes, "clusters": fit_views.clusters}
@@ -248,9 +248,9 @@ def _warn_of_copies(parts: Sequence[Views]) -> None:
 def split(
     n_samples: int, random_state: int, clusters: NDArray[Any] | None = None, cross_fit: bool = False
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows to fit, to decide and to check on: a random half, three and two tenths; clusters stay whole.
+    """Return the rows to fit, to decide and to check on: random parts of 50, 30 and 20 %; clusters stay whole.
 
-    With `cross_fit`, the first two are the same rows: those of both.
+    With `cross_fit`, the first two results are the same rows: those of both parts.
     """
     fewest = int(np.ceil(_FEWEST / min(SHARES)))
     if n_samples < fewest:
@@ -290,7 +290,7 @@ def _with_damage(
     how: dict[str, Any],
     earlier: list[str] | None,
 ) -> tuple[Transform, ...]:
-    """Return the transformations that may improve answers, and damage, which the profile learns from."""
+    """Return the transformations that may improve answers, and the damage that the profile learns from."""
     candidates = {str(one): one for one in transforms}
     for one in usual_pool(source, model, seed, "damage"):
         if _is_taken(model, source, one, how) if earlier is None else str(one) in earlier:
@@ -299,13 +299,13 @@ def _with_damage(
 
 
 def _is_taken(model: Model, source: IndexedSource, transform: Transform, how: dict[str, Any]) -> bool:
-    """Whether the model answers inputs that are damaged like this: many refuse a table with missing values."""
+    """Whether the model accepts inputs with this damage; many refuse a table with missing values."""
     if how.get("engine", "local") != "local":
         return True
     job = Job(model, (transform,), how.get("preprocess"), model.returns(how["outputs"]))
     try:
         with model.running():
             job.run(source.batch(0, _N_TRIAL), source.describe)
-    except Exception:  # whatever a model says to what it was not made for
+    except Exception:  # a model may raise anything for inputs that it was not made for
         return False
     return True

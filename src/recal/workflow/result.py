@@ -1,4 +1,4 @@
-"""Choosing the rules, judging them on the checking answers, and writing the folder; and the result in a few lines."""
+"""Chooses the rules, checks them on the checking answers, writes the folder, and sums up the result in a few lines."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from recal.schema import Seed, check
 from recal.workflow import CALIBRATION, PAGE, SUMMARY
 
 DRAWS = 200  # bootstrap draws for intervals
-# Groups that are named in the terminal; the page has all of them.
+# The terminal names at most this many groups; the page has all of them.
 _MOST_GROUPS = 10
 
 
 def broken_groups(decision: Decision, probs: Any, y: Any, groups: Any, confidences: Any = None) -> tuple[str, ...]:
-    """Return the groups in which one rule for all makes clearly more mistakes than its risk, the worst first."""
+    """Return the groups in which a common rule makes clearly more mistakes than its risk, worst first."""
     if groups is None or decision.rule.groups or not decision.possible:
         return ()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GroupRiskWarning)  # `broken_line` says it
+        warnings.simplefilter("ignore", GroupRiskWarning)  # `broken_line` reports it
         return tuple(str(one.name) for one in decision.by_group(probs, y, groups, confidences) if one.broken)
 
 
 def broken_line(names: tuple[str, ...], risk: float) -> str:
-    """Name the groups in which one rule for all is broken; empty if there are none."""
+    """Return a line that names the groups in which a common rule is broken; empty if there are none."""
     if not names:
         return ""
     rest = f" and {len(names) - _MOST_GROUPS:,} more" if len(names) > _MOST_GROUPS else ""
@@ -56,9 +56,9 @@ def broken_line(names: tuple[str, ...], risk: float) -> str:
 
 
 def group_lines(decision: Decision, share: float) -> list[str]:
-    """Say which groups accept nothing and how many labels they need, the worst first.
+    """Return lines that say which groups accept nothing and how many labels they need, worst first.
 
-    `share` is the share of labelled inputs that decide, so that more inputs than `needed` must be labelled.
+    `share` is the share of labelled inputs that decide; more inputs than `needed` must be labelled because of it.
     """
     refused = [part for part in decision.parts if not part.possible] if decision.rule.groups else []
     if not refused:
@@ -79,19 +79,19 @@ def group_lines(decision: Decision, share: float) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Options that every kind of run has.
+    """Options of every kind of run.
 
     Attributes
     ----------
     risk, confidence : as in `recal.decide`
     calibrator : ``AutoCalibration()`` by default; graded answers always get a `SignalCalibration`
-    one_rule : use one threshold for all groups, whose guarantee holds for all of them together
+    one_rule : use one threshold for all groups; its guarantee holds for all of them together
     cross_fit : bool
         Fit and decide on the same inputs, as `recal.decisions.decide_crossfitted` does. More inputs choose the
-        threshold, which automates more where labels are few. The guarantee is then measured, not proven. Not for
+        threshold, which automates more if there are few labels. The guarantee is then measured, not proven. Not for
         graded answers.
-    command : how to make the report again
-    about : facts for the top of the page, to which the date is added
+    command : the command that makes the report again
+    about : facts for the top of the page; the date is added
     say : called with each line about the progress of the run
     """
 
@@ -113,14 +113,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Answers:
-    """Labelled answers that no fit has seen.
+    """Labelled answers that were not used for fitting.
 
     Attributes
     ----------
     before, after : probabilities of shape (n_samples, n_classes), or the confidence of each answer
-        `before` is None if there is none.
+        `before` is None if there is no confidence before calibration.
     truth : the labels; for graded answers, which of them are right
-    confidences : what `predict_confidence` gave for `after`; None where `after` is the confidence
+    confidences : what `predict_confidence` gave for `after`; None if `after` is the confidence
     classes : names of the classes, if they have any
     by : what the groups are called
     """
@@ -157,23 +157,23 @@ class Result:
     ----------
     calibrator : fitted, with the rule as its `decision_`
     decision, decision_before : Decision
-        How much can be automated with the calibrated confidence, and with the model's own; made on answers that the
-        fit has not seen. `decision_before` and `before` are None if there is no confidence before calibration.
+        How much can be automated with the calibrated confidence, and with the model's own; measured on answers that
+        were not used for fitting. `decision_before` and `before` are None if there is no confidence before calibration.
     before, after : Evaluation
-        Of the checking answers: the model's own confidence, and the calibrated one.
+        The model's own confidence and the calibrated confidence, measured on the checking answers.
     sizes : (int, int, int)
-        Answers to fit, to decide and to check on.
+        The numbers of answers to fit, to decide and to check on.
     n_accepted, n_errors, n_accepted_before : int
-        Accepted checking answers, the errors among them, and those accepted before calibration.
+        The number of accepted checking answers, of errors among them, and of those accepted before calibration.
     broken_groups : tuple of str
-        Groups in which one rule for all makes clearly more errors than its risk.
+        Groups in which a common rule makes clearly more errors than its risk.
     folder : Path
     gain : Gain or None
-        How much more is automated after calibration than before. The interval is that of a `CalibrationResult` only.
+        How much more is automated after calibration than before. Only a `CalibrationResult` has an interval.
     change : AnswerChange or None
-        What answers that the calibration may change would gain on the checking part.
+        What would be gained on the checking part if the calibration could change predictions.
     passes_per_answer : float or None
-        Forward passes of the model; None where there is no model.
+        Forward passes of the model; None if there is no model.
     """
 
     rows_name: ClassVar[str] = "answers"
@@ -195,7 +195,7 @@ class Result:
 
     @classmethod
     def of(cls, calibrator: Any, deciding: Answers, checking: Answers, settings: Settings, **own: Any) -> Self:
-        """Choose the rules on one part, measure on another what they accept, and write the folder."""
+        """Choose the rules on one part, measure what they accept on another, and write the folder."""
         decisions = decide_each(
             deciding.methods,
             deciding.truth,
@@ -234,7 +234,7 @@ class Result:
         return result
 
     def _write(self, deciding: Answers, checking: Answers, settings: Settings) -> None:
-        """Write the page and the summary, and the calibration last: a folder that has it is complete.
+        """Write the page and the summary, then the calibration: a folder that has it is complete.
 
         The page applies the rules of the deciding answers to the checking answers, as the lines of the terminal do.
         """
@@ -279,7 +279,7 @@ class Result:
         save(self.calibrator, self.folder / CALIBRATION)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         raise NotImplementedError
 
     def _scores(self, *names: str) -> dict[str, dict[str, float]]:
@@ -288,7 +288,7 @@ class Result:
         return {when: {name: one[name] for name in names} for when, one in both.items() if one is not None}
 
     def _automated(self, before: str = "") -> str:
-        """Say how many checking answers the rule accepts; `before` is what it was before calibration."""
+        """Return a line with the share of answers that the rule accepts; `before` is text about the share before."""
         name, n_checked = self.rows_name, self.sizes[2]
         return (
             f"{self.n_accepted / n_checked:.1%} of the answers can be automated with at most "
@@ -299,14 +299,14 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationResult(Result):
-    """What `calibrate` computed from a model's answers; where `cross_fit`, the first two sizes are the same inputs.
+    """What `calibrate` computed from a model's answers; with `cross_fit`, the first two sizes are the same inputs.
 
     Attributes
     ----------
     cross_fit : bool
         Whether fitting and deciding used the same inputs.
     n_passes : int or None
-        Forward passes of this run, all of its parts included; None if they were made on a cluster.
+        Forward passes of this run, including all of its parts; None if they ran on a cluster.
     """
 
     rows_name: ClassVar[str] = "inputs"
@@ -341,7 +341,7 @@ class CalibrationResult(Result):
         }
 
     def lines(self) -> list[str]:
-        """What a person wants to know, in a few lines; all figures come from the checking inputs."""
+        """Return a summary for people in a few lines; all figures come from the checking inputs."""
         before, after = self.before, self.after
         scores = (
             f"Accuracy {1 - after['error_rate']:.1%}, NLL {before['nll']:.4f} -> {after['nll']:.4f}, ECE "
@@ -363,7 +363,7 @@ class CalibrationResult(Result):
         return [line for line in (reason, scores, free, automated, *groups, broken, passes) if line]
 
     def _chance(self) -> str:
-        """Say how uncertain the change is, unless the share is clearly larger than before."""
+        """Return how uncertain the change is, or nothing if the share is clearly larger than before."""
         low, high = self.gain.interval
         if not self.decision_before.possible or low > 0:
             return ""
@@ -378,7 +378,7 @@ class CalibrationResult(Result):
         some = "" if instead is None else f" With --risk {instead:g} some can be automated."
         if needed is None:
             return f"even the most confident answers have more. More labels would not help, a better model would.{some}"
-        enough = not self.cross_fit and needed <= self.sizes[0]  # those of the fit would decide, too
+        enough = not self.cross_fit and needed <= self.sizes[0]  # with --cross-fit, these inputs decide, too
         return (
             f"{self.sizes[1]:,} inputs to decide on are too few to show it. Add about "
             f"{two_digits(needed / self._share):,} labelled inputs"
