@@ -7,6 +7,6 @@ def main() -> None:
     """The `recal` command."""
     try:
         from recal.cli.app import run
-    except KeyboardInterrupt:  # an impatient Ctrl-C; `run` itself answers the later ones
+    except KeyboardInterrupt:  # Ctrl-C before `run` starts; `run` itself handles later ones
         raise SystemExit(130) from None
     raise SystemExit(run())

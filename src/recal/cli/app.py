@@ -1,8 +1,8 @@
 """The group of commands, each loaded when it is used, and the one place where errors become exit codes.
 
 A new command `name` is a function `name`, whose docstring is its help, and one line in `COMMANDS` with its module. The
-module imports only typer and this folder's helpers at its top, because `recal --help` reads all of them. The function
-imports what does the work.
+module imports only typer and this folder's helpers at its top, because `recal --help` loads all of them. The function
+imports the code that does the work.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COMMANDS: dict[str, str] = {
 }
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 130, 141, 143
 
-# The markup is named because older releases of typer take it for plain text by default.
+# Set the markup mode because older releases of typer print markup as plain text by default.
 _STYLE: dict[str, Any] = {"add_completion": False, "rich_markup_mode": "rich"}
 _HELP = ["-h", "--help"]
 _HELP_ALL = "--help-all"
@@ -68,7 +68,7 @@ _GENERAL = {
 
 
 class LazyGroup(TyperGroup):
-    """Commands by name; a command's file is imported when the command is asked for."""
+    """Commands by name; a command's file is imported when the command is needed."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -83,22 +83,22 @@ class LazyGroup(TyperGroup):
         parameters = inspect.signature(function).parameters
         names = [*_HELP, _HELP_ALL] if _has_many(parameters) else _HELP
         single = typer.Typer(**_STYLE, context_settings={"help_option_names": names})
-        # Without arguments, a command that needs some shows its help.
+        # Without arguments, a command with required arguments shows its help.
         needs_arguments = any(parameter.default.default is ... for parameter in parameters.values())
         single.command(cmd_name, no_args_is_help=needs_arguments, help=_reflow(function.__doc__))(function)
         return typer.main.get_command(single)
 
 
 def _has_many(options: Collection[str]) -> bool:
-    """Whether a command has the options of a model: so many that --help shows only those without a group."""
+    """Whether a command has the options of a model; these are so many that --help shows only those without a group."""
     return "batch_size" in options
 
 
 def command_function(name: str, argv: Sequence[str] = ()) -> Callable[..., None]:
-    """Return a command as the parser reads it: one parameter per option, and the checks that all commands share.
+    """Return a command in the form for the parser: one parameter per option, and the checks that all commands share.
 
     Blocks of options are replaced by their fields, `fit` gets the options of the method in `argv`, and every command
-    gets --json and --quiet. The function that is returned checks the outputs and calls the command.
+    gets --json and --quiet. The returned function checks the outputs and calls the command.
     """
     module = import_module(f"recal.cli.{COMMANDS[name]}")
     function = getattr(module, name)
@@ -148,7 +148,7 @@ def command_function(name: str, argv: Sequence[str] = ()) -> Callable[..., None]
 
 
 def _reflow(docstring: str | None) -> str:
-    """Join the lines of each paragraph: a terminal breaks them where it is wide enough."""
+    """Join the lines of each paragraph, because the terminal wraps them to its own width."""
     paragraphs = inspect.cleandoc(docstring or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
@@ -186,11 +186,11 @@ _app.callback(help=_reflow(_recal.__doc__))(_recal)
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 2 for bad input, 1 for what should never happen."""
+    """Run one command and return its exit code: 0, 2 for bad input, 1 for an unexpected error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     SESSION.words = tuple(arguments)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a name that is not UTF-8, or a terminal that is ASCII, stops no command
+        if hasattr(stream, "reconfigure"):  # do not fail on a name that is not UTF-8, or on an ASCII terminal
             stream.reconfigure(errors="backslashreplace")
     try:
         with _end_on_sigterm(), warnings.catch_warnings():
@@ -207,7 +207,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         what, code = ("Terminated.", TERMINATED) if isinstance(stop, _Terminated) else ("Interrupted.", INTERRUPTED)
         return _say(" ".join([what, *getattr(stop, "__notes__", ())]), code)
     except BrokenPipeError:
-        # The reader left, as `head` does. Python would complain once more when it closes stdout.
+        # The reader closed the pipe, as `head` does. Python would report this again when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return BROKEN_PIPE
     except Exception as error:
@@ -216,13 +216,13 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM: whatever cleans up, or tells how to go on, after Ctrl-C does the same for it."""
+    """SIGTERM: code that cleans up or says how to resume after Ctrl-C also runs for it."""
 
 
 @contextmanager
 def _end_on_sigterm() -> Iterator[None]:
-    """End the work on SIGTERM as on Ctrl-C. A second one ends the process at once."""
-    if threading.current_thread() is not threading.main_thread():  # only there may a signal be handled
+    """End the work on SIGTERM as on Ctrl-C. A second SIGTERM ends the process at once."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield
         return
 
@@ -242,7 +242,7 @@ def _fail(error: Exception, arguments: Sequence[str]) -> int:
     notes = getattr(error, "__notes__", ())
     if isinstance(error, RecalError):
         return _say(as_typed(error, arguments) + "".join(f" ({note})" for note in notes), BAD_INPUT)
-    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # the parser's own errors share no public base
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # parser errors share no public base class
         sentence = _parser_sentence(error, arguments)
         return _say(sentence, BAD_INPUT) if sentence else BAD_INPUT
     if isinstance(error, OSError):
@@ -262,9 +262,9 @@ def _fail(error: Exception, arguments: Sequence[str]) -> int:
 
 
 class _Warnings:
-    """Warnings as one sentence each: where in the code they arose tells a reader of the command line nothing.
+    """Prints each warning as one sentence, without its location in the code, which does not help users.
 
-    Those that differ in their figures alone, as from each of ten splits, are shown once and counted.
+    Warnings that differ only in their figures, such as those of ten splits, are shown once and counted.
     """
 
     def __init__(self) -> None:
@@ -328,7 +328,7 @@ def _parser_sentence(error: Any, arguments: Sequence[str]) -> str:
         came = "" if value is None else f", got {value!r}"
         if takes := next((takes for words, takes in _KINDS.items() if words in reason), None):
             message = f"{name} takes {takes}{came}"
-        elif repr(value) in reason:  # an option of a method, whose reader says it all
+        elif repr(value) in reason:  # an option of a method, whose own message is complete
             message = f"{name}: {reason}"
         else:
             message = f"{name}: {reason[:1].lower()}{reason[1:]}{came}"
@@ -350,7 +350,7 @@ def _name(parameter: Any) -> str:
     return str(parameter.opts[0])
 
 
-# How an argument of the library is typed, where it is not called the same.
+# How an argument of the library is typed, if the option has another name.
 _OPTIONS = {
     "n_bins": ("--bins",),
     "random_state": ("--seed",),
@@ -374,7 +374,7 @@ def as_typed(error: RecalError, arguments: Sequence[str]) -> str:
 
     def spell(names: tuple[str, ...]) -> str:
         options = [_OPTIONS.get(name, (f"--{name.replace('_', '-')}",)) for name in names]
-        # Of two arguments that belong together, one may have been forgotten.
+        # If none of these options was typed, use the arguments' own names.
         if not typed & {option for forms in options for option in forms}:
             return " and ".join(f"`{name}`" for name in names)
         return " and ".join(next((form for form in forms if form in typed), forms[0]) for forms in options)

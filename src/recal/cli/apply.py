@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from recal.collecting.predictions import Predictions
 
 
-# A few equal rows are met in any two sets of short texts or small images.
+# Any two sets of short texts or small images share a few equal rows, up to this share.
 _MET_BEFORE = 0.05
-# Fewer inputs show nothing, and more say it no better.
+# With fewer inputs the test shows nothing; more inputs do not improve it.
 _FEWEST_WATCHED, _MOST_WATCHED = 50, 5000
 
 
@@ -284,7 +284,7 @@ def _print_alarm(calibrator: Any, logits: Any) -> None:
         return
     rows = slice(None, None, -(-len(logits) // _MOST_WATCHED))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about inputs of the fit, which were reported above
+        warnings.simplefilter("ignore")  # inputs of the fit were reported above
         result = watch(profile, logits[rows])
     if result.alarm:
         say(
@@ -321,7 +321,7 @@ def _compare_preprocessing(stored: Any, other: Any, path: Path) -> None:
 
 
 def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
-    """Call the classes as typed, where the calibration knows them by their numbers only."""
+    """Name the classes as typed, if the calibration knows only their numbers."""
     import numpy as np
 
     from recal.collecting.predictions import class_names
@@ -336,7 +336,7 @@ def _name_classes(calibrator: Any, names: list[str], calibration: Path) -> None:
 
 
 def _apply_rule(rule_file: Path, record: Any, file: Path, labels: Path | None, out: Path) -> None:
-    """Say which rows of a file of probabilities a rule accepts."""
+    """Write which rows of a file of probabilities a rule accepts."""
     import numpy as np
 
     from recal.files.probabilities import write_prob_file

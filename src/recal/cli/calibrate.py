@@ -158,7 +158,7 @@ def _refuse(options: dict[str, Any], what: str) -> None:
 
 
 def _method(name: str, answers: str, seed: int) -> Any:
-    """Return the calibrator that was typed, with its answers kept or free."""
+    """Return the calibrator that was typed, set to keep answers or to change them freely."""
     from recal.calibrators import find_method
 
     if answers not in ("kept", "free"):
@@ -171,7 +171,7 @@ def _method(name: str, answers: str, seed: int) -> Any:
 
 
 def _with_risk(risk: float) -> str:
-    """Return the same command with a risk that the labelled inputs can show; it reuses what was collected."""
+    """Return the same command with a risk that the labelled inputs can guarantee; it reuses the collected views."""
     words = list(SESSION.words)
     place = next((i for i, word in enumerate(words) if word == "--risk" or word.startswith("--risk=")), None)
     if place is not None:
@@ -203,7 +203,7 @@ def fit(
     """
     from recal import profile, save
 
-    # A typed `none` differs from an option that was left out, for which the constructor's default applies.
+    # A typed `none` differs from an omitted option, for which the constructor's default applies.
     names = [name for name in options if typed_value(f"--{name.replace('_', '-')}", SESSION.words) is not None]
     calibrator = make(method, {name: options[name] for name in names}, seed)
     samples = open_views(views, labels, split_names(classes))
@@ -222,7 +222,7 @@ def fit(
 
 
 def make(name: str, options: dict[str, Any], seed: int | None = None) -> Calibrator:
-    """Return an unfitted calibrator. Methods that draw nothing at random have no use for the seed."""
+    """Return an unfitted calibrator. Methods without random numbers ignore the seed."""
     from recal.calibrators import find_method
 
     calibrator, preset = find_method(name)

@@ -14,7 +14,7 @@ from recal.errors import InputError
 if TYPE_CHECKING:
     from recal.answers.scores import JoinedViews
 
-# The answers of a server are kept beside the views under this ending.
+# The answers of a server are stored next to the views, with this ending.
 LEDGER = ".answers.jsonl"
 
 
@@ -98,12 +98,12 @@ def check_pool(pool: str) -> str:
 
 
 def is_endpoint(model: str | None) -> bool:
-    """Whether a model is named by the address of a server."""
+    """Whether a model is the address of a server."""
     return model is not None and model.startswith(("http://", "https://"))
 
 
 def is_log(inputs: ModelOptions) -> bool:
-    """Whether there are data without a model that can be a log of answers."""
+    """Whether there is data without a model, which can be a log of answers."""
     suffixes = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
     return inputs.model is None and inputs.data is not None and inputs.data.suffix.lower() in suffixes
 
@@ -128,9 +128,9 @@ def read_log(inputs: ModelOptions, language: LanguageOptions) -> JoinedViews:
 def ask_endpoint(
     inputs: ModelOptions, language: LanguageOptions, ledger: Path, needed_views: set[str] | None = None
 ) -> JoinedViews:
-    """Ask the server what it has not answered yet; say what it will cost before the first request.
+    """Send the questions that the server has not answered yet; print the cost before the first request.
 
-    If `needed_views` is given, only these views are asked for, besides the first template.
+    If `needed_views` is given, only these views are requested, besides the first template.
     """
     from recal.answers.endpoint import Endpoint, Interview, Template, ways_to_ask
     from recal.answers.tables import read_table
@@ -169,7 +169,7 @@ def ask_endpoint(
 
 
 def _take_labels(inputs: ModelOptions, questions: dict[str, Any], options: list[str]) -> Any:
-    """Take the column of labels out of the questions: a prompt must not hold it."""
+    """Remove the column of labels from the questions, because a prompt must not contain it."""
     import numpy as np
 
     from recal.answers.logs import label_array

@@ -187,7 +187,7 @@ def _print_curve(samples: dict[str, Probabilities], labels: Any, confidence: flo
 
 
 def _print_more_labels(first: Probabilities, decision: Decision, seed: int, by: dict[str, Any]) -> list[dict[str, Any]]:
-    """Print what more labels would bring, and return it for JSON."""
+    """Print how much more could be accepted with more labels, and return it for JSON."""
     from recal.decisions import more_labels
 
     assert first.labels is not None

@@ -34,7 +34,7 @@ NAMES = {
     "compare": ("comparison.md", "comparison.tex", "comparison.csv", "comparison.json", "report.html"),
     "demo": ("summary.png", "zoomed.png", "report.html", "calibration.recal", "fit.npz", "decide.npz", "new.npz"),
 }
-# The profile that `export` writes beside the ONNX file.
+# The profile that `export` writes next to the ONNX file.
 PROFILE = ".profile.recal"
 # Outputs that can be a URL: views written block by block, and answers written part by part.
 _URLS = {("collect", ".zarr"), ("apply", "")}

@@ -1,4 +1,4 @@
-"""`recal doctor` and `recal transforms`: what is installed here, and which transformations there are."""
+"""`recal doctor` and `recal transforms`: what is installed, and which transformations exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from recal.transforms import BuiltIn
 
 
-_WIDEST = 60  # columns for the packages of an extra; with the two columns before them a line stays below 100
+_WIDEST = 60  # width of the column of packages; with the two columns before it, a line stays below 100
 
 
 def doctor() -> None:
@@ -61,19 +61,19 @@ def doctor() -> None:
 
 
 def _wrap(first: str, second: str, text: str) -> list[tuple[str, str, str]]:
-    """Return the rows of a table in which a long text takes several lines, so that a pipe or a log stays readable."""
+    """Return table rows with a long text split over several lines, so that a pipe or a log stays readable."""
     lines = textwrap.wrap(text, _WIDEST, break_on_hyphens=False) or [""]
     return [(first, second, lines[0]), *(("", "", line) for line in lines[1:])]
 
 
 _DISTRIBUTION = "recal-calibration"
-# Where the import's name is not the distribution's.
+# Distributions whose import name differs.
 _IMPORTS = {"scikit-learn": "sklearn", "pillow": "PIL", "universal-pathlib": "upath", "universal_pathlib": "upath"}
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def examine() -> dict[str, Any]:
-    """Return what is installed and works. Every package is really imported, since installed is not yet working.
+    """Return what is installed and works. Every package is imported, because an installed package may not work.
 
     Examples
     --------
@@ -104,18 +104,18 @@ def examine() -> dict[str, Any]:
 
 
 def check_package(name: str) -> dict[str, Any]:
-    """Return a package's version, whether it can be imported, and why not."""
+    """Return a package's version, and whether it can be imported or why not."""
     number = problem = None
     try:
         number = version(name)
         importlib.import_module(_IMPORTS.get(name, name.replace("-", "_")))
-    except Exception as error:  # a package may fail in any way when it meets another
+    except Exception as error:  # a conflict between packages may raise anything
         problem = "not installed" if number is None else f"{type(error).__name__}: {error}"
     return {"version": number, "works": problem is None, "problem": problem}
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """What recal's own metadata say it needs: always, and for each extra."""
+    """Return the requirements in recal's own metadata: those of every installation, and those of each extra."""
     required: list[str] = []
     extras: dict[str, list[str]] = {}
     try:
@@ -132,7 +132,7 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def numba_cache() -> dict[str, Any]:
-    """Return where compiled kernels are kept; where nothing is writable, every start compiles them anew."""
+    """Return where compiled kernels are cached; if it is not writable, every start compiles them again."""
     import numba
 
     from recal import engine
@@ -145,7 +145,7 @@ def numba_cache() -> dict[str, Any]:
 
 
 def _writable(folder: Path) -> bool:
-    """Whether files can be made in a folder, or in the nearest one above that exists."""
+    """Whether files can be created in a folder, or in its nearest existing parent."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder.is_dir() and os.access(folder, os.W_OK)
@@ -173,7 +173,7 @@ def transforms(
     if kind is not None:
         name = kind.partition(":")[0]  # zoom:0.5 is a zoom
         if name not in KINDS:
-            pool(kind)  # its own error names the kinds, and the nearest
+            pool(kind)  # its error names the kinds and the closest match
         _explain(KINDS[name])
         return
     modalities = sorted({one.modality for one in KINDS.values()})

@@ -189,7 +189,7 @@ def groups(
 
 
 def _method_names(text: str | None, views: Any) -> list[str]:
-    """Return the short names in a list joined with commas; `all` stands for every method, None for the usual ones."""
+    """Return the short names in a comma-separated list; `all` means every method, None the usual ones."""
     from recal.calibrators import short_names
     from recal.comparison.run import usual_methods
 
@@ -294,7 +294,7 @@ def report(
 
 
 class _Inputs:
-    """Inputs by row, as the page asks for them: paths if they are files, so that the page can link them."""
+    """Inputs by row, for the page: paths if they are files, so that the page can link them."""
 
     def __init__(self, path: Path, n_rows: int) -> None:
         from recal.collecting.sources import as_source

@@ -1,4 +1,4 @@
-"""`recal export` and `recal plan`: take a calibration elsewhere, or look at it."""
+"""`recal export` and `recal plan`: export a calibration, or show it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def export(
     say(f"Written to {out}: {parts.describe()}{what}.")
     if profile is not None:
         say(f"The profile of the fit's inputs is in {profile}: examples/serve.py watches and follows with it.")
-    # The ONNX file starts after the files were read.
+    # The ONNX file gets inputs that have already been read from files.
     names = [name for name in ("read", "pixels", "resize", "crop", "seconds") if name in settings]
     if reading := " ".join(f"--{name} {settings[name]}" for name in names):
         say(f"Not part of the file: {reading}. Prepare inputs in the same way before you pass them.")
@@ -107,7 +107,7 @@ def _open_network(model: Path, trust: str | None) -> Any:
 
 
 def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> Any:
-    """Return a batch of zeros of the shape and dtype that were typed, or that the views or the model tell."""
+    """Return a batch of zeros; its shape and dtype come from the options, the views or the model."""
     import numpy as np
 
     try:
@@ -221,7 +221,7 @@ def describe(calibration: Any) -> dict[str, Any]:
 
 
 def _print_record(file: Path, record: Any) -> None:
-    """Print what a file holds that is no calibration: a rule of `decide`, a profile of `watch`, prediction sets."""
+    """Print a file that holds no calibration: a rule of `decide`, a profile of `watch`, prediction sets."""
     kind, python = type(record).__name__, f"recal.load({str(file)!r})"
     rule, n_samples = _describe_rule(record), len(record.answers) if kind == "Profile" else None
     apply_line = shell_line("apply", file, "NEW_PROBS.npz", "--out", "answers.csv")
@@ -256,7 +256,7 @@ def _print_signals(file: Path, calibration: Any) -> None:
 
 
 def _describe_rule(rule: Any) -> str | None:
-    """Say in words how a rule decides; None if it is no rule."""
+    """Return a sentence about how a rule decides, or None if it is no rule."""
     if not hasattr(rule, "thresholds"):
         return None
     bound = f"at most {rule.risk:.3g} of them wrong, at {rule.confidence:.0%} confidence"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Kind = Literal["views", "probabilities", "calibration"]
 
 _HEAD_BYTES = 4096
-# What a file is: a kind in `_DESCRIPTIONS`, or a description. First by the first bytes, then by the name.
+# The type of a file: a kind in `_DESCRIPTIONS`, or a description; by its first bytes, then by its name.
 _BEGINNINGS = {
     b"\x93NUMPY": "array",
     b"PAR1": "table",
@@ -48,7 +48,7 @@ _ORIGINS = {
     "makes them.",
     "calibration": "recal fit makes one: recal fit VIEWS --out calibration.recal",
 }
-# What to do about a file, by what is expected and what it is, or by what it is alone.
+# What to do about a file, by the expected and the actual kind, or only by the actual kind.
 _FIRST = "The calibration comes first where both are given."
 _LOGITS = "Logits are needed. {origin} Probabilities are read by recal evaluate, decide and report."
 _REMEDIES: dict[Any, str] = {
@@ -65,7 +65,7 @@ _REMEDIES: dict[Any, str] = {
 
 
 def kind_of(path: Path) -> str:
-    """Return what a file or folder is, such as views, table, missing, empty or cut, or a description of it."""
+    """Return the kind of a file or folder, such as views, table, missing, empty or cut, or a description."""
     if exists(path) and path.is_dir():
         return "views" if path.suffix == ".zarr" or (path / "zarr.json").exists() else "folder"
     if not path.exists():
@@ -74,7 +74,7 @@ def kind_of(path: Path) -> str:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
-        return "of an unknown kind"  # the reader proper says why
+        return "of an unknown kind"  # its reader reports the reason
     if not head:
         return "empty"
     if head.startswith(b"PK\x03\x04"):
@@ -89,7 +89,7 @@ def _kind_of_archive(path: Path) -> str:
     from recal.files.views import names_in
 
     if path.suffix.lower() in (".csv", ".xls", ".xlsx"):
-        return "spreadsheet"  # also where its name pretends to be text
+        return "spreadsheet"  # even if its name says that it is text
     names = names_in(path)
     if not names:
         return "cut"
@@ -104,12 +104,12 @@ def _is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.start > len(head) - 4  # a letter cut in two at the end
+        return error.start > len(head) - 4  # the end may split a character
     return not any(letter < " " and letter not in "\t\r\n\f" for letter in text)
 
 
 def check_kind(path: Path, *kinds: Kind) -> str:
-    """Return what the file is; refuse any other kind, and say what to do about it."""
+    """Return the kind of a file; refuse any other kind, and say what to do."""
     kind = kind_of(path)
     if kind in kinds or (kind == "table" and "probabilities" in kinds):
         return kind
@@ -122,7 +122,7 @@ def check_kind(path: Path, *kinds: Kind) -> str:
 
 
 def check_exists(path: Path) -> None:
-    """Refuse a file that is not there, and suggest a name that is close to it."""
+    """Refuse a file that does not exist, and suggest a similar name."""
     folder = path.parent
     if exists(path):
         return
@@ -159,7 +159,7 @@ def read_probs(
     *,
     need_labels: bool = True,
 ) -> Probabilities:
-    """Read probabilities, and labels if there are any; of views, the probabilities of the uncalibrated model."""
+    """Read probabilities, and labels if there are any; for views, the probabilities of the uncalibrated model."""
     from recal.checks import check_labels
     from recal.files.probabilities import probs_of_file, read_prob_table
 
@@ -190,7 +190,7 @@ def open_views(path: Path, labels: Path | None = None, classes: list[str] | None
         return read_views(path, labels=truth, classes=classes)
     except InputError as error:
         if labels is not None and error.argument in ("labels", "classes"):
-            error.where = ""  # the mistake was typed, and is not in the file of views
+            error.where = ""  # the mistake is in the options, not in the file of views
         raise error.at(path if labels is None or error.argument != "labels" else labels) from None
 
 
@@ -266,7 +266,7 @@ def profile_in(path: Path, seed: int) -> Profile:
 
 
 def rows_of_views(path: Path) -> dict[str, Any]:
-    """Return the groups and clusters of a file of views; nothing for other files."""
+    """Return the groups and clusters of a file of views, or nothing for other files."""
     if kind_of(path) != "views":
         return {}
     views = open_views(path)

@@ -1,8 +1,8 @@
 """How a command declares its options, and the blocks of options that several commands share.
 
 A command is a function with one parameter per option: ``bins: int = option("Number of bins.", 15)``. The flag follows
-from the parameter's name. A block is a dataclass of options; a parameter whose annotation is the block's class stands
-for all of them: ``inputs: ModelOptions``. `recal.cli.app.command_function` turns both into what the parser reads.
+from the parameter's name. A block is a dataclass of options; a parameter annotated with the block's class adds all of
+them: ``inputs: ModelOptions``. `recal.cli.app.command_function` turns both into the form for the parser.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ TRUST = _model(
 
 
 def split_names(text: str | None) -> list[str] | None:
-    """Return the names in a list separated by commas; None if nothing was typed."""
+    """Return the names in a comma-separated list, or None if nothing was typed."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def typed_value(flag: str, words: Sequence[str]) -> str | None:
-    """Return the value of an option among the words that were typed."""
+    """Return the value of an option from the words that were typed, or None."""
     for place, word in enumerate(words):
         if word == flag and place + 1 < len(words):
             return words[place + 1]
@@ -77,7 +77,7 @@ def typed_value(flag: str, words: Sequence[str]) -> str | None:
 
 
 def without_none(**options: Any) -> dict[str, Any]:
-    """Return the options that were typed; the defaults of the others live in the function that is called."""
+    """Return the options that were typed; the called function has the defaults of the others."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -94,7 +94,7 @@ class PreprocessOptions:
     preprocess: str | None = _image("module:name of a function that runs after the transformations.")
 
     def preprocessing(self, stored: Any = None) -> Any:
-        """Return the preprocess that the options describe, or the one of a calibration; None if there is none."""
+        """Return the preprocess that the options describe, or that of a calibration, or None."""
         values: dict[str, Any] = without_none(mean=self.mean, std=self.std, divide=self.divide, channels=self.channels)
         for name in [name for name in ("mean", "std") if name in values]:
             try:
@@ -174,7 +174,7 @@ class ModelOptions(PreprocessOptions):
         return split_names(self.classes)
 
     def check_files(self, command: str) -> None:
-        """Refuse a model or data that are missing, before anything is imported that would open them."""
+        """Refuse a missing model or missing data, before importing the code that would open them."""
         if self.model is None or self.data is None:
             absent = " and ".join(f"--{name}" for name in ("model", "data") if getattr(self, name) is None)
             raise InputError(f"recal {command} needs --model and --data; {absent} was not given.")
@@ -216,7 +216,7 @@ class ModelOptions(PreprocessOptions):
         reading = without_none(
             pixels="gray" if self.gray else self.pixels,
             resize=self.resize,
-            crop=None if self.crop is None else (self.crop, self.crop),  # as views keep it
+            crop=None if self.crop is None else (self.crop, self.crop),  # as stored with views
             seconds=self.seconds,
         )
         columns = {"label_column": self.label_column, "text_column": self.text_column}
@@ -236,7 +236,7 @@ class ModelOptions(PreprocessOptions):
     def open_as_fitted(self, calibrator: Any, *, refuse: bool = False) -> tuple[Any, Any, dict[str, Any]]:
         """Return the model, the inputs, and how to run them, prepared as they were for the fit of a calibration.
 
-        If the calibration was fitted for another model, it is refused, or a warning says so.
+        If the calibration was fitted for another model, refuse it or print a warning.
         """
         from recal.transforms.preprocessing import check_model
 
@@ -247,9 +247,9 @@ class ModelOptions(PreprocessOptions):
         return model, self.open_data(model, stored), how
 
     def open_labelled_data(self, model: Any) -> Any:
-        """Return the source of inputs to calibrate on. What is not typed is guessed where only one guess is possible.
+        """Return the source of inputs to calibrate on, and guess omitted options if only one guess is possible.
 
-        Guessed are the columns of labels and texts, and the order of classes; each guess is printed.
+        The guesses are the columns of labels and texts, and the order of classes; each guess is printed.
         """
         from recal.collecting.files import guess_columns
         from recal.collecting.preflight import name_labels
@@ -272,7 +272,7 @@ class ModelOptions(PreprocessOptions):
         return named
 
     def _default_reading(self, model: Any, stored: Any, reading: dict[str, Any]) -> dict[str, Any]:
-        """Return how files are read if nothing is typed: as for the fit, or grey as the model's input asks."""
+        """Return how to read files if nothing is typed: as for the fit, or in the pixel mode of the model's input."""
         assert self.data is not None
         pixels: str | None = getattr(model, "pixels", None)
         if stored is None:
@@ -293,7 +293,7 @@ class ModelOptions(PreprocessOptions):
         return {"text_column": stored.text_column, **optional}
 
     def running(self, stored: Any = None, *, labels: bool = True) -> dict[str, Any]:
-        """Return the arguments of `recal.collect` that say how to run, as far as they were typed."""
+        """Return the arguments of `recal.collect` that say how to run, if they were typed."""
         return {"progress": SESSION.progress} | without_none(
             labels=self.labels if labels else None,
             batch_size=self.batch_size,
@@ -350,7 +350,7 @@ class AdaptOptions:
 
 @dataclass(frozen=True)
 class LanguageOptions:
-    """Logs of language models, and servers that are asked: shared by collect, calibrate and apply."""
+    """Logs of language models, and servers to query: shared by collect, calibrate and apply."""
 
     model_name: str | None = _language("The model's name on the server of --model http://...")
     template: list[Path] | None = _language(

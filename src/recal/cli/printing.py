@@ -1,4 +1,4 @@
-"""How every command prints: a table for people, one JSON value for machines, and signs of life on a terminal only."""
+"""How every command prints: a table for people, one JSON value for machines, and progress only on a terminal."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from recal.progress import Watcher
 
-# Nothing is shown for what is over sooner than this.
+# Work that ends sooner than this shows no progress.
 _PATIENCE_SECONDS = 2.0
-# Control characters but for line ends and tabs, and marks that turn the direction of the text around them.
+# Control characters except line ends and tabs, and marks that change the direction of text.
 _CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
 
 
 @dataclass
 class Session:
-    """What was typed after `recal`, and what is printed. A process runs one command at a time."""
+    """What was typed after `recal`, and how to print. A process runs one command at a time."""
 
     words: Sequence[str] = ()
     quiet: bool = False
@@ -38,7 +38,7 @@ class Session:
 
     @property
     def progress(self) -> bool:
-        """Whether models that answer many inputs may show how far they are."""
+        """Whether long runs of a model may show their progress."""
         return not self.quiet and not self.as_json
 
 
@@ -46,13 +46,13 @@ SESSION = Session()
 
 
 def print_json(value: Any) -> None:
-    """With --json, print one JSON value; what JSON cannot say (NaN, infinity) becomes null."""
+    """With --json, print one JSON value; values that JSON cannot represent (NaN, infinity) become null."""
     if SESSION.as_json:
         print(json.dumps(_plain(value), indent=2, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
-    """Return `value` as JSON values: numpy numbers and arrays, tuples and paths become what they look like."""
+    """Return `value` as plain JSON values, converted from numpy numbers and arrays, tuples and paths."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -84,7 +84,7 @@ def say_skipped(files: Sequence[str]) -> None:
 
 
 def printable(text: str) -> str:
-    r"""Return the text with what would steer a terminal written out: names in a file may hold it.
+    r"""Return the text with terminal control characters escaped, because names in a file may contain them.
 
     Examples
     --------
@@ -108,10 +108,10 @@ def shell_line(*words: object) -> str:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
-    """Print a table: first column to the left, numbers to the right; plain text when the output is not a terminal.
+    """Print a table: first column left-aligned, numbers right-aligned; plain text if the output is not a terminal.
 
-    Numbers are never cut off: columns that a narrow terminal cannot hold follow in a further table, beside the first
-    column again.
+    Numbers are never cut off: if a terminal is too narrow, the remaining columns follow in another table, which repeats
+    the first column.
     """
     if SESSION.as_json:
         return
@@ -120,26 +120,26 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     from rich.table import Table
 
     class Pipe(Console):
-        """If the reader leaves early, rich would end the program by itself, with the exit code of a failure."""
+        """Raises an error if the reader closes the pipe; rich would end the program with a failure code."""
 
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    # A pipe has no width: give the table all it wants rather than cutting numbers off.
+    # A pipe has no width: make the table as wide as it needs rather than cutting numbers off.
     console = Pipe(highlight=False, markup=False, width=None if sys.stdout.isatty() else 400)
-    console.print(printable(title), style="bold")  # the table's own title would be broken to the table's width
+    console.print(printable(title), style="bold")  # the table's own title would be wrapped to the table's width
     lines = [[printable(str(cell)) for cell in row] for row in (columns, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     parts: list[list[int]] = [[0]]  # the columns of each table
     for index in range(1, len(columns)):
-        # Between two columns are three blanks. A single column that is too wide stays as it is.
+        # Columns are three blanks apart. A single column that is too wide stays as it is.
         if len(parts[-1]) > 1 and sum(widths[i] + 3 for i in parts[-1]) + widths[index] > console.width:
             parts.append([0])
         parts[-1].append(index)
     for part in parts:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for index in part:
-            # Words of the first column may be broken if nothing else helps; numbers never.
+            # Only the first column may wrap; numbers never do.
             table.add_column(lines[0][index], justify="right" if index else "left", no_wrap=bool(index))
         for line in lines[1:]:
             table.add_row(*(line[index] for index in part))
@@ -150,9 +150,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show on a terminal, after two seconds, what is going on, how far it is and how long it will still take.
+    """On a terminal, after two seconds, show what is running, its progress and the time left.
 
-    The work itself notes its loops with `recal.progress.track`; where it has none, the time since the start is shown.
+    The work reports its loops with `recal.progress.track`; without loops, the time since the start is shown.
     """
     if SESSION.quiet or not sys.stderr.isatty():
         yield
@@ -184,7 +184,7 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def on_interrupt(note: str) -> Iterator[None]:
-    """If the work in the block is interrupted, also tell how to resume it."""
+    """If the work in the block is interrupted, also say how to resume it."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -193,7 +193,7 @@ def on_interrupt(note: str) -> Iterator[None]:
 
 
 def _so_far(what: str, seconds: float, watcher: Watcher) -> str:
-    """Return one line: what, how much of it is done, the time left, and the loops under way.
+    """Return one line: what is running, how much of it is done, the time left, and the current loops.
 
     Examples
     --------
